@@ -51,10 +51,11 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(data: Path, *options: str) -> AsyncIterator[Watched]:
-    token = data.with_name("token")
-    token.write_text(TOKEN)
-    admin = ("--admin", "127.0.0.1:0", "--admin-token-file", str(token))
+async def watched(data: Path, *options: str, token: bool = True) -> AsyncIterator[Watched]:
+    """Serve with an admin port; its token is TOKEN, or it has none."""
+    file = data.with_name("token")
+    file.write_text(TOKEN)
+    admin = ("--admin", "127.0.0.1:0", *(("--admin-token-file", str(file)) if token else ()))
     async with serving(data, RESTANTE, (*admin, *options)) as server:
         url = (await server.logged("the dashboard is open"))["url"]
         yield Watched(server, url, Pair(server.port))
@@ -375,4 +376,20 @@ async def test_a_page_that_finds_no_place_waits_and_the_server_can_end(browser: 
             viewers[0].close()
             await expect(page.locator("#state")).to_have_text("Ready")
             await expect(page.locator("#content")).to_be_visible()
+        await watching.server.stop()
+
+
+async def test_without_a_token_the_oldest_dashboard_makes_room(browser: Browser, tmp_path: Path) -> None:
+    """Any program of the machine could take all places, and lock the operator out."""
+    async with watched(tmp_path / "server", token=False) as watching, aiohttp.ClientSession() as session:
+        async with opened(browser, watching, None, **WIDE) as page:
+            await expect(page.locator("#state")).to_have_text("Ready")
+            viewers = [await session.get(f"{watching.admin}events") for _ in range(39)]
+            assert {viewer.status for viewer in viewers} == {200}
+            await expect(page.locator("#state")).to_have_text(
+                "This server shows 20 dashboards at once, and newer ones were opened. Load this page again to see the"
+                " figures. The figures below are old."
+            )
+        async with opened(browser, watching, None, **WIDE) as page:
+            await expect(page.locator("#state")).to_have_text("Ready")
         await watching.server.stop()

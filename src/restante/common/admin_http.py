@@ -205,7 +205,7 @@ def _application(server: _Server, names: tuple[str, ...], token: str | None) -> 
     if server.pages.dashboard is not None:
         dashboard = server.pages.dashboard
         handlers = DashboardHandlers(
-            dashboard, server.in_server, server.read, server.unready, connections.views, changes=token is not None
+            dashboard, server.in_server, server.read, server.unready, connections.views, authorized=token is not None
         )
         handlers.add_to(application)
     return application

@@ -38,6 +38,14 @@ WRITE_TIMEOUT: Final = 20.0
 MAX_VIEWERS: Final = 20
 """Dashboards that are open at once. All of them share one reading of the server each second."""
 
+REPLACED: Final = (
+    f"This server shows {MAX_VIEWERS} dashboards at once, and newer ones were opened. Load this page again to see the"
+    " figures."
+)
+
+LEAVE_SECONDS: Final = 0.5
+"""Seconds that a viewer has to read that it was replaced."""
+
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none';"
     " form-action 'none'; frame-ancestors 'none'"
@@ -72,6 +80,25 @@ class Dashboard:
     raises Misuse for wrong values. None: nothing can be changed."""
 
 
+class _Viewer:
+    """A dashboard that is open."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self.leave = asyncio.Event()
+        """Set when it should end."""
+
+    def give_way(self) -> None:
+        """End soon, with an event that says why, and close the connection although the viewer does not read."""
+        self.leave.set()
+        asyncio.get_running_loop().call_later(LEAVE_SECONDS, self.abort)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+
 class DashboardHandlers:
     """Handles the requests of dashboards, in the thread of the admin port."""
 
@@ -83,7 +110,7 @@ class DashboardHandlers:
         unready: Callable[[], Awaitable[str]],
         views: Callable[[RequestHandler], None],
         *,
-        changes: bool,
+        authorized: bool,
     ) -> None:
         self._dashboard = dashboard
         self._in_server = in_server
@@ -93,10 +120,13 @@ class DashboardHandlers:
         self._unready = unready
         self._views = views
         """Called with the connection of each viewer."""
-        self._changes = changes and dashboard.change is not None
+        self._authorized = authorized
+        """Whether viewers have a token. Otherwise any program of the machine can be one."""
+        self._changes = authorized and dashboard.change is not None
         """Whether settings can be changed: only with a token."""
         self._history: deque[dict[str, float]] = deque(maxlen=MAX_SAMPLES)
-        self._viewers = 0
+        self._viewers: list[_Viewer] = []
+        """The viewers, the oldest first."""
         self._latest = b""
         self._latest_at = float("-inf")
         self._reading = asyncio.Lock()
@@ -124,6 +154,8 @@ class DashboardHandlers:
 
     async def _stop(self, _application: web.Application) -> None:
         self._closing.set()
+        for viewer in self._viewers:
+            viewer.leave.set()
         if self._sampling is not None:
             self._sampling.cancel()
 
@@ -142,25 +174,30 @@ class DashboardHandlers:
         """Send the history, and then what the page shows, again and again (HTML, "Server-sent events")."""
         if _is_foreign(request):
             return web.Response(text=FOREIGN, status=403)
-        if self._viewers >= MAX_VIEWERS:
+        if len(self._viewers) >= MAX_VIEWERS and not self._authorized:
+            self._viewers.pop(0).give_way()
+        if len(self._viewers) >= MAX_VIEWERS:
             words = f"Too many dashboards are open: this server shows {MAX_VIEWERS} at once. Close one."
             return web.Response(text=f"{words}\n", status=429)
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
-        self._viewers += 1
+        viewer = _Viewer(request)
+        self._viewers.append(viewer)
         self._views(request.protocol)
         try:
             await response.prepare(request)
             await _write(response, "history", msgspec.json.encode(list(self._history)))
-            while not self._closing.is_set():
+            while not viewer.leave.is_set():
                 await _write(response, "now", await self._read())
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(EVENT_SECONDS):
-                        await self._closing.wait()
+                        await viewer.leave.wait()
+            if not self._closing.is_set():
+                await _write(response, "replaced", msgspec.json.encode(REPLACED))
         except (ConnectionError, TimeoutError):  # the viewer has gone, or does not read
-            if request.transport is not None:
-                request.transport.abort()
+            viewer.abort()
         finally:
-            self._viewers -= 1
+            if viewer in self._viewers:
+                self._viewers.remove(viewer)
         return response
 
     async def _read(self) -> bytes:

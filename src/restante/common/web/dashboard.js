@@ -13,6 +13,7 @@ const settings = document.getElementById("settings");
 let samples = [];
 let shown = false; // whether figures were shown since the page was opened
 
+class Replaced extends Error {} // the server shows newer pages instead of this one
 class Refused extends Error {} // the server answers, and shows this page no figures
 const edited = new Set(); // names of the settings that were edited and not applied
 
@@ -219,6 +220,7 @@ function show(now) {
 const EVENTS = {
   history(data) { samples = data; showSeries(); },
   now: show,
+  replaced(words) { throw new Replaced(words); },
 };
 
 function headers() {
@@ -275,10 +277,10 @@ async function follow() {
   try {
     while (await read());
   } catch (error) {
-    const words = error instanceof Refused ? error.message : `No connection: ${error.message}.`;
+    const words = error instanceof Refused || error instanceof Replaced ? error.message : `No connection: ${error.message}.`;
     showState(shown ? `${words} The figures below are old.` : words, "bad");
     content.hidden = !shown;
-    setTimeout(follow, RETRY_MS);
+    if (!(error instanceof Replaced)) setTimeout(follow, RETRY_MS);
   }
 }
 
