@@ -29,6 +29,7 @@ from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from restante.mailbox.server.main import Disk
 from restante.mailbox.server.system import system_secret
+from restante.mailbox.server.user_address import UNENCRYPTED, user_address
 from support.bounds import BOUND, bounded
 from support.documents import Document
 from support.loops import on_uvloop
@@ -306,6 +307,38 @@ async def test_a_disk_that_does_not_answer_delays_nobody(tmp_path: Path, monkeyp
                 disk.look()
                 await client.fence()
         disk.close()
+
+
+PLAIN = ("ws://10.0.0.5:4000/v1", True, True)
+
+
+@pytest.mark.parametrize(
+    ("listen", "shown", "options", "url"),
+    [
+        ("127.0.0.1:4000", "127.0.0.1:4000", {}, ("ws://127.0.0.1:4000/v1", False, False)),
+        ("0.0.0.0:4000", "0.0.0.0:4000", {}, PLAIN),
+        ("*:4000", "[::]:4000", {}, ("ws://[fd00::5]:4000/v1", True, True)),
+        ("10.0.0.5:4000", "10.0.0.5:4000", {}, PLAIN),
+        ("plain:*:4000", "0.0.0.0:4000", {}, (*PLAIN[:2], False)),
+        ("*:4000", "0.0.0.0:4000", {"proxies": True}, (*PLAIN[:2], False)),
+        ("*:4000", "0.0.0.0:4000", {"tls": True}, ("wss://10.0.0.5:4000/v1", True, False)),
+        ("*:4000", "[::]:4000", {"tls": True, "names": ["a.example"]}, ("wss://a.example:4000/v1", True, False)),
+        ("[::1]:4000", "[::1]:4000", {"tls": True, "names": ["a.example"]}, ("wss://[::1]:4000/v1", False, False)),
+        ("unix:/s", "unix:/s", {}, ("unix:/s", False, False)),
+    ],
+)
+def test_the_address_for_users_can_be_used_by_them(
+    listen: str, shown: str, options: dict[str, Any], url: tuple[str, bool, bool]
+) -> None:
+    """And whether others can use it, and whether there is a warning that it is not encrypted."""
+    own = {4: "10.0.0.5", 6: "fd00::5"}.__getitem__
+    assert user_address(listen_address(listen, "--listen"), shown, **{"tls": False, **options}, own=own) == url
+
+
+async def test_a_server_of_every_interface_logs_an_address_that_can_be_used(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", options=("--listen", "0.0.0.0:0")) as server:
+        assert not server.url.startswith("ws://0.0.0.0")
+        assert (await server.logged(UNENCRYPTED))["url"] == server.url
 
 
 async def test_a_server_with_too_few_descriptors_does_not_start_and_says_how_many_suffice(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from client.live import meet, read, wormhole
 from restante.common import proxy_header
-from restante.common.certificate_dates import expires
+from restante.common.certificate_dates import expires, host_names
 from restante.common.errors import Misuse
 from restante.common.listening import listen_address
 from restante.common.net import networks
@@ -486,14 +486,16 @@ LATEST: Final = int(dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC).timesta
 def test_the_date_is_what_the_first_certificate_of_a_chain_says(tmp_path: Path, seconds: int) -> None:
     """Its file has the key before it."""
     first, second = (Certificate(tmp_path, name=name, expires=end) for name, end in (("a", seconds), ("b", LATEST)))
-    assert expires(first.path.read_text() + second.path.read_text()) == seconds
+    chain = first.path.read_text() + second.path.read_text()
+    assert (expires(chain), host_names(chain)) == (seconds, ["localhost"])
 
 
 @examples(50)
 @given(size=st.integers(0, 150))
 def test_what_is_cut_off_or_no_certificate_has_no_date(tmp_path: Path, size: int) -> None:
     _, _, text = Certificate(tmp_path).path.read_text().partition("-----END PRIVATE KEY-----\n")
-    assert math.isnan(expires(ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert(text)[:size])))
+    cut = ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert(text)[:size])
+    assert (math.isnan(expires(cut)), host_names(cut)) == (True, [])
     for text in ("", "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"):
         assert math.isnan(expires(text))
 

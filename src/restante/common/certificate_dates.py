@@ -1,4 +1,7 @@
-"""When a certificate expires. The ssl module shows that only for a peer's certificate, so it is read from the DER."""
+"""When a certificate expires, and its names. The ssl module shows them only for a peer's certificate.
+
+So they are read from the DER.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,11 @@ _BLOCK: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE--
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 _GENERALIZED_TIME: Final = 0x18
+_EXTENSIONS: Final = 0xA3
+_DNS_NAME: Final = 0x82
+_OCTET_STRING: Final = 0x04
+_ALTERNATIVE_NAME: Final = bytes.fromhex("0603551d11")
+"""The object identifier 2.5.29.17, subjectAltName."""
 
 
 def expires(pem: str) -> float:
@@ -24,8 +32,43 @@ def expires(pem: str) -> float:
         return math.nan
 
 
-def _not_after(der: bytes) -> float:
-    """Read notAfter (RFC 5280 section 4.1)."""
+def host_names(pem: str) -> list[str]:
+    """Return the names of hosts of the first certificate of a PEM text, without those with a wildcard."""
+    found = _BLOCK.search(pem)
+    try:
+        names = _dns_names(ssl.PEM_cert_to_DER_cert(found[0])) if found else []
+    except (ValueError, IndexError):
+        return []
+    return [name for name in names if re.fullmatch(r"[A-Za-z0-9.-]{1,253}", name)]
+
+
+def _dns_names(der: bytes) -> list[str]:
+    """Read the names of subjectAltName (RFC 5280 section 4.2.1.6)."""
+    rest, tag, extensions = _from_validity(der), 0, b""
+    while tag != _EXTENSIONS:
+        tag, extensions, rest = _element(rest)
+    _, rest, _ = _element(extensions)
+    while rest:
+        _, extension, rest = _element(rest)
+        if extension.startswith(_ALTERNATIVE_NAME):
+            break
+    else:
+        return []
+    value = extension[len(_ALTERNATIVE_NAME) :]
+    tag = 0
+    while tag != _OCTET_STRING:  # `critical` may come before it
+        tag, names, value = _element(value)
+    _, rest, _ = _element(names)
+    found = []
+    while rest:
+        tag, name, rest = _element(rest)
+        if tag == _DNS_NAME:
+            found.append(name.decode("ascii"))
+    return found
+
+
+def _from_validity(der: bytes) -> bytes:
+    """Return the fields of a certificate from its validity on (RFC 5280 section 4.1)."""
     _, certificate, _ = _element(der)
     _, fields, _ = _element(certificate)
     tag, _, rest = _element(fields)
@@ -33,7 +76,12 @@ def _not_after(der: bytes) -> float:
         _, _, rest = _element(rest)
     for _ in ("signature", "issuer"):
         _, _, rest = _element(rest)
-    _, validity, _ = _element(rest)
+    return rest
+
+
+def _not_after(der: bytes) -> float:
+    """Read notAfter."""
+    _, validity, _ = _element(_from_validity(der))
     _, _, after_not_before = _element(validity)
     tag, content, _ = _element(after_not_before)
     if tag not in {_UTC_TIME, _GENERALIZED_TIME}:

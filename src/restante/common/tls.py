@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from restante.common.certificate_dates import expires
+from restante.common.certificate_dates import expires, host_names
 from restante.common.errors import Misuse, plain
 from restante.common.logs import log
 
@@ -36,21 +36,24 @@ has no name for some of those of PEM files."""
 
 
 class ServerCertificate:
-    """A certificate and its key. `context` is what new connections use, and `expires` when the certificate does."""
+    """A certificate and its key. `context` is what new connections use, and `expires` when the certificate does.
+
+    `names` are the hosts that the certificate is for.
+    """
 
     def __init__(self, certificate: Path, key: Path) -> None:
         """Read the files. Raises Misuse if they cannot be used."""
         self._files = certificate, key
         self._loaded = self._seen = self._stamp()
-        self.context, self.expires = self._read()
+        self.context, self.expires, self.names = self._read()
         if self.expires <= time.time():
             log.warning("the certificate has expired: clients refuse it", file=str(certificate))
         self._looking: asyncio.Task[None] | None = None
         self._wanted = False
         """Whether `reload_soon` was called and the files were not read since."""
 
-    def _read(self) -> tuple[ssl.SSLContext, float]:
-        """Read both files; return what they hold, and when the certificate expires. Raises Misuse."""
+    def _read(self) -> tuple[ssl.SSLContext, float, list[str]]:
+        """Read both files; return what they hold, when the certificate expires, and its names. Raises Misuse."""
         certificate, key = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -68,14 +71,14 @@ class ServerCertificate:
             raise Misuse(f"cannot read {name}: {plain(error)} (--tls-cert, --tls-key)") from error
         except _EncryptedKeyError:
             raise Misuse(f"{key} is encrypted: remove its password, because nobody is there to type it") from None
-        return context, expires(text)
+        return context, expires(text), host_names(text)
 
-    def _read_again(self) -> tuple[ssl.SSLContext, float]:
+    def _read_again(self) -> tuple[ssl.SSLContext, float, list[str]]:
         """Read both files. Raises Misuse if they cannot be used, or if only the new certificate has expired."""
-        context, expiry = self._read()
+        context, expiry, names = self._read()
         if expiry <= time.time() < self.expires:
             raise Misuse(f"{self._files[0]} has expired (--tls-cert)")
-        return context, expiry
+        return context, expiry, names
 
     def _stamp(self) -> Stamp:
         """Return the stamp of those files that can be found. `_read` says what is wrong with the others."""
@@ -116,7 +119,7 @@ class ServerCertificate:
         """Read the files again, now."""
         self._loaded = self._seen = await asyncio.to_thread(self._stamp)
         try:
-            self.context, self.expires = await asyncio.to_thread(self._read_again)
+            self.context, self.expires, self.names = await asyncio.to_thread(self._read_again)
         except Misuse as error:
             log.error("the new certificate is not used; the previous one stays in use", error=str(error))
         else:

@@ -8,6 +8,7 @@ import gc
 import math
 import os
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,7 @@ from restante.mailbox.server.running_settings import ReadSettings, RunningSettin
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.system import SystemClock, system_secret
 from restante.mailbox.server.trace import Trace, TraceFile, check_path
+from restante.mailbox.server.user_address import UNENCRYPTED, first_lines, user_address
 from restante.mailbox.settings import Serve
 from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import Store, open_store
@@ -102,6 +104,7 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
         running_settings = RunningSettings(settings, read_settings, server, trace_file)
         manager = ServiceManager(os.environ)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, manager.reload, running_settings.reload)
+        dashboard = ""
         if settings.admin != "off":
             from restante.common import admin_http  # importing aiohttp takes a third of the start-up time
             from restante.mailbox.server import status_pages
@@ -110,13 +113,33 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
             pages = status_pages.of(server, store, Path(settings.data), running_settings)
             admin = admin_http.serving_admin(*where, pages, token, settings.admin_host)
             found = await stack.enter_async_context(admin)
-            log.info("the dashboard is open", url=f"http://{host_and_port(*found)}/")
+            dashboard = f"http://{host_and_port(*found)}/"
         for listen_address in addresses:
-            for each in await server.listeners.listen(listen_address):
-                url = listen_address.url(each, "wss" if server.speaks_tls(listen_address) else "ws", "/v1")
-                log.info("listening", url=url, version=__version__, data=settings.data)
+            for shown in await server.listeners.listen(listen_address):
+                server.user_addresses.append(
+                    user_address(
+                        listen_address,
+                        shown,
+                        tls=server.speaks_tls(listen_address),
+                        names=certificate.names if certificate else (),
+                        proxies=bool(settings.trust_proxy),
+                    )
+                )
+        _announce(server, settings, dashboard)
         async with manager.serving(stop, lambda: store.flushing is not None):
             await _run_until(stop, server, commit_loop, store, settings)
+
+
+def _announce(server: Server, settings: Serve, dashboard: str) -> None:
+    """Say where the server listens: first to somebody at a terminal, then in the log."""
+    if sys.stderr.isatty():
+        sys.stderr.write(first_lines(server.user_addresses, proxies=bool(settings.trust_proxy)))
+    if dashboard:
+        log.info("the dashboard is open", url=dashboard)
+    for each in server.user_addresses:
+        log.info("listening", url=each.url, version=__version__, data=settings.data)
+    if unencrypted := [each.url for each in server.user_addresses if each.unencrypted]:
+        log.warning(UNENCRYPTED, url=unencrypted[0])
 
 
 def exempt_survivors() -> None:

@@ -48,6 +48,7 @@ from restante.mailbox.server.refusals import (
 from restante.mailbox.server.send_budget import SendBudget
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.tls_handshake import TlsHandshake
+from restante.mailbox.server.user_address import UserAddress
 from restante.mailbox.server.welcome import WelcomeOptions
 
 MAX_FRAME_PER_MESSAGE: Final = 2
@@ -144,6 +145,8 @@ class Server:
         """Warnings about proxies that were logged, each once."""
         self.certificate: ServerCertificate | None = None
         """The certificate for TLS. None: connections are not encrypted here."""
+        self.user_addresses: list[UserAddress] = []
+        """The URL of each listening socket."""
         self.failed_handshakes = 0
         """Connections whose TLS handshake failed, since the start."""
 

@@ -1,0 +1,91 @@
+"""The URL that clients use: what the operator gives to users, and the first lines on a terminal."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from restante.common.listening import ListenAddress
+from restante.common.net import host_and_port, read
+
+UNENCRYPTED: Final = (
+    "clients of other machines connect without TLS: others on their network see what they send, and can end their"
+    " transfers. Use --tls-cert, or a proxy with TLS and --trust-proxy; plain: before the address ends this warning"
+)
+
+NOWHERE: Final = {4: "192.0.2.1", 6: "2001:db8::1"}
+"""Addresses of documents (RFC 5737, RFC 3849): the route to them is the one to the internet."""
+
+
+class UserAddress(NamedTuple):
+    """The URL of a listening socket."""
+
+    url: str
+    others: bool
+    """Whether clients of other machines can use it."""
+    unencrypted: bool
+    """Whether these clients connect without TLS, and the operator has not said that this is intended."""
+
+
+def own_address(version: int) -> str:
+    """Return an address of this machine that other machines know, or its name. `version`: 4 or 6, of IP."""
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect((NOWHERE[version], 9))  # sends nothing: the kernel chooses the address of the route
+            name: str = asked.getsockname()[0]
+            return name
+    except OSError:
+        return socket.gethostname()
+
+
+def user_address(
+    listen: ListenAddress,
+    shown: str,
+    *,
+    tls: bool,
+    names: Sequence[str] = (),
+    proxies: bool = False,
+    own: Callable[[int], str] = own_address,
+) -> UserAddress:
+    """Return the URL of a socket that listens at `shown` for people.
+
+    `names` are those of the certificate. `proxies`: whether proxies are trusted, to which clients connect.
+    """
+    scheme = "wss" if tls else "ws"
+    host, _, port = shown.rpartition(":")
+    address = read(host.strip("[]"))
+    if listen.is_unix or address is None:
+        return UserAddress(listen.url(shown, scheme, "/v1"), others=False, unencrypted=False)
+    others = not address.is_loopback
+    name = host.strip("[]")
+    if others and tls and names:
+        name = names[0]
+    elif address.is_unspecified:
+        name = own(address.version)
+    return UserAddress(
+        f"{scheme}://{host_and_port(name, int(port))}/v1",
+        others=others,
+        unencrypted=others and not tls and not (listen.plain or listen.proxied or proxies),
+    )
+
+
+def first_lines(addresses: Sequence[UserAddress], *, proxies: bool) -> str:
+    """Return what an operator needs first: the address, and commands to try. Empty: clients reach only a proxy."""
+    usable = [each for each in addresses if each.url.startswith("ws")]
+    if not usable:
+        return ""
+    best = next((each for each in usable if each.others), usable[0])
+    if proxies:
+        users = "Users connect to your proxy. On this machine the server is"
+    else:
+        users = "Users connect to" if best.others else "Users of this machine connect to"
+    return (
+        f"{users} {best.url}\n"
+        "To try it, send a text with one of these, and receive it in another terminal with the code that is shown:\n"
+        f"    wormhole --relay-url {best.url} send --text hello\n"
+        f"    wormhole --relay-url {best.url} receive CODE\n"
+        f"    restante send --server {best.url} --text hello\n"
+        f"    restante receive --server {best.url} CODE\n"
+    )
