@@ -355,6 +355,37 @@ async def test_usage_is_read_for_a_hundredth_of_the_time(tmp_path: Path, monkeyp
     assert reads == [0.0, 50.5, 101.0]
 
 
+async def test_results_that_nobody_looked_at_for_long_are_not_shown_at_first(tmp_path: Path) -> None:
+    now = [0.0]
+    async with open_live(tmp_path) as here:
+        pages = dashboard_pages(here, tmp_path, now)
+
+        async def look() -> dict[str, Any]:
+            result: dict[str, Any] = (await pages.details())["recent"]
+            while pages._reading:  # noqa: ASYNC110 - a thread
+                await asyncio.sleep(0)
+            return result
+
+        assert await look() == {"reading": True}
+        assert (await look())["as_of"] == here.clock.wall()
+        now[0] += 3600.0
+        here.clock.now += 3600.0
+        assert await look() == {"reading": True}
+        assert (await look())["as_of"] == here.clock.wall()
+
+
+def test_a_sample_has_the_highest_second_since_the_one_before() -> None:
+    peaks = admin_live.Peaks(
+        '<figure data-series="g" data-kind="gauge"><figure data-series="c" data-kind="rate">'
+        '<figure data-series="s" data-of="n" data-kind="ratio">'
+    )
+    for second, gauge, counter, seconds, number in ((0, 1, 0, 0, 0), (1, 7, 20, 4, 2), (3, 2, 30, 4, 2)):
+        peaks.look(second, {"g": gauge, "c": counter, "s": seconds, "n": number})
+    assert peaks.take() == {"g": 7, "c": 20, "s": 2}
+    peaks.look(4, {"g": 1, "c": 0, "s": 0, "n": 0})
+    assert peaks.take() == {"g": 1}, "the server was restarted"
+
+
 @asynccontextmanager
 async def served(page: admin_http.Page, flushing: float | None) -> AsyncIterator[str]:
     async def no_metrics(_ready: bool) -> list[Metric]:

@@ -35,6 +35,7 @@ from restante.common.settings import resolve
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.settings import SERVE, Serve
 from restante.mailbox.store import status
+from restante.mailbox.store.backup import last_backup
 from restante.mailbox.store.schema import FILE, connect, migrations
 from restante.waku.settings import WAKU, WakuServe
 from stores.test_schema import thaw
@@ -544,6 +545,7 @@ async def test_a_backup_beside_a_running_server_and_a_restore_print_what_they_co
     assert made.stdout.splitlines()[0] == f"file          {file}"
     assert lines.pop("last").startswith("commit   20")
     assert lines == {"nameplates": "1", "mailboxes": "1", "messages": "1", "usage-records": "1"}
+    assert last_backup(data) == pytest.approx(time.time(), abs=60)
     restored = restante("restore", file, RESTANTE_DATA=str(tmp_path / "new"))
     assert (restored.returncode, restored.stderr) == (0, "")
     assert restored.stdout.splitlines()[1:] == made.stdout.splitlines()[1:]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from restante.common.errors import StoreBusy, StoreError
-from restante.common.usage_records import RESULTS, CurrentUsage, MailboxUsage, NameplateUsage
+from restante.common.usage_records import RESULTS, ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model
 from restante.mailbox.core.state import State
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
@@ -281,8 +281,9 @@ NOW = 1_000_000_000.0
 async def test_results_are_counted_by_span_and_waits_are_of_the_last_day(
     engine: MailboxData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    empty = recent.read(engine.data, NOW)["waiting_seconds"]
-    assert empty == {"mailboxes": 0, "latest": 0, "p50": None, "p90": None, "p99": None}
+    empty = recent.read(engine.data, NOW)
+    assert (empty["as_of"], empty["clients"], empty["last_backup"]) == (NOW, [], None)
+    assert empty["waiting_seconds"] == {"mailboxes": 0, "latest": 0, "p50": None, "p90": None, "p99": None}
     dice = random.Random(7)
     records = [
         (NOW - dice.uniform(-100, 8 * 86400), dice.choice([None, dice.uniform(0, 90)]), dice.choice(RESULTS))
@@ -294,6 +295,8 @@ async def test_results_are_counted_by_span_and_waits_are_of_the_last_day(
     for span, seconds in (("hour", 3600), ("day", 86400), ("week", 7 * 86400)):
         within = [result for started, _, result in records if NOW - seconds <= started <= NOW]
         assert usage["results"][span] == {result: within.count(result) for result in RESULTS}
+    today = [result for started, _, result in records if NOW - NOW % 86400 <= started <= NOW]
+    assert usage["transfers"] == {"hour": usage["results"]["hour"]["happy"], "today": today.count("happy")}
     waits = sorted(wait for started, wait, _ in records if NOW - 86400 <= started <= NOW and wait is not None)
     waiting = usage["waiting_seconds"]
     assert (waiting["mailboxes"], waiting["latest"]) == (len(waits), len(waits))
@@ -307,6 +310,18 @@ async def test_results_are_counted_by_span_and_waits_are_of_the_last_day(
     await engine.store.apply(changes, model.Now(later, 1.0))
     waiting = recent.read(engine.data, later)["waiting_seconds"]
     assert waiting == {"mailboxes": 100, "latest": 10, "p50": 5.0, "p90": 9.0, "p99": 10.0}
+
+
+async def test_clients_are_counted_by_version_and_the_rest_together(engine: MailboxData) -> None:
+    binds = [("python", str(version)) for version in range(12) for _ in range(version + 1)] + [(None, None)] * 20
+    changes = [ClientVersion("app", "a", NOW - 1, name, version) for name, version in binds]
+    await engine.store.apply([*changes, ClientVersion("app", "a", NOW - 90_000, "old", "1")], model.Now(NOW, 0.0))
+    clients = recent.read(engine.data, NOW)["clients"]
+    assert [tuple(row.values()) for row in clients] == [
+        ("not named", "", 20),
+        *(("python", str(version), version + 1) for version in range(11, 2, -1)),
+        ("others", "", 1 + 2 + 3),
+    ]
 
 
 async def test_service_time_is_saved_with_a_commit(engine: MailboxData) -> None:
@@ -345,7 +360,7 @@ async def test_service_time_never_decreases_across_restarts_and_clock_changes(en
 
 
 async def test_the_log_shrinks_after_a_reader_has_made_it_grow(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: MailboxData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "ROWS_PER_CHECKPOINT", 1)
     monkeypatch.setattr(sqlite, "LOG_BYTES", 1 << 20)

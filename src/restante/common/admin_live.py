@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,6 +30,9 @@ EVENT_SECONDS: Final = 2.0
 SAMPLE_SECONDS: Final = 10.0
 """Seconds between two samples of the history."""
 
+LOOK_SECONDS: Final = 1.0
+"""Seconds between two looks at the server, of which each sample has the highest."""
+
 MAX_SAMPLES: Final = 360
 """Samples that are kept: an hour."""
 
@@ -45,6 +49,9 @@ REPLACED: Final = (
 
 LEAVE_SECONDS: Final = 0.5
 """Seconds that a viewer has to read that it was replaced."""
+
+SERIES: Final = re.compile(r'data-series="(\w+)"(?: data-of="(\w+)")? data-kind="(\w+)"')
+"""A chart in the sections: its series, what that is divided by if it is a ratio, and its kind."""
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none';"
@@ -78,6 +85,38 @@ class Dashboard:
     change: Change | None = None
     """Changes settings, by name, and returns those that can be changed. It runs in the server's event loop, and
     raises Misuse for wrong values. None: nothing can be changed."""
+
+
+class Peaks:
+    """The highest value of each series that a page shows, between two samples."""
+
+    def __init__(self, sections: str) -> None:
+        """Read from the sections what a series is: a gauge, the rate of a counter, or the ratio of two."""
+        self._others = {name: other for name, other, _ in SERIES.findall(sections)}
+        self._gauges = {name for name, _, kind in SERIES.findall(sections) if kind == "gauge"}
+        self._before: tuple[float, Mapping[str, float]] | None = None
+        self._peaks: dict[str, float] = {}
+
+    def look(self, now: float, values: Mapping[str, float]) -> None:
+        """Note the values at a wall time, in seconds since 1970."""
+        before, self._before = self._before, (now, values)
+        for name, other in self._others.items():
+            value = values[name]
+            if name not in self._gauges:
+                if before is None:
+                    continue
+                time_before, values_before = before
+                value -= values_before[name]
+                divisor = values[other] - values_before[other] if other else now - time_before
+                if value < 0 or divisor <= 0:  # nothing was counted, or the clock was set back
+                    continue
+                value /= divisor
+            self._peaks[name] = max(value, self._peaks.get(name, value))
+
+    def take(self) -> dict[str, float]:
+        """Return the highest values since the last call, by series."""
+        peaks, self._peaks = self._peaks, {}
+        return peaks
 
 
 class _Viewer:
@@ -124,7 +163,7 @@ class DashboardHandlers:
         """Whether viewers have a token. Otherwise any program of the machine can be one."""
         self._changes = authorized and dashboard.change is not None
         """Whether settings can be changed: only with a token."""
-        self._history: deque[dict[str, float]] = deque(maxlen=MAX_SAMPLES)
+        self._history: deque[dict[str, Any]] = deque(maxlen=MAX_SAMPLES)
         self._viewers: list[_Viewer] = []
         """The viewers, the oldest first."""
         self._latest = b""
@@ -161,14 +200,20 @@ class DashboardHandlers:
 
     async def _sample(self) -> None:
         """Add to the history. While the server does not respond, there are no samples."""
+        peaks, due = Peaks(self._dashboard.sections), float("-inf")
         while True:
             try:
-                self._history.append({"time": time.time(), **await self._read_server(self._dashboard.sample)})
+                values = await self._read_server(self._dashboard.sample)
+                now = time.time()
+                peaks.look(now, values)
+                if not due - SAMPLE_SECONDS <= now < due:  # or the clock was set back
+                    due = now + SAMPLE_SECONDS - LOOK_SECONDS / 2
+                    self._history.append({"time": now, **values, "peaks": peaks.take()})
             except web.HTTPException:
                 pass
             except Exception as error:  # noqa: BLE001 - our bug: the charts have a gap, and go on
                 log.error("the history of the dashboard lacks a sample", fault=where(error))
-            await asyncio.sleep(SAMPLE_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Send the history, and then what the page shows, again and again (HTML, "Server-sent events")."""

@@ -17,6 +17,17 @@ pruney and crowded)."""
 RESULTS: Final[tuple[Result, ...]] = get_args(Result)
 
 
+MEANINGS: Final[dict[Result, str]] = {
+    "happy": "both sides came, and neither complained",
+    "lonely": "nobody came",
+    "errory": "one side ended with an error",
+    "scary": "the code was wrong: mistyped or guessed",
+    "pruney": "it was left open, and removed when nobody used it",
+    "crowded": "a third side wanted to come in",
+}
+"""What each result of a mailbox means, for people."""
+
+
 class NameplateUsage(msgspec.Struct, frozen=True, gc=False):
     """One row per nameplate that was released by all its sides, closed with its mailbox, or pruned."""
 

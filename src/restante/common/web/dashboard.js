@@ -33,11 +33,15 @@ const FORMS = {
   },
   seconds(value) {
     if (value < 1) return `${short.format(1000 * value)}\u00a0ms`;
-    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
-      if (value >= 2 * size) return `${short.format(value / size)}\u00a0${unit}`;
-    }
-    return `${short.format(value)}\u00a0s`;
+    const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+    const largest = units.findIndex(([size]) => value >= size);
+    if (largest === 3) return `${short.format(value)}\u00a0s`;
+    const [[size, unit], [part, smaller]] = units.slice(largest, largest + 2);
+    const rest = Math.floor((value % size) / part);
+    return `${count.format(Math.floor(value / size))}\u00a0${unit}${rest ? ` ${rest}\u00a0${smaller}` : ""}`;
   },
+  day: (value) => new Date(1000 * value).toISOString().slice(0, 10),
+  clock: (value) => `${new Date(1000 * value).toISOString().slice(11, 16)} UTC`,
   time: (value) => `${new Date(1000 * value).toISOString().slice(0, 19).replace("T", " ")} UTC`,
 };
 
@@ -60,7 +64,8 @@ function showState(text, kind) {
 
 function showValues(now) {
   for (const each of document.querySelectorAll("[data-value]")) {
-    setText(each, form(at(now, each.dataset.value), each.dataset.as));
+    const value = at(now, each.dataset.value);
+    setText(each, value === null && each.dataset.none ? each.dataset.none : form(value, each.dataset.as));
   }
 }
 
@@ -110,23 +115,24 @@ function showGrids(now) {
     const columns = [...table.tHead.rows[0].cells].slice(1).map((head) => at(now, table.dataset.grid)?.[head.dataset.key] || {});
     const totals = columns.map((column) => Object.values(column).reduce((sum, each) => sum + each, 0));
     const names = Object.keys(columns[0]);
-    fill(table.tBodies[0], names.map((name) => [{ text: name, header: true }, ...columns.map((column, number) => ({
+    fill(table.tBodies[0], names.map((name) => [{ text: name, header: true, more: at(now, table.dataset.meanings)?.[name] }, ...columns.map((column, number) => ({
       text: totals[number] ? `${count.format(column[name])} (${FORMS.percent(column[name] / totals[number])})` : "0",
       kind: "number",
     }))]));
   }
 }
 
-// The points of a series: a gauge, the rate of a counter, or the ratio of what two counters grew by. The value is null
-// where there is none: nothing was counted, or the server was restarted.
+// The points of a series: a gauge, the rate of a counter, or the ratio of what two counters grew by, and the highest
+// second. The value is null where there is none: nothing was counted, or the server was restarted.
 function series(figure) {
   const { series: name, of: other, kind } = figure.dataset;
-  if (kind === "gauge") return samples.map((each) => ({ time: each.time, value: each[name] }));
+  const point = (each, value) => ({ time: each.time, value, peak: value === null ? null : Math.max(value, each.peaks?.[name] ?? value) });
+  if (kind === "gauge") return samples.map((each) => point(each, each[name]));
   return samples.slice(1).map((each, number) => {
     const before = samples[number];
     const grown = each[name] - before[name];
     const by = kind === "rate" ? each.time - before.time : each[other] - before[other];
-    return { time: each.time, value: grown >= 0 && by > 0 ? grown / by : null };
+    return point(each, grown >= 0 && by > 0 ? grown / by : null);
   });
 }
 
@@ -139,22 +145,35 @@ function element(name, attributes, ...children) {
 
 function makeCharts() {
   for (const figure of document.querySelectorAll("[data-series]")) {
-    const drawn = element("svg", { viewBox: "0 0 300 64", preserveAspectRatio: "none", role: "img" }, element("path", {}));
+    const paths = ["peaks", "line", "dots"].map((name) => element("path", { class: name }));
+    const drawn = element("svg", { viewBox: "0 0 300 64", preserveAspectRatio: "none", role: "img" }, ...paths);
+    const scale = element("div", { class: "scale soft", "aria-hidden": "true" }, element("span", { "data-top": "" }), element("span", { "data-bottom": "" }));
     const axis = element("div", { class: "axis soft", "aria-hidden": "true" }, ...["from", "span", "to"].map((each) => element("span", { [`data-${each}`]: "" })));
-    figure.append(drawn, axis, element("figcaption", { class: "soft" }, element("span", { "data-said": "" })));
+    figure.append(element("div", { class: "plot" }, scale, drawn), axis, element("figcaption", { class: "soft" }, element("span", { "data-said": "" })));
   }
 }
 
-function line(points, begin, end, most) {
-  return points.map(({ time, value }, number) => {
-    if (value === null) return "";
-    const x = end > begin ? (300 * (time - begin)) / (end - begin) : 300;
-    const y = 60 - (most ? (56 * value) / most : 0);
-    const place = `${x.toFixed(1)},${y.toFixed(1)}`;
-    const before = points[number - 1];
-    const goesOn = before && before.value !== null && time - before.time <= GAP_SECONDS;
-    return goesOn ? `L${place}` : `M${place}L${place}`; // a dot, if it does not go on
-  }).join("");
+// The least round number that is not below a value, for the top of a chart.
+function round(value) {
+  if (value <= 0) return 0;
+  const size = 10 ** Math.floor(Math.log10(value));
+  return size * [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step * size >= value * (1 - 1e-9));
+}
+
+// What the paths of a chart draw: the line, dots of points without a neighbour, and lines up to the highest second.
+function paths(points, begin, end, top) {
+  const drawn = { peaks: "", line: "", dots: "" };
+  const y = (value) => (60 - (top ? (56 * value) / top : 0)).toFixed(1);
+  const joined = (one, other) => one && other && one.value !== null && other.value !== null && other.time - one.time <= GAP_SECONDS;
+  points.forEach((point, number) => {
+    if (point.value === null) return;
+    const x = (end > begin ? (292 * (point.time - begin)) / (end - begin) + 4 : 296).toFixed(1);
+    const from = joined(points[number - 1], point);
+    const lone = !from && !joined(point, points[number + 1]);
+    drawn[lone ? "dots" : "line"] += lone ? `M${x},${y(point.value)}h0` : `${from ? "L" : "M"}${x},${y(point.value)}`;
+    if (point.peak > point.value) drawn.peaks += `M${x},${y(point.value)}V${y(point.peak)}`;
+  });
+  return drawn;
 }
 
 function showSeries() {
@@ -162,9 +181,12 @@ function showSeries() {
   const clock = (time) => new Date(1000 * time).toISOString().slice(11, end - begin < 120 ? 19 : 16);
   for (const figure of document.querySelectorAll("[data-series]")) {
     const points = series(figure);
-    const most = Math.max(...points.map((each) => each.value), 0);
+    const most = Math.max(...points.map((each) => each.peak), 0);
     const svg = figure.querySelector("svg");
-    svg.querySelector("path").setAttribute("d", line(points, begin, end, most));
+    for (const [name, d] of Object.entries(paths(points, begin, end, round(most)))) svg.querySelector(`.${name}`).setAttribute("d", d);
+    const scaled = most > 0;
+    setText(figure.querySelector("[data-top]"), scaled ? form(round(most), figure.dataset.as) : "");
+    setText(figure.querySelector("[data-bottom]"), points.length ? "0" : "");
     const said = points.length
       ? `latest ${form(points.at(-1).value, figure.dataset.as)}, highest ${form(most, figure.dataset.as)}`
       : "no figures yet";
@@ -190,8 +212,6 @@ function showLinks(now) {
 
 function showSettings(now) {
   if (!settings || !now.settings) return;
-  settings.querySelector("fieldset").disabled = !now.changes_allowed;
-  document.getElementById("locked").hidden = now.changes_allowed;
   for (const [name, value] of Object.entries(now.settings)) {
     if (!edited.has(name)) settings.elements[name].value = value ?? "";
   }

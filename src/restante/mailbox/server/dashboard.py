@@ -10,10 +10,12 @@ from typing import Any, Final, Protocol
 from restante.common.admin_http import Query
 from restante.common.errors import Misuse, StoreError
 from restante.common.last_hour import LastHour
+from restante.common.usage_records import MEANINGS
 from restante.common.worker import Worker
 from restante.mailbox.server import refusals
 from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.server.server import Server
+from restante.mailbox.server.user_address import best
 from restante.mailbox.store import recent
 
 RECENT_SECONDS: Final = 10.0
@@ -22,6 +24,11 @@ RECENT_SECONDS: Final = 10.0
 RECENT_SHARE: Final = 0.01
 """Share of the time in which usage records are read, at most. To count a week of 1.5 million records takes 0.5 to
 0.7 s, so then they are read once a minute."""
+
+
+MAX_OVERDUE_SECONDS: Final = 30.0
+"""Seconds after which results that should have been read again are not shown any more: nobody has looked, or the disk
+hangs."""
 
 
 class Pages(Protocol):
@@ -84,6 +91,9 @@ class DashboardPages:
             "settings": self._settings.changeable(),
             "reports_url": self._settings.reports_url,
             "recent": self._recent_results(),
+            "meanings": MEANINGS,
+            "users": self._users(),
+            "certificate": self._certificate(),
         }
 
     def _refused_last_hour(self, since_start: dict[str, int]) -> list[dict[str, Any]]:
@@ -109,11 +119,31 @@ class DashboardPages:
         """Change settings. Raises Misuse."""
         return self._settings.change(wanted)
 
+    def _certificate(self) -> dict[str, float] | None:
+        """Return when the certificate expires, and in how many seconds; None without one."""
+        if self._server.certificate is None:
+            return None
+        expires = self._server.certificate.expires
+        return {"expires": expires, "left_seconds": max(0.0, expires - self._server.clock.wall())}
+
+    def _users(self) -> dict[str, str]:
+        """Return the URL that the operator gives to users, and what there is to know about it."""
+        address = best(self._server.user_addresses)
+        if self._server.admission.terms.trusted:
+            return {"url": "that of your proxy", "note": f"the server itself is {address.url}" if address else ""}
+        if address is None:
+            return {"url": "none", "note": "the server has no TCP port"}
+        if not address.others:
+            return {"url": address.url, "note": "on this machine only"}
+        return {"url": address.url, "note": "without TLS" if address.url.startswith("ws://") else ""}
+
     def _recent_results(self) -> dict[str, Any]:
         """Return what usage records said last, and let a thread read them again after some seconds.
 
         Nobody waits for the thread: a week of many records takes seconds, and a disk that hangs for longer.
         """
+        if self._clock() >= self._recent_until + MAX_OVERDUE_SECONDS:
+            self._recent = {"reading": True}
         if not self._reading and self._clock() >= self._recent_until:
             self._reading = True
             self._worker = self._worker or Worker("recent usage")

@@ -71,21 +71,27 @@ def user_address(
     )
 
 
-def first_lines(addresses: Sequence[UserAddress], *, proxies: bool) -> str:
-    """Return what an operator needs first: the address, and commands to try. Empty: clients reach only a proxy."""
+def best(addresses: Sequence[UserAddress]) -> UserAddress | None:
+    """Return the address to give to users: one that other machines can use if there is one. None: all are paths."""
     usable = [each for each in addresses if each.url.startswith("ws")]
-    if not usable:
+    return next((each for each in usable if each.others), next(iter(usable), None))
+
+
+def first_lines(addresses: Sequence[UserAddress], *, proxies: bool) -> str:
+    """Return what an operator needs first: the address, and commands to try. Empty: the server has no TCP port."""
+    chosen = best(addresses)
+    if chosen is None:
         return ""
-    best = next((each for each in usable if each.others), usable[0])
+    url = chosen.url
     if proxies:
         users = "Users connect to your proxy. On this machine the server is"
     else:
-        users = "Users connect to" if best.others else "Users of this machine connect to"
+        users = "Users connect to" if chosen.others else "Users of this machine connect to"
     return (
-        f"{users} {best.url}\n"
+        f"{users} {url}\n"
         "To try it, send a text with one of these, and receive it in another terminal with the code that is shown:\n"
-        f"    wormhole --relay-url {best.url} send --text hello\n"
-        f"    wormhole --relay-url {best.url} receive CODE\n"
-        f"    restante send --server {best.url} --text hello\n"
-        f"    restante receive --server {best.url} CODE\n"
+        f"    wormhole --relay-url {url} send --text hello\n"
+        f"    wormhole --relay-url {url} receive CODE\n"
+        f"    restante send --server {url} --text hello\n"
+        f"    restante receive --server {url} CODE\n"
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -15,10 +16,13 @@ from restante.common.atomic_file import new_file
 from restante.common.data_directory import LOCK, give_to_owner, lock, running
 from restante.common.database_copy import copy_database
 from restante.common.disk_probe import FILE as PROBE
-from restante.common.errors import Misuse, StoreDamaged
+from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.common.sqlite import schema_of
 from restante.mailbox.store.load import check
 from restante.mailbox.store.schema import FILE, SCHEMA
+
+MARK: Final = "last-backup"
+"""An empty file in the data directory. When it was modified, the last backup was complete."""
 
 
 class Contents(msgspec.Struct):
@@ -60,12 +64,34 @@ def back_up(data: Path, file: Path, advance: Callable[[int], None]) -> Contents:
     with SCHEMA.reading(data) as database, new_file(file) as unfinished:
         copy_database(database, unfinished, advance)
         try:
-            return _checked(unfinished, file)
+            contents = _checked(unfinished, file)
         except StoreDamaged as error:
             raise StoreDamaged(
                 f"no backup was made, because {data / FILE} is damaged ({error}): stop the server and restore an"
                 " earlier backup, or salvage what `sqlite3 FILE .recover` can read"
             ) from error
+    _mark(data)
+    return contents
+
+
+def _mark(data: Path) -> None:
+    """Note in a data directory that a backup was made now, if this user may write there."""
+    with suppress(OSError, StoreError):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(data / MARK, flags, 0o600)
+        try:
+            os.utime(descriptor)
+        finally:
+            os.close(descriptor)
+        give_to_owner(data, MARK)
+
+
+def last_backup(data: Path) -> float | None:
+    """Return when the last backup of a data directory was complete; None: never, or it could not be noted."""
+    try:
+        return (data / MARK).stat().st_mtime
+    except OSError:
+        return None
 
 
 def restore(file: Path, data: Path, advance: Callable[[int], None]) -> Contents:
