@@ -324,6 +324,7 @@ PLAIN = ("ws://10.0.0.5:4000/v1", True, True)
         ("*:4000", "0.0.0.0:4000", {"tls": True}, ("wss://10.0.0.5:4000/v1", True, False)),
         ("*:4000", "[::]:4000", {"tls": True, "names": ["a.example"]}, ("wss://a.example:4000/v1", True, False)),
         ("[::1]:4000", "[::1]:4000", {"tls": True, "names": ["a.example"]}, ("wss://[::1]:4000/v1", False, False)),
+        ("*:443", "[::]:443", {"tls": True}, ("wss://[fd00::5]/v1", True, False)),
         ("unix:/s", "unix:/s", {}, ("unix:/s", False, False)),
     ],
 )

@@ -18,6 +18,10 @@ NOWHERE: Final = {4: "192.0.2.1", 6: "2001:db8::1"}
 """Addresses of documents (RFC 5737, RFC 3849): the route to them is the one to the internet."""
 
 
+USUAL_PORT: Final = {"ws": ":80", "wss": ":443"}
+"""The port that a URL does not name (RFC 6455 section 3)."""
+
+
 class UserAddress(NamedTuple):
     """The URL of a listening socket."""
 
@@ -65,7 +69,7 @@ def user_address(
     elif address.is_unspecified:
         name = own(address.version)
     return UserAddress(
-        f"{scheme}://{host_and_port(name, int(port))}/v1",
+        f"{scheme}://{host_and_port(name, int(port)).removesuffix(USUAL_PORT[scheme])}/v1",
         others=others,
         unencrypted=others and not tls and not (listen.plain or listen.proxied or proxies),
     )
