@@ -401,6 +401,8 @@ async def test_without_a_token_the_oldest_dashboard_makes_room(browser: Browser,
                 "This server shows 20 dashboards at once, and newer ones were opened. Load this page again to see the"
                 " figures. The figures below are old."
             )
+            for viewer in viewers:
+                viewer.close()
         async with opened(browser, watching, None, **WIDE) as page:
             await expect(page.locator("#state")).to_have_text("Ready")
         await watching.server.stop()

@@ -101,13 +101,9 @@ async def test_a_client_that_cannot_show_the_demanded_work_gives_up_at_once(scen
 # ── a server that cannot store ───────────────────────────────────────────────────────────────────
 
 
+@thorough
 @pytest.mark.parametrize(
-    "moment",
-    [
-        pytest.param(to_server(RECEIVER, "add", phase="pake"), marks=thorough),
-        to_server(SENDER, "add", phase="0"),
-    ],
-    ids=str,
+    "moment", [to_server(RECEIVER, "add", phase="pake"), to_server(SENDER, "add", phase="0")], ids=str
 )
 async def test_a_disk_without_room_ends_both_clients(tmp_path: Path, moment: Moment) -> None:
     server = Restante(tmp_path / "server", "--config", "serve.toml")
