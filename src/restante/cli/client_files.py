@@ -146,7 +146,7 @@ class Files(msgspec.Struct, frozen=True):
         offer, name = self.outgoing.offer.directory, visible(self.outgoing.name)
         if offer is None:
             return f"file {name!r} ({decimal(self.outgoing.size)})"
-        return f"directory {name!r} ({counted(offer.numfiles, 'file')}, {decimal(offer.numbytes)})"
+        return f"directory {name!r} ({_contents(offer.numfiles, offer.numdirs, offer.numbytes)})"
 
     async def send(self, wormhole: Wormhole) -> None:
         """Send it, and wait until it has arrived."""
@@ -166,7 +166,13 @@ def show_offer(offered: OfferedText | OfferedFile | OfferedDirectory) -> None:
 def _offered(offered: OfferedFile | OfferedDirectory) -> str:
     if isinstance(offered, OfferedFile):
         return f"file {offered.name!r} ({decimal(offered.size)})"
-    return f"directory {offered.name!r} ({counted(offered.files, 'file')}, {decimal(offered.size)})"
+    return f"directory {offered.name!r} ({_contents(offered.files, offered.directories, offered.size)})"
+
+
+def _contents(files: int, directories: int | None, size: int) -> str:
+    """Return what is in a directory. Its directories are named if there are more of them than of files."""
+    named = f", {directories:,} director{'y' if directories == 1 else 'ies'}" if (directories or 0) > files else ""
+    return f"{counted(files, 'file')}{named}, {decimal(size)}"
 
 
 def show_hints(title: str, hints: Hints) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from restante.client.errors import UnsendableFileError
 from restante.client.files import walk, zip_stream
-from restante.client.files.walk import Found
+from restante.client.files.walk import Found, Walk
 from restante.client.files.zip_layout import FULL_16, FULL_32
 from restante.client.files.zip_reader import zip_members
 from restante.client.files.zip_stream import ZipPlan, plan_directory, plan_paths
@@ -44,6 +44,7 @@ def tree(tmp_path: Path) -> Path:
     (root / "large").write_bytes(os.urandom(1_000_000))
     (root / "script").write_text("#!/bin/sh")
     (root / "script").chmod(0o750)
+    (root / "a").chmod(0o2700)
     (root / "old").touch()
     os.utime(root / "old", (0, 0))  # before 1980
     (root / "link to a file").symlink_to("large")
@@ -90,7 +91,8 @@ def test_the_zip_is_as_large_as_the_python_client_s_and_says_the_same(tree: Path
         theirs.add_path(path, arcname=os.path.relpath(path, tree), recurse=False)
     data = b"".join(theirs)
     ours = plan_directory(tree)
-    assert ours.size == len(data)
+    parents = sum(4 + 2 * len(member.parents) for member in zip_members(io.BytesIO(b"".join(ours.chunks()))))
+    assert ours.size == len(data) + parents  # its modes of directories
 
     fields = attrgetter("filename", "external_attr", "date_time", "CRC", "flag_bits", "create_system")
     members, expected = zipped(ours).infolist(), zipfile.ZipFile(io.BytesIO(data)).infolist()
@@ -106,7 +108,8 @@ def test_the_size_is_exact_for_files_and_archives_above_4_gib(
 ) -> None:
     expected = {f"{number}{name}": 0 if name == "d/" else size for number, (name, size) in enumerate(members)}
     plan = ZipPlan(
-        [Found(name, 0, size, DIRECTORY if name.endswith("/") else FILE, 1e9) for name, size in expected.items()], []
+        [Found(name, 0, size, DIRECTORY if name.endswith("/") else FILE, 1e9) for name, size in expected.items()],
+        Walk(ignore_unsendable=False),
     )
     folder = tmp_path_factory.mktemp("large")
     with pytest.MonkeyPatch.context() as patched, (folder / "sparse.zip").open("w+b") as archive:
@@ -128,7 +131,9 @@ def test_the_size_is_exact_for_files_and_archives_above_4_gib(
     "count", [FULL_16, *(pytest.param(count, marks=pytest.mark.thorough) for count in (FULL_16 - 1, FULL_16 + 1))]
 )
 def test_an_archive_may_have_more_than_65_535_members(count: int) -> None:
-    plan = ZipPlan([Found(f"{number}/", 0, 0, DIRECTORY, 1e9) for number in range(count)], [])
+    plan = ZipPlan(
+        [Found(f"{number}/", 0, 0, DIRECTORY, 1e9) for number in range(count)], Walk(ignore_unsendable=False)
+    )
     data = b"".join(plan.chunks())
     assert len(data) == plan.size
     assert len(zipfile.ZipFile(io.BytesIO(data)).namelist()) == count

@@ -21,8 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.client.errors import ArchiveError, UnsafeNameError
-from restante.client.files import unpacking
+from restante.client.files import unpacking, zip_stream
 from restante.client.files.unpacking import unpack
+from restante.client.files.walk import Found, Walk
+from restante.client.files.zip_stream import ZipPlan
 from restante.common.errors import StoreError
 from support.disk import no_file_beyond
 from support.effort import examples
@@ -80,13 +82,18 @@ def tar_of(files: dict[str, bytes], form: int = tarfile.GNU_FORMAT, **fields: An
 def unpacked(
     data: bytes,
     into: Path,
-    offered: tuple[int, int] = (100, 1 << 20),
+    offered: tuple[int, ...] = (100, 1 << 20, 1000),
     top: str | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, bytes]:
-    """Unpack an archive into a directory, which is made if it is missing, and return its files."""
+    """Unpack an archive into a directory, which is made if it is missing, and return its files.
+
+    Offered are files, bytes and directories, without the last as many as files.
+    """
     into.mkdir(exist_ok=True)
-    unpack(io.BytesIO(data), into, max_files=offered[0], max_bytes=offered[1], progress=progress, top=top)
+    files, size, directories = (*offered, offered[0])[:3]
+    limits = {"max_files": files, "max_bytes": size, "max_directories": directories}
+    unpack(io.BytesIO(data), into, **limits, progress=progress, top=top)
     return files_in(into)
 
 
@@ -160,6 +167,37 @@ def test_permissions_are_kept_but_no_special_bits_and_nothing_unreadable(into: P
         os.umask(before)
     expected = 0o644 if kind == "tar" and not mode else MODES[mode]  # there 0 is an empty field
     assert stat.S_IMODE((into / "x").stat().st_mode) == expected
+
+
+@pytest.mark.parametrize(
+    ("root", "inner", "stored"),
+    [
+        (0o700, 0o700, (0o700, 0o700)),
+        (0o7777, 0o1777, (0o755, 0o755)),
+        (0o555, 0o550, (0o555, 0o550)),
+        (0, 0, (0o500, 0o500)),
+    ],
+)
+@pytest.mark.parametrize("last", ["d/e/", "d/e/file"])
+def test_directories_have_their_modes_when_all_is_there(
+    tmp_path: Path, root: int, inner: int, stored: tuple[int, int], last: str
+) -> None:
+    """Files come into a directory after one has come that its owner may not write in; the umask is 022."""
+    kind, path = stat.S_IFDIR, "" if last.endswith("/") else last
+    parents = (kind | root, kind | inner, kind | inner)
+    found = [Found("d/", 0, 0, kind | inner, 0, parents[:1])] if not path else []
+    found += [Found(last, 0, 0, kind | inner if not path else stat.S_IFREG | 0o6600, 0, parents)]
+    found += [Found("d/file", 0, 0, stat.S_IFREG | 0o6600, 0, parents[:2])]
+    before = os.umask(0o022)
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(zip_stream, "_contents", lambda _: [])
+            data = b"".join(ZipPlan(found, Walk(ignore_unsendable=False)).chunks())
+        unpacked(data, tmp_path / "into")
+    finally:
+        os.umask(before)
+    made = (tmp_path / "into", tmp_path / "into/d", tmp_path / "into/d/e", tmp_path / "into/d/file")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [*stored, stored[1], 0o600]
 
 
 def test_a_zip_of_another_system_has_ordinary_permissions(into: Path) -> None:
@@ -250,6 +288,14 @@ def test_more_than_was_offered_is_refused(into: Path, make: Make, offered: tuple
     assert sum(map(len, files_in(into).values())) <= offered[1]
 
 
+@both
+def test_more_directories_than_were_offered_are_refused(into: Path, make: Make) -> None:
+    files = {"a/x": b"", "a/b/": b"", "a/c/d/": b""}
+    assert unpacked(make(files), into, (1, 0, 4)) == {"a/x": b""}
+    with pytest.raises(ArchiveError, match="more directories than were offered"):
+        unpacked(make(files), into.parent / "other", (1, 0, 3))
+
+
 def test_directories_are_bounded_though_nobody_counts_them(into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "MAX_ENTRIES", 50)
     with pytest.raises(ArchiveError, match="more than 50 files"):
@@ -276,7 +322,7 @@ def test_a_large_central_directory_is_read_in_flat_memory(into: Path) -> None:
     into.mkdir()
     (into.parent / "archive").write_bytes(data)
     with little_memory(), (into.parent / "archive").open("rb") as archive, pytest.raises(ArchiveError, match="more"):
-        unpack(archive, into, max_files=0, max_bytes=0, progress=lambda _: None)
+        unpack(archive, into, max_files=0, max_directories=0, max_bytes=0, progress=lambda _: None)
 
 
 def altered(data: bytes, mark: bytes, at: int, form: str, value: int) -> bytes:
@@ -333,7 +379,7 @@ def test_an_offset_of_64_bits_that_no_file_has_is_refused(tmp_path: Path, into: 
     ):
         (tmp_path / "archive").write_bytes(archive)
         with (tmp_path / "archive").open("rb") as file, pytest.raises(ArchiveError, match=reason):
-            unpack(file, into, max_files=1, max_bytes=1, progress=lambda _: None)
+            unpack(file, into, max_files=1, max_directories=1, max_bytes=1, progress=lambda _: None)
 
 
 @pytest.mark.parametrize("data", [b"", b"P", b"PK", b"PK\3\4", bytes(100), b"x" * 1000, b"\x1f\x8b" + bytes(600)])

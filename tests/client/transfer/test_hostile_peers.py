@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
 import socket
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,7 @@ NO_OFFERS: list[Any] = [
     {"directory": {**DIRECTORY, "mode": "tarball"}},
     {"directory": {**DIRECTORY, "zipsize": 0.5}},
     {"directory": {**DIRECTORY, "numfiles": 10**40}},
+    {"directory": {**DIRECTORY, "numdirs": -1}},
     {"file": FILE, "directory": DIRECTORY},
     {"file": FILE, "message": "text"},
     {"parcel": FILE},
@@ -210,6 +213,24 @@ async def test_after_records_that_break_the_rules_nothing_is_kept(
         await asyncio.gather(sending, return_exceptions=True)
         if error is not ConnectionLostError:
             assert reason in (await heard(theirs, "error"))[0]
+    assert names(folder) == []
+
+
+@pytest.mark.parametrize("counts", [{"numdirs": 2}, {"numfiles": 0}])
+async def test_no_more_directories_are_stored_than_were_offered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, counts: dict[str, int]
+) -> None:
+    """A sender that does not count them may have a few."""
+    monkeypatch.setattr("restante.client.transfer.receiving.MAX_UNCOUNTED_DIRECTORIES", 2)
+    with zipfile.ZipFile(archive := io.BytesIO(), "w") as made:
+        for name in "abc":
+            made.mkdir(name)
+    data = archive.getvalue()
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, records(data), {"directory": {**DIRECTORY, "zipsize": len(data), **counts}})
+        with pytest.raises(ArchiveError, match="more directories than were offered"):
+            await stored(ours, folder)
+        await asyncio.gather(sending, return_exceptions=True)
     assert names(folder) == []
 
 

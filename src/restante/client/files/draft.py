@@ -127,7 +127,7 @@ def draft_directory(
         if aside is not None:  # and not before the new directory has its name on disk
             _remove(aside)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        _remove_tree(draft)
 
 
 @contextmanager
@@ -308,7 +308,17 @@ def _remove(aside: Path) -> None:
         with suppress(OSError):
             aside.unlink()
     elif not _has_mount_point(aside):  # mounted after the check
-        shutil.rmtree(aside, ignore_errors=True)
+        _remove_tree(aside)
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove a directory, also if its owner may not write in all of it. What cannot be removed remains."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        for _, _, _, opened in os.fwalk(folder):
+            with suppress(OSError):
+                os.fchmod(opened, 0o700)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start_write_out(file: int, offset: int, count: int) -> None:

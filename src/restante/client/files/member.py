@@ -17,6 +17,9 @@ class Member(NamedTuple):
 
     name: str
     is_directory: bool
+    parents: tuple[int, ...]
+    """The same as `mode` of the directories above it, from the one that is unpacked on; empty if it says nothing."""
+
     mode: int
     """Its kind and permissions (st_mode), or 0 if the archive says nothing of them."""
 

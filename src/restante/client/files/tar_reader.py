@@ -85,7 +85,7 @@ def _member(archive: BinaryIO, position: int, kind: bytes, name: str, mode: int,
     is_directory = kind == DIRECTORY or name.endswith("/")
     if is_directory and size:
         raise ArchiveError(f"the archive is broken: the directory {shown(name)} has contents")
-    return Member(name, is_directory, mode, size, partial(_blocks, archive, position, size))
+    return Member(name, is_directory, (), mode, size, partial(_blocks, archive, position, size))
 
 
 def _blocks(archive: BinaryIO, position: int, size: int) -> Iterator[bytes]:

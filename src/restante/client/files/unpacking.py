@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -25,32 +25,42 @@ CLASHES: Final = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 PERMISSIONS: Final = 0o777
 """What is kept of a mode. Set-user-ID, set-group-ID and the sticky bit are not."""
 
+OWNER_READS: Final = 0o500
+"""What the owner of a directory may do in any case. Otherwise the user could neither see nor remove what came."""
+
 
 def unpack(
     archive: BinaryIO,
     into: Path,
     *,
     max_files: int,
+    max_directories: int,
     max_bytes: int,
     progress: Callable[[int], None],
     top: str | None = None,
 ) -> None:
-    """Unpack a zip or tar file into an empty directory.
+    """Unpack a zip or tar file into an empty directory, which others cannot read until all of it is there.
 
-    `max_files` and `max_bytes` are what the peer offered. `progress` is called with the number of bytes that were
-    written, also with 0. If all members are in one folder, as in Rust's tar files, `top` is its name, and what is
-    inside it is unpacked.
+    `max_files`, `max_directories` and `max_bytes` are what the peer offered. `progress` is called with the number of
+    bytes that were written, also with 0. If all members are in one folder, as in Rust's tar files, `top` is its name,
+    and what is inside it is unpacked.
 
     Raises ArchiveError and UnsafeNameError for what the peer did, StoreError for the disk. Times are not restored:
     Python's and Go's clients restore none.
     """
     with _opened(into) as directory:
-        target = _Target(directory, max_files, max_bytes, progress, top)
+        mode = stat.S_IMODE(os.fstat(directory).st_mode)
+        _change_mode(directory, mode & 0o700)
+        target = _Target(directory, max_files, max_directories, max_bytes, progress, top)
         try:
             archive.seek(0)
-            is_zip = archive.read(2) == b"PK"
-            for member in zip_members(archive) if is_zip else tar_members(archive):
+            members = zip_members if archive.read(2) == b"PK" else tar_members
+            for member in members(archive):
                 target.add(member)
+            if target.restricts:
+                for member in members(archive):
+                    target.restrict(member)
+            _change_mode(directory, mode & target.mode)
         except OSError as error:  # of the archive; those of the target are told apart below
             words = f"cannot read what was received: {plain(error)}"
             raise StoreError(words).with_peer_words(words) from error
@@ -74,10 +84,22 @@ class _Target:
     """A directory that is being filled, and what it may still get."""
 
     def __init__(
-        self, directory: int, max_files: int, max_bytes: int, progress: Callable[[int], None], top: str | None
+        self,
+        directory: int,
+        max_files: int,
+        max_directories: int,
+        max_bytes: int,
+        progress: Callable[[int], None],
+        top: str | None,
     ) -> None:
+        self.mode = PERMISSIONS
+        """What is left of the mode of the directory itself."""
+        self.restricts = False
+        """Whether `restrict` is to be called for each member when all are there."""
         self._directory = directory
+        self._restricted: tuple[list[str], tuple[int, ...]] = ([], ())
         self._files_left = max_files
+        self._directories_left = max_directories
         self._bytes_left = max_bytes
         self._entries_left = MAX_ENTRIES
         self._progress = progress
@@ -86,19 +108,39 @@ class _Target:
     def add(self, member: Member) -> None:
         """Unpack one member."""
         parts = self._parts(member.name)
-        try:
+        modes = self._modes(parts, member)
+        with _errors_about(member):
             if member.is_directory:
-                self._add_directories(parts, member.mode or PERMISSIONS)
+                self._add_directories(parts, modes)
             else:
-                self._add_file(parts, member)
-        except OSError as error:
-            if error.errno in CLASHES:
-                raise ArchiveError(f"the archive has {shown(member.name)} twice") from error
-            if error.errno == errno.ENAMETOOLONG:
-                raise ArchiveError(f"the archive has {shown(member.name)}, whose path is too long") from error
-            words = f"cannot write {shown(member.name)}: {plain(error)}"
-            raise StoreError(words).with_peer_words(words) from error
+                self._add_file(parts, modes, member)
         self._progress(0)
+
+    def restrict(self, member: Member) -> None:
+        """Take from the directories of a member's path what the archive does not allow, and add nothing.
+
+        The owner may write in them until then, since files and directories come in any order.
+        """
+        parts = self._parts(member.name)
+        modes = self._modes(parts, member)
+        if (parts[: len(modes)], modes) == self._restricted:  # of the member before, mostly
+            return
+        self._restricted = (parts[: len(modes)], modes)
+        with _errors_about(member):
+            for number, mode in enumerate(modes, 1):
+                if mode:
+                    with _opened_at("/".join(parts[:number]), self._directory) as opened:
+                        _change_mode(opened, stat.S_IMODE(os.fstat(opened).st_mode) & (mode | OWNER_READS))
+        self._progress(0)
+
+    def _modes(self, parts: list[str], member: Member) -> tuple[int, ...]:
+        """Return what the archive says of the directories of a path, 0 for nothing."""
+        if not parts:
+            self.mode &= (member.mode or PERMISSIONS) | OWNER_READS
+            return ()
+        above = member.parents if len(member.parents) == len(parts) else (0,) * len(parts)
+        self.mode &= (above[0] or PERMISSIONS) | OWNER_READS
+        return (*above[1:], member.mode) if member.is_directory else above[1:]
 
     def _parts(self, name: str) -> list[str]:
         """Return the parts of a member's name, each of which is safe. The directory itself has none."""
@@ -116,7 +158,7 @@ class _Target:
             raise ArchiveError(f"the archive has {shown(name)}, which is more than {MAX_DEPTH - 1} directories deep")
         return parts
 
-    def _add_file(self, parts: list[str], member: Member) -> None:
+    def _add_file(self, parts: list[str], modes: tuple[int, ...], member: Member) -> None:
         if not parts:
             raise ArchiveError("the archive has a file without a name")
         if member.size > self._bytes_left or not self._files_left:
@@ -128,7 +170,7 @@ class _Target:
         try:
             made = self._create(parts, mode)
         except FileNotFoundError:
-            self._add_directories(parts[:-1], PERMISSIONS)
+            self._add_directories(parts[:-1], modes)
             made = self._create(parts, mode)
         try:  # os.fdopen would take a sixth of the processor time of a small file
             for block in member.blocks():
@@ -142,23 +184,64 @@ class _Target:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return os.open("/".join(parts), flags, mode, dir_fd=self._directory)
 
-    def _add_directories(self, parts: list[str], mode: int) -> None:
-        """Create a directory and those above it. One that is there already keeps its mode."""
-        for number in range(1, len(parts) + 1):
+    def _add_directories(self, parts: list[str], modes: tuple[int, ...]) -> None:
+        """Create a directory and those above it. One that is there already gets its mode from `restrict`."""
+        for number, mode in enumerate(modes, 1):
             path = "/".join(parts[:number])
-            self._count()
-            own_mode = mode if number == len(parts) else PERMISSIONS
+            self._check_room(path)
             try:
-                os.mkdir(path, own_mode & PERMISSIONS | 0o700, dir_fd=self._directory)
+                os.mkdir(path, (mode or PERMISSIONS) & PERMISSIONS | 0o700, dir_fd=self._directory)
             except FileExistsError:
                 if not stat.S_ISDIR(os.lstat(path, dir_fd=self._directory).st_mode):
                     raise
-                self._entries_left += 1
+                self.restricts |= number == len(modes) and mode != 0
+            else:
+                self.restricts |= mode != 0 and mode & 0o700 != 0o700
+                self._directories_left -= 1
+                self._count()
+
+    def _check_room(self, path: str) -> None:
+        """Raise ArchiveError if a directory would be one too many."""
+        if self._directories_left and self._entries_left:
+            return
+        with suppress(FileNotFoundError):
+            os.lstat(path, dir_fd=self._directory)
+            return
+        if not self._directories_left:
+            raise ArchiveError("the archive has more directories than were offered")
+        self._count()
 
     def _count(self) -> None:
         self._entries_left -= 1
         if self._entries_left < 0:
             raise ArchiveError(f"the archive has more than {counted(MAX_ENTRIES, 'file')}")
+
+
+@contextmanager
+def _opened_at(path: str, directory: int) -> Iterator[int]:
+    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _change_mode(opened: int, mode: int) -> None:
+    with suppress(OSError):  # some file systems have no modes (FAT)
+        os.fchmod(opened, mode)
+
+
+@contextmanager
+def _errors_about(member: Member) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in CLASHES:
+            raise ArchiveError(f"the archive has {shown(member.name)} twice") from error
+        if error.errno == errno.ENAMETOOLONG:
+            raise ArchiveError(f"the archive has {shown(member.name)}, whose path is too long") from error
+        words = f"cannot write {shown(member.name)}: {plain(error)}"
+        raise StoreError(words).with_peer_words(words) from error
 
 
 def _write(file: int, block: bytes) -> None:

@@ -37,6 +37,8 @@ class Found(NamedTuple):
     size: int
     mode: int
     modified: float
+    parents: tuple[int, ...] = ()
+    """Modes (st_mode) of the directories above it, from the one that is sent on. 0: that one is not on the disk."""
 
     @property
     def name(self) -> str:
@@ -59,6 +61,8 @@ class Walk:
 
     def __init__(self, *, ignore_unsendable: bool) -> None:
         self.left_out: list[str] = []
+        self.directories = 0
+        """How many directories there are, without the one that is sent."""
         self._ignore_unsendable = ignore_unsendable
         self._count = 0
 
@@ -70,13 +74,16 @@ class Walk:
         except OSError as error:
             raise _unsendable(path, plain(error)) from error
         for name in names:
-            yield from self._at(f"{path}/{name}", name, len(path) + 1, ((status.st_dev, status.st_ino),))
+            above = ((status.st_dev, status.st_ino),)
+            yield from self._at(f"{path}/{name}", name, len(path) + 1, above, (status.st_mode,))
 
     def at(self, path: Path) -> Iterator[Found]:
         """Yield a file, or what is below a directory, named relative to its parent. Raises UnsendableFileError."""
-        yield from self._at(os.fspath(path), path.name, len(os.fspath(path)) - len(path.name), ())
+        yield from self._at(os.fspath(path), path.name, len(os.fspath(path)) - len(path.name), (), (0,))
 
-    def _at(self, path: str, name: str, start: int, above: tuple[tuple[int, int], ...]) -> Iterator[Found]:
+    def _at(
+        self, path: str, name: str, start: int, above: tuple[tuple[int, int], ...], parents: tuple[int, ...]
+    ) -> Iterator[Found]:
         """Yield a file or a directory. Paths are texts: a Path for each of 100,000 files takes a second."""
         try:
             status = os.stat(path)  # noqa: PTH116
@@ -89,18 +96,18 @@ class Walk:
             why = plain(error)
         if why:
             self._leave_out(path, why)
-        elif kind == stat.S_IFREG:
-            yield self._counted(Found(path, start, status.st_size, status.st_mode, status.st_mtime))
-        elif not names:
-            yield self._counted(Found(f"{path}/", start, 0, status.st_mode, status.st_mtime))
-        for each in names if not why else ():
-            yield from self._at(f"{path}/{each}", each, start, (*above, here))
-
-    def _counted(self, found: Found) -> Found:
+            return
         self._count += 1
         if self._count > MAX_ENTRIES:
             raise UnsendableFileError(f"a directory with more than {counted(MAX_ENTRIES, 'file')} cannot be sent")
-        return found
+        if kind == stat.S_IFREG:
+            yield Found(path, start, status.st_size, status.st_mode, status.st_mtime, parents)
+            return
+        self.directories += 1
+        if not names:
+            yield Found(f"{path}/", start, 0, status.st_mode, status.st_mtime, parents)
+        for each in names:
+            yield from self._at(f"{path}/{each}", each, start, (*above, here), (*parents, status.st_mode))
 
     def _leave_out(self, path: str, why: str) -> None:
         error = _unsendable(path, why)

@@ -42,6 +42,15 @@ DEFLATED: Final = 8
 ZIP64_EXTRA: Final = 1
 """4.5.3: the extra field of sizes and offsets that do not fit into 32 bits."""
 
+PARENTS_EXTRA: Final = 0x6552
+"""An extra field of our own in the central directory, which other programs skip: the modes of the directories above
+a member, 16 bits each, from the one that is sent on. 0 means that its mode is not known. As members of their own,
+directories with files would make Go's client fail, which opens every member as a file (cmd/recv.go of 1.0.8), and no
+client could store the mode of the directory that is sent."""
+
+KEPT: Final = 0o170777
+"""What is sent of a mode: the kind and the permissions, without set-user-ID, set-group-ID and the sticky bit."""
+
 FULL_16: Final = 0xFFFF
 FULL_32: Final = 0xFFFFFFFF
 """A field with this value is in ZIP64_EXTRA or END_64."""

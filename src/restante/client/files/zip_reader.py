@@ -32,6 +32,7 @@ from restante.client.files.zip_layout import (
     LOCAL_MARK,
     LOCATOR,
     LOCATOR_MARK,
+    PARENTS_EXTRA,
     STORED,
     UTF_8,
     ZIP64_EXTRA,
@@ -49,6 +50,7 @@ class _Record(NamedTuple):
     size: int
     offset: int
     mode: int
+    parents: tuple[int, ...]
 
 
 def zip_members(archive: BinaryIO) -> Iterator[Member]:
@@ -71,7 +73,7 @@ def zip_members(archive: BinaryIO) -> Iterator[Member]:
         if stat.S_IFMT(record.mode) not in {0, stat.S_IFDIR if is_directory else stat.S_IFREG}:
             raise ArchiveError(f"the archive has {shown(record.name)}, which is neither a file nor a directory")
         blocks = partial(_checked, archive, record, position)
-        yield Member(record.name, is_directory, record.mode, record.size, blocks)
+        yield Member(record.name, is_directory, record.parents, record.mode, record.size, blocks)
     if found != count:
         raise ArchiveError("the archive is broken: it has another number of files than it says")
 
@@ -131,29 +133,40 @@ def _record(fields: tuple[Any, ...], texts: bytes) -> _Record:
         raise ArchiveError(f"the archive's file {shown(name)} is encrypted")
     if method not in {STORED, DEFLATED}:
         raise ArchiveError(f"the archive's file {shown(name)} is compressed in an unknown way")
-    size, stored_size, offset = _large(texts[name_bytes : name_bytes + extra_bytes], (size, stored_size, fields[16]))
+    extra = texts[name_bytes : name_bytes + extra_bytes]
+    size, stored_size, offset = _large(extra, (size, stored_size, fields[16]))
     if method == STORED and size != stored_size:
         raise ArchiveError(f"the archive is broken: {shown(name)} has two sizes")
-    return _Record(raw_name, name, method, crc, stored_size, size, offset, fields[15] >> 16)
+    return _Record(raw_name, name, method, crc, stored_size, size, offset, fields[15] >> 16, _parents(extra))
 
 
 def _large(extra: bytes, values: tuple[int, int, int]) -> Iterator[int]:
     """Yield the values, those that do not fit into 32 bits from the extra field (4.5.3)."""
-    at = 0
-    while at + 4 <= len(extra):
-        kind, length = unpack_from("<HH", extra, at)
-        if kind == ZIP64_EXTRA:
-            break
-        at += 4 + length
-    at += 4
+    field, at = _field(extra, ZIP64_EXTRA), 0
     for value in values:
         if value != FULL_32:
             yield value
             continue
-        if at + 8 > len(extra):
+        if at + 8 > len(field):
             raise ArchiveError("the archive is broken: a size is missing")
-        yield unpack_from("<Q", extra, at)[0]
+        yield unpack_from("<Q", field, at)[0]
         at += 8
+
+
+def _parents(extra: bytes) -> tuple[int, ...]:
+    field = _field(extra, PARENTS_EXTRA)
+    return unpack_from(f"<{len(field) // 2}H", field)
+
+
+def _field(extra: bytes, wanted: int) -> bytes:
+    """Return what an extra field contains. It is empty if there is none."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = unpack_from("<HH", extra, at)
+        if kind == wanted:
+            return extra[at + 4 : at + 4 + length]
+        at += 4 + length
+    return b""
 
 
 def _contents_position(archive: BinaryIO, record: _Record) -> int:

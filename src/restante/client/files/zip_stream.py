@@ -1,7 +1,7 @@
 """A directory as an uncompressed zip file whose size is known before its first byte.
 
 As magic-wormhole 0.24 sends it (cmd_send.py:358-386): only empty directories are members, symbolic links lead to
-their files, and sizes and CRC are behind the contents.
+their files, and sizes and CRC are behind the contents. The modes of all directories are in extra fields.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from restante.client.files.zip_layout import (
     END_MARK,
     FULL_16,
     FULL_32,
+    KEPT,
     LOCAL,
     LOCAL_MARK,
     LOCATOR,
     LOCATOR_MARK,
+    PARENTS_EXTRA,
     SIZES_BEHIND,
     STORED,
     UTF_8,
@@ -72,8 +74,8 @@ class ZipPlan:
     `left_out` has a sentence for each file that cannot be sent, if these are ignored.
     """
 
-    def __init__(self, found: Iterable[Found], left_out: list[str]) -> None:
-        self.left_out = left_out
+    def __init__(self, found: Iterable[Found], walk: Walk) -> None:
+        self.left_out = walk.left_out
         self.number_of_files = 0
         self.number_of_bytes = 0
         self._members: list[Found] = []
@@ -86,6 +88,7 @@ class ZipPlan:
             if not member.is_directory:
                 self.number_of_files += 1
                 self.number_of_bytes += member.size
+        self.number_of_directories = walk.directories
         self.size = position + directory + len(_end(len(self._members), position, directory))
 
     def chunks(self) -> Iterator[bytes]:
@@ -116,7 +119,7 @@ class ZipPlan:
 def plan_directory(directory: Path, *, ignore_unsendable: bool = False) -> ZipPlan:
     """Return the plan of a zip file with what is in a directory. Raises UnsendableFileError."""
     walk = Walk(ignore_unsendable=ignore_unsendable)
-    return ZipPlan(walk.below(directory), walk.left_out)
+    return ZipPlan(walk.below(directory), walk)
 
 
 def plan_paths(paths: Iterable[Path], *, ignore_unsendable: bool = False) -> ZipPlan:
@@ -128,7 +131,7 @@ def plan_paths(paths: Iterable[Path], *, ignore_unsendable: bool = False) -> Zip
     names = {path.name for path in given}
     if len(names) < len(given):
         raise Misuse("two of the files have the same name, and the receiver could store only one")
-    return ZipPlan(chain.from_iterable(walk.at(path) for path in given), walk.left_out)
+    return ZipPlan(chain.from_iterable(walk.at(path) for path in given), walk)
 
 
 def _contents(member: Found) -> Iterator[bytes]:
@@ -177,7 +180,7 @@ def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
 def _sizes(member: Found, position: int) -> tuple[int, int]:
     """Return how many bytes a member takes at its position, and in the central directory."""
     name, large = len(member.name.encode()), member.size >= FULL_32
-    in_directory = CENTRAL.size + name
+    in_directory = CENTRAL.size + name + (4 + 2 * len(member.parents) if member.parents else 0)
     if large or position >= FULL_32:
         in_directory += 4 + 16 * large + 8 * (position >= FULL_32)
     if member.is_directory:
@@ -203,8 +206,11 @@ def _central(member: Found, name: bytes, common: Common, crc: int, position: int
     if position >= FULL_32:
         large.append(position)
     extra = struct.pack(f"<HH{len(large)}Q", ZIP64_EXTRA, 8 * len(large), *large) if large else b""
+    if parents := member.parents:
+        modes = [mode & KEPT for mode in parents]
+        extra += struct.pack(f"<HH{len(modes)}H", PARENTS_EXTRA, 2 * len(modes), *modes)
     version, size = ZIP64_VERSION if large else ZIP_VERSION, min(member.size, FULL_32)
-    attributes = (member.mode & FULL_16) << 16 | (IS_DIRECTORY if member.is_directory else 0)
+    attributes = (member.mode & KEPT) << 16 | (IS_DIRECTORY if member.is_directory else 0)
     head = CENTRAL.pack(
         *(CENTRAL_MARK, UNIX << 8 | version, version, *common, crc, size, size, len(name), len(extra)),
         *(0, 0, 0, attributes, min(position, FULL_32)),  # no comment, first disk, not known to be text

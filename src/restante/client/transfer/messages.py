@@ -47,7 +47,7 @@ class FileOffer(msgspec.Struct):
     filesize: Size
 
 
-class DirectoryOffer(msgspec.Struct):
+class DirectoryOffer(msgspec.Struct, omit_defaults=True):
     """A directory that the sender offers, as an archive."""
 
     mode: str
@@ -57,6 +57,8 @@ class DirectoryOffer(msgspec.Struct):
     numbytes: Size
     """Bytes of all files in it."""
     numfiles: Size
+    numdirs: Size | None = None
+    """Directories in it, without itself. Only this client says so; others ignore it."""
 
 
 class Offer(msgspec.Struct, omit_defaults=True):

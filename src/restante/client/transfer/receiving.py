@@ -43,6 +43,13 @@ TAR: Final = ".tar"
 TAR_BLOCK_BYTES: Final = 512
 """Bytes of a tar file for each file in it, at least (POSIX, pax)."""
 
+MAX_UNCOUNTED_DIRECTORIES: Final = 1000
+"""How many more directories than files are stored, if the sender does not say how many there are. Clients of other
+projects do not, and a million empty directories would be offered as 0 files of 0 bytes."""
+
+DIRECTORY_BYTES: Final = 4096
+"""What a directory takes of a disk: a block of ext4 and of most other file systems."""
+
 
 class _Offered:
     """What the sender offers, until it is accepted or rejected, once."""
@@ -149,7 +156,8 @@ class OfferedFile(_OfferedBytes):
             words = f"{shown(self.name)} is not named like a directory's tar file"
             async with reasons_sent(self.wormhole, Role.RECEIVER):
                 raise Misuse(f"{words}: call accept if directory_name is None").with_peer_words(words)
-        archive = _Archive(self.size, self.size, self.size // TAR_BLOCK_BYTES, self.directory_name)
+        members = self.size // TAR_BLOCK_BYTES
+        archive = _Archive(self.size, self.size, members, members, 0, self.directory_name)
         await self._transfer.run_archive(archive, path, replace, on_progress)
 
 
@@ -174,6 +182,8 @@ class OfferedDirectory(_OfferedBytes):
         """The size of all files together in bytes."""
         self.files: int = offer.numfiles
         """The number of files."""
+        self.directories: int | None = offer.numdirs
+        """The number of directories in it. None: the sender does not say it, as clients of other projects."""
 
     async def accept(self, path: Path, *, replace: bool = False, on_progress: OnProgress | None = None) -> None:
         """Receive the directory, and store it at a path. Until all of it is on disk, nothing has this path.
@@ -200,7 +210,9 @@ class OfferedDirectory(_OfferedBytes):
         """
         check_path(path)
         self._answer()
-        archive = _Archive(self.archive_size, self.size, self.files)
+        said = self.directories
+        max_directories = self.files + MAX_UNCOUNTED_DIRECTORIES if said is None else said
+        archive = _Archive(self.archive_size, self.size, self.files, max_directories, said or 0)
         await self._transfer.run_archive(archive, path, replace, on_progress)
 
 
@@ -210,6 +222,9 @@ class _Archive(NamedTuple):
     size: int
     max_bytes: int
     max_files: int
+    max_directories: int
+    directories: int
+    """How many directories the sender offers."""
     top: str | None = None
     """The one folder that all of it is in, if there is one."""
 
@@ -248,15 +263,22 @@ class _Transfer:
 
         def check() -> None:
             check_place(path, replace=replace, directory=True)
-            check_free_space(path.parent, archive.size + archive.max_bytes)
+            check_free_space(path.parent, archive.size + archive.max_bytes + archive.directories * DIRECTORY_BYTES)
 
         def store(stream: Stream) -> None:
             drafted = draft_directory(path, replace=replace, before_naming=stream.check)
             with scratch_file(path.parent) as received, drafted as draft:
                 stream.receive(received)
-                files, size, top = archive.max_files, archive.max_bytes, archive.top
                 with span(self._wormhole.timing, "unpack zip"):
-                    unpack(received.file, draft, max_files=files, max_bytes=size, progress=stream.check, top=top)
+                    unpack(
+                        received.file,
+                        draft,
+                        max_files=archive.max_files,
+                        max_directories=archive.max_directories,
+                        max_bytes=archive.max_bytes,
+                        progress=stream.check,
+                        top=archive.top,
+                    )
 
         await self.run(archive.size, check, store, on_progress)
 

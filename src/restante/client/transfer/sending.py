@@ -153,7 +153,9 @@ def outgoing_directory(
         plan = plan_paths(paths, ignore_unsendable=ignore_unsendable)
         name = name or SEVERAL
     name = _sendable(name)
-    directory = DirectoryOffer(ZIP_MODE, name, plan.size, plan.number_of_bytes, plan.number_of_files)
+    directory = DirectoryOffer(
+        ZIP_MODE, name, plan.size, plan.number_of_bytes, plan.number_of_files, plan.number_of_directories
+    )
     return Outgoing(name, plan.size, Offer(directory=directory), plan.chunks, tuple(plan.left_out))
 
 
@@ -178,7 +180,8 @@ async def send_outgoing(
                 seconds = transit.connect_seconds
                 with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
                     pipe = await listening.connect(keys, Role.SENDER, parse_hints(theirs), given_up)
-                stream = Stream(pipe, Role.SENDER, outgoing.size, on_progress, wormhole)
+                directories = 0 if outgoing.offer.directory is None else outgoing.offer.directory.numdirs or 0
+                stream = Stream(pipe, Role.SENDER, outgoing.size, on_progress, wormhole, directories)
                 await stream.run(lambda: stream.send(outgoing.chunks()), given_up)
 
 

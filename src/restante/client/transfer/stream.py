@@ -31,6 +31,9 @@ CONFIRMED_BYTES_PER_SECOND: Final = 1000
 """Bytes for which a sender waits a second longer for the confirmation. Some are still on their way, perhaps in a
 relay, and the receiver unpacks them: a thousand small files on a disk of the network take ten seconds and 100 kB."""
 
+DIRECTORY_BYTES: Final = 100
+"""As how many of these bytes a directory counts. A file takes as many in an archive, besides its contents."""
+
 OnProgress = Callable[[int], None]
 """Called on the event loop with the number of bytes that were sent or received so far."""
 
@@ -51,9 +54,15 @@ class Stream:
         size: int,
         on_progress: OnProgress | None = None,
         wormhole: Wormhole | None = None,
+        directories: int = 0,
     ) -> None:
-        """Use a connection. `size` is the number of bytes that were offered. `wormhole` reports a silent peer."""
+        """Use a connection.
+
+        `size` is the number of bytes that were offered, and `directories` how many directories a receiver makes.
+        `wormhole` reports a silent peer.
+        """
         self._pipe, self._role, self._size, self._wormhole = pipe, role, size, wormhole
+        self._confirmed_bytes = size + directories * DIRECTORY_BYTES
         self._timing = None if wormhole is None else wormhole.timing
         self._awaited: Awaited = "bytes"
         self._silences: set[Awaited] = set()
@@ -138,7 +147,9 @@ class Stream:
             self._report_progress()
         with span(self._timing, "get ack"):
             self._awaited = "confirmation"
-            limit = CONFIRMATION_STALLS * self._pipe.stall_seconds + self._size / CONFIRMED_BYTES_PER_SECOND
+            limit = (
+                CONFIRMATION_STALLS * self._pipe.stall_seconds + self._confirmed_bytes / CONFIRMED_BYTES_PER_SECOND
+            )
             record = self._pipe.receive(limit)
         said = acknowledgement_of(record)
         if said.ack != ARRIVED:
