@@ -20,7 +20,7 @@ import pytest
 
 from client.commands import Desk, end
 from client.live import url_of
-from client.transfer.hostile import CONTENT, heard, names, say
+from client.transfer.hostile import CONTENT, heard, names, records, say, sends
 from restante.cli.client_files import bar
 from restante.client import DEFAULT_APP_ID, Wormhole
 from restante.pipeline.clean.rules import Fault, limits
@@ -124,6 +124,33 @@ async def test_an_output_is_a_directory_or_a_name_and_a_wrong_one_uses_up_no_cod
     await arrives(desk, "--accept", "--output", "other")
     assert names(to) == ["folder", "other", "there"]
     assert {(to / path).read_bytes() for path in ("there", "folder/parcel", "other")} == {CONTENT}
+
+
+async def test_with_a_name_of_the_receiver_the_sender_s_does_not_count(desk: Desk, to: Path) -> None:
+    offer = {"file": {"filename": "../\x1b[2J", "filesize": len(CONTENT)}}
+    async with desk.receive("--accept", "-o", ".", at="to") as receiver, desk.peer() as sender:
+        await say(sender, offer=offer)
+        assert "is a path and not the name of a file" in (await heard(sender, "error"))[0]
+        assert await receiver.ended() == 1
+    async with desk.receive("--accept", "-o", "own", at="to") as receiver, desk.peer() as sender:
+        sending = sends(sender, records(CONTENT), offer)
+        assert await receiver.ended() == 0, receiver.said
+        await sending
+    assert "\x1b" not in receiver.said["stderr"]
+    assert names(to) == ["own"]
+
+
+async def test_names_that_other_systems_cannot_store_arrive_and_the_sender_is_warned(desk: Desk, to: Path) -> None:
+    sent = ["README", "aux.c", "back\\slash.txt", "readme"]
+    for name in sent:
+        (to.parent / "from" / name).write_bytes(CONTENT)
+    for path in ("from/aux.c", "from"):
+        codes, sender, receiver = await both(desk, "--accept", send=path)
+        assert codes == (0, 0), receiver
+        assert re.search("may not be able to store these names:\n.*aux.c': its name means a device", sender)
+    assert sender.count("its name") == 3
+    assert names(to) == ["aux.c", "from"]
+    assert names(to / "from") == sorted([*sent, "parcel"])
 
 
 async def test_what_is_never_replaced_is_refused_without_a_question(desk: Desk, to: Path) -> None:

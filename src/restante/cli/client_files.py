@@ -17,7 +17,7 @@ from rich.filesize import decimal
 from restante.cli.terminal import Declined, answered_yes, say
 from restante.client.errors import WormholeError
 from restante.client.files.draft import EXISTS, check_place, is_special
-from restante.client.files.names import shown_path
+from restante.client.files.names import shown, shown_path
 from restante.client.timing_log import USER, span
 from restante.client.transfer.messages import reasons_sent, unless_given_up
 from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, OfferedText
@@ -59,12 +59,12 @@ class Storing(msgspec.Struct, frozen=True):
     timing_log: Path | None = None
     """Where the timing log is written at the end."""
 
-    def path(self, name: str) -> Path:
-        """Return where something of this name is stored."""
+    def path(self, offered: OfferedFile | OfferedDirectory, directory_name: str | None = None) -> Path:
+        """Return where something is stored. Raises UnsafeNameError if its own name is needed, and cannot be used."""
         if self.output is None:
-            return Path(name)
+            return Path(directory_name or offered.name)
         is_directory = os.path.isdir(self.output)  # noqa: PTH112 - Path's raises an error for a long name
-        return self.output / name if self.into_output or is_directory else self.output
+        return self.output / (directory_name or offered.name) if self.into_output or is_directory else self.output
 
     def is_replaced_by_log(self, path: Path) -> bool:
         """Return whether the timing log would be written over what is stored at a path, or into it."""
@@ -122,8 +122,13 @@ def sent_paths(words: list[str]) -> list[Path]:
 def outgoing(paths: list[Path], *, ignore_unsendable: bool) -> Outgoing:
     """Return what is sent of the paths on the command line. Raises Misuse, UnsendableFileError."""
     if len(paths) == 1 and not os.path.isdir(paths[0]):  # noqa: PTH112 - Path's raises an error for a long name
-        return outgoing_file(paths[0])
-    found = outgoing_directory(tuple(paths), ignore_unsendable=ignore_unsendable)
+        found = outgoing_file(paths[0])
+    else:
+        found = outgoing_directory(tuple(paths), ignore_unsendable=ignore_unsendable)
+    if found.doubtful:
+        say("Receivers on other systems may not be able to store these names:")
+    for each in found.doubtful:
+        say(f"  {visible(each)}")
     for each in found.left_out:
         say(f"left out: {visible(each)}")
     return found
@@ -165,8 +170,8 @@ def show_offer(offered: OfferedText | OfferedFile | OfferedDirectory) -> None:
 
 def _offered(offered: OfferedFile | OfferedDirectory) -> str:
     if isinstance(offered, OfferedFile):
-        return f"file {offered.name!r} ({decimal(offered.size)})"
-    return f"directory {offered.name!r} ({_contents(offered.files, offered.directories, offered.size)})"
+        return f"file {shown(offered.offered_name)} ({decimal(offered.size)})"
+    return f"directory {shown(offered.offered_name)} ({_contents(offered.files, offered.directories, offered.size)})"
 
 
 def _contents(files: int, directories: int | None, size: int) -> str:
@@ -191,7 +196,8 @@ def show_own_hints(options: TransitOptions) -> None:
 async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> None:
     """Ask the user, then receive what is offered and store it. Raises Declined if it is not wanted."""
     directory_name = offered.directory_name if storing.unpack and isinstance(offered, OfferedFile) else None
-    path = storing.path(directory_name or offered.name)
+    async with reasons_sent(offered.wormhole, Role.RECEIVER):
+        path = storing.path(offered, directory_name)
     words = _offered(offered)
     replace, is_directory = storing.replace, directory_name is not None or isinstance(offered, OfferedDirectory)
     if storing.is_replaced_by_log(path):

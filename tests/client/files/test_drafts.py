@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from restante.client.errors import UnsafeNameError
 from restante.client.files import draft
 from restante.client.files.draft import OpenDraft, check_place, draft_directory, draft_file
-from restante.client.files.names import MAX_NAME_BYTES, file_name, shown
+from restante.client.files.names import MAX_NAME_BYTES, file_name, not_everywhere, shown
 from restante.common.errors import Misuse, StoreError
 
 both = pytest.mark.parametrize("kind", ["file", "directory"])
@@ -307,13 +307,13 @@ LEGAL = [
     *("a", "notes.txt", "-rf", ".bashrc", "...", "trailing ", "trailing.", "50%", "a:b", "C:", "console", "~"),
     *("$HOME", "Übung", "Отчёт.pdf", "年度報告.docx", "گزارش\u200cها", "דוח\u200f.txt"),  # noqa: RUF001
     *("รายงาน", "👩\u200d🚀.png", "e\u0301", "a\u00a0b", "com10", "auxiliary", "con-text", "\ue000"),
-    *("a" * MAX_NAME_BYTES, "é" * 127),
+    *("a" * MAX_NAME_BYTES, "é" * 127, "..\\x", "C:\\x", "\\\\host\\share", "a\\"),
+    *(DEVICES := ("CON", "nul", "NUL.txt", "aux.tar.gz", "Com1", "LPT9.", "COM\xb9", "con ", "CONIN$")),
 ]
 
-PATHS = ("/etc/passwd", "a/b", "../x", "a/", "~/.ssh/authorized_keys", "..\\x", "C:\\x", "\\\\host\\share", "a\\")
+PATHS = ("/etc/passwd", "a/b", "../x", "a/", "~/.ssh/authorized_keys")
 CONTROLS = "\0\a\n\r\t\x1b\x7f\x85\x9b\u2028\u2029\u202a\u202e\u2066\u2069"
 INVISIBLE = (" ", "\u00a0\u2003", "\u200b", "\U000e0001", "\u3164", "\u2800 \u115f")
-DEVICES = ("CON", "nul", "NUL.txt", "aux.tar.gz", "Com1", "LPT9.", "COM\xb9", "con ", "CONIN$")
 
 UNSAFE = [
     ("", "is empty"),
@@ -324,7 +324,6 @@ UNSAFE = [
     *((name, "no visible character") for name in INVISIBLE),
     *((name, "longer than 255 bytes") for name in ("a" * 256, "é" * 128)),
     *((name, "not UTF-8") for name in ("\udcff", "\ud83d")),
-    *((name, "device") for name in DEVICES),
 ]
 
 
@@ -341,6 +340,20 @@ def test_an_unsafe_name_is_refused_in_one_printable_sentence(name: str, why: str
     assert len(str(refused.value)) < 1000
 
 
+@pytest.mark.parametrize(
+    ("names", "doubtful"),
+    [
+        (["a", "b.txt", "Übung", "con-text", "com10"], []),
+        ([*DEVICES, "a\\b", "a:b", "what?", "trailing.", "trailing "], None),
+        (["README", "Readme", "readme.md"], ["Readme"]),
+        (["e\u0301", "\u00c9"], ["\u00c9"]),
+        (["straße", "STRASSE"], ["STRASSE"]),
+    ],
+)
+def test_a_name_that_other_systems_cannot_store_is_known(names: list[str], doubtful: list[str] | None) -> None:
+    assert [name for name, _ in not_everywhere(names)] == (names if doubtful is None else doubtful)
+
+
 @given(st.text(st.characters()))
 def test_every_text_is_a_name_or_refused(text: str) -> None:
     try:
@@ -349,7 +362,7 @@ def test_every_text_is_a_name_or_refused(text: str) -> None:
         assert str(error).isprintable()  # noqa: PT017 - not every text is refused
     else:
         assert 0 < len(text.encode()) <= MAX_NAME_BYTES
-        assert not set("/\\\0\n\x1b") & set(text)
+        assert not set("/\0\n\x1b") & set(text)
 
 
 def test_a_name_is_shown_with_escapes_and_not_at_any_length() -> None:

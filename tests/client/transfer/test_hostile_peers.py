@@ -80,7 +80,7 @@ NO_OFFERS: list[Any] = [
     {"file": FILE, "message": "text"},
     {"parcel": FILE},
 ]
-UNSAFE_NAMES = ["", "../x", "\x1b[2J", "nul", 300 * "x"]
+UNSAFE_NAMES = ["", "../x", "\x1b[2J", "..", 300 * "x"]
 NO_MESSAGES = [
     *(b"", b"\xff", b"nonsense", b"[" * 100_000, b'{"transit":' + b'{"a":' * 100_000, b'{"error": 5}', b'"error"')
 ]

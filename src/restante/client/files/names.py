@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Final
-from unicodedata import category
+from unicodedata import category, normalize
 
 from restante.client.errors import UnsafeNameError
 
@@ -31,28 +32,28 @@ DEVICES: Final = re.compile(
 )
 """Names that mean a device on Windows, with any extension (Microsoft, "Naming Files, Paths, and Namespaces")."""
 
+NOT_ON_WINDOWS: Final = re.compile(r'[\\<>:"|?*]|[. ]\Z')
+"""What a name on Windows does not have (the same page)."""
+
 
 def file_name(offered: str) -> str:
-    """Return the name under which an offered file or directory may be stored. Raises UnsafeNameError.
+    """Return the name under which an offered file or directory may be stored on this system. Raises UnsafeNameError.
 
     No shipped client sends a name with a separator: Python, Rust and Go send the last part of a path
     (cmd_send.py:305 of 0.24, cli/src/main.rs:751 of 0.8.1, cmd/send.go:170 of 1.0.8). Such a name is an attack, and
     to cut it down, as Python does, would only store the file of an attack under another name.
     """
-    if "/" in offered or "\\" in offered:
+    if "/" in offered:
         raise UnsafeNameError(f"the offered name {shown(offered)} is a path and not the name of a file")
     if why := fault(offered) or invisible(offered):
         raise UnsafeNameError(f"the offered name {shown(offered)} {why}")
-    if DEVICES.fullmatch(offered):
-        raise UnsafeNameError(f"the offered name {shown(offered)} means a device on Windows")
     return offered
 
 
 def fault(name: str) -> str:
     r"""Return why a name without separators is unsafe, or nothing.
 
-    In a directory a backslash and a device's name are legal: on Linux they are ordinary, and directories have them
-    (`dev-disk-by\x2dlabel.swap` in systemd's, `aux.c` in the kernel's).
+    A backslash and the name of a device are ordinary here (`dev-disk-by\x2dlabel.swap` of systemd, `aux.c` of Linux).
     """
     if not name:
         return "is empty"
@@ -71,6 +72,19 @@ def invisible(name: str) -> str:
     """Return why a user would not see a name in a question or a list, or nothing. In a directory such names pass."""
     blank = all(each.isspace() or each in BLANKS or category(each) == "Cf" for each in name)
     return "has no visible character" if blank else ""
+
+
+def not_everywhere(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the names in one directory that other systems cannot store, and the reason of each."""
+    spelled: dict[str, str] = {}
+    for name in names:
+        twin = spelled.setdefault(normalize("NFC", name).casefold(), name)
+        if twin != name:
+            yield name, f"differs from {shown(twin)} only in upper and lower case, or in how its letters are encoded"
+        elif DEVICES.fullmatch(name):
+            yield name, "means a device on Windows"
+        elif NOT_ON_WINDOWS.search(name):
+            yield name, "has a character that no name on Windows has, or ends with a dot or a space"
 
 
 def one_line(words: str) -> str:

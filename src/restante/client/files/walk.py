@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from restante.client.errors import UnsendableFileError
-from restante.client.files.names import fault, shown_path
+from restante.client.files.names import fault, not_everywhere, shown_path
 from restante.common.errors import plain
 from restante.common.plural import counted
 
@@ -20,6 +21,9 @@ MAX_ENTRIES: Final = 1_000_000
 MAX_DEPTH: Final = 100
 """How many parts a name in an archive has. With a path of Linux's 4,096 bytes one member would create 2,000
 directories."""
+
+MAX_DOUBTFUL: Final = 5
+"""How many names that other systems cannot store are noted. A user who reads these knows what to do about all."""
 
 KINDS: Final = {
     stat.S_IFIFO: "a named pipe",
@@ -63,6 +67,8 @@ class Walk:
         self.left_out: list[str] = []
         self.directories = 0
         """How many directories there are, without the one that is sent."""
+        self.doubtful: list[str] = []
+        """A sentence for each of the first files that a receiver on another system cannot store."""
         self._ignore_unsendable = ignore_unsendable
         self._count = 0
 
@@ -73,6 +79,7 @@ class Walk:
             status, names = directory.stat(), sorted(os.listdir(directory))  # noqa: PTH208 - texts, as below
         except OSError as error:
             raise _unsendable(path, plain(error)) from error
+        self.note_doubtful(path, names)
         for name in names:
             above = ((status.st_dev, status.st_ino),)
             yield from self._at(f"{path}/{name}", name, len(path) + 1, above, (status.st_mode,))
@@ -104,10 +111,17 @@ class Walk:
             yield Found(path, start, status.st_size, status.st_mode, status.st_mtime, parents)
             return
         self.directories += 1
+        self.note_doubtful(path, names)
         if not names:
             yield Found(f"{path}/", start, 0, status.st_mode, status.st_mtime, parents)
         for each in names:
             yield from self._at(f"{path}/{each}", each, start, (*above, here), (*parents, status.st_mode))
+
+    def note_doubtful(self, folder: str, names: Iterable[str]) -> None:
+        """Note which names in one directory other systems cannot store."""
+        left = MAX_DOUBTFUL - len(self.doubtful)
+        for name, why in islice(not_everywhere(names), left):
+            self.doubtful.append(f"{shown_path(f'{folder}/{name}' if folder else name)}: its name {why}")
 
     def _leave_out(self, path: str, why: str) -> None:
         error = _unsendable(path, why)

@@ -71,11 +71,12 @@ Common = tuple[int, int, int, int]
 class ZipPlan:
     """The members of a zip file, and how large it will be.
 
-    `left_out` has a sentence for each file that cannot be sent, if these are ignored.
+    `left_out` has a sentence for each file that cannot be sent, if these are ignored, and `doubtful` for the first
+    files that a receiver on another system cannot store.
     """
 
     def __init__(self, found: Iterable[Found], walk: Walk) -> None:
-        self.left_out = walk.left_out
+        self.left_out, self.doubtful = walk.left_out, walk.doubtful
         self.number_of_files = 0
         self.number_of_bytes = 0
         self._members: list[Found] = []
@@ -131,6 +132,7 @@ def plan_paths(paths: Iterable[Path], *, ignore_unsendable: bool = False) -> Zip
     names = {path.name for path in given}
     if len(names) < len(given):
         raise Misuse("two of the files have the same name, and the receiver could store only one")
+    walk.note_doubtful("", sorted(names))
     return ZipPlan(chain.from_iterable(walk.at(path) for path in given), walk)
 
 

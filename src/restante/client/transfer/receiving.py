@@ -73,9 +73,19 @@ class _Offered:
 class _OfferedBytes(_Offered):
     """A file or a directory."""
 
-    def __init__(self, wormhole: Wormhole, transfer: _Transfer) -> None:
+    def __init__(self, wormhole: Wormhole, name: str, transfer: _Transfer) -> None:
         super().__init__(wormhole)
+        self.offered_name: str = name
+        """What the sender calls it. It may contain anything, also what steers a terminal or leads elsewhere."""
         self._transfer = transfer
+
+    @property
+    def name(self) -> str:
+        """Its name, which is safe to use in any directory.
+
+        Raises UnsafeNameError if it is not. This happens only if `receive` was called with `any_name`.
+        """
+        return file_name(self.offered_name)
 
     @property
     def hints(self) -> Hints:
@@ -101,10 +111,8 @@ class OfferedFile(_OfferedBytes):
     """A file that the sender offers. Nothing of it is transferred before it is accepted."""
 
     def __init__(self, wormhole: Wormhole, offer: FileOffer, transfer: _Transfer) -> None:
-        super().__init__(wormhole, transfer)
-        self.name: str = file_name(offer.filename)
-        """The file's name, which is safe to use in any directory."""
-        self.directory_name: str | None = _directory_name(self.name)
+        super().__init__(wormhole, offer.filename, transfer)
+        self.directory_name: str | None = _directory_name(offer.filename)
         """The name of the directory in a tar file `NAME.tar`: `NAME`, checked as `name` is. magic-wormhole.rs sends
         directories as such files. None for any other file."""
         self.size: int = offer.filesize
@@ -153,7 +161,7 @@ class OfferedFile(_OfferedBytes):
         check_path(path)
         self._answer()
         if self.directory_name is None:
-            words = f"{shown(self.name)} is not named like a directory's tar file"
+            words = f"{shown(self.offered_name)} is not named like a directory's tar file"
             async with reasons_sent(self.wormhole, Role.RECEIVER):
                 raise Misuse(f"{words}: call accept if directory_name is None").with_peer_words(words)
         members = self.size // TAR_BLOCK_BYTES
@@ -173,9 +181,7 @@ class OfferedDirectory(_OfferedBytes):
     """A directory that the sender offers. It comes as an archive, and nothing of it before it is accepted."""
 
     def __init__(self, wormhole: Wormhole, offer: DirectoryOffer, transfer: _Transfer) -> None:
-        super().__init__(wormhole, transfer)
-        self.name: str = file_name(offer.dirname)
-        """The directory's name, which is safe to use in any directory."""
+        super().__init__(wormhole, offer.dirname, transfer)
         self.archive_size: int = offer.zipsize
         """The size of the archive in bytes: what is received."""
         self.size: int = offer.numbytes
@@ -284,18 +290,20 @@ class _Transfer:
 
 
 async def receive(
-    wormhole: Wormhole, transit: TransitOptions = DEFAULT_TRANSIT
+    wormhole: Wormhole, transit: TransitOptions = DEFAULT_TRANSIT, *, any_name: bool = False
 ) -> OfferedText | OfferedFile | OfferedDirectory:
     """Wait until the sender offers something. Call `accept` or `reject` of what is returned.
 
     Args:
         wormhole: it has a code; it is not closed here.
         transit: how the two sides may be connected, if a file or a directory is accepted.
+        any_name: whether an offer with an unsafe name is returned. Its `offered_name` may be shown with care, and its
+            `name` raises UnsafeNameError.
 
     Raises:
         TransferError: the sender gave up. The words are the sender's.
         PeerMessageError: the peer is no sender, or offers something else.
-        UnsafeNameError: the name of what it offers cannot be used. The sender is told.
+        UnsafeNameError: the name of what it offers cannot be used, and `any_name` is not set. The sender is told.
 
     """
     async with reasons_sent(wormhole, Role.RECEIVER):
@@ -306,8 +314,13 @@ async def receive(
             raise PeerMessageError("the sender does not offer one text, one file or one directory")
         if offer.message is not None:
             return OfferedText(wormhole, offer.message)
+        offered: OfferedFile | OfferedDirectory | None = None
         if offer.file is not None:
-            return OfferedFile(wormhole, offer.file, transfer)
-        if offer.directory is not None and offer.directory.mode.startswith(ZIP):
-            return OfferedDirectory(wormhole, offer.directory, transfer)
+            offered = OfferedFile(wormhole, offer.file, transfer)
+        elif offer.directory is not None and offer.directory.mode.startswith(ZIP):
+            offered = OfferedDirectory(wormhole, offer.directory, transfer)
+        if offered is not None:
+            if not any_name:
+                file_name(offered.offered_name)
+            return offered
         raise PeerMessageError("the sender offers something that this program cannot receive")

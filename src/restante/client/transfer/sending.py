@@ -14,7 +14,7 @@ import msgspec
 
 from restante.client.arguments import check_path
 from restante.client.errors import TransferError, UnsendableFileError
-from restante.client.files.names import fault, invisible, shown, shown_path
+from restante.client.files.names import fault, invisible, not_everywhere, shown, shown_path
 from restante.client.files.walk import named
 from restante.client.files.zip_stream import plan_directory, plan_paths
 from restante.client.timing_log import span
@@ -55,6 +55,8 @@ class Outgoing(msgspec.Struct, frozen=True):
     """Reads the bytes. Raises UnsendableFileError if they are not those that were offered."""
     left_out: tuple[str, ...] = ()
     """A sentence for each file that cannot be sent and is left out."""
+    doubtful: tuple[str, ...] = ()
+    """A sentence for each of the first files that a receiver on another system cannot store."""
 
 
 async def send_file(
@@ -131,7 +133,8 @@ def outgoing_file(path: Path, name: str | None = None) -> Outgoing:
     except OSError as error:
         raise Misuse(f"cannot read {shown_path(str(path))}: {plain(error)}") from error
     name = _sendable(name or path.absolute().name)
-    return Outgoing(name, size, Offer(file=FileOffer(name, size)), lambda: _chunks(path, size))
+    offer = Offer(file=FileOffer(name, size))
+    return Outgoing(name, size, offer, lambda: _chunks(path, size), doubtful=_doubtful(name))
 
 
 def outgoing_directory(
@@ -156,7 +159,8 @@ def outgoing_directory(
     directory = DirectoryOffer(
         ZIP_MODE, name, plan.size, plan.number_of_bytes, plan.number_of_files, plan.number_of_directories
     )
-    return Outgoing(name, plan.size, Offer(directory=directory), plan.chunks, tuple(plan.left_out))
+    doubtful = (*_doubtful(name), *plan.doubtful)
+    return Outgoing(name, plan.size, Offer(directory=directory), plan.chunks, tuple(plan.left_out), doubtful)
 
 
 async def send_outgoing(
@@ -183,6 +187,10 @@ async def send_outgoing(
                 directories = 0 if outgoing.offer.directory is None else outgoing.offer.directory.numdirs or 0
                 stream = Stream(pipe, Role.SENDER, outgoing.size, on_progress, wormhole, directories)
                 await stream.run(lambda: stream.send(outgoing.chunks()), given_up)
+
+
+def _doubtful(name: str) -> tuple[str, ...]:
+    return tuple(f"{shown(name)}: its name {why}" for _, why in not_everywhere([name]))
 
 
 def _sendable(name: str) -> str:
