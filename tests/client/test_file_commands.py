@@ -114,6 +114,7 @@ async def test_an_output_is_a_directory_or_a_name_and_a_wrong_one_uses_up_no_cod
         ("there/other", "there is no directory 'there'"),
         ("there", "there exists already: --replace replaces it, --output names another place"),
         ("x" * 300, "cannot store it as 'xxx"),
+        ("/proc/x", "cannot write in '/proc': "),
     ):
         async with desk.receive("--accept", "--output", output, at="to") as refused:
             assert await refused.ended() == 2

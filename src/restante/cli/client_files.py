@@ -16,7 +16,7 @@ from rich.filesize import decimal
 
 from restante.cli.terminal import Declined, answered_yes, say
 from restante.client.errors import WormholeError
-from restante.client.files.draft import EXISTS, check_place, is_special
+from restante.client.files.draft import EXISTS, check_place, check_writable, is_special
 from restante.client.files.names import shown, shown_path
 from restante.client.timing_log import USER, span
 from restante.client.transfer.messages import reasons_sent, unless_given_up
@@ -28,7 +28,7 @@ from restante.client.transit.hints import Hints
 from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
 from restante.common.dice import SystemDice
-from restante.common.errors import Misuse, plain
+from restante.common.errors import Misuse, StoreError, plain
 from restante.common.plural import counted
 from restante.common.texts import visible
 
@@ -93,6 +93,10 @@ def output_path(output: str | None, *, may_be_file: bool) -> Path | None:
     directory = output if name in {"", ".", ".."} else folder or ("/" if output.startswith("/") else ".")
     if not os.path.isdir(directory):  # noqa: PTH112 - Path's raises an error for a long name
         raise Misuse(f"there is no directory {shown_path(directory)}: create it first")
+    try:
+        check_writable(Path(output if os.path.isdir(output) else directory))  # noqa: PTH112 - as above
+    except StoreError as error:
+        raise Misuse(str(error)) from error
     try:
         is_file = not stat.S_ISDIR(os.stat(output).st_mode)  # noqa: PTH116 - of a text that may end with a slash
     except FileNotFoundError:
@@ -207,9 +211,11 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
     if exists and storing.accept and not replace:
         await offered.reject(EXISTS)
         raise Misuse(in_the_way(path))
-    if exists and not storing.accept:
+    if not storing.accept:
         async with reasons_sent(offered.wormhole, Role.RECEIVER):
             check_place(path, replace=True, directory=is_directory)
+            check_writable(path.parent)
+    if exists and not storing.accept:
         replace = await _wanted(offered, f"{visible(str(path))} exists already. Replace it by the {words}?")
     elif not storing.accept:
         await _wanted(offered, f"Receive the {words} as {visible(str(path))}?")

@@ -252,6 +252,12 @@ def is_special(place: Path) -> bool:
     return leads_to_open_file(place) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
+def check_writable(folder: Path) -> None:
+    """Raise StoreError if nothing can be written in a folder. What a system says of permissions may differ."""
+    with scratch_file(folder):
+        pass
+
+
 def check_free_space(folder: Path, needed: int) -> None:
     """Raise StoreError if the disk of a folder has less free space than an announced size."""
     with _store_errors("write in", folder):

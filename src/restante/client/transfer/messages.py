@@ -104,6 +104,15 @@ class NotAMessageError(PeerMessageError):
 REASON_SECONDS: Final = 2.0
 """Seconds for which the peer's reason is waited for, after it has closed a connection. Shipped clients say none."""
 
+UNCONFIRMED: Final = "before the receiver confirmed: it may have everything"
+"""The outcome for a sender whose connection is lost at the end."""
+
+NOT_STORED: Final = "after sending everything: the receiver has not stored it"
+"""The outcome if the receiver then gives a reason: no receiver gives one for what it has stored."""
+
+STORED: Final = "after everything was stored"
+"""The outcome for a receiver that has stored everything, and for a sender that knows it."""
+
 _decode: Final = msgspec.json.Decoder(PeerMessage).decode
 _decode_acknowledgement: Final = msgspec.json.Decoder(Acknowledgement).decode
 encode: Final = msgspec.json.encode
@@ -178,12 +187,13 @@ async def reasons_sent(wormhole: Wormhole, role: Role) -> AsyncIterator[None]:
         raise
     except ConnectionLostError as error:
         if (reason := await _reason(wormhole)) is not None:
-            raise reason.with_outcome(error.outcome) from error
+            raise reason.with_outcome(NOT_STORED if error.outcome == UNCONFIRMED else error.outcome) from error
         raise
     except GaveUpError:
         raise  # the peer knows
-    except asyncio.CancelledError:
-        await _abandon(wormhole, f"the {role} stopped")
+    except asyncio.CancelledError as error:
+        if STORED not in getattr(error, "__notes__", ()):  # then there is no reason why it failed
+            await _abandon(wormhole, f"the {role} stopped")
         raise
     except RestanteError as error:
         ours = isinstance(error, (Misuse, StoreError))

@@ -8,7 +8,14 @@ from typing import Final, NamedTuple
 
 from restante.client.arguments import check_path
 from restante.client.errors import PeerMessageError, UnsafeNameError
-from restante.client.files.draft import check_free_space, check_place, draft_directory, draft_file, scratch_file
+from restante.client.files.draft import (
+    check_free_space,
+    check_place,
+    check_writable,
+    draft_directory,
+    draft_file,
+    scratch_file,
+)
 from restante.client.files.names import file_name, shown
 from restante.client.files.unpacking import unpack
 from restante.client.timing_log import span
@@ -73,10 +80,10 @@ class _Offered:
 class _OfferedBytes(_Offered):
     """A file or a directory."""
 
-    def __init__(self, wormhole: Wormhole, name: str, transfer: _Transfer) -> None:
+    offered_name: str
+
+    def __init__(self, wormhole: Wormhole, transfer: _Transfer) -> None:
         super().__init__(wormhole)
-        self.offered_name: str = name
-        """What the sender calls it. It may contain anything, also what steers a terminal or leads elsewhere."""
         self._transfer = transfer
 
     @property
@@ -111,7 +118,9 @@ class OfferedFile(_OfferedBytes):
     """A file that the sender offers. Nothing of it is transferred before it is accepted."""
 
     def __init__(self, wormhole: Wormhole, offer: FileOffer, transfer: _Transfer) -> None:
-        super().__init__(wormhole, offer.filename, transfer)
+        super().__init__(wormhole, transfer)
+        self.offered_name: str = offer.filename
+        """What the sender calls it. It may contain anything, also what steers a terminal or leads elsewhere."""
         self.directory_name: str | None = _directory_name(offer.filename)
         """The name of the directory in a tar file `NAME.tar`: `NAME`, checked as `name` is. magic-wormhole.rs sends
         directories as such files. None for any other file."""
@@ -148,6 +157,7 @@ class OfferedFile(_OfferedBytes):
 
         def check() -> None:
             check_place(path, replace=replace, directory=False)
+            check_writable(path.parent)
             check_free_space(path.parent, self.size)
 
         await self._transfer.run(self.size, check, store, on_progress)
@@ -181,7 +191,9 @@ class OfferedDirectory(_OfferedBytes):
     """A directory that the sender offers. It comes as an archive, and nothing of it before it is accepted."""
 
     def __init__(self, wormhole: Wormhole, offer: DirectoryOffer, transfer: _Transfer) -> None:
-        super().__init__(wormhole, offer.dirname, transfer)
+        super().__init__(wormhole, transfer)
+        self.offered_name: str = offer.dirname
+        """What the sender calls it. It may contain anything, also what steers a terminal or leads elsewhere."""
         self.archive_size: int = offer.zipsize
         """The size of the archive in bytes: what is received."""
         self.size: int = offer.numbytes
@@ -269,6 +281,7 @@ class _Transfer:
 
         def check() -> None:
             check_place(path, replace=replace, directory=True)
+            check_writable(path.parent)
             check_free_space(path.parent, archive.size + archive.max_bytes + archive.directories * DIRECTORY_BYTES)
 
         def store(stream: Stream) -> None:

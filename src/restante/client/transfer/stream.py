@@ -14,7 +14,16 @@ from restante.client.events import Awaited, PeerSilent
 from restante.client.files.draft import OpenDraft
 from restante.client.tasks import in_thread
 from restante.client.timing_log import span
-from restante.client.transfer.messages import ARRIVED, Acknowledgement, acknowledgement_of, encode, refusal
+from restante.client.transfer.messages import (
+    ARRIVED,
+    NOT_STORED,
+    STORED,
+    UNCONFIRMED,
+    Acknowledgement,
+    acknowledgement_of,
+    encode,
+    refusal,
+)
 from restante.client.transit.pipe import RecordPipe
 from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
@@ -72,6 +81,7 @@ class Stream:
         self._on_progress = on_progress
         self._next_progress = 0.0
         self._stopped = self._complete = False
+        self._uses_pipe = True
         self._callback_error: Exception | None = None
         self._digest = hashlib.sha256()
         self._done = 0
@@ -93,7 +103,8 @@ class Stream:
         except (ConnectionLostError, Stopped) as error:
             self._check_callback()
             if given_up.done():
-                raise given_up.result().with_outcome(self._outcome) from error
+                outcome = self._outcome
+                raise given_up.result().with_outcome(NOT_STORED if outcome == UNCONFIRMED else outcome) from error
             if isinstance(error, Stopped):
                 raise
             if isinstance(error, PeerStalledError):
@@ -110,7 +121,8 @@ class Stream:
 
     def _stop(self, _given_up: object = None) -> None:
         self._stopped = True
-        self._pipe.end()
+        if self._uses_pipe:
+            self._pipe.end()
 
     def _check_callback(self) -> None:
         """Raise the error of the function for progress, if it has raised one. A note says what the receiver has."""
@@ -123,12 +135,12 @@ class Stream:
         """How much was transferred, and what the receiver has."""
         amount = f"{self._done:,} of {counted(self._size, 'byte')}"
         if self._complete:
-            return "after everything was stored"
+            return STORED
         if self._role is Role.RECEIVER:
             return f"after receiving {amount}: nothing was kept"
         if self._done < self._size:
             return f"after sending {amount}: the receiver does not have everything"
-        return "before the receiver confirmed: it may have everything"
+        return UNCONFIRMED
 
     def send(self, chunks: Iterable[bytes]) -> None:
         """Send bytes, as many as were offered, and wait until the receiver has acknowledged them.
@@ -179,10 +191,11 @@ class Stream:
                 draft.write(record)
                 self._count(record)
             self._report_progress()
+        self._uses_pipe = False  # what is unpacked is removed after a stop, and the sender waits for the reason
 
     def acknowledge(self) -> None:
         """Send the last record, which says that everything is stored. If the sender is gone, it is stored, too."""
-        self._complete = True
+        self._complete = self._uses_pipe = True
         with contextlib.suppress(ConnectionLostError), span(self._timing, "send ack"):
             self._pipe.send(encode(Acknowledgement(ARRIVED, self._digest.hexdigest())))
 
