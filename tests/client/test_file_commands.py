@@ -154,6 +154,55 @@ async def test_names_that_other_systems_cannot_store_arrive_and_the_sender_is_wa
     assert names(to / "from") == sorted([*sent, "parcel"])
 
 
+async def test_standard_input_is_sent_under_a_name_and_a_file_is_written_to_standard_output(desk: Desk) -> None:
+    content = os.urandom(300_000)
+    (desk.folder / "content").write_bytes(content)
+    (desk.folder / "written").touch()
+    async with (
+        desk.run("send", "-", "--name", "own.bin", "--code", desk.code, streams="<content") as sender,
+        desk.receive("-o", "-", "--accept", streams=">written") as receiver,
+    ):
+        assert await end(sender, receiver) == (0, 0), (sender.said, receiver.said)
+    assert (desk.folder / "written").read_bytes() == content
+    assert "Receiving the file 'own.bin' (300.0 kB)\n" in receiver.said["stderr"]
+    assert names(desk.folder) == ["content", "written"]
+
+
+@pytest.mark.parametrize(
+    ("send", "streams", "code", "reason"),
+    [
+        ("from/parcel", ">/dev/full", 1, "cannot write to standard output: No space left on device"),
+        ("from", "", 2, "a directory cannot be written there"),
+    ],
+)
+async def test_the_sender_is_told_why_nothing_was_written_to_standard_output(
+    desk: Desk, to: Path, send: str, streams: str, code: int, reason: str
+) -> None:
+    async with (
+        desk.run("send", send, "--code", desk.code) as sender,
+        desk.receive("-o", "-", "--accept", streams=streams) as receiver,
+    ):
+        assert await end(sender, receiver) == (1, code), (sender.said, receiver.said)
+    assert re.search(f"gave up: .*{reason.removeprefix('cannot write to standard output: ')}", sender.said["stderr"])
+    assert receiver.said["stdout"] == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(
+            ("send", *given)
+            for given in (("-",), ("-", "x", "--name", "y"), ("-", "--name", "../x"), ("-", "--verify"))
+        ),
+        *(("receive", "-o", "-", option) for option in ("--replace", "--unpack")),
+    ],
+)
+async def test_standard_streams_are_refused_where_they_cannot_be_used(arguments: tuple[str, ...]) -> None:
+    refused = called(*arguments)
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+
+
 async def test_what_is_never_replaced_is_refused_without_a_question(desk: Desk, to: Path) -> None:
     (to / "parcel").symlink_to(".")
     codes, _, receiver = await both(desk, typed=b"yes\n")

@@ -6,7 +6,7 @@ import atexit
 import gc
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -113,7 +113,15 @@ def send(
         list[str] | None,  # as a Path an empty text would be the working directory
         typer.Argument(
             metavar="[PATH]...",
-            help="File or directory to send. Several are sent as one directory.",
+            help="File or directory to send. Several are sent as one directory. - reads standard input.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name that the receiver is told. Default: that of the PATH. - needs one.",
+            show_default=False,
         ),
     ] = None,
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="Text to send; - reads standard input.")] = None,
@@ -150,7 +158,15 @@ def send(
     """
     require_extra("client")
     with _short_start_and_end():
-        from restante.cli.client_files import Files, outgoing, sent_paths, show_own_hints, transit_of
+        from restante.cli.client_files import (
+            Files,
+            check_name,
+            outgoing,
+            outgoing_input,
+            sent_paths,
+            show_own_hints,
+            transit_of,
+        )
         from restante.cli.client_run import Place, Text, read_text, run, timed
         from restante.cli.client_run import send as send_item
         from restante.cli.code_prompt import own_code
@@ -160,22 +176,33 @@ def send(
         raise Misuse("say what to send: a PATH, or --text TEXT, or --text - for standard input")
     if text == "-" and verify:
         raise Misuse("--verify asks on standard input, and --text - reads it: give the text itself")
+    from_input = "-" in (paths or ())
+    if from_input and len(paths or ()) > 1:
+        raise Misuse("- is standard input, and cannot be sent with other files: name a file - as ./-")
+    if from_input and verify:
+        raise Misuse("--verify asks on standard input, and - reads it: name a file")
+    if name is not None and text is not None:
+        raise Misuse("a text has no name: leave --name out")
+    check_name(name)
     words = _words(code, code_length)
     place = Place.of(None, server, proxy, appid)
     chosen = None if code is None else own_code(code)
     transit = transit_of(transit_relay, listen=listen, proxy=proxy)
-    item = (
-        Files(outgoing(sent_paths(paths or []), ignore_unsendable=ignore_unsendable), transit)
-        if text is None
-        else Text(read_text(text))
-    )
-    if dry_run:
-        say(f"offered: {item.described}")
-        if isinstance(item, Files):  # a text needs no transit connection
-            show_own_hints(transit)
-        return
-    with timed(dump_timing, "cmd_send", paths or ()) as timing:
-        run(send_item(place, item, chosen, words=words, verify=verify, qr=qr, timing=timing))
+    with ExitStack() as stack:
+        item: Files | Text
+        if text is not None:
+            item = Text(read_text(text))
+        elif from_input:
+            item = Files(stack.enter_context(outgoing_input(name)), transit)
+        else:
+            item = Files(outgoing(sent_paths(paths or []), name, ignore_unsendable=ignore_unsendable), transit)
+        if dry_run:
+            say(f"offered: {item.described}")
+            if isinstance(item, Files):  # a text needs no transit connection
+                show_own_hints(transit)
+            return
+        with timed(dump_timing, "cmd_send", paths or ()) as timing:
+            run(send_item(place, item, chosen, words=words, verify=verify, qr=qr, timing=timing))
 
 
 @app.command()
@@ -191,7 +218,10 @@ def receive(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="PATH", help="Existing directory to store the file in, or its new path."
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Existing directory to store the file in, or its new path. - writes a file to standard output.",
         ),
     ] = None,
     accept: Annotated[
@@ -232,12 +262,17 @@ def receive(
 
     if allocate and code is not None:
         raise Misuse("--allocate makes a new code: leave the code out")
+    to_output = output == "-"
+    if to_output and (replace or unpack):
+        raise Misuse("--output - stores nothing: leave --replace and --unpack out")
+    if to_output and sys.stdout is None:
+        raise Misuse("standard output is closed: name a file for --output")
     words = _words(code, code_length)
     place = Place.of(code, server, proxy, appid)
-    where = output_path(output, may_be_file=not accept or replace)
+    where = None if to_output else output_path(output, may_be_file=not accept or replace)
     transit = transit_of(transit_relay, listen=listen, proxy=proxy)
     into_output = where is not None and where.is_dir()
-    storing = Storing(where, into_output, accept, replace, unpack, dry_run, transit, dump_timing)
+    storing = Storing(where, into_output, accept, replace, unpack, dry_run, to_output, transit, dump_timing)
     with timed(dump_timing, "cmd_receive") as timing:
         if not allocate and sys.stdin is not None and sys.stdin.isatty():
             if code is None:

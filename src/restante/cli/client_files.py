@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from select import PIPE_BUF, select
+from tempfile import gettempdir
 from typing import Final
 
 import msgspec
@@ -16,12 +19,18 @@ from rich.filesize import decimal
 
 from restante.cli.terminal import Declined, answered_yes, say
 from restante.client.errors import WormholeError
-from restante.client.files.draft import EXISTS, check_place, check_writable, is_special
-from restante.client.files.names import shown, shown_path
+from restante.client.files.draft import EXISTS, check_place, check_writable, is_special, scratch_file
+from restante.client.files.names import fault, invisible, shown, shown_path
 from restante.client.timing_log import USER, span
 from restante.client.transfer.messages import reasons_sent, unless_given_up
 from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, OfferedText
-from restante.client.transfer.sending import Outgoing, outgoing_directory, outgoing_file, send_outgoing
+from restante.client.transfer.sending import (
+    Outgoing,
+    outgoing_directory,
+    outgoing_file,
+    outgoing_stream,
+    send_outgoing,
+)
 from restante.client.transfer.stream import OnProgress
 from restante.client.transit.connecting import Transit, TransitOptions
 from restante.client.transit.hints import Hints
@@ -40,6 +49,12 @@ BAR_COLUMNS: Final = 60
 
 MAX_BAR_COLUMNS: Final = 40
 
+READ_BYTES: Final = 256 << 10
+"""How much is read of standard input at once."""
+
+WAIT_SECONDS: Final = 0.2
+"""Seconds after which a write to a pipe that nobody reads looks whether the transfer has to end."""
+
 
 class Storing(msgspec.Struct, frozen=True):
     """Where a received file or directory is stored, and what the user is asked."""
@@ -55,6 +70,8 @@ class Storing(msgspec.Struct, frozen=True):
     """Whether tar files become directories."""
     dry_run: bool = False
     """Whether the offer is shown, and nothing received."""
+    to_standard_output: bool = False
+    """Whether a file is written there, and not stored."""
     transit: TransitOptions = TransitOptions()
     timing_log: Path | None = None
     """Where the timing log is written at the end."""
@@ -107,7 +124,8 @@ def output_path(output: str | None, *, may_be_file: bool) -> Path | None:
     if is_file and not may_be_file:
         raise Misuse(in_the_way(path))
     if is_special(path):
-        raise Misuse(f"{shown_path(output)} leads to a device, a pipe or a socket: name a directory or a file")
+        words = "leads to a device, a pipe or a socket: name a directory or a file, or - for standard output"
+        raise Misuse(f"{shown_path(output)} {words}")
     return path
 
 
@@ -123,19 +141,50 @@ def sent_paths(words: list[str]) -> list[Path]:
     return [Path(each) for each in words]
 
 
-def outgoing(paths: list[Path], *, ignore_unsendable: bool) -> Outgoing:
+def check_name(name: str | None) -> None:
+    """Raise Misuse if `--name` gives a name that no receiver could store."""
+    if name is not None and (why := "has a slash" if "/" in name else fault(name) or invisible(name)):
+        raise Misuse(f"the name {shown(name)} {why}: give another --name")
+
+
+@contextmanager
+def outgoing_input(name: str | None) -> Iterator[Outgoing]:
+    """Read standard input into a file without a name, and yield what is sent of it. Raises Misuse, StoreError."""
+    if name is None:
+        raise Misuse("standard input has no name: add --name NAME, under which the receiver stores it")
+    if sys.stdin is None:
+        raise Misuse("standard input is closed: name a file")
+    if sys.stdin.isatty():
+        say("Reading what to send from the terminal; Ctrl-D ends it.")
+    with scratch_file(Path(gettempdir())) as draft:
+        try:
+            while some := os.read(sys.stdin.fileno(), READ_BYTES):
+                draft.write(some)
+        except OSError as error:
+            raise Misuse(f"cannot read standard input: {plain(error)}") from error
+        found = outgoing_stream(draft.file, name)
+        _warn(found)
+        yield found
+
+
+def outgoing(paths: list[Path], name: str | None = None, *, ignore_unsendable: bool) -> Outgoing:
     """Return what is sent of the paths on the command line. Raises Misuse, UnsendableFileError."""
     if len(paths) == 1 and not os.path.isdir(paths[0]):  # noqa: PTH112 - Path's raises an error for a long name
-        found = outgoing_file(paths[0])
+        found = outgoing_file(paths[0], name)
     else:
-        found = outgoing_directory(tuple(paths), ignore_unsendable=ignore_unsendable)
+        found = outgoing_directory(tuple(paths), name, ignore_unsendable=ignore_unsendable)
+    _warn(found)
+    return found
+
+
+def _warn(found: Outgoing) -> None:
+    """Say which names other systems cannot store, and what is left out."""
     if found.doubtful:
         say("Receivers on other systems may not be able to store these names:")
     for each in found.doubtful:
         say(f"  {visible(each)}")
     for each in found.left_out:
         say(f"left out: {visible(each)}")
-    return found
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -199,6 +248,9 @@ def show_own_hints(options: TransitOptions) -> None:
 
 async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> None:
     """Ask the user, then receive what is offered and store it. Raises Declined if it is not wanted."""
+    if storing.to_standard_output:
+        await _print_file(offered, storing)
+        return
     directory_name = offered.directory_name if storing.unpack and isinstance(offered, OfferedFile) else None
     async with reasons_sent(offered.wormhole, Role.RECEIVER):
         path = storing.path(offered, directory_name)
@@ -228,6 +280,61 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
         else:
             await offered.accept(path, replace=replace, on_progress=on_progress)
     say(f"Stored as {visible(str(path))}")
+
+
+async def _print_file(offered: OfferedFile | OfferedDirectory, storing: Storing) -> None:
+    """Write a file to standard output, after asking the user."""
+    words = _offered(offered)
+    if isinstance(offered, OfferedDirectory):
+        await offered.reject("the receiver writes to standard output, and a directory cannot be written there")
+        raise Misuse(f"the {words} cannot be written to standard output: --output names another place")
+    if storing.accept:
+        say(f"Receiving the {words}")
+    else:
+        await _wanted(offered, f"Receive the {words} and write it to standard output?")
+    output = StandardOutput()
+    with stop_explained(), bar(offered.size, "waiting", hidden=output.is_terminal) as on_progress:
+        await offered._write_to(output.write, on_progress)
+    output.end()
+    say("Written to standard output")
+
+
+class StandardOutput:
+    """Where a file is written. On a terminal, control characters of it are shown as escapes."""
+
+    def __init__(self) -> None:
+        self._descriptor = sys.stdout.fileno()
+        self.is_terminal = sys.stdout.isatty()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._encoding = sys.stdout.encoding
+        self._waits = not stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+
+    def write(self, some: memoryview, check: Callable[[], None]) -> None:
+        """Write all bytes. Call `check` while nobody reads them. Raises StoreError."""
+        if self.is_terminal:
+            self._write(self._shown(self._decoder.decode(some)), check)
+        else:
+            self._write(some, check)
+
+    def end(self) -> None:
+        """Show the bytes of a character that the end of the file has cut off."""
+        if self.is_terminal:
+            self._write(self._shown(self._decoder.decode(b"", final=True)), lambda: None)
+
+    def _shown(self, text: str) -> memoryview:
+        return memoryview(visible(text).encode(self._encoding, "backslashreplace"))
+
+    def _write(self, left: memoryview, check: Callable[[], None]) -> None:
+        try:
+            while left:
+                if self._waits and not select([], [self._descriptor], [], WAIT_SECONDS)[1]:
+                    check()
+                    continue
+                # A pipe that is ready takes as many bytes without waiting (pipe(7)).
+                left = left[os.write(self._descriptor, left[:PIPE_BUF] if self._waits else left) :]
+        except OSError as error:
+            words = f"cannot write to standard output: {plain(error)}"
+            raise StoreError(words).with_peer_words(words) from error
 
 
 async def _wanted(offered: OfferedFile | OfferedDirectory, question: str) -> bool:
@@ -265,12 +372,12 @@ def stop_explained() -> Iterator[None]:
 
 
 @contextmanager
-def bar(size: int, at_the_end: str) -> Iterator[OnProgress]:
+def bar(size: int, at_the_end: str, *, hidden: bool = False) -> Iterator[OnProgress]:
     """Show how much of a transfer is done, on a terminal. Yields what is called with the bytes so far.
 
     `at_the_end` says what is done when all bytes are transferred: a directory is unpacked, and disks take time.
     """
-    if sys.stderr is None or not sys.stderr.isatty():
+    if hidden or sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
         return
     # Imported here: this takes 40 ms, which scripts need not wait for.

@@ -113,7 +113,7 @@ def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
 
         def store() -> None:
             with draft_file(parcel) as draft:
-                receiver.receive(draft)
+                receiver.receive(draft.write)
             receiver.acknowledge()
 
         with closing(b), closing(c):

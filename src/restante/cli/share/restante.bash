@@ -66,6 +66,7 @@ _restante() {
     health:--token-file) :; return ;;
     health:--timeout) compopt +o default; return ;;
     health:--config) :; return ;;
+    send:--name) compopt +o default; return ;;
     send:--text) compopt +o default; return ;;
     send:--code) compopt +o default; return ;;
     send:-c | send:--code-length) compopt +o default; return ;;
@@ -214,7 +215,7 @@ _restante() {
     config) compopt +o default; COMPREPLY=($(compgen -W 'show --help' -- "$current")) ;;
     'config show') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
     health) compopt +o default; COMPREPLY=($(compgen -W '--ready --token-file --timeout --config --help' -- "$current")) ;;
-    send) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--text --code -c --code-length --verify --qr --no-qr --ignore-unsendable --dry-run --server --transit-relay --no-listen --listen --proxy --appid --dump-timing --help' -- "$current")) ;;
+    send) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--name --text --code -c --code-length --verify --qr --no-qr --ignore-unsendable --dry-run --server --transit-relay --no-listen --listen --proxy --appid --dump-timing --help' -- "$current")) ;;
     receive) compopt +o default; COMPREPLY=($(compgen -W '--allocate -c --code-length --verify -o --output --accept --replace --unpack --dry-run --server --transit-relay --no-listen --listen --proxy --appid --dump-timing --help' -- "$current")) ;;
     timing) compopt +o default; COMPREPLY=($(compgen -W 'render compare --help' -- "$current")) ;;
     'timing render') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--server -o --output --text --json --trace-event --skew --help' -- "$current")) ;;

@@ -153,7 +153,7 @@ class OfferedFile(_OfferedBytes):
 
         def store(stream: Stream) -> None:
             with draft_file(path, replace=replace, before_naming=stream.check) as draft:
-                stream.receive(draft)
+                stream.receive(draft.write)
 
         def check() -> None:
             check_place(path, replace=replace, directory=False)
@@ -161,6 +161,20 @@ class OfferedFile(_OfferedBytes):
             check_free_space(path.parent, self.size)
 
         await self._transfer.run(self.size, check, store, on_progress)
+
+    async def _write_to(
+        self, write: Callable[[memoryview, Callable[[], None]], None], on_progress: OnProgress | None = None
+    ) -> None:
+        """Receive the file, and call a function in a thread with its bytes.
+
+        It is also given what to call while the bytes cannot be written, which raises an error if the transfer ends.
+        """
+        self._answer()
+
+        def store(stream: Stream) -> None:
+            stream.receive(lambda some: write(some, stream.check))
+
+        await self._transfer.run(self.size, lambda: None, store, on_progress, left="a part of it was written")
 
     async def unpack(self, path: Path, *, replace: bool = False, on_progress: OnProgress | None = None) -> None:
         """Receive a tar file, and store its contents as a directory. magic-wormhole.rs sends directories as such.
@@ -254,7 +268,12 @@ class _Transfer:
         self._wormhole, self.hints, self._options = wormhole, theirs, options
 
     async def run(
-        self, size: int, check: Callable[[], None], store: Callable[[Stream], None], on_progress: OnProgress | None
+        self,
+        size: int,
+        check: Callable[[], None],
+        store: Callable[[Stream], None],
+        on_progress: OnProgress | None,
+        left: str = "nothing was kept",
     ) -> None:
         """Check that it can be stored, accept the offer, connect, and store what comes."""
         wormhole = self._wormhole
@@ -268,7 +287,7 @@ class _Transfer:
                     seconds = self._options.connect_seconds
                     with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
                         pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
-                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole)
+                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole, left=left)
 
                     def receive() -> None:
                         store(stream)
@@ -287,7 +306,7 @@ class _Transfer:
         def store(stream: Stream) -> None:
             drafted = draft_directory(path, replace=replace, before_naming=stream.check)
             with scratch_file(path.parent) as received, drafted as draft:
-                stream.receive(received)
+                stream.receive(received.write)
                 with span(self._wormhole.timing, "unpack zip"):
                     unpack(
                         received.file,

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 
@@ -135,6 +135,22 @@ def outgoing_file(path: Path, name: str | None = None) -> Outgoing:
     name = _sendable(name or path.absolute().name)
     offer = Offer(file=FileOffer(name, size))
     return Outgoing(name, size, offer, lambda: _chunks(path, size), doubtful=_doubtful(name))
+
+
+def outgoing_stream(file: BinaryIO, name: str) -> Outgoing:
+    """Return what is sent of a file that is open and has no name. Raises UnsendableFileError."""
+    size = file.seek(0, 2)
+    name = _sendable(name)
+
+    def chunks() -> Iterator[bytes]:
+        try:
+            file.seek(0)
+            while chunk := file.read(RECORD_BYTES):
+                yield chunk
+        except OSError as error:
+            raise UnsendableFileError(f"cannot read {shown(name)}: {plain(error)}") from error
+
+    return Outgoing(name, size, Offer(file=FileOffer(name, size)), chunks, doubtful=_doubtful(name))
 
 
 def outgoing_directory(

@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 
 from restante.client.errors import ConnectionLostError, PeerMessageError, PeerStalledError, TransferError
 from restante.client.events import Awaited, PeerSilent
-from restante.client.files.draft import OpenDraft
 from restante.client.tasks import in_thread
 from restante.client.timing_log import span
 from restante.client.transfer.messages import (
@@ -64,12 +63,14 @@ class Stream:
         on_progress: OnProgress | None = None,
         wormhole: Wormhole | None = None,
         directories: int = 0,
+        left: str = "nothing was kept",
     ) -> None:
         """Use a connection.
 
         `size` is the number of bytes that were offered, and `directories` how many directories a receiver makes.
-        `wormhole` reports a silent peer.
+        `wormhole` reports a silent peer. `left` says what a receiver has of a transfer that ended early.
         """
+        self._left = left
         self._pipe, self._role, self._size, self._wormhole = pipe, role, size, wormhole
         self._confirmed_bytes = size + directories * DIRECTORY_BYTES
         self._timing = None if wormhole is None else wormhole.timing
@@ -137,7 +138,7 @@ class Stream:
         if self._complete:
             return STORED
         if self._role is Role.RECEIVER:
-            return f"after receiving {amount}: nothing was kept"
+            return f"after receiving {amount}: {self._left}"
         if self._done < self._size:
             return f"after sending {amount}: the receiver does not have everything"
         return UNCONFIRMED
@@ -172,8 +173,8 @@ class Stream:
             raise TransferError("the receiver has other bytes than were sent: send them again")
         self._complete = True
 
-    def receive(self, draft: OpenDraft) -> None:
-        """Write all bytes that the sender offered.
+    def receive(self, write: Callable[[memoryview], None]) -> None:
+        """Call a function with all bytes that the sender offered.
 
         Raises:
             ConnectionLostError: the connection was lost before.
@@ -188,7 +189,7 @@ class Stream:
                 if not record or self._done + len(record) > self._size:
                     offered = counted(self._size, "byte")
                     raise PeerMessageError(f"the sender does not send the {offered} that it offered")
-                draft.write(record)
+                write(record)
                 self._count(record)
             self._report_progress()
         self._uses_pipe = False  # what is unpacked is removed after a stop, and the sender waits for the reason
