@@ -23,6 +23,7 @@ from client.live import url_of
 from client.transfer.hostile import CONTENT, heard, names, records, say, sends
 from restante.cli.client_files import bar
 from restante.client import DEFAULT_APP_ID, Wormhole
+from restante.client.files.draft import draft_directory, draft_file
 from restante.pipeline.clean.rules import Fault, limits
 from restante.pipeline.clean.timing import event
 from restante.timing.logs import events
@@ -112,7 +113,7 @@ async def test_an_output_is_a_directory_or_a_name_and_a_wrong_one_uses_up_no_cod
         ("", "the path of --output is empty"),
         ("missing/other", "there is no directory 'missing'"),
         ("there/other", "there is no directory 'there'"),
-        ("there", "there exists already: --replace replaces it, --output names another place"),
+        ("there", "there exists already: --replace replaces it, --rename adds a number, --output"),
         ("x" * 300, "cannot store it as 'xxx"),
         ("/proc/x", "cannot write in '/proc': "),
     ):
@@ -201,6 +202,36 @@ async def test_standard_streams_are_refused_where_they_cannot_be_used(arguments:
     refused = called(*arguments)
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1
+
+
+async def test_with_rename_what_is_there_stays(desk: Desk, to: Path) -> None:
+    for path in ("parcel", "parcel (1)"):
+        (to / path).mkdir()
+    await arrives(desk, "--accept", "--rename")
+    await arrives(desk, "--rename", "-o", "new.tar.gz", typed=b"yes\n")
+    await arrives(desk, "--accept", "--rename", "-o", "new.tar.gz")
+    assert names(to) == ["new (1).tar.gz", "new.tar.gz", "parcel", "parcel (1)", "parcel (2)"]
+    assert (to / "parcel (2)").read_bytes() == CONTENT
+    await arrives(desk, "--accept", "--rename", "-o", "parcel (2)", send="from")
+    assert (to / "parcel (2) (1)/parcel").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("options", "typed", "left"),
+    [((), b"yes\nyes\n", 0), ((), b"yes\nno\n", 2), ((), b"yes\n", 2), (("--accept",), b"", 2)],
+)
+async def test_drafts_of_receivers_that_were_killed_are_removed_if_the_user_wants_it(
+    desk: Desk, to: Path, options: tuple[str, ...], typed: bytes, left: int
+) -> None:
+    (to / f".a.part-{'0' * 16}").touch()
+    (to / f".b.part-{'1' * 16}").mkdir()
+    (to / f".b.old-{'1' * 16}").mkdir()
+    with draft_file(to / "c"), draft_directory(to / "d"):  # of receivers that run
+        codes, _, receiver = await both(desk, *options, typed=typed)
+    assert codes == (0, 0)
+    assert f"left unfinished files in '.': '.a.part-{'0' * 16}', '.b.part-{'1' * 16}'.\n" in receiver
+    assert len([name for name in names(to) if ".part-" in name]) == left
+    assert set(names(to)) >= {f".b.old-{'1' * 16}", "c", "d", "parcel"}
 
 
 async def test_what_is_never_replaced_is_refused_without_a_question(desk: Desk, to: Path) -> None:

@@ -233,6 +233,9 @@ def receive(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace a file or directory that exists at the path.")
     ] = False,
+    rename: Annotated[
+        bool, typer.Option("--rename", help="If the path exists, add a number: `letter (1).txt`.")
+    ] = False,
     unpack: Annotated[
         bool, typer.Option("--unpack", help="Unpack a received tar file: wormhole-rs sends a directory as one.")
     ] = False,
@@ -263,16 +266,18 @@ def receive(
     if allocate and code is not None:
         raise Misuse("--allocate makes a new code: leave the code out")
     to_output = output == "-"
-    if to_output and (replace or unpack):
-        raise Misuse("--output - stores nothing: leave --replace and --unpack out")
+    if to_output and (replace or rename or unpack):
+        raise Misuse("--output - stores nothing: leave --replace, --rename and --unpack out")
+    if replace and rename:
+        raise Misuse("--replace and --rename say what to do if the path exists: give one of them")
     if to_output and sys.stdout is None:
         raise Misuse("standard output is closed: name a file for --output")
     words = _words(code, code_length)
     place = Place.of(code, server, proxy, appid)
-    where = None if to_output else output_path(output, may_be_file=not accept or replace)
+    where = None if to_output else output_path(output, may_be_file=not accept or replace or rename)
     transit = transit_of(transit_relay, listen=listen, proxy=proxy)
     into_output = where is not None and where.is_dir()
-    storing = Storing(where, into_output, accept, replace, unpack, dry_run, to_output, transit, dump_timing)
+    storing = Storing(where, into_output, accept, replace, rename, unpack, dry_run, to_output, transit, dump_timing)
     with timed(dump_timing, "cmd_receive") as timing:
         if not allocate and sys.stdin is not None and sys.stdin.isatty():
             if code is None:

@@ -19,7 +19,16 @@ from rich.filesize import decimal
 
 from restante.cli.terminal import Declined, answered_yes, say
 from restante.client.errors import WormholeError
-from restante.client.files.draft import EXISTS, check_place, check_writable, is_special, scratch_file
+from restante.client.files.draft import (
+    EXISTS,
+    check_place,
+    check_writable,
+    free_path,
+    is_special,
+    left_drafts,
+    remove_left_draft,
+    scratch_file,
+)
 from restante.client.files.names import fault, invisible, shown, shown_path
 from restante.client.timing_log import USER, span
 from restante.client.transfer.messages import reasons_sent, unless_given_up
@@ -31,7 +40,6 @@ from restante.client.transfer.sending import (
     outgoing_stream,
     send_outgoing,
 )
-from restante.client.transfer.stream import OnProgress
 from restante.client.transit.connecting import Transit, TransitOptions
 from restante.client.transit.hints import Hints
 from restante.client.transit.records import Role
@@ -48,6 +56,9 @@ BAR_COLUMNS: Final = 60
 """How wide a terminal is on which a bar is drawn beside them."""
 
 MAX_BAR_COLUMNS: Final = 40
+
+MAX_DRAFTS_SHOWN: Final = 3
+"""How many drafts that are left are named."""
 
 READ_BYTES: Final = 256 << 10
 """How much is read of standard input at once."""
@@ -66,6 +77,8 @@ class Storing(msgspec.Struct, frozen=True):
     accept: bool = False
     """Whether the user is asked nothing."""
     replace: bool = False
+    rename: bool = False
+    """Whether it gets a number, if something has its name."""
     unpack: bool = False
     """Whether tar files become directories."""
     dry_run: bool = False
@@ -131,7 +144,8 @@ def output_path(output: str | None, *, may_be_file: bool) -> Path | None:
 
 def in_the_way(path: Path) -> str:
     """Return what is said if something has the path, and the user is not asked."""
-    return f"{visible(str(path))} exists already: --replace replaces it, --output names another place"
+    ways = "--replace replaces it, --rename adds a number, --output names another place"
+    return f"{visible(str(path))} exists already: {ways}"
 
 
 def sent_paths(words: list[str]) -> list[Path]:
@@ -259,27 +273,56 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
     if storing.is_replaced_by_log(path):
         await offered.reject("the receiver has another use for this name")
         raise Misuse(f"--dump-timing would write over {visible(str(path))}, or into it: --output names another place")
-    exists = os.path.lexists(path)  # noqa: ASYNC240 - one look at a directory
+    shown_place = path
+    if storing.rename:
+        async with reasons_sent(offered.wormhole, Role.RECEIVER):
+            shown_place = free_path(path, directory=is_directory)
+    exists = not storing.rename and os.path.lexists(path)  # noqa: ASYNC240 - one look at a directory
     if exists and storing.accept and not replace:
         await offered.reject(EXISTS)
         raise Misuse(in_the_way(path))
     if not storing.accept:
         async with reasons_sent(offered.wormhole, Role.RECEIVER):
-            check_place(path, replace=True, directory=is_directory)
+            check_place(path, replace=not storing.rename, rename=storing.rename, directory=is_directory)
             check_writable(path.parent)
     if exists and not storing.accept:
         replace = await _wanted(offered, f"{visible(str(path))} exists already. Replace it by the {words}?")
     elif not storing.accept:
-        await _wanted(offered, f"Receive the {words} as {visible(str(path))}?")
+        await _wanted(offered, f"Receive the {words} as {visible(str(shown_place))}?")
     else:
-        say(f"Receiving the {words} as {visible(str(path))}")
+        say(f"Receiving the {words} as {visible(str(shown_place))}")
+    await _clear_drafts(offered.wormhole, path.parent, ask=not storing.accept)
     size = offered.size if isinstance(offered, OfferedFile) else offered.archive_size
-    with stop_explained(), bar(size, "storing") as on_progress:
-        if isinstance(offered, OfferedFile) and directory_name is not None:
-            await offered.unpack(path, replace=replace, on_progress=on_progress)
+    rename = storing.rename
+    with stop_explained(), bar(size, "storing", unpacked_size=offered.size) as shown_bar:
+        on_unpack = shown_bar.unpack
+        if isinstance(offered, OfferedDirectory):
+            stored = await offered.accept(
+                path, replace=replace, rename=rename, on_progress=shown_bar, on_unpack=on_unpack
+            )
+        elif directory_name is not None:
+            stored = await offered.unpack(
+                path, replace=replace, rename=rename, on_progress=shown_bar, on_unpack=on_unpack
+            )
         else:
-            await offered.accept(path, replace=replace, on_progress=on_progress)
-    say(f"Stored as {visible(str(path))}")
+            stored = await offered.accept(path, replace=replace, rename=rename, on_progress=shown_bar)
+    say(f"Stored as {visible(str(stored))}")
+
+
+async def _clear_drafts(wormhole: Wormhole, folder: Path, *, ask: bool) -> None:
+    """Offer to remove what receivers left in a folder when they were killed. It takes room that is needed now."""
+    drafts = await asyncio.to_thread(left_drafts, folder)
+    if not drafts:
+        return
+    names = ", ".join(shown(draft.name) for draft in drafts[:MAX_DRAFTS_SHOWN])
+    more = f" and {len(drafts) - MAX_DRAFTS_SHOWN:,} more" if len(drafts) > MAX_DRAFTS_SHOWN else ""
+    say(f"Receivers that were killed left unfinished files in {shown_path(str(folder))}: {names}{more}.")
+    if not ask:
+        return
+    async with reasons_sent(wormhole, Role.RECEIVER):
+        if await asked(wormhole, "Remove them?"):
+            for draft in drafts:
+                await asyncio.to_thread(remove_left_draft, draft)
 
 
 async def _print_file(offered: OfferedFile | OfferedDirectory, storing: Storing) -> None:
@@ -371,14 +414,24 @@ def stop_explained() -> Iterator[None]:
         raise
 
 
+class Bar:
+    """Shows how much of a transfer is done. This one shows nothing."""
+
+    def __call__(self, done: int) -> None:
+        """Show how many bytes are transferred."""
+
+    def unpack(self, done: int) -> None:
+        """Show how many bytes are unpacked."""
+
+
 @contextmanager
-def bar(size: int, at_the_end: str, *, hidden: bool = False) -> Iterator[OnProgress]:
+def bar(size: int, at_the_end: str, *, unpacked_size: int = 0, hidden: bool = False) -> Iterator[Bar]:
     """Show how much of a transfer is done, on a terminal. Yields what is called with the bytes so far.
 
     `at_the_end` says what is done when all bytes are transferred: a directory is unpacked, and disks take time.
     """
     if hidden or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda _: None
+        yield Bar()
         return
     # Imported here: this takes 40 ms, which scripts need not wait for.
     from rich.console import Console
@@ -403,4 +456,17 @@ def bar(size: int, at_the_end: str, *, hidden: bool = False) -> Iterator[OnProgr
     columns = (BarColumn(bar_width), *figures) if console.width >= BAR_COLUMNS else figures
     with Progress(*columns, console=console, transient=True) as shown:
         task = shown.add_task("left", total=size)
-        yield lambda done: shown.update(task, completed=done, description="left" if done < size else at_the_end)
+
+        class Drawn(Bar):
+            unpacks = False
+
+            def __call__(self, done: int) -> None:
+                shown.update(task, completed=done, description="left" if done < size else at_the_end)
+
+            def unpack(self, done: int) -> None:
+                if not self.unpacks:
+                    self.unpacks = True
+                    shown.reset(task, total=unpacked_size)
+                shown.update(task, completed=done, description="unpacking" if done < unpacked_size else at_the_end)
+
+        yield Drawn()

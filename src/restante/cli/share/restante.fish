@@ -128,6 +128,7 @@ complete --command restante --condition '__restante_at receive' --long-option ve
 complete --command restante --condition '__restante_at receive' --short-option o --long-option output --require-parameter --force-files --description 'Existing directory to store the file in, or its new path. - writes a file to standard output.'
 complete --command restante --condition '__restante_at receive' --long-option accept --description 'Ask no questions, for scripts. If the path exists, fail, unless --replace is given.'
 complete --command restante --condition '__restante_at receive' --long-option replace --description 'Replace a file or directory that exists at the path.'
+complete --command restante --condition '__restante_at receive' --long-option rename --description 'If the path exists, add a number: `letter (1).txt`.'
 complete --command restante --condition '__restante_at receive' --long-option unpack --description 'Unpack a received tar file: wormhole-rs sends a directory as one.'
 complete --command restante --condition '__restante_at receive' --long-option dry-run --description 'Show the offer and the addresses of the sender, and reject the offer.'
 complete --command restante --condition '__restante_at receive' --long-option server --exclusive --description 'Mailbox server, ws:// or wss://; or RESTANTE_CLIENT_SERVER. Default: wss://relay.magic-wormhole.io/v1.'

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import pwd
 import re
@@ -39,6 +40,13 @@ SYNC_FILE_RANGE_WRITE: Final = 2
 """linux/fs.h. Python's os module has no sync_file_range(2)."""
 
 
+DRAFT: Final = re.compile(r"\..*\.part-[0-9a-f]{16}", re.DOTALL)
+"""The name of a draft (`_beside`)."""
+
+MAX_NUMBER: Final = 9999
+"""The highest number that `rename` adds to a name."""
+
+
 class OpenDraft:
     """A file that is being written. `file` is for those who read it again."""
 
@@ -59,22 +67,29 @@ class OpenDraft:
 
 @contextmanager
 def draft_file(
-    place: Path, *, replace: bool = False, before_naming: Callable[[], None] = lambda: None
+    place: Path,
+    *,
+    replace: bool = False,
+    rename: bool = False,
+    before_naming: Callable[[], None] = lambda: None,
+    named: Callable[[Path], None] = lambda _: None,
 ) -> Iterator[OpenDraft]:
     """Yield a new file beside `place`; on success flush it and give it the name, on an error remove it.
 
-    `before_naming` may raise an error when all is flushed, which takes time.
+    With `rename` it gets a number if something has the name. `before_naming` may raise an error when all is flushed,
+    which takes time. `named` is called with the path that it got.
 
-    Its mode is what the umask leaves of 0666. Raises Misuse, before and after, if something has the name and
-    `replace` is not set, or if it is a directory; StoreError if the disk fails.
+    Its mode is what the umask leaves of 0666. Raises Misuse, before and after, if something has the name and neither
+    `replace` nor `rename` is set, or if it is a directory; StoreError if the disk fails.
     """
-    check_place(place, replace=replace, directory=False)
+    check_place(place, replace=replace, rename=rename, directory=False)
     real = _resolved(place)
     draft = _beside(real, "part")
     with _store_errors("write", place):
         made = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         file = os.fdopen(made, "w+b", buffering=BUFFER_BYTES)
+        _mark_in_use(made)
         try:
             yield OpenDraft(file, place)
             with _store_errors("write", place):
@@ -84,13 +99,16 @@ def draft_file(
             with suppress(OSError):  # what was not written by then is not needed
                 file.close()
         before_naming()
-        check_place(real, replace=replace, directory=False)
+        check_place(real, replace=replace, rename=rename, directory=False)
         with _store_errors("write", place):
             if replace:
                 draft.replace(real)
+            elif rename:
+                real = _give_free_name(real, lambda free: give_name(draft, free), directory=False)
             else:
                 give_name(draft, real)
             flush(real.parent)
+        named(place.with_name(real.name))
     finally:
         with suppress(OSError):
             draft.unlink()
@@ -98,34 +116,45 @@ def draft_file(
 
 @contextmanager
 def draft_directory(
-    place: Path, *, replace: bool = False, before_naming: Callable[[], None] = lambda: None
+    place: Path,
+    *,
+    replace: bool = False,
+    rename: bool = False,
+    before_naming: Callable[[], None] = lambda: None,
+    named: Callable[[Path], None] = lambda _: None,
 ) -> Iterator[Path]:
     """Yield a new directory beside `place`; on success flush it and give it the name, on an error remove it.
 
-    With `replace` what has the name is moved aside, and removed when the new directory has its name. A directory that
-    came meanwhile is not replaced: nobody agreed to it. Raises as `draft_file` does; a directory may replace a file,
-    and a file no directory.
+    With `rename` it gets a number if something has the name. `named` is called with the path that it got. With
+    `replace` what has the name is moved aside, and removed when the new directory has its name. A directory that came
+    meanwhile is not replaced: nobody agreed to it. Raises as `draft_file` does; a directory may replace a file, and a
+    file no directory.
     """
-    check_place(place, replace=replace, directory=True)
+    check_place(place, replace=replace, rename=rename, directory=True)
     real = _resolved(place)
     draft = _beside(real, "part")
     with _store_errors("create", place):
         draft.mkdir()
     try:
-        with _opened_directory(real) as agreed:
+        with _opened_directory(real) as agreed, _opened_directory(draft, os.O_RDONLY) as opened:
+            if opened is not None:
+                _mark_in_use(opened)
             yield draft
             with _store_errors("write", place):
                 _flush_file_system(draft)
             before_naming()
-            check_place(real, replace=replace, directory=True)
+            check_place(real, replace=replace, rename=rename, directory=True)
             with _store_errors("write", place):
                 aside = _exchange(draft, real, agreed) if replace and os.path.lexists(real) else None
-                if aside is None:
+                if rename:
+                    real = _give_free_name(real, draft.rename, directory=True)
+                elif aside is None:
                     draft.rename(real)  # fails if it is there by now, unless it is an empty directory (rename(2))
         with _store_errors("flush", place.parent, aside):
             flush(real.parent)
         if aside is not None:  # and not before the new directory has its name on disk
             _remove(aside)
+        named(place.with_name(real.name))
     finally:
         _remove_tree(draft)
 
@@ -142,7 +171,72 @@ def scratch_file(folder: Path) -> Iterator[OpenDraft]:
             file.close()
 
 
-def check_place(place: Path, *, replace: bool, directory: bool) -> None:
+def free_path(place: Path, *, directory: bool) -> Path:
+    """Return a path in the same folder that nothing has: `name (1).txt` for `name.txt`. Raises StoreError."""
+    suffix = (
+        ""
+        if directory
+        else "".join(place.suffixes[-2:] if place.suffixes[-2:-1] == [".tar"] else place.suffixes[-1:])
+    )
+    for number in range(MAX_NUMBER + 1):
+        ending = f" ({number}){suffix}" if number else suffix
+        start = os.fsencode(place.name.removesuffix(suffix))[: MAX_NAME_BYTES - len(os.fsencode(ending))]
+        path = place.with_name(start.decode(errors="ignore") + ending)
+        if not os.path.lexists(path):
+            return path
+    words = f"there are {MAX_NUMBER:,} files and directories with the name and a number already"
+    raise StoreError(f"cannot store {shown_path(str(place))}: {words}").with_peer_words(f"cannot store it: {words}")
+
+
+def _give_free_name(place: Path, give: Callable[[Path], object], *, directory: bool) -> Path:
+    """Give a draft a name that nothing has. Return the path. Another program may be faster, also again and again."""
+    while True:
+        path = free_path(place, directory=directory)
+        try:
+            give(path)
+        except OSError as error:
+            if error.errno not in {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}:
+                raise
+        else:
+            return path
+
+
+def left_drafts(folder: Path) -> list[Path]:
+    """Return the drafts in a folder that a receiver of this user left behind when it was killed."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if DRAFT.fullmatch(entry.name))
+        return [folder / name for name in names if _is_left(folder / name)]
+    return []
+
+
+def remove_left_draft(draft: Path) -> None:
+    """Remove one of `left_drafts`. What cannot be removed remains."""
+    if _is_left(draft):
+        _remove(draft)
+
+
+def _mark_in_use(opened: int) -> None:
+    """Lock a draft as long as it is open here. Some file systems have no locks: there no draft counts as left."""
+    with suppress(OSError):
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def _is_left(draft: Path) -> bool:
+    with suppress(OSError):
+        status = draft.lstat()
+        if status.st_uid != os.geteuid() or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            return False
+        access = os.O_RDONLY | os.O_DIRECTORY if stat.S_ISDIR(status.st_mode) else os.O_RDWR
+        opened = os.open(draft, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(opened)
+        return True
+    return False
+
+
+def check_place(place: Path, *, replace: bool, directory: bool, rename: bool = False) -> None:
     """Raise Misuse if nothing may be stored at a place."""
     if place.name in {"", ".."}:  # a Path that ends with `.` has lost it
         words = f"{shown_path(str(place))} does not end with a name: add the name under which to store it"
@@ -150,7 +244,7 @@ def check_place(place: Path, *, replace: bool, directory: bool) -> None:
     if not os.path.isdir(place.parent):  # noqa: PTH112 - Path's raises an error for a name that is too long
         words = f"there is no directory {shown_path(str(place.parent))} to write {shown(place.name)} in"
         raise Misuse(words).with_peer_words("there is no directory to store it in")
-    if not os.path.lexists(place):
+    if rename or not os.path.lexists(place):
         return
     if not replace:
         words = f"{shown_path(str(place))} exists already: name another place, or move it away"
@@ -228,14 +322,14 @@ def _resolved(place: Path) -> Path:
 
 
 @contextmanager
-def _opened_directory(path: Path) -> Iterator[int | None]:
+def _opened_directory(path: Path, access: int = os.O_PATH) -> Iterator[int | None]:
     """Yield a descriptor of the directory at a path: while it is open, no other directory gets its inode.
 
     None: nothing is there, or something else.
     """
     opened = None
     with suppress(OSError):
-        opened = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = os.open(path, access | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield opened
     finally:

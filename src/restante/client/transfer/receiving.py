@@ -127,14 +127,18 @@ class OfferedFile(_OfferedBytes):
         self.size: int = offer.filesize
         """The file's size in bytes."""
 
-    async def accept(self, path: Path, *, replace: bool = False, on_progress: OnProgress | None = None) -> None:
+    async def accept(
+        self, path: Path, *, replace: bool = False, rename: bool = False, on_progress: OnProgress | None = None
+    ) -> Path:
         """Receive the file, and store it at a path. Until all of it is on disk, nothing has this path.
 
         After an error nothing is kept. If the connection is lost after everything is stored, there is no error.
+        Returns where it is stored: another path only with `rename`.
 
         Args:
             path: where the file is stored. The directory of this path exists.
             replace: whether a file at this path may be replaced.
+            rename: whether it is stored with a number, like `name (1).txt`, if something has this path.
             on_progress: called with the number of bytes received so far. If it raises an error, the transfer ends
                 with it.
 
@@ -151,16 +155,23 @@ class OfferedFile(_OfferedBytes):
         check_path(path)
         self._answer()
 
+        stored: list[Path] = []
+
         def store(stream: Stream) -> None:
-            with draft_file(path, replace=replace, before_naming=stream.check) as draft:
+            drafted = draft_file(
+                path, replace=replace, rename=rename, before_naming=stream.check, named=stored.append
+            )
+            with drafted as draft:
                 stream.receive(draft.write)
 
         def check() -> None:
-            check_place(path, replace=replace, directory=False)
+            _check_choice(replace=replace, rename=rename)
+            check_place(path, replace=replace, rename=rename, directory=False)
             check_writable(path.parent)
             check_free_space(path.parent, self.size)
 
         await self._transfer.run(self.size, check, store, on_progress)
+        return stored[0]
 
     async def _write_to(
         self, write: Callable[[memoryview, Callable[[], None]], None], on_progress: OnProgress | None = None
@@ -176,7 +187,15 @@ class OfferedFile(_OfferedBytes):
 
         await self._transfer.run(self.size, lambda: None, store, on_progress, left="a part of it was written")
 
-    async def unpack(self, path: Path, *, replace: bool = False, on_progress: OnProgress | None = None) -> None:
+    async def unpack(
+        self,
+        path: Path,
+        *,
+        replace: bool = False,
+        rename: bool = False,
+        on_progress: OnProgress | None = None,
+        on_unpack: OnProgress | None = None,
+    ) -> Path:
         """Receive a tar file, and store its contents as a directory. magic-wormhole.rs sends directories as such.
 
         The arguments and errors are those of `OfferedDirectory.accept`. It also raises Misuse if the file has no
@@ -190,7 +209,12 @@ class OfferedFile(_OfferedBytes):
                 raise Misuse(f"{words}: call accept if directory_name is None").with_peer_words(words)
         members = self.size // TAR_BLOCK_BYTES
         archive = _Archive(self.size, self.size, members, members, 0, self.directory_name)
-        await self._transfer.run_archive(archive, path, replace, on_progress)
+        return await self._transfer.run_archive(archive, path, replace, rename, on_progress, on_unpack)
+
+
+def _check_choice(*, replace: bool, rename: bool) -> None:
+    if replace and rename:
+        raise Misuse("what has the path is replaced, or what comes is renamed: set one of replace and rename")
 
 
 def _directory_name(name: str) -> str | None:
@@ -217,16 +241,27 @@ class OfferedDirectory(_OfferedBytes):
         self.directories: int | None = offer.numdirs
         """The number of directories in it. None: the sender does not say it, as clients of other projects."""
 
-    async def accept(self, path: Path, *, replace: bool = False, on_progress: OnProgress | None = None) -> None:
+    async def accept(
+        self,
+        path: Path,
+        *,
+        replace: bool = False,
+        rename: bool = False,
+        on_progress: OnProgress | None = None,
+        on_unpack: OnProgress | None = None,
+    ) -> Path:
         """Receive the directory, and store it at a path. Until all of it is on disk, nothing has this path.
 
         After an error nothing is kept. If the connection is lost after everything is stored, there is no error.
+        Returns where it is stored: another path only with `rename`.
 
         Args:
             path: where the directory is stored. The directory of this path exists.
             replace: whether a file or directory at this path may be replaced.
+            rename: whether it is stored with a number, like `name (1)`, if something has this path.
             on_progress: called with the number of bytes of the archive received so far. If it raises an error, the
                 transfer ends with it.
+            on_unpack: called with the number of bytes unpacked so far, in the same way.
 
         Raises:
             Misuse: the path does not end with a name; something is at it that may not be replaced, or that never is;
@@ -245,7 +280,7 @@ class OfferedDirectory(_OfferedBytes):
         said = self.directories
         max_directories = self.files + MAX_UNCOUNTED_DIRECTORIES if said is None else said
         archive = _Archive(self.archive_size, self.size, self.files, max_directories, said or 0)
-        await self._transfer.run_archive(archive, path, replace, on_progress)
+        return await self._transfer.run_archive(archive, path, replace, rename, on_progress, on_unpack)
 
 
 class _Archive(NamedTuple):
@@ -295,30 +330,43 @@ class _Transfer:
 
                     await stream.run(receive, given_up)
 
-    async def run_archive(self, archive: _Archive, path: Path, replace: bool, on_progress: OnProgress | None) -> None:
-        """Do the same with an archive, and store what is in it as a directory."""
+    async def run_archive(
+        self,
+        archive: _Archive,
+        path: Path,
+        replace: bool,
+        rename: bool,
+        on_progress: OnProgress | None,
+        on_unpack: OnProgress | None,
+    ) -> Path:
+        """Do the same with an archive, and store what is in it as a directory. Return where."""
+        stored: list[Path] = []
 
         def check() -> None:
-            check_place(path, replace=replace, directory=True)
+            _check_choice(replace=replace, rename=rename)
+            check_place(path, replace=replace, rename=rename, directory=True)
             check_writable(path.parent)
             check_free_space(path.parent, archive.size + archive.max_bytes + archive.directories * DIRECTORY_BYTES)
 
         def store(stream: Stream) -> None:
-            drafted = draft_directory(path, replace=replace, before_naming=stream.check)
+            drafted = draft_directory(
+                path, replace=replace, rename=rename, before_naming=stream.check, named=stored.append
+            )
             with scratch_file(path.parent) as received, drafted as draft:
                 stream.receive(received.write)
-                with span(self._wormhole.timing, "unpack zip"):
+                with span(self._wormhole.timing, "unpack zip"), stream.counting(on_unpack) as count:
                     unpack(
                         received.file,
                         draft,
                         max_files=archive.max_files,
                         max_directories=archive.max_directories,
                         max_bytes=archive.max_bytes,
-                        progress=stream.check,
+                        progress=count,
                         top=archive.top,
                     )
 
         await self.run(archive.size, check, store, on_progress)
+        return stored[0]
 
 
 async def receive(

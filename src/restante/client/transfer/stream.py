@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from restante.client.errors import ConnectionLostError, PeerMessageError, PeerStalledError, TransferError
@@ -200,10 +200,26 @@ class Stream:
         with contextlib.suppress(ConnectionLostError), span(self._timing, "send ack"):
             self._pipe.send(encode(Acknowledgement(ARRIVED, self._digest.hexdigest())))
 
-    def check(self, _bytes: int = 0) -> None:
+    def check(self) -> None:
         """Raise Stopped if the thread has to end. Work that uses no connection calls it now and then."""
         if self._stopped:
             raise Stopped
+
+    @contextlib.contextmanager
+    def counting(self, on_progress: OnProgress | None) -> Iterator[Callable[[int], None]]:
+        """Yield what is called now and then with the number of bytes that other work has done since.
+
+        It raises Stopped, as `check` does, and reports the sum to another function for progress.
+        """
+        done = 0
+
+        def count(some: int) -> None:
+            nonlocal done
+            done += some
+            self._report_now_and_then(on_progress, done)
+
+        yield count
+        self._report(on_progress, done)
 
     def _report_silence(self, waited: float, limit: float) -> None:
         """Report that the peer is silent, once for what it owes now. It is called in the thread."""
@@ -216,15 +232,22 @@ class Stream:
     def _count(self, some: bytes | memoryview) -> None:
         self._digest.update(some)
         self._done += len(some)
+        self._report_now_and_then(self._on_progress, self._done)
+
+    def _report_now_and_then(self, on_progress: OnProgress | None, done: int) -> None:
+        self.check()
         if (now := time.monotonic()) >= self._next_progress:
             self._next_progress = now + PROGRESS_SECONDS
-            self._report_progress()
+            self._report(on_progress, done)
 
     def _report_progress(self) -> None:
         self.check()
-        if self._on_progress is not None:
+        self._report(self._on_progress, self._done)
+
+    def _report(self, on_progress: OnProgress | None, done: int) -> None:
+        if on_progress is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._call, self._on_progress, self._done)
+                self._loop.call_soon_threadsafe(self._call, on_progress, done)
 
     def _call(self, on_progress: OnProgress, done: int) -> None:
         """Call the function for progress, unless it has raised an error before."""
