@@ -106,6 +106,18 @@ ListenOption = Annotated[
     bool, typer.Option("--listen/--no-listen", help="Let the other side connect to this computer, for files.")
 ]
 
+PortOption = Annotated[
+    int,
+    typer.Option(
+        "--port",
+        min=0,
+        max=65535,
+        metavar="PORT",
+        show_default=False,
+        help="Port on which this computer listens for direct connections. Default: any free one.",
+    ),
+]
+
 
 @app.command()
 def send(
@@ -147,6 +159,7 @@ def send(
     server: ServerOption = None,
     transit_relay: RelayOption = None,
     listen: ListenOption = True,
+    port: PortOption = 0,
     proxy: ProxyOption = None,
     appid: AppIdOption = None,
     dump_timing: DumpTimingOption = None,
@@ -187,7 +200,7 @@ def send(
     words = _words(code, code_length)
     place = Place.of(None, server, proxy, appid)
     chosen = None if code is None else own_code(code)
-    transit = transit_of(transit_relay, listen=listen, proxy=proxy)
+    transit = transit_of(transit_relay, listen=listen, port=port, proxy=proxy)
     with ExitStack() as stack:
         item: Files | Text
         if text is not None:
@@ -245,6 +258,7 @@ def receive(
     server: ServerOption = None,
     transit_relay: RelayOption = None,
     listen: ListenOption = True,
+    port: PortOption = 0,
     proxy: ProxyOption = None,
     appid: AppIdOption = None,
     dump_timing: DumpTimingOption = None,
@@ -275,7 +289,7 @@ def receive(
     words = _words(code, code_length)
     place = Place.of(code, server, proxy, appid)
     where = None if to_output else output_path(output, may_be_file=not accept or replace or rename)
-    transit = transit_of(transit_relay, listen=listen, proxy=proxy)
+    transit = transit_of(transit_relay, listen=listen, port=port, proxy=proxy)
     into_output = where is not None and where.is_dir()
     storing = Storing(where, into_output, accept, replace, rename, unpack, dry_run, to_output, transit, dump_timing)
     with timed(dump_timing, "cmd_receive") as timing:

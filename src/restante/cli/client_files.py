@@ -104,10 +104,16 @@ class Storing(msgspec.Struct, frozen=True):
         return False
 
 
-def transit_of(relay: str | None, *, listen: bool, proxy: str | None) -> TransitOptions:
-    """Return how the sides may be connected. An empty relay is none. Raises Misuse."""
+def transit_of(relay: str | None, *, listen: bool, port: int, proxy: str | None) -> TransitOptions:
+    """Return how the sides may be connected. An empty relay is none. Raises Misuse, also if the port is not free."""
     relays = TransitOptions().relays if relay is None else (relay,) if relay else ()
-    return TransitOptions(relays, listen, proxy)
+    if port and not (listen and proxy is None):
+        raise Misuse("--port is where this computer listens: leave out --port, or --no-listen and --proxy")
+    options = TransitOptions(relays, listen, proxy, port=port)
+    if port:
+        with Transit(options, SystemDice()):
+            pass
+    return options
 
 
 def output_path(output: str | None, *, may_be_file: bool) -> Path | None:

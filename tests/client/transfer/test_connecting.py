@@ -23,10 +23,11 @@ from restante.client.transit.connecting import Transit, TransitOptions
 from restante.client.transit.hints import Address, Hints, Relay
 from restante.client.transit.pipe import RecordPipe
 from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, TransitKeys
+from restante.common.errors import Misuse
 from support.bounds import BOUND, bounded
 from support.dice import Seeded
 from support.effort import examples
-from support.ports import nobodys_port
+from support.ports import held_port, nobodys_port
 
 KEY: Final = bytes(range(32))
 SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
@@ -112,6 +113,23 @@ async def test_without_listening_no_address_is_told() -> None:
     for options in (DIAL_ONLY, TransitOptions(relays=(), proxy="socks5://127.0.0.1:1")):
         async with Side(Role.SENDER, options) as sender:
             assert sender.hints == Hints()
+
+
+async def test_a_port_that_is_chosen_is_the_one_that_is_told_and_is_not_shared() -> None:
+    with held_port() as port:
+        options = TransitOptions(relays=(), port=port)
+        for _ in range(2):  # the first connection is in TIME_WAIT then
+            async with bounded("a connection"), Side(Role.SENDER, options) as sender, Side(Role.RECEIVER) as receiver:
+                assert {address.port for address in sender.hints.direct} == {port}
+                with pytest.raises(Misuse, match=f"^cannot listen on port {port}: Address already in use$"):
+                    Transit(options, Seeded(1)).__enter__()
+                await exchange(*await asyncio.gather(sender.meet(Hints()), receiver.meet(sender.hints)))
+
+
+@pytest.mark.parametrize("port", [-1, 65536, True, 1.0, "80"])
+def test_a_port_is_a_number(port: Any) -> None:
+    with pytest.raises(Misuse, match="`port` is a number"):
+        TransitOptions(port=port)
 
 
 async def test_visitors_that_say_nothing_do_not_keep_the_peer_out(monkeypatch: pytest.MonkeyPatch) -> None:

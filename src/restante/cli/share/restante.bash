@@ -72,6 +72,7 @@ _restante() {
     send:-c | send:--code-length) compopt +o default; return ;;
     send:--server) compopt +o default; return ;;
     send:--transit-relay) compopt +o default; return ;;
+    send:--port) compopt +o default; return ;;
     send:--proxy) compopt +o default; return ;;
     send:--appid) compopt +o default; return ;;
     send:--dump-timing) :; return ;;
@@ -79,6 +80,7 @@ _restante() {
     receive:-o | receive:--output) :; return ;;
     receive:--server) compopt +o default; return ;;
     receive:--transit-relay) compopt +o default; return ;;
+    receive:--port) compopt +o default; return ;;
     receive:--proxy) compopt +o default; return ;;
     receive:--appid) compopt +o default; return ;;
     receive:--dump-timing) :; return ;;
@@ -215,8 +217,8 @@ _restante() {
     config) compopt +o default; COMPREPLY=($(compgen -W 'show --help' -- "$current")) ;;
     'config show') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
     health) compopt +o default; COMPREPLY=($(compgen -W '--ready --token-file --timeout --config --help' -- "$current")) ;;
-    send) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--name --text --code -c --code-length --verify --qr --no-qr --ignore-unsendable --dry-run --server --transit-relay --no-listen --listen --proxy --appid --dump-timing --help' -- "$current")) ;;
-    receive) compopt +o default; COMPREPLY=($(compgen -W '--allocate -c --code-length --verify -o --output --accept --replace --rename --unpack --dry-run --server --transit-relay --no-listen --listen --proxy --appid --dump-timing --help' -- "$current")) ;;
+    send) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--name --text --code -c --code-length --verify --qr --no-qr --ignore-unsendable --dry-run --server --transit-relay --no-listen --listen --port --proxy --appid --dump-timing --help' -- "$current")) ;;
+    receive) compopt +o default; COMPREPLY=($(compgen -W '--allocate -c --code-length --verify -o --output --accept --replace --rename --unpack --dry-run --server --transit-relay --no-listen --listen --port --proxy --appid --dump-timing --help' -- "$current")) ;;
     timing) compopt +o default; COMPREPLY=($(compgen -W 'render compare --help' -- "$current")) ;;
     'timing render') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--server -o --output --text --json --trace-event --skew --help' -- "$current")) ;;
     'timing compare') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--server -o --output --json --help' -- "$current")) ;;

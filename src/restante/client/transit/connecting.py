@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import Coroutine, Iterator
 from types import TracebackType
@@ -24,7 +25,7 @@ from restante.client.transit.hints import MAX_HINTS, Address, Hints, Relay, pars
 from restante.client.transit.pipe import STALL_SECONDS, RecordPipe
 from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, TransitKeys
 from restante.common.dice import Dice
-from restante.common.errors import plain
+from restante.common.errors import Misuse, plain
 
 TRANSIT_SECONDS: Final = 120.0
 """Seconds within which the sides must be connected, as in the Python client (mw transit.py:776-846). A peer that has
@@ -51,6 +52,8 @@ NO_WAY: Final = "the other side names no address, this computer does not listen,
 
 RELAY_SIDE_BYTES: Final = 8
 
+MAX_PORT: Final = 0xFFFF
+
 
 class TransitOptions(msgspec.Struct, frozen=True):
     """How the two sides of a transfer may be connected."""
@@ -66,13 +69,17 @@ class TransitOptions(msgspec.Struct, frozen=True):
     stall_seconds: float = STALL_SECONDS
     """Seconds after which a transfer ends with PeerStalledError if the peer has not sent or taken a byte. For the
     receiver's confirmation a sender waits five times as long, and a second more for each 1,000 bytes."""
+    port: int = 0
+    """TCP port on which this computer listens, for example one that a firewall lets through. 0: any free port."""
 
     def __post_init__(self) -> None:
-        """Raise Misuse if a relay is not named as `tcp:HOST:PORT`, or a time is not above 0."""
+        """Raise Misuse if a relay is not named as `tcp:HOST:PORT`, a time is not above 0, or the port is none."""
         for each in self.relays:
             parse_relay(each)
         check_seconds("connect_seconds", self.connect_seconds)
         check_seconds("stall_seconds", self.stall_seconds)
+        if type(self.port) is not int or not 0 <= self.port <= MAX_PORT:
+            raise Misuse(f"`port` is a number from 0 to {MAX_PORT:,}, not {self.port!r:.80}")
 
 
 DEFAULT_TRANSIT: Final = TransitOptions()
@@ -90,9 +97,10 @@ class Transit:
         """What the peer is told."""
 
     def __enter__(self) -> Self:
+        """Listen. Raises Misuse if the port that was chosen is not free."""
         if self._options.listen and self._options.proxy is None:
             addresses = own_addresses()
-            self._listeners = _listen()
+            self._listeners = _listen(self._options.port)
             ports = {each.family: each.getsockname()[1] for each in self._listeners}
             direct = [Address(each, ports[family]) for family, each in addresses if family in ports]
             self.hints = Hints(tuple(direct[:MAX_HINTS]), self._relays)
@@ -346,20 +354,29 @@ async def _expect(connected: socket.socket, line: bytes) -> None:
             raise _NotThePeerError("not the other side of this transfer")
 
 
-def _listen() -> list[socket.socket]:
-    """Listen at all addresses, on a free port for each version of IP that there is."""
+def _listen(port: int) -> list[socket.socket]:
+    """Listen at all addresses, for each version of IP that there is: on a port, or on free ones if that is 0.
+
+    Raises Misuse if another program has the port, or this user may not have it.
+    """
     listeners: list[socket.socket] = []
     for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104
-        with contextlib.suppress(OSError):
+        try:
             listener = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listener.bind((everywhere, 0))
-                listener.listen()
-                listener.setblocking(False)
-            except BaseException:
-                listener.close()
-                raise
             listeners.append(listener)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if port:  # connections of an earlier transfer may still have it (tcp(7), TIME_WAIT)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((everywhere, port))
+            listener.listen()
+            listener.setblocking(False)
+        except OSError as error:
+            if port and error.errno in {errno.EADDRINUSE, errno.EACCES}:
+                for each in listeners:
+                    each.close()
+                words = f"cannot listen on port {port}: {plain(error)}"
+                raise Misuse(words).with_peer_words("it cannot listen on its port") from error
+            if listeners and listeners[-1].family == family:
+                listeners.pop().close()
     return listeners
