@@ -38,6 +38,7 @@ class Wormhole(BaseWormhole):
     silence_seconds: float = SILENCE_SECONDS
     """Seconds without an answer of the peer after which `PeerSilent` is reported."""
     _key_timer: asyncio.TimerHandle | None = None
+    _silence_matters = True
 
     @classmethod
     def create(
@@ -99,13 +100,18 @@ class Wormhole(BaseWormhole):
         self._machine.close(WormholeError.mood)
 
     def _handle(self, event: Event | MessageReceived | NameplatesListed) -> None:
+        if isinstance(event, PeerSilent) and not self._silence_matters:
+            return  # of a transfer that goes on without the server
         super()._handle(event)
         if isinstance(event, KeyAgreed):
             self._key_timer = self._report_silence("key")
         elif isinstance(event, PeerConfirmed | Failed | Closed) and self._key_timer is not None:
             self._key_timer.cancel()
+        if isinstance(event, Closed):
+            self._silence_matters = False
 
     async def _disconnect(self) -> None:
+        self._silence_matters = False
         if self._key_timer is not None:
             self._key_timer.cancel()
         await super()._disconnect()

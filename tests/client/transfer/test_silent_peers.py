@@ -130,6 +130,20 @@ async def test_behind_the_last_event_no_silence_is_told(network: Network) -> Non
 
 
 @simulated
+async def test_a_transfer_that_goes_on_without_its_wormhole_tells_no_silence(network: Network, tmp_path: Path) -> None:
+    (tmp_path / "parcel").write_bytes(CONTENT)
+    events = Heard()
+    async with met(events) as (ours, theirs):
+        sending = asyncio.create_task(send_file(ours, tmp_path / "parcel", transit=DIRECT))
+        await say(theirs, answer={"file_ack": "ok"})
+        await asyncio.sleep(1)
+        await ours.close()
+        with pytest.raises(TransferError):
+            await sending
+    assert isinstance(events.events[-1], Closed)
+
+
+@simulated
 async def test_sides_that_do_not_connect_are_told_then_both_end(network: Network, tmp_path: Path) -> None:
     (tmp_path / "parcel").write_bytes(CONTENT)
     events, loop = Heard(), asyncio.get_running_loop()
