@@ -248,6 +248,7 @@ NO_JOURNALS: Final = (
     *(b"", b"\0" * 4096, b"\xff\xfe{}", b"null", b"[]", b"{}", b"[" * 100_000, b'{"format": 1, "version": 1}'),
     b'{"format": "restante journal", "version": 1, "x": ' + b"[" * 100_000,
     b'{"format": "restante journal", "version": "1"}',
+    b'{"format": "\xff", "version": 1}',
 )
 
 

@@ -372,7 +372,7 @@ NO_LENGTH = "--code-length is for a new code, and a code is given: leave one of 
         (("send", "--text", "-", "--verify"), "--verify asks on standard input"),
         (("send", "--text", os.fsdecode(b"\xff")), "the text is not UTF-8"),
         (("send", "--text", "x", "--server", "http://example.com"), "begins with ws:// or wss://"),
-        (("send", "--text", "x", "--transit-relay", "example.com:1"), "a relay is named by tcp:HOST:PORT"),
+        (("send", "--text", "x", "--transit-relay", f"tcp:x:{'9' * 5000}"), "a relay is named by tcp:HOST:PORT"),
         (("receive", "7-a-b", "--proxy", "ftp://example.com"), "a proxy's URL begins with"),
         (("receive", "7-" + os.fsdecode(b"\xff")), "a code is a text in UTF-8"),
         (("receive", "wormhole-transfer:7-a?role=leader"), "this URI is for the sender"),

@@ -96,6 +96,7 @@ NO_MESSAGES = (b"", b"garbage", b"\xff\xfe", b"[]", b"null", b"{}", b"[" * 1_000
         ("claimed", b'{"type": "claimed", "mailbox": "%s"}' % (b"x" * 1000)),
         ("claimed", b'{"type": "error", "error": 7}'),
         ("claimed", b'{"type": "error", "error": "no", "orig": 7}'),
+        ("claimed", b'{"type": "error", "error": "no", "orig": {"type": "\xff"}}'),
         ("message", b'{"type": "message", "side": 7, "phase": "pake", "body": ""}'),
         ("message", b'{"type": "message", "side": "s", "phase": null, "body": ""}'),
         ("message", b'{"type": "message", "side": "s", "phase": "pake"}'),

@@ -164,6 +164,20 @@ def test_versions_are_said_also_if_the_application_has_none(world: World) -> Non
     assert json.loads(version)["app_versions"] == {}
 
 
+@pytest.mark.parametrize(
+    "version", ['{"a":"\xff"}', '{"a":1e999}', f'{{"a":{"9" * 5000}}}', "[" * 100_000, '{"a":NaN}']
+)
+def test_a_version_message_that_cannot_be_read_is_the_peer_s_error(
+    world: World, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    alice, bob = pair(world)
+    sealed = alice.machine._conversation._seal
+    content = f'{{"app_versions":{version}}}'.encode("latin-1")
+    monkeypatch.setattr(alice.machine._conversation, "_seal", lambda phase, _: sealed(phase, content))
+    settle(alice, bob)
+    assert isinstance(bob.machine.failure, PeerMessageError)
+
+
 @pytest.mark.parametrize("more", [False, True])
 def test_messages_are_stored_in_their_order_also_if_the_first_was_lost_on_its_way(world: World, more: bool) -> None:
     """wormhole-william ends with "got unexpected phase while waiting for pake: version" (1.0.8, wormhole.go:596)."""

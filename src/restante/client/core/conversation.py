@@ -184,7 +184,7 @@ class Conversation:
         plaintext = self._opened(VERSION, body)
         try:
             said = _decode_versions(plaintext)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PeerMessageError("the peer's version message cannot be read") from error
         state.peer_versions, state.peer_abilities = said.app_versions, said.restante
         if not self.keeps_until_receipt:

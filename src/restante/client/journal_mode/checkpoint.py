@@ -117,7 +117,7 @@ class CheckpointFile:
 def _decoded(content: bytes, path: Path) -> Checkpoint:
     try:
         header = _decode_header(content)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise CheckpointError(f"{path} is not a journal, or only a part of one: restore it from a backup") from None
     if header.format != FORMAT:
         raise CheckpointError(f"{path} was written by another program: name another file")

@@ -96,7 +96,7 @@ def refused(error: ServerMessage) -> str | None:
     """Return the type of the message that an error answers, or None if the error does not say it."""
     try:
         return _decode_original(error.orig).type
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -48,7 +48,10 @@ def parse_relay(url: str) -> Relay:
     """Return the relay that a user names as `tcp:HOST:PORT`, like shipped clients. Raises Misuse."""
     scheme, _, rest = url.partition(":")
     host, _, port = rest.removeprefix("//").rpartition(":")
-    named = {"hostname": host.removeprefix("[").removesuffix("]"), "port": int(port) if port.isdecimal() and len(port) <= 5 else 0}
+    named = {
+        "hostname": host.removeprefix("[").removesuffix("]"),
+        "port": int(port) if port.isdecimal() and len(port) <= 5 else 0,
+    }
     address = _address(named) if scheme == "tcp" else None
     if address is None:
         raise Misuse(f"a relay is named by tcp:HOST:PORT, not {url!r}")
