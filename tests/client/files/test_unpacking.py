@@ -200,6 +200,14 @@ def test_directories_have_their_modes_when_all_is_there(
     assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [*stored, stored[1], 0o600]
 
 
+def test_what_is_unpacked_for_a_group_stays_the_group_s(into: Path) -> None:
+    """Whoever shares a directory with a group gives it the set-group-ID bit, which new directories inherit."""
+    into.mkdir()
+    into.chmod(0o2775)
+    unpacked(zip_of({"d/e": b""}), into)
+    assert all(stat.S_IMODE(path.stat().st_mode) & stat.S_ISGID for path in (into, into / "d"))
+
+
 def test_a_zip_of_another_system_has_ordinary_permissions(into: Path) -> None:
     unpacked(zip_of_one(0), into)
     assert stat.S_IMODE((into / "x").stat().st_mode) & 0o600 == 0o600

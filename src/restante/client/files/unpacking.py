@@ -25,6 +25,12 @@ CLASHES: Final = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 PERMISSIONS: Final = 0o777
 """What is kept of a mode. Set-user-ID, set-group-ID and the sticky bit are not."""
 
+INHERITED: Final = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
+"""What new directories have from the one in which they are, and keep: the archive neither sets nor removes it."""
+
+OTHERS: Final = 0o077
+"""What all but the owner may do."""
+
 OWNER_READS: Final = 0o500
 """What the owner of a directory may do in any case. Otherwise the user could neither see nor remove what came."""
 
@@ -50,7 +56,7 @@ def unpack(
     """
     with _opened(into) as directory:
         mode = stat.S_IMODE(os.fstat(directory).st_mode)
-        _change_mode(directory, mode & 0o700)
+        _change_mode(directory, mode & ~OTHERS)
         target = _Target(directory, max_files, max_directories, max_bytes, progress, top)
         try:
             archive.seek(0)
@@ -60,7 +66,7 @@ def unpack(
             if target.restricts:
                 for member in members(archive):
                     target.restrict(member)
-            _change_mode(directory, mode & target.mode)
+            _change_mode(directory, mode & (target.mode | INHERITED))
         except OSError as error:  # of the archive; those of the target are told apart below
             words = f"cannot read what was received: {plain(error)}"
             raise StoreError(words).with_peer_words(words) from error
@@ -130,7 +136,9 @@ class _Target:
             for number, mode in enumerate(modes, 1):
                 if mode:
                     with _opened_at("/".join(parts[:number]), self._directory) as opened:
-                        _change_mode(opened, stat.S_IMODE(os.fstat(opened).st_mode) & (mode | OWNER_READS))
+                        _change_mode(
+                            opened, stat.S_IMODE(os.fstat(opened).st_mode) & (mode | OWNER_READS | INHERITED)
+                        )
         self._progress(0)
 
     def _modes(self, parts: list[str], member: Member) -> tuple[int, ...]:
