@@ -115,11 +115,13 @@ class _Target:
         """Unpack one member."""
         parts = self._parts(member.name)
         modes = self._modes(parts, member)
-        with _errors_about(member):
+        try:
             if member.is_directory:
                 self._add_directories(parts, modes)
             else:
                 self._add_file(parts, modes, member)
+        except OSError as error:
+            raise _error_about(member, error) from error
         self._progress(0)
 
     def restrict(self, member: Member) -> None:
@@ -132,13 +134,14 @@ class _Target:
         if (parts[: len(modes)], modes) == self._restricted:  # of the member before, mostly
             return
         self._restricted = (parts[: len(modes)], modes)
-        with _errors_about(member):
+        try:
             for number, mode in enumerate(modes, 1):
                 if mode:
                     with _opened_at("/".join(parts[:number]), self._directory) as opened:
-                        _change_mode(
-                            opened, stat.S_IMODE(os.fstat(opened).st_mode) & (mode | OWNER_READS | INHERITED)
-                        )
+                        now = stat.S_IMODE(os.fstat(opened).st_mode)
+                        _change_mode(opened, now & (mode | OWNER_READS | INHERITED))
+        except OSError as error:
+            raise _error_about(member, error) from error
         self._progress(0)
 
     def _modes(self, parts: list[str], member: Member) -> tuple[int, ...]:
@@ -239,17 +242,13 @@ def _change_mode(opened: int, mode: int) -> None:
         os.fchmod(opened, mode)
 
 
-@contextmanager
-def _errors_about(member: Member) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in CLASHES:
-            raise ArchiveError(f"the archive has {shown(member.name)} twice") from error
-        if error.errno == errno.ENAMETOOLONG:
-            raise ArchiveError(f"the archive has {shown(member.name)}, whose path is too long") from error
-        words = f"cannot write {shown(member.name)}: {plain(error)}"
-        raise StoreError(words).with_peer_words(words) from error
+def _error_about(member: Member, error: OSError) -> ArchiveError | StoreError:
+    if error.errno in CLASHES:
+        return ArchiveError(f"the archive has {shown(member.name)} twice")
+    if error.errno == errno.ENAMETOOLONG:
+        return ArchiveError(f"the archive has {shown(member.name)}, whose path is too long")
+    words = f"cannot write {shown(member.name)}: {plain(error)}"
+    return StoreError(words).with_peer_words(words)
 
 
 def _write(file: int, block: bytes) -> None:
