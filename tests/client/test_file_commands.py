@@ -21,7 +21,7 @@ import pytest
 from client.commands import Desk, end
 from client.live import url_of
 from client.transfer.hostile import CONTENT, heard, names, records, say, sends
-from restante.cli.client_files import bar
+from restante.cli.client_files import StandardOutput, bar
 from restante.client import DEFAULT_APP_ID, Wormhole
 from restante.client.files.draft import draft_directory, draft_file
 from restante.pipeline.clean.rules import Fault, limits
@@ -441,6 +441,19 @@ async def test_the_bar_and_its_figures_have_one_row(
     assert columns == 20 or re.search(r"67\.1/67\.1 MB +\d+(\.\d)? [kMGT]?B/s 0:00:00 waiting$", rows[-1]), rows
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
     assert shown.rstrip().endswith("\x1b[2K")
+
+
+async def test_a_file_on_a_terminal_is_shown_with_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also characters that two writes have in part, and one that the file has in part only."""
+    ours, its = os.openpty()
+    with os.fdopen(its, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        output = StandardOutput()
+        for some in (b"a\x1b[2J\xc3", b"\xbc\xff\x9b\n", b"\xe2\x82"):
+            output.write(memoryview(some), lambda: None)
+        output.end()
+        assert os.read(ours, 100).decode() == "a\\x1b[2J" + "ü\\xff\\x9b\r\n" + "\\xe2\\x82"
+    os.close(ours)
 
 
 unshares = pytest.mark.skipif(bool(unavailable()), reason=f"disks and users of their own: {unavailable()}")

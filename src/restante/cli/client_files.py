@@ -324,6 +324,7 @@ async def _clear_drafts(wormhole: Wormhole, folder: Path, *, ask: bool) -> None:
     more = f" and {len(drafts) - MAX_DRAFTS_SHOWN:,} more" if len(drafts) > MAX_DRAFTS_SHOWN else ""
     say(f"Receivers that were killed left unfinished files in {shown_path(str(folder))}: {names}{more}.")
     if not ask:
+        say("Remove them if you do not need them.")
         return
     async with reasons_sent(wormhole, Role.RECEIVER):
         if await asked(wormhole, "Remove them?"):

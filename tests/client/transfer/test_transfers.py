@@ -6,6 +6,7 @@ import asyncio
 import errno
 import re
 import socket
+import stat
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
@@ -44,8 +45,8 @@ from restante.client import Wormhole
 from restante.client.errors import ConnectionLostError, TransferError
 from restante.client.files.draft import draft_file
 from restante.client.files.zip_stream import plan_directory
-from restante.client.transfer.receiving import OfferedText, receive
-from restante.client.transfer.sending import send_file
+from restante.client.transfer.receiving import OfferedDirectory, OfferedText, receive
+from restante.client.transfer.sending import send_directory, send_file
 from restante.client.transfer.stream import Stream
 from restante.client.transit.connecting import TransitOptions
 from restante.client.transit.pipe import RECORD_BYTES, RecordPipe
@@ -72,6 +73,25 @@ async def test_a_file_of_any_size_arrives(tmp_path: Path, size: int) -> None:
     assert [sizes[-1] for sizes in progress] == [size, size]
     assert all(sizes == sorted(sizes) for sizes in progress)
     assert names(tmp_path / "to") == [path.name]
+
+
+async def test_a_private_directory_arrives_private_beside_one_of_its_name(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "x/empty").mkdir(parents=True)
+    (tmp_path / "x/parcel").write_bytes(CONTENT)
+    (tmp_path / "x").chmod(0o700)
+    (folder / "x").mkdir()
+    unpacked: list[int] = []
+    async with pair() as (ours, theirs):
+        sending = asyncio.create_task(send_directory(theirs, tmp_path / "x", transit=DIRECT))
+        offered = await receive(ours, DIRECT)
+        assert isinstance(offered, OfferedDirectory)
+        assert (offered.files, offered.directories) == (1, 1)
+        path = await offered.accept(folder / "x", rename=True, on_unpack=unpacked.append)
+        await sending
+    assert path == folder / "x (1)"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert names(path) == ["empty", "parcel"]
+    assert unpacked[-1] == len(CONTENT)
 
 
 def relayed(source: socket.socket, target: socket.socket, most: int, chunk: int) -> None:
