@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from restante.client.errors import UnsafeNameError
 from restante.client.files import draft
-from restante.client.files.draft import OpenDraft, check_place, draft_directory, draft_file
+from restante.client.files.draft import OpenDraft, check_place, draft_directory, draft_file, free_path
 from restante.client.files.names import MAX_NAME_BYTES, file_name, not_everywhere, shown
 from restante.common.errors import Misuse, StoreError
 
@@ -352,6 +352,24 @@ def test_an_unsafe_name_is_refused_in_one_printable_sentence(name: str, why: str
 )
 def test_a_name_that_other_systems_cannot_store_is_known(names: list[str], doubtful: list[str] | None) -> None:
     assert [name for name, _ in not_everywhere(names)] == (names if doubtful is None else doubtful)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbered"),
+    [
+        ("letter.txt", "letter (2).txt"),
+        ("x.tar.gz", "x (2).tar.gz"),
+        (".bashrc", ".bashrc (2)"),
+        ("é" * 125 + ".txt", "é" * 123 + " (2).txt"),
+        ("a." + "x" * 253, "a." + "x" * 249 + " (2)"),
+    ],
+)
+def test_a_number_is_put_before_the_suffix_of_a_name_that_is_not_free(
+    tmp_path: Path, name: str, numbered: str
+) -> None:
+    (tmp_path / name).touch()
+    free_path(tmp_path / name, directory=False).touch()
+    assert free_path(tmp_path / name, directory=False).name == numbered
 
 
 @given(st.text(st.characters()))

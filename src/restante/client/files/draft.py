@@ -47,6 +47,10 @@ MAX_NUMBER: Final = 9999
 """The highest number that `rename` adds to a name."""
 
 
+MAX_SUFFIX: Final = 32
+"""Characters of the suffix before which the number is put. What is longer is rather a part of the name."""
+
+
 class OpenDraft:
     """A file that is being written. `file` is for those who read it again."""
 
@@ -173,15 +177,16 @@ def scratch_file(folder: Path) -> Iterator[OpenDraft]:
 
 def free_path(place: Path, *, directory: bool) -> Path:
     """Return a path in the same folder that nothing has: `name (1).txt` for `name.txt`. Raises StoreError."""
-    suffix = (
-        ""
-        if directory
-        else "".join(place.suffixes[-2:] if place.suffixes[-2:-1] == [".tar"] else place.suffixes[-1:])
-    )
-    for number in range(MAX_NUMBER + 1):
-        ending = f" ({number}){suffix}" if number else suffix
+    suffixes = [] if directory else place.suffixes[-2:] if place.suffixes[-2:-1] == [".tar"] else place.suffixes[-1:]
+    suffix = "".join(suffixes)
+    if len(suffix) > MAX_SUFFIX:
+        suffix = ""
+    if not os.path.lexists(place):
+        return place
+    for number in range(1, MAX_NUMBER + 1):
+        ending = f" ({number}){suffix}"
         start = os.fsencode(place.name.removesuffix(suffix))[: MAX_NAME_BYTES - len(os.fsencode(ending))]
-        path = place.with_name(start.decode(errors="ignore") + ending)
+        path = place.with_name(f"{start.decode(errors='ignore')}{ending}")
         if not os.path.lexists(path):
             return path
     words = f"there are {MAX_NUMBER:,} files and directories with the name and a number already"

@@ -39,7 +39,7 @@ CONFIRMED_BYTES_PER_SECOND: Final = 1000
 """Bytes for which a sender waits a second longer for the confirmation. Some are still on their way, perhaps in a
 relay, and the receiver unpacks them: a thousand small files on a disk of the network take ten seconds and 100 kB."""
 
-DIRECTORY_BYTES: Final = 100
+CONFIRMED_DIRECTORY_BYTES: Final = 100
 """As how many of these bytes a directory counts. A file takes as many in an archive, besides its contents."""
 
 OnProgress = Callable[[int], None]
@@ -72,7 +72,7 @@ class Stream:
         """
         self._left = left
         self._pipe, self._role, self._size, self._wormhole = pipe, role, size, wormhole
-        self._confirmed_bytes = size + directories * DIRECTORY_BYTES
+        self._confirmed_bytes = size + directories * CONFIRMED_DIRECTORY_BYTES
         self._timing = None if wormhole is None else wormhole.timing
         self._awaited: Awaited = "bytes"
         self._silences: set[Awaited] = set()
