@@ -101,7 +101,8 @@ async def test_a_peer_that_sends_envelopes_or_requests_history_is_not_silent(tmp
             connection.active_at = NEVER
         await posting.post(letter(1))
         await fetch_page(requesting)
-        await failing.post(letter(2, age=1000))
+        for envelope in (letter(2, age=1000), letter(3, age=60), letter(1)):  # very old, just expired, a copy
+            await failing.post(envelope)
         failing.say(packets.MESSAGES, b"\x80")
         failing.say(packets.REQUEST, plain(lower=2, upper=1))
         await failing.fence()

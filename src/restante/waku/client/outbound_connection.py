@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from restante.common.dice import SystemDice
 from restante.common.errors import PeerError, RestanteError, plain
@@ -138,7 +138,7 @@ class OutboundConnection:
             )
         )
 
-    def take(self, connection: PeerConnection, event: PeerEvent, _payload: bytes) -> None:
+    def take(self, _connection: PeerConnection, event: PeerEvent, _payload: bytes) -> None:
         """Handle an event of the peer."""
         if isinstance(event, Greeted) and not self._greeted.done():
             self._greeted.set_result(None)
@@ -151,10 +151,8 @@ class OutboundConnection:
         elif isinstance(event, Offered) and self._on_envelopes is not None:
             self._on_envelopes(event.envelopes)
         elif isinstance(event, OfferedLarge) and self._on_envelopes is not None:
-            try:
+            with suppress(PeerError):
                 self._on_envelopes(list(packets.walk_envelopes(event.payload)))
-            except PeerError as error:
-                connection.peer.count_violation(error.words)
 
     def lost(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
         """End all waiting calls with an error, because the connection is closed."""

@@ -9,6 +9,7 @@ from typing import Protocol, cast
 
 from restante.common.errors import PeerError
 from restante.common.net import shown
+from restante.common.token_bucket import Bucket
 from restante.waku.connection.deadlines import CLOSE_TIMEOUT, NEVER, STATUS_TIMEOUT, WRITE_STALL_TIMEOUT, Deadlines
 from restante.waku.connection.quotas import AddressQuota
 from restante.waku.connection.read_pacing import (
@@ -79,6 +80,7 @@ class PeerConnection(asyncio.Protocol):
         "address",
         "confirmed",
         "dialled",
+        "errors",
         "gone",
         "held",
         "missed",
@@ -105,6 +107,8 @@ class PeerConnection(asyncio.Protocol):
         self.active_at = -math.inf
         """When the peer was admitted, or last sent an accepted envelope or a request, in seconds of the loop's
         clock."""
+        self.errors = Bucket()
+        """The packets of the peer that could not be read. They are forgotten one after the other."""
         self.held = 0
         """Bytes of an incomplete packet of the peer."""
         self._handler = handler

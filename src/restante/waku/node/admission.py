@@ -29,8 +29,13 @@ FULL: Final = "turned away, too many peers"
 GAVE_WAY: Final = "disconnected, to make room"
 """Counts peers that gave way to a newcomer."""
 
-BAD_PEER_SCORE: Final = 100
-"""Refused envelopes and unreadable packets from which on a peer is disconnected to make room for another."""
+MAX_ERRORS: Final = 100
+"""Packets of a peer that could not be read from which on it is disconnected to make room for another. These are the
+peer's own fault, because a node relays only what it could read. Refused envelopes do not count: their makers chose
+their times and their work, and a relay does not know this node's clock and limits."""
+
+ERRORS_FORGOTTEN: Final = 100 / 3600
+"""Errors that are forgotten in a second: a peer that stays connected for months may make one now and then."""
 
 
 class Admission:
@@ -123,11 +128,18 @@ class Admission:
         if not peer.dialled:
             self._half_open.add(peer)
 
+    def count_error(self, connection: PeerConnection) -> None:
+        """Count a packet that could not be read."""
+        connection.errors.take(self._loop.time(), ERRORS_FORGOTTEN, 1)
+
+    def _errors(self, connection: PeerConnection) -> float:
+        return connection.errors.spent(self._loop.time(), ERRORS_FORGOTTEN)
+
     def _peer_to_evict(self, newcomer: PeerConnection) -> PeerConnection | None:
-        """Return the peer whose place a newcomer may have: one with many errors, or one of a crowd."""
+        """Return the peer whose place a newcomer may have: one that sends unreadable packets, or one of a crowd."""
         connections = [connection for connection in self.peers.values() if not self._is_protected(connection)]
-        worst = max(connections, key=lambda connection: connection.peer.score, default=None)
-        if worst is not None and worst.peer.score >= BAD_PEER_SCORE:
+        worst = max(connections, key=self._errors, default=None)
+        if worst is not None and self._errors(worst) > MAX_ERRORS - 1:  # a part of the last may be forgotten already
             return worst
         return crowding.choose(connections, newcomer, self._loop.time())
 

@@ -107,11 +107,11 @@ class Mailserver:
         """Sizes in bytes of new envelopes, and of archived ones."""
         self.refused = 0
         """Envelopes refused since the start, without those that may have expired in transit."""
+        self.accepted = 0
+        """New envelopes accepted since the start."""
         self.gathered: list[Envelope] = []
         self.gathered_size = 0
         self._number = 1
-        self._count = 0
-        """New envelopes since the start."""
         self._finished = 0
         self._waiting: dict[int, list[Intake]] = {}
         self._unfinished: set[Intake] = set()
@@ -171,8 +171,8 @@ class Mailserver:
             return UNARCHIVED_BATCH
         self.counts["new"] += 1
         self.sizes.add(len(envelope.raw))
-        self._count += 1
-        live = LiveEnvelope(envelope, verdict.pow, intake.origin, self._count)
+        self.accepted += 1
+        live = LiveEnvelope(envelope, verdict.pow, intake.origin, self.accepted)
         self.fresh.append(live)
         self.pool.keep(live)
         number = self._gather(envelope, intake, now)

@@ -295,20 +295,17 @@ class Node:
                 self._take_in(connection, intake, some)
                 await asyncio.sleep(0)
             self._finish(connection, intake)
-        except PeerError as error:
-            connection.peer.count_violation(error.words)
+        except PeerError:
             self._count_violation(connection, packets.MESSAGES)
         finally:
             connection.digested()
 
     def _take_in(self, connection: PeerConnection, intake: Intake, envelopes: list[Envelope]) -> None:
         mailserver = self.mailserver
-        refused = mailserver.refused
+        refused, accepted = mailserver.refused, mailserver.accepted
         mailserver.take_in(intake, envelopes, self.now())
         refused = mailserver.refused - refused
-        if refused:
-            connection.peer.count_violation("envelopes refused", refused)
-        if refused < len(envelopes):
+        if mailserver.accepted > accepted:
             connection.active_at = self.loop.time()
         connection.charge(len(envelopes) + REFUSAL_COST * refused)
         if mailserver.fresh:
@@ -323,6 +320,7 @@ class Node:
 
     def _count_violation(self, connection: PeerConnection, code: int) -> None:
         connection.charge(REFUSAL_COST)
+        self.admission.count_error(connection)
         self.counts["packets that could not be read"] += 1
         self.rejected[REJECTION_LABELS[code]] += 1
 

@@ -3,13 +3,12 @@
     greeting ──Status──▶ greeted ──▶ …
 
 `receive` turns each packet into an event. Only an invalid first packet ends the conversation
-(waku/v1/peer.go:470-540). Any other violation is counted, and the conversation goes on. status-go does the same,
+(waku/v1/peer.go:470-540). After any other violation the conversation goes on. status-go does the same,
 although its log says otherwise (waku/v1/peer.go:229-231).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -107,7 +106,7 @@ PeerEvent = (
 class Peer:
     """The conversation with one peer."""
 
-    __slots__ = ("confirms", "greeted", "interest", "pow", "trusted", "violations")
+    __slots__ = ("confirms", "greeted", "interest", "pow", "trusted")
 
     def __init__(self) -> None:
         self.greeted = False
@@ -118,8 +117,6 @@ class Peer:
         self.confirms = False
         """Whether the peer answers each Messages packet with a Batch Ack and a Message Response."""
         self.interest = WANTS_EVERYTHING
-        self.violations: Counter[str] | None = None
-        """The peer's violations and their counts; None before the first."""
 
     def receive(self, code: int, payload: bytes) -> PeerEvent | None:
         """Return the event of a packet; None if there is none. Raises PeerError if the conversation must end."""
@@ -131,20 +128,7 @@ class Peer:
         try:
             return read(self, payload)
         except PeerError as error:
-            self.count_violation(error.words)
             return Violation(error.words, code)
-
-    def count_violation(self, words: str, times: int = 1) -> None:
-        """Count a violation."""
-        if self.violations is None:
-            self.violations = Counter()
-        if words in self.violations or len(self.violations) < 32:
-            self.violations[words] += times
-
-    @property
-    def score(self) -> int:
-        """The number of violations."""
-        return self.violations.total() if self.violations is not None else 0
 
     def _greet(self, code: int, payload: bytes) -> Greeted:
         if code != packets.STATUS:
