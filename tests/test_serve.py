@@ -21,12 +21,12 @@ import structlog
 from msgspec.structs import replace
 
 from client.live import meet, wormhole
+from restante.common.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from restante.common.errors import Misuse
 from restante.common.listening import ListenAddress, listen_address, unix_socket
 from restante.common.net import networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
-from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from restante.mailbox.server.main import Disk
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.user_address import UNENCRYPTED, user_address

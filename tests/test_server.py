@@ -20,6 +20,7 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
+from restante.common.descriptors import RESERVED_DESCRIPTORS
 from restante.common.net import networks
 from restante.mailbox.core.address_quotas import REFUSALS_PER_SECOND
 from restante.mailbox.core.addresses import Client
@@ -33,7 +34,6 @@ from restante.mailbox.protocol import parsing
 from restante.mailbox.server import connection, read_budget, refusals
 from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.connection import Socket
-from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.newcomer import PENDING_BYTES
 from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN, ReadBudget

@@ -216,10 +216,9 @@ async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_
         await third.post(letter(2))
 
 
-async def test_a_full_node_keeps_its_best_and_static_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "EXTRA_CONNECTIONS", 2)
+async def test_a_full_node_keeps_its_best_and_static_peers(tmp_path: Path) -> None:
     async with (
-        inside(tmp_path / "a", housekeeping=Housekeeping(max_peers=2)) as here,
+        inside(tmp_path / "a", housekeeping=Housekeeping(max_peers=2, max_handshakes=2)) as here,
         inside(tmp_path / "b", number=2) as other,
     ):
         first, second = await here.greet(), await here.greet()
@@ -516,11 +515,8 @@ async def test_a_peer_that_closes_its_half_and_does_not_read_is_disconnected(tmp
         await here.until("the loss", lambda: its_connection not in here.node.connections)
 
 
-async def test_a_peer_that_gave_way_and_does_not_read_is_closed_when_a_newcomer_needs_the_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admission, "EXTRA_CONNECTIONS", 1)
-    two = Housekeeping(max_peers=2, save_interval=0.0)
+async def test_a_peer_that_gave_way_and_does_not_read_is_closed_when_a_newcomer_needs_the_room(tmp_path: Path) -> None:
+    two = Housekeeping(max_peers=2, max_handshakes=1, save_interval=0.0)
     async with inside(tmp_path, policy=FREE, limits=FEW_OWED, housekeeping=two) as here:
         _, _, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent()))
         for _ in range(admission.MAX_ERRORS):

@@ -127,7 +127,9 @@ def test_what_the_node_cannot_start_with_is_found_before_the_data_directory_is_m
             assert not (tmp_path / "data").exists(), flag
 
 
-async def test_it_starts_with_as_many_descriptors_as_the_error_names(tmp_path: Path) -> None:
+async def test_it_starts_with_as_many_descriptors_as_the_error_names_and_accepts_as_many_peers_as_it_logs(
+    tmp_path: Path,
+) -> None:
     def program(limit: int) -> tuple[str, ...]:
         return ("prlimit", f"--nofile={limit}:{limit}", *WAKU)
 
@@ -138,8 +140,9 @@ async def test_it_starts_with_as_many_descriptors_as_the_error_names(tmp_path: P
         assert serving.log == [f"restante: {reason}"]
     assert not data.exists()
     async with node_process(data, "--admin", "127.0.0.1:0", program=program(MIN_DESCRIPTORS)) as node:
-        for _ in range(20):
+        for _ in range(json.loads(node.serving.log[0])["peers"]):
             await node.greet()
+        assert await (await node.enter()).ended() is Reason.TOO_MANY_PEERS
         node.serving.send(signal.SIGINT)
         assert await node.serving.ended() == 0
 

@@ -1,23 +1,18 @@
-"""Signals and file descriptors of the process."""
+"""Signals of the process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from restante.common.errors import Misuse
 from restante.common.logs import log
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
-
-UNLIMITED_DESCRIPTORS: Final = 1 << 20
-"""The number of descriptors that stands for no limit."""
 
 
 @contextlib.contextmanager
@@ -90,19 +85,3 @@ def _in_a_thread(wait: Callable[[threading.Event], None]) -> Iterator[None]:
         signal.pthread_kill(thread.ident, signal.SIGTERM)
         thread.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def raise_descriptors() -> int:
-    """Raise the limit of descriptors to its maximum and return it. Each connection needs one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    return UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
-
-
-def too_few_descriptors(descriptors: int, needed: int) -> Misuse:
-    """Return the error for a limit of descriptors that is too low."""
-    return Misuse(
-        f"the server may open {descriptors} file descriptors and needs {needed}: raise the limit (ulimit -Hn)"
-    )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.common.signals import raise_descriptors
+from restante.common.descriptors import raise_descriptors
 from restante.waku.connection.quotas import SITE_SHARE, AddressQuota, Quotas
 from restante.waku.devp2p import session
 from restante.waku.devp2p.hello import Reason

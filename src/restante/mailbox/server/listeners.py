@@ -10,17 +10,17 @@ from functools import partial
 from typing import Final
 
 from restante.common import listening
-from restante.common.errors import Misuse
-from restante.common.listening import ListenAddress
-from restante.common.logs import log
-from restante.common.signals import too_few_descriptors
-from restante.mailbox.server.descriptors import (
+from restante.common.descriptors import (
     MIN_FREE_DESCRIPTORS,
     RESERVED_DESCRIPTORS,
     free_descriptors,
     needed_descriptors,
     open_descriptors,
+    too_few_descriptors,
 )
+from restante.common.errors import Misuse
+from restante.common.listening import ListenAddress
+from restante.common.logs import log
 
 KERNEL_RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes that the kernel buffers for a connection that is not read (it doubles this), and that one read can return."""

@@ -17,6 +17,7 @@ import uvloop
 
 from restante import __version__
 from restante.common.admin_access import read_admin_token
+from restante.common.descriptors import OWN_DESCRIPTORS, needed_descriptors, raise_descriptors, too_few_descriptors
 from restante.common.dice import SystemDice
 from restante.common.disk_probe import free_bytes
 from restante.common.listening import listen_addresses
@@ -24,14 +25,13 @@ from restante.common.logs import log, watch
 from restante.common.net import host_and_port
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import address
-from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
+from restante.common.signals import listening_for_signals
 from restante.common.tls import ServerCertificate
 from restante.common.worker import Worker
 from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.limits import SECONDS_PER_DAY
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from restante.mailbox.server.running_settings import ReadSettings, RunningSettings, admission_terms, welcome_options
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.system import SystemClock, system_secret

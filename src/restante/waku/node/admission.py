@@ -15,11 +15,6 @@ from restante.waku.node import crowding
 from restante.waku.node.half_open import HalfOpen
 from restante.waku.node.housekeeping import Housekeeping
 
-EXTRA_CONNECTIONS: Final = 256
-"""Connections beyond `max_peers`, for those that are in their handshake when the node is full. When these are taken,
-too, a new one displaces another (`HalfOpen.oldest`). A handshake takes half a second on a slow line: 256 last as long
-if 500 connections a second come from as many networks."""
-
 FROM_ADDRESS: Final = "turned away before the handshake"
 """Counts connections that were closed at once, because their address had too many or made them too fast."""
 HALF_OPEN: Final = "disconnected in the handshake, to make room"
@@ -78,7 +73,8 @@ class Admission:
 
     def _shorten_half_open(self) -> None:
         """Close connections that have no place among the peers if there are too many."""
-        most = max(self._housekeeping.max_peers - len(self.peers), 0) + EXTRA_CONNECTIONS
+        terms = self._housekeeping
+        most = max(terms.max_peers - len(self.peers), 0) + terms.max_handshakes
         while len(self._half_open) > most:
             oldest = self._half_open.oldest()
             self._half_open.discard(oldest)

@@ -11,17 +11,24 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import uvloop
 
 from restante import __version__
 from restante.common.admin_access import read_admin_token
+from restante.common.descriptors import (
+    OWN_DESCRIPTORS,
+    RESERVED_DESCRIPTORS,
+    raise_descriptors,
+    too_few_descriptors,
+)
 from restante.common.errors import Misuse, StoreBusy
 from restante.common.listening import listen_addresses
 from restante.common.logs import log, watch
 from restante.common.net import host_and_port, networks
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import address
-from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
+from restante.common.signals import listening_for_signals
 from restante.waku import key_file
 from restante.waku.archive.sqlite import open_archive
 from restante.waku.devp2p import enode
@@ -90,7 +97,7 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
             key,
             _mailserver(settings),
             archive,
-            _housekeeping(settings),
+            _fit(_housekeeping(settings), descriptors, len(peers) + len(settings.allow)),
             settings.limits,
             _history_terms(settings, key, password),
         )
@@ -176,6 +183,26 @@ def _housekeeping(settings: WakuServe) -> Housekeeping:
         retention=_seconds(settings.retention),
         retention_bytes=settings.retention_bytes,
     )
+
+
+def _fit(housekeeping: Housekeeping, descriptors: int, named: int) -> Housekeeping:
+    """Lower the numbers of connections to what the limit of descriptors allows, and log it.
+
+    Without a free descriptor, libuv closes new connections and reports nothing. `named` nodes are always accepted.
+    """
+    room = descriptors - OWN_DESCRIPTORS
+    room = max(2, room - min(RESERVED_DESCRIPTORS, room // 8) - named)
+    if housekeeping.max_peers + housekeeping.max_handshakes <= room:
+        return housekeeping
+    peers = min(housekeeping.max_peers, room - min(housekeeping.max_handshakes, room // 4))
+    fitting = msgspec.structs.replace(housekeeping, max_peers=peers, max_handshakes=room - peers)
+    log.warning(
+        "too few file descriptors for --max-peers: raise their limit (ulimit -Hn)",
+        descriptors=descriptors,
+        peers=fitting.max_peers,
+        handshakes=fitting.max_handshakes,
+    )
+    return fitting
 
 
 def _seconds(days: float) -> int | None:

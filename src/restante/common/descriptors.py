@@ -1,11 +1,18 @@
-"""File descriptors: how many the server needs, and how many are free."""
+"""File descriptors: how many a server may open, how many it needs, and how many are free."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import resource
 from pathlib import Path
 from typing import Final
+
+from restante.common.errors import Misuse
+
+UNLIMITED_DESCRIPTORS: Final = 1 << 20
+"""The number of descriptors that stands for no limit."""
 
 RESERVED_DESCRIPTORS: Final = 64
 """Descriptors that stay free, in addition to a tenth of all. They are for the database, the admin port, and
@@ -17,6 +24,22 @@ OWN_DESCRIPTORS: Final = 32
 MIN_FREE_DESCRIPTORS: Final = 8
 """With fewer free descriptors the server accepts no connections. It is more than 1, because closing the listeners
 frees their descriptors, one per address."""
+
+
+def raise_descriptors() -> int:
+    """Raise the limit of descriptors to its maximum and return it. Each connection needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+def too_few_descriptors(descriptors: int, needed: int) -> Misuse:
+    """Return the error for a limit of descriptors that is too low."""
+    return Misuse(
+        f"the server may open {descriptors} file descriptors and needs {needed}: raise the limit (ulimit -Hn)"
+    )
 
 
 def needed_descriptors(own: int) -> int:
