@@ -599,6 +599,8 @@ async def test_history_from_an_untrusted_peer_is_ignored() -> None:
         connection.request(request.write(asked))
         assert (await connection.offer([letter(99)])).refusals == ()
         assert len(node.asked) == 1
+        with pytest.raises(ValueError, match="offer at most 500 envelopes in one packet"):
+            await connection.offer([letter(99)] * 501)
         for peer in list(node.connections):
             peer.drop()
         await connection.gone()

@@ -16,7 +16,9 @@ from restante.waku.node.mailserver import (
     AGE_WORDS,
     ARCHIVE_RETRY_DELAY,
     FULL_WORDS,
+    HASH_MEMORY,
     LOCKED_WORDS,
+    PACKET_MEMORY,
     TOPIC_WORDS,
     WORK_WORDS,
     ArchiveTerms,
@@ -56,6 +58,15 @@ A, B = letter(1), letter(2)
 
 def not_archived(*envelopes: Envelope, words: str = FULL_WORDS) -> tuple[Refusal, ...]:
     return tuple(Refusal(each.hash, OTHER_ERROR, words) for each in envelopes)
+
+
+def test_packets_beyond_the_memory_for_those_that_wait_are_not_answered() -> None:
+    server = mailserver()
+    server.max_waiting_bytes = 2 * (PACKET_MEMORY + HASH_MEMORY)
+    for packet in PACKETS[:3]:
+        assert server.offer(b"a", packet, [A], EPOCH) is None
+    assert list(server.confirm(taken(server))) == [(b"a", Response(packet, ())) for packet in PACKETS[:2]]
+    assert server.waiting_size == 0
 
 
 def test_a_copy_of_what_was_pruned_is_archived_again() -> None:

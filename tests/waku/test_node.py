@@ -515,7 +515,9 @@ async def test_a_peer_that_closes_its_half_and_does_not_read_is_disconnected(tmp
         await here.until("the loss", lambda: its_connection not in here.node.connections)
 
 
-async def test_a_peer_that_gave_way_and_does_not_read_is_closed_when_a_newcomer_needs_the_room(tmp_path: Path) -> None:
+async def test_a_peer_that_gave_way_and_does_not_read_is_closed_when_a_newcomer_needs_the_room(
+    tmp_path: Path,
+) -> None:
     two = Housekeeping(max_peers=2, max_handshakes=1, save_interval=0.0)
     async with inside(tmp_path, policy=FREE, limits=FEW_OWED, housekeeping=two) as here:
         _, _, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent()))
@@ -584,6 +586,21 @@ async def test_a_peer_that_outruns_the_disk_is_not_read_meanwhile(tmp_path: Path
         else:
             await poster.confirmed(last)
             assert unread(here) == []
+
+
+async def test_a_peer_that_repeats_an_envelope_while_the_disk_hangs_is_not_read_meanwhile(tmp_path: Path) -> None:
+    async with inside(tmp_path, limits=Limits(unsaved_bytes=MIB, address_envelopes=0)) as here:
+        poster = await here.greet(NOTHING)
+        here.archive.idle.clear()
+        packet = poster.offer([letter(1)])
+        await here.until("a batch that waits", lambda: here.archive.batches == [1])
+        poster.say_all([(waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1).raw]))] * 6000)
+        await here.until("it is left unread", lambda: len(unread(here)) == 1)
+        assert here.node.mailserver.waiting_size < 3 * MIB
+        here.archive.idle.set()
+        for _ in range(6001):
+            await poster.confirmed(packet)
+        assert (unread(here), here.node.mailserver.waiting_size) == ([], 0)
 
 
 async def test_a_locked_archive_is_not_called_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 from restante.common.dice import SystemDice
 from restante.common.errors import PeerError, RestanteError, plain
@@ -48,6 +49,11 @@ OnEnvelopes = Callable[[list[Envelope]], None]
 """Receives the envelopes that a node relays, before they are judged."""
 
 
+MAX_OFFERED: Final = 500
+"""Maximum envelopes of an offer. If the node refuses all, each may have a reason of 200 bytes. A response of more
+than `packets.MAX_RESPONSE_BYTES` is not read, and the call would never return."""
+
+
 class OutboundConnection:
     """One connection that the client dialled. Use `connect`."""
 
@@ -70,11 +76,13 @@ class OutboundConnection:
         assert self.connection is not None
         return self.connection.peer
 
-    async def offer(self, envelopes: Iterable[Envelope]) -> Response:
-        """Send envelopes in one packet and return what became of them. Raises NodeUnavailableError.
+    async def offer(self, envelopes: Sequence[Envelope]) -> Response:
+        """Send at most `MAX_OFFERED` envelopes in one packet and return what became of them.
 
-        Only a node with `confirms` set ever answers.
+        Only a node with `confirms` set ever answers. Raises NodeUnavailableError, and ValueError for more envelopes.
         """
+        if len(envelopes) > MAX_OFFERED:
+            raise ValueError(f"offer at most {MAX_OFFERED} envelopes in one packet")
         answer: asyncio.Future[Response] = self.loop.create_future()
         packet = self.hand_over(envelopes)
         self._answers[packet] = answer

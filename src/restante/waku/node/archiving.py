@@ -83,7 +83,11 @@ class Archiving:
         self._woken.set()
         if not self._schedule.waits(len(self.mailserver.gathered), now):
             self._due.set()
-        if self.mailserver.gathered_size > self._limits.unsaved_bytes:
+        self.hold(connection)
+
+    def hold(self, connection: PeerConnection) -> None:
+        """Stop reading a peer until the next batch is saved, if too much waits for the disk."""
+        if self.mailserver.gathered_size + self.mailserver.waiting_size > self._limits.unsaved_bytes:
             self._held.add(connection)
             connection.reading.pause(PAUSED_BY_ARCHIVE)
 

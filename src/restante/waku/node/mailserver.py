@@ -43,6 +43,16 @@ ARCHIVE_RETRY_DELAY: Final = 10
 """Seconds after a refusal by the store until envelopes are gathered again."""
 
 
+PACKET_MEMORY: Final = 500
+HASH_MEMORY: Final = 80
+REFUSAL_MEMORY: Final = 250
+"""Bytes of memory, about, for a packet that waits to be confirmed, for each of its envelopes that is being archived,
+and for each refused one."""
+
+DEFAULT_WAITING_BYTES: Final = 1 << 26
+"""Default maximum of the memory for these packets."""
+
+
 class ArchiveTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Which envelopes are archived."""
 
@@ -62,7 +72,7 @@ class Batch(msgspec.Struct, frozen=True):
 class Intake:
     """A packet that is being handled, named by its hash. `origin` is the node id of the peer that sent it."""
 
-    __slots__ = ("hashes", "latest", "origin", "packet", "refusals")
+    __slots__ = ("hashes", "latest", "memory", "origin", "packet", "refusals")
 
     def __init__(self, origin: bytes, packet: bytes) -> None:
         self.origin = origin
@@ -73,6 +83,8 @@ class Intake:
         """The number of the last batch that contains one of them."""
         self.refusals: dict[bytes, Refusal] = {}
         """Its envelopes that are not archived, by hash: a packet may contain one several times."""
+        self.memory = 0
+        """Bytes of memory that it takes while it waits, about."""
 
     def refuse(self, digest: bytes, code: int, words: str) -> None:
         """Name an envelope of the packet as not archived. `words` say why, for the sender."""
@@ -94,7 +106,9 @@ class Intake:
 class Mailserver:
     """Handles envelopes. `origin` is the node id of the peer that sent a packet."""
 
-    def __init__(self, policy: Policy, terms: ArchiveTerms, pool: Pool) -> None:
+    def __init__(
+        self, policy: Policy, terms: ArchiveTerms, pool: Pool, max_waiting_bytes: int = DEFAULT_WAITING_BYTES
+    ) -> None:
         self.policy = policy
         self.terms = terms
         self.pool = pool
@@ -114,6 +128,11 @@ class Mailserver:
         self._number = 1
         self._finished = 0
         self._waiting: dict[int, list[Intake]] = {}
+        """Packets that wait for a batch, by its number."""
+        self.waiting_size = 0
+        """Bytes of memory for these packets, about."""
+        self.max_waiting_bytes = max_waiting_bytes
+        """The most that this may be."""
         self._unfinished: set[Intake] = set()
         """Packets of which some envelopes are being archived and the last part has not been handled."""
         self.pruned_until = -1
@@ -152,12 +171,16 @@ class Mailserver:
     def finish(self, intake: Intake) -> Response | None:
         """Return the response to a packet after its last part.
 
-        None: `confirm` or `refuse` will return it, or it has too many refusals for one.
+        None: `confirm` or `refuse` will return it, or it is never answered, because it has too many refusals or too
+        many packets wait.
         """
         self._unfinished.discard(intake)
         if intake.latest <= self._finished:
             return intake.response()
-        self._waiting.setdefault(intake.latest, []).append(intake)
+        intake.memory = PACKET_MEMORY + HASH_MEMORY * len(intake.hashes) + REFUSAL_MEMORY * len(intake.refusals)
+        if self.waiting_size + intake.memory <= self.max_waiting_bytes:
+            self.waiting_size += intake.memory
+            self._waiting.setdefault(intake.latest, []).append(intake)
         return None
 
     def _judge(self, intake: Intake, envelope: Envelope, now: int) -> int:
@@ -258,6 +281,7 @@ class Mailserver:
     def _responses(self, batch: Batch) -> Iterator[tuple[bytes, Response]]:
         """Yield the responses to packets whose last batch this is, each with its origin."""
         for intake in self._waiting.pop(batch.number, ()):
+            self.waiting_size -= intake.memory
             response = intake.response()
             if response is not None:
                 yield intake.origin, response

@@ -154,6 +154,7 @@ def _mailserver(settings: WakuServe) -> Mailserver:
         Policy(min_pow=settings.min_pow, max_size=limits.envelope_bytes, max_ttl=settings.max_ttl),
         ArchiveTerms(retention=_seconds(settings.retention), topics=topics or None),
         Pool(limits.known_bytes, limits.pool_bytes),
+        2 * limits.unsaved_bytes,
     )
 
 

@@ -317,6 +317,8 @@ class Node:
         response = self.mailserver.finish(intake)
         if response is not None:
             self._confirm(connection, response)
+        else:
+            self.archiving.hold(connection)  # a copy of an envelope that is being saved gathers nothing, and waits
 
     def _count_violation(self, connection: PeerConnection, code: int) -> None:
         connection.charge(REFUSAL_COST)
