@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import re
 import shlex
@@ -13,8 +14,10 @@ import venv
 import zipfile
 from collections.abc import Mapping
 from email import message_from_bytes
+from importlib.machinery import ModuleSpec
 from importlib.metadata import PathDistribution, distribution
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -155,10 +158,29 @@ def test_the_command_installs_from_where_restante_was_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(extras, "distribution", lambda _: PathDistribution(tmp_path))
+    monkeypatch.setitem(sys.modules, "pip", ModuleType("pip"))
+    sys.modules["pip"].__spec__ = ModuleSpec("pip", None)
     for origin, named in ORIGINS:
         if origin is not None:
             (tmp_path / "direct_url.json").write_text(json.dumps(origin))
         assert extras.how_to_install("waku") == f"{shlex.quote(sys.executable)} -m pip install {named}"
+
+
+@pytest.mark.parametrize("on_path", ["/usr/bin/uv", None])
+def test_without_pip_the_command_is_uv_from_the_path_or_from_the_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on_path: str | None
+) -> None:
+    """`./run` makes such an environment in the checkout."""
+    fetched = tmp_path / ".tools" / "uv" / "bin" / "uv"
+    fetched.parent.mkdir(parents=True)
+    fetched.touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.setattr(shutil, "which", lambda _: on_path)
+    monkeypatch.setattr(extras, "_origin", dict)
+    monkeypatch.setitem(sys.modules, "pip", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    command = "uv" if on_path else str(fetched)
+    assert extras.how_to_install("leveldb") == f"{command} pip install --python {sys.executable} 'restante[leveldb]'"
 
 
 def test_uv_and_pipx_are_named_with_extras_that_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -206,6 +206,17 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
         assert await walk(quick, upper=EPOCH - 96) == LETTERS
 
 
+@pytest.mark.parametrize(("descending", "sent"), [(False, EPOCH + 1), (True, EPOCH - 41)])
+async def test_a_cursor_behind_all_of_the_requested_times_is_an_error(
+    tmp_path: Path, descending: bool, sent: int
+) -> None:
+    async with inside(tmp_path, history=HistoryTerms(descending=descending)) as here:
+        peer = await here.greet()
+        _, end = await ask(peer, plain(lower=EPOCH - 40, cursor=sent.to_bytes(4) + bytes(32)))
+        assert end == Failed(ID, "request is invalid: the cursor is no position in the requested times")
+        assert await fetch_page(peer, lower=EPOCH - 40, cursor=(EPOCH - 20).to_bytes(4) + bytes(32)) == ([], b"")
+
+
 async def test_a_page_without_room_is_searched_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.node.history_requests.MAX_PAGES", 1)
     async with inside(tmp_path) as here:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -83,7 +84,24 @@ async def test_who_leaves_the_loop_has_the_state_of_what_was_taken_and_leaves_th
             await task
         await node.is_alone.wait()
     assert stream.report is None
-    assert rest == sent[9:]  # a page is taken when the next one is wanted; more may have been sent in its last second
+    assert rest == sent[19:]  # more may have been sent in the last second of a page
+
+
+@pytest.mark.parametrize(("count", "fails", "first"), [(20, False, 19), (20, True, 9), (15, False, 9)])
+async def test_a_page_counts_as_taken_if_all_of_it_was_and_the_block_ends_without_an_error(
+    count: int, fails: bool, first: int
+) -> None:
+    sent = letters(30)
+    async with listening(Honest(sent, size=10, together=10), password=PASSWORD) as (_, enode), bounded("it"):
+        stream, left = fetch(enode, topics=[TOPIC]), count
+        with suppress(ZeroDivisionError):
+            async with stream:
+                async for _letter in stream:
+                    left -= 1
+                    if not left:
+                        assert not (fails and 1 / left)
+                        break
+        assert [letter async for letter in fetch(enode, topics=[TOPIC], state=stream.state)] == sent[first:]
 
 
 @in_virtual_time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
+import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -37,7 +38,10 @@ def how_to_install(extra: str) -> str:
     for file, command in INSTALLERS.items():
         if (prefix / file).exists():  # these commands replace what is there: name the other extras, too
             return f"{command} {_requirement(*(each for each in MODULES if each == extra or _installed(each)))}"
-    return f"{shlex.quote(sys.executable)} -m pip install {_requirement(extra)}"
+    python = shlex.quote(sys.executable)
+    if importlib.util.find_spec("pip") is not None:
+        return f"{python} -m pip install {_requirement(extra)}"
+    return f"{_uv()} pip install --python {python} {_requirement(extra)}"  # uv makes environments without pip
 
 
 def _requirement(*extras: str) -> str:
@@ -56,6 +60,12 @@ def _requirement(*extras: str) -> str:
     if vcs := origin.get("vcs_info"):
         url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
     return shlex.quote(f"restante{named} @ {url}")
+
+
+def _uv() -> str:
+    """Return the program uv: the one that `./run` has fetched into the checkout if there is no other."""
+    fetched = Path(sys.prefix).parent / ".tools" / "uv" / "bin" / "uv"
+    return shlex.quote(str(fetched)) if shutil.which("uv") is None and fetched.exists() else "uv"
 
 
 def _origin() -> dict[str, Any]:

@@ -64,7 +64,8 @@ class LaggingError(RestanteError):
 class EnvelopeStream:
     """The envelopes of a fetch. Iterate over it once: over envelopes, or with `pages` over lists of them.
 
-    Leaving the loop ends the fetch. `async with` ends it at the end of the block, even after an exception.
+    Leaving the loop ends the fetch. `async with` ends it at the end of the block, even after an exception. Without an
+    exception the state then also covers the last list whose envelopes were all yielded.
     """
 
     def __init__(
@@ -86,6 +87,8 @@ class EnvelopeStream:
         self._waiting: deque[list[Envelope] | FetchState] = deque()
         """What the program has not taken yet, each state behind the envelopes that it covers."""
         self._waiting_bytes = 0
+        self._in_list = False
+        """Whether the program has a part of a list that was taken from `_waiting`."""
         self._more = asyncio.Event()
         self._task: asyncio.Task[FetchReport] | None = None
 
@@ -98,7 +101,8 @@ class EnvelopeStream:
     async def __aiter__(self) -> AsyncIterator[Envelope]:
         async with aclosing(self.pages()) as pages:
             async for page in pages:
-                for each in page:
+                for left, each in zip(range(len(page) - 1, -1, -1), page, strict=True):
+                    self._in_list = left > 0
                     yield each
 
     async def pages(self) -> AsyncGenerator[list[Envelope], None]:
@@ -121,15 +125,18 @@ class EnvelopeStream:
                     await self._more.wait()
             self.report = self._task.result()
         finally:
-            await self.aclose()
+            await self._end()
         self._check(self.report)
 
     async def aclose(self) -> None:
         """End the iteration and its connections. Envelopes that were not taken are dropped."""
+        await self._end()
+        self._waiting.clear()
+
+    async def _end(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._waiting.clear()
 
     async def __aenter__(self) -> Self:
         return self
@@ -137,7 +144,14 @@ class EnvelopeStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose()
+        try:
+            while kind is None and not self._in_list and self._waiting:
+                item = self._waiting.popleft()
+                if not isinstance(item, FetchState):
+                    break
+                self._learn(item)
+        finally:
+            await self.aclose()
 
     def _put(self, envelopes: list[Envelope]) -> None:
         self._waiting_bytes += _size(envelopes)

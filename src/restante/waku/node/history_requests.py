@@ -72,6 +72,9 @@ NO_FILTER: Final = "none"
 FILTERS: Final = (TOPICS, BLOOM, NO_FILTER)
 """What a request asks for: envelopes of some topics, of a bloom filter, or all."""
 
+CURSOR_SENT_BYTES: Final = 4
+"""Bytes at the beginning of a cursor that are the time of sending."""
+
 UNREADABLE: Final = "the archive cannot be read"
 """What the peer is told, and the log."""
 
@@ -157,6 +160,7 @@ class HistoryRequests:
         self.counts["requests"] += 1
         try:
             asked = request.read(payload, self._terms.demands, self._now())
+            self._check_cursor(asked)
         except RequestError as error:
             connection.charge(REFUSAL_COST)
             self.counts["attempts"] += error.id is not None
@@ -174,6 +178,15 @@ class HistoryRequests:
         line.append(new)
         if connection not in self._making:
             self._begin(connection, line)
+
+    def _check_cursor(self, asked: Request) -> None:
+        """Raise RequestError if a cursor is behind all of the requested times: no page of the request ended there.
+
+        It belongs to another request or another server. An empty answer would say that nothing is left.
+        """
+        sent = int.from_bytes(asked.cursor[:CURSOR_SENT_BYTES])
+        if asked.cursor and (sent < asked.lower if self._terms.descending else sent > asked.upper):
+            raise RequestError("request is invalid: the cursor is no position in the requested times", asked.id)
 
     def _begin(self, connection: PeerConnection, line: deque[_QueuedRequest]) -> None:
         self._lines[connection] = line
