@@ -102,7 +102,8 @@ class Run:
         server = await self.bench.start(
             "waku", data or self.bench.folder(), *wide, *limits, "--retention", "60", *flags
         )
-        return server, enode.parse(server.log.read_text().split("\n", 1)[0])
+        lines = server.log.read_text().splitlines()
+        return server, enode.parse(next(line for line in lines if line.startswith("enode:")))
 
     def figure(self, name: str) -> Figure:
         """Return a figure with the targets that it has in this run."""
