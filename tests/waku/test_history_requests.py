@@ -206,6 +206,24 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
         assert await walk(quick, upper=EPOCH - 96) == LETTERS
 
 
+async def test_a_post_is_confirmed_before_the_rest_of_its_senders_own_page(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        kept = [letter(number, age=30, size=30_000) for number in range(100)]
+        await here.archive.save(kept, EPOCH)
+        peer = await here.greet()
+        here.narrow(peer)
+        [connection] = here.node.connections
+        peer.say(waku_packets.REQUEST, plain())
+        await here.until("a page that waits", lambda: connection in here.node.history_requests._unread)
+        peer.offer([letter(1000)])
+        await here.until("the post", lambda: here.archive.batches[-1:] == [1] and not here.node.mailserver._waiting)
+        codes: list[int] = []
+        while not codes or codes[-1] != waku_packets.REQUEST_COMPLETE:
+            codes.append((await peer.hear())[0])
+        before = codes.index(waku_packets.MESSAGE_RESPONSE)
+        assert codes.count(waku_packets.P2P_MESSAGE) > 2 * before
+
+
 @pytest.mark.parametrize(("descending", "sent"), [(False, EPOCH + 1), (True, EPOCH - 41)])
 async def test_a_cursor_behind_all_of_the_requested_times_is_an_error(
     tmp_path: Path, descending: bool, sent: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from restante.common.errors import PeerError
 from restante.common.net import shown
@@ -26,6 +26,10 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
 from restante.waku.protocol.packets import MESSAGES, STATUS, split_for_packets, write_envelopes
 from restante.waku.protocol.peer import Peer, PeerEvent, Violation
+
+MAX_BULK_BYTES: Final = 64 * 1024
+"""Unread bytes above which no more of a page or a backlog is sent to a peer. Confirmations are sent after these, and
+after what the kernel has taken."""
 
 
 class ConnectionHandler(Protocol):
@@ -66,21 +70,24 @@ class PeerConnection(asyncio.Protocol):
 
     __slots__ = (
         "_backlog",
+        "_bulk",
         "_counted",
         "_deadlines",
         "_ended",
         "_frames",
         "_handler",
         "_pumping",
+        "_read_before",
         "_room",
         "_session",
         "_transport",
-        "_unsent_before",
+        "_written",
         "active_at",
         "address",
         "confirmed",
         "dialled",
         "errors",
+        "full",
         "gone",
         "held",
         "missed",
@@ -117,8 +124,14 @@ class PeerConnection(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
         self.reading = ReadPacing()
         self._deadlines = Deadlines()
-        self._unsent_before = 0
-        """Bytes that were unsent at the last look, while the peer does not read."""
+        self.full = False
+        """Whether the peer has so much unread that pages and backlogs wait, so that confirmations need not."""
+        self._bulk = 0
+        """Bytes of the part of a page that is unread."""
+        self._written = 0
+        """Bytes that were sent, whether or not they have reached the kernel."""
+        self._read_before = 0
+        """Bytes that had reached the kernel at the last look, while the peer does not read."""
         self._frames = 0
         self._ended: tuple[Reason | None, str] | None = None
         self._counted = False
@@ -138,7 +151,7 @@ class PeerConnection(asyncio.Protocol):
             self.drop()
             return
         self._counted = True
-        self._transport.set_write_buffer_limits(high=self._handler.limits.owed_bytes)
+        self._transport.set_write_buffer_limits(high=min(MAX_BULK_BYTES, self._handler.limits.owed_bytes))
         if self.dialled:
             self._handler.flush_soon(self)  # the side that dials speaks first
         self._deadlines.set_session(self._session.next_timeout())
@@ -174,18 +187,25 @@ class PeerConnection(asyncio.Protocol):
             handler.too_much()
 
     def pause_writing(self) -> None:
-        """Also stop reading, because there is no room for answers."""
-        self.reading.pause(PAUSED_BY_UNREAD)
+        """Send no more of pages and backlogs until the peer has read. Read on while there is room for answers."""
+        self.full = True
+        self._check_owed()
         if self._ended is None:
             self._watch()
             self._arm()
 
+    def _check_owed(self) -> None:
+        """Stop reading the peer if it has more unread than it may, so that there is no room for answers."""
+        if self.unsent() > self._handler.limits.owed_bytes + self._bulk:
+            self.reading.pause(PAUSED_BY_UNREAD)
+
     def _watch(self) -> None:
         """Check later whether the peer has read anything. It may read a large amount slowly."""
-        self._unsent_before = self.unsent()
+        self._read_before = self._written - self.unsent()
         self._deadlines.stall = self._handler.loop.time() + WRITE_STALL_TIMEOUT
 
     def resume_writing(self) -> None:
+        self.full, self._bulk = False, 0
         self._deadlines.stall = NEVER
         self._arm()
         self.wait_no_more()
@@ -261,15 +281,16 @@ class PeerConnection(asyncio.Protocol):
 
     def _check_reading(self) -> bool:
         """Return whether the peer has read anything since the last look. If it has, check again later."""
-        if self.unsent() >= self._unsent_before:
+        if self._written - self.unsent() <= self._read_before:
             self._ended = self._ended or (Reason.PING_TIMEOUT, "the peer does not read")
             return False
         self._watch()
         return True
 
     def _run_session(self, now: float) -> None:
-        if self.reading.paused:
-            self._session.restart_silence_timer(now)  # the peer may have sent something that we have not read
+        if self.reading.paused or self.full:
+            # The peer may have sent something that we have not read, or a Ping waits behind what it has not read.
+            self._session.restart_silence_timer(now)
         for event in self._session.handle_timeout(now):
             self._happen(event)
         self._flush_if_needed()
@@ -332,12 +353,15 @@ class PeerConnection(asyncio.Protocol):
         self.flush()
         if self._ended is None:
             self._session.send_whole(code, head, body)
+            self._bulk = len(head) + len(body)
             self.flush()
+            if not self.full:
+                self._bulk = 0
 
     async def writable(self) -> None:
         """Wait until the peer has read enough for more to be sent, or is gone. Only one task may wait at a time."""
         self.flush()
-        if self.reading.stuck and self._transport is not None:
+        if self.full and self._transport is not None:
             self._room = self._handler.loop.create_future()
             await self._room
 
@@ -364,7 +388,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _pump(self) -> None:
         self._pumping = False
-        if self._backlog is None or self.reading.stuck or not self.here:
+        if self._backlog is None or self.full or not self.here:
             return
         part = next(self._backlog, None)
         if part is None:
@@ -390,7 +414,10 @@ class PeerConnection(asyncio.Protocol):
         if not transport.is_closing():
             data = self._session.data_to_send()
             if data:
+                self._written += len(data)
                 transport.write(data)
+                if self.full:
+                    self._check_owed()
         if self._ended is not None and self._deadlines.close == NEVER:
             transport.close()
             if transport.get_write_buffer_size():  # the peer may also have closed its half long ago, and not read

@@ -50,7 +50,7 @@ class ReadPacing:
 
     @property
     def stuck(self) -> bool:
-        """Return whether the peer has so much unread that nothing should be added."""
+        """Return whether the peer has so much unread that nothing is relayed to it."""
         return bool(self._reasons & PAUSED_BY_UNREAD)
 
     def pause(self, reason: int) -> None:

@@ -42,6 +42,10 @@ from restante.waku.protocol.request import Demands, Request, RequestError
 MAX_PAGES: Final = 16
 """Pages in memory at a time. Each has up to 8 MiB."""
 
+PAGE_PACKET_BYTES: Final = 64 * 1024
+"""Bytes of envelopes in a packet of a page, unless one envelope is larger. A confirmation cannot overtake a packet:
+on a line of 1 Mbit/s it would wait 8 s for one of 1 MiB."""
+
 MAX_QUEUED_REQUESTS: Final = 16
 """Requests of one peer that may wait. status-go sends three at once, and the next when one is complete."""
 
@@ -353,7 +357,7 @@ class HistoryRequests:
         last, cursor = page.last, page.cursor
         whole, stops = memoryview(page.whole), [*page.stops, 0]
         behind, sent = -1, 0  # the index of the last envelope sent, and how many were sent
-        for part in packets.packets(page.stops, packets.MAX_ENVELOPES_BYTES if asked.batch else 0):
+        for part in packets.packets(page.stops, PAGE_PACKET_BYTES if asked.batch else 0):
             if not await self._has_room(connection):
                 if not sent:
                     return False
@@ -379,7 +383,7 @@ class HistoryRequests:
     async def _has_room(self, connection: PeerConnection) -> bool:
         """Wait until the peer has read. Return False if another request needs the page's slot first."""
         connection.flush()
-        if not connection.reading.stuck:
+        if not connection.full:
             return True
         self._unread[connection] = None
         try:

@@ -50,6 +50,10 @@ from restante.waku.protocol.peer import Changed, Greeted, Offered, OfferedLarge,
 RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes that the kernel buffers for a peer (it doubles this), and so what one peer can send in a turn of the loop."""
 
+UNSENT_BYTES: Final = 128 * 1024
+"""Bytes that the kernel takes for a peer beyond those that are on their way. By itself it takes megabytes, and a
+confirmation waits behind them."""
+
 DRAIN_TIMEOUT: Final = 5.0
 """Seconds to wait until everything that was sent has reached the peers."""
 
@@ -160,6 +164,8 @@ class Node:
         for each in sockets:
             # Accepted connections inherit it.
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            if each.family != socket.AF_UNIX:
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._listeners.append((listener, address, bound))
         shown = [listening.shown_address(each) for each in sockets]
         for each in sockets:
