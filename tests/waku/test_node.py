@@ -199,11 +199,26 @@ async def test_a_static_peer_that_has_dialled_is_not_dialled(tmp_path: Path) -> 
 # ── who may come ─────────────────────────────────────────────────────────────────────────────────
 
 
+@asynccontextmanager
+async def answering(peer: RawPeer) -> AsyncIterator[None]:
+    """Let a peer answer Pings meanwhile. Packets stay in its inbox."""
+
+    async def read() -> None:
+        while True:
+            peer._take(await peer._frame())
+
+    task = asyncio.create_task(read())
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+
+
 async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_is_silent(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
         first = await here.greet(key=KEY)
         [its_connection] = here.node.connections
-        assert await (await here.enter(KEY)).ended() is Reason.ALREADY_CONNECTED
+        async with answering(first):
+            assert await (await here.enter(KEY)).ended() is Reason.ALREADY_CONNECTED
         await first.post(letter(1))
         here.later(PING)
         await here.until("a Ping that is not answered", lambda: its_connection.silent)
@@ -214,6 +229,13 @@ async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_
         third = await here.greet(key=KEY)
         assert await second.ended() is Reason.ALREADY_CONNECTED
         await third.post(letter(2))
+        its_connection = here.node.peers[node_id(KEY.public)]
+        coming = asyncio.create_task(here.greet(key=KEY))
+        await here.until("a Ping", lambda: its_connection.silent)
+        here.later(admission.ANSWER_SECONDS)
+        fourth = await coming
+        assert await third.ended() is Reason.ALREADY_CONNECTED, "it did not answer"
+        await fourth.post(letter(3))
 
 
 async def test_a_full_node_keeps_its_best_and_static_peers(tmp_path: Path) -> None:
@@ -720,8 +742,8 @@ async def test_the_log_has_all_counts_of_each_minute(tmp_path: Path) -> None:
         await peer.post(letter(1), letter(2, age=1000))
         await peer.post(letter(1))
         peer.say(waku_packets.REQUEST, b"history")
-        await here.greet(key=KEY)
-        await (await here.enter(KEY)).ended()
+        async with answering(await here.greet(key=KEY)):
+            await (await here.enter(KEY)).ended()
         await here.until("the loss", lambda: len(here.node.connections) == 2)
         node = here.node
         with structlog.testing.capture_logs() as logs:

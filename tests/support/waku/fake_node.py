@@ -131,9 +131,12 @@ class FakeNode:
         connection.quota = AddressQuota()
         return True
 
-    def connected(self, _connection: PeerConnection, public: bytes) -> Reason | None:
+    def connected(self, connection: PeerConnection, public: bytes) -> None:
         self.known.add(public)
-        return None if self.greets else Reason.TOO_MANY_PEERS
+        if self.greets:
+            connection.accept()
+        else:
+            connection.disconnect(Reason.TOO_MANY_PEERS)
 
     def status(self) -> bytes:
         return packets.write_options(Options(pow=self.pow, confirmations=self.says_so))

@@ -127,9 +127,9 @@ class OutboundConnection:
     def caught_up(self, _connection: PeerConnection) -> None:
         """Do nothing: a client relays nothing to the node."""
 
-    def connected(self, _connection: PeerConnection, _public: bytes) -> Reason | None:
+    def connected(self, connection: PeerConnection, _public: bytes) -> None:
         """Accept the node's Hello."""
-        return None
+        connection.accept()
 
     def status(self) -> bytes:
         """Return the body of our Status."""

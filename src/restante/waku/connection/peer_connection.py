@@ -15,6 +15,7 @@ from restante.waku.connection.quotas import AddressQuota
 from restante.waku.connection.read_pacing import (
     BYTES_PER_COST,
     MAX_TURN_BYTES,
+    PAUSED_BY_DECISION,
     PAUSED_BY_LARGE_PACKET,
     PAUSED_BY_QUOTA,
     PAUSED_BY_UNREAD,
@@ -46,8 +47,8 @@ class ConnectionHandler(Protocol):
     def made(self, connection: PeerConnection) -> bool:
         """Accept a connection and set its quota. Return False if it may not even begin the handshake."""
 
-    def connected(self, connection: PeerConnection, public: bytes) -> Reason | None:
-        """Handle the Hello of a peer. Return the reason to disconnect it, if there is one."""
+    def connected(self, connection: PeerConnection, public: bytes) -> None:
+        """Handle the Hello of a peer: call the connection's `accept` or `disconnect`, now or later."""
 
     def status(self) -> bytes:
         """Return the body of our Status."""
@@ -81,6 +82,7 @@ class PeerConnection(asyncio.Protocol):
         "_room",
         "_session",
         "_transport",
+        "_undecided",
         "_written",
         "active_at",
         "address",
@@ -138,6 +140,9 @@ class PeerConnection(asyncio.Protocol):
         self.gone: asyncio.Future[None] | None = handler.loop.create_future() if dialled else None
         """Done when the connection is closed. Only connections that we dialled have it."""
         self._backlog: Iterator[list[Envelope]] | None = None
+        self._undecided: list[SessionEvent] | None = None
+        """What the peer sent after its Hello before the handler decided; None before the Hello and after the
+        decision."""
         self._pumping = False
         """Whether `_pump` will be called in the next turn of the loop."""
 
@@ -231,18 +236,32 @@ class PeerConnection(asyncio.Protocol):
     # ── events of the session and of the peer ────────────────────────────────────────────────────
 
     def _happen(self, event: SessionEvent) -> None:
-        if isinstance(event, Packet):
+        if isinstance(event, Disconnected):
+            self._ended = self._ended or (event.reason, event.words)
+        elif self._undecided is not None:
+            self._undecided.append(event)
+        elif isinstance(event, Packet):
             self._take_packet(event.code, event.payload)
         elif isinstance(event, Connected):
-            refused = self._handler.connected(self, event.hello.public)
-            if refused is not None:
-                self.disconnect(refused)
-            else:
-                self._deadlines.status = self._handler.loop.time() + STATUS_TIMEOUT
-                self._arm()
-                self.send(STATUS, self._handler.status())
-        elif isinstance(event, Disconnected):
-            self._ended = self._ended or (event.reason, event.words)
+            self._undecided = []
+            self._handler.connected(self, event.hello.public)
+            if self._undecided is not None:
+                self.reading.pause(PAUSED_BY_DECISION)
+
+    def accept(self) -> None:
+        """Send our Status to a peer that has said Hello, and handle what it has sent since."""
+        events, self._undecided = self._undecided or [], None
+        self._deadlines.status = self._handler.loop.time() + STATUS_TIMEOUT
+        self._arm()
+        self.send(STATUS, self._handler.status())
+        self.reading.resume(PAUSED_BY_DECISION)
+        for event in events:
+            self._happen(event)
+
+    def ask(self) -> None:
+        """Ping the peer. It is `silent` until something comes from it."""
+        self._session.ask()
+        self._handler.flush_soon(self)
 
     def _take_packet(self, code: int, payload: bytes) -> None:
         try:

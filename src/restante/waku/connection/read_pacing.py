@@ -17,6 +17,8 @@ PAUSED_BY_LARGE_PACKET: Final = 16
 """Reason: a large packet of the peer is being handled."""
 PAUSED_BY_DRAIN: Final = 32
 """Reason: the node is stopping, so it reads no more."""
+PAUSED_BY_DECISION: Final = 64
+"""Reason: it is not decided yet whether the peer is admitted."""
 
 MAX_TURN_BYTES: Final = 1 << 16
 """Bytes in one read after which other peers are read first."""

@@ -334,6 +334,11 @@ class Devp2p:
             return [self._fail(PeerError(Reason.PING_TIMEOUT, "no Hello arrived in time"))]
         if now >= self._last_received + self._limits.silence:
             return [self._fail(PeerError(Reason.PING_TIMEOUT, "the peer did not answer a Ping"))]
-        self._asked = True
-        self._say(PING, _EMPTY)
+        self.ask()
         return []
+
+    def ask(self) -> None:
+        """Send a Ping. `asking` is true until a frame arrives."""
+        if self._state is _OPEN:
+            self._asked = True
+            self._say(PING, _EMPTY)

@@ -24,6 +24,13 @@ FULL: Final = "turned away, too many peers"
 GAVE_WAY: Final = "disconnected, to make room"
 """Counts peers that gave way to a newcomer."""
 
+ANSWER_SECONDS: Final = 2.0
+"""Seconds within which a peer that connects again must answer a Ping on its earlier connection, which is replaced
+otherwise."""
+
+ANSWER_POLL_SECONDS: Final = 0.05
+"""Seconds between two looks at whether it has answered."""
+
 MAX_ERRORS: Final = 100
 """Packets of a peer that could not be read from which on it is disconnected to make room for another. These are the
 peer's own fault, because a node relays only what it could read. Refused envelopes do not count: their makers chose
@@ -91,19 +98,44 @@ class Admission:
             self._counts["disconnected, too many incomplete packets"] += 1
             most.disconnect(Reason.TOO_MANY_PEERS)
 
-    def identify(self, connection: PeerConnection, public: bytes) -> Reason | None:
-        """Admit a peer that has said Hello. Return the reason to disconnect it, if there is one."""
+    def identify(self, connection: PeerConnection, public: bytes) -> None:
+        """Admit a peer that has said Hello, or disconnect it. If it has another connection, that is asked first."""
         connection.node_id = node_id(public)
         before = self.peers.get(connection.node_id)
+        if (
+            before is None
+            or before.silent
+            or before.reading.paused
+            or before.full
+            or self._replaces(connection, before)
+        ):
+            self._admit(connection)
+        else:
+            before.ask()
+            self._await_answer(connection, before, self._loop.time() + ANSWER_SECONDS)
+
+    def _await_answer(self, connection: PeerConnection, before: PeerConnection, until: float) -> None:
+        """Admit a connection if the one that its peer had before does not answer until then."""
+        if connection not in self.connections or connection.ending:
+            return
+        current = self.peers.get(connection.node_id)
+        if current is not None and (current is not before or not before.silent):
+            connection.disconnect(Reason.ALREADY_CONNECTED)
+        elif current is not None and self._loop.time() < until:
+            self._loop.call_later(ANSWER_POLL_SECONDS, self._await_answer, connection, before, until)
+        else:
+            self._admit(connection)
+
+    def _admit(self, connection: PeerConnection) -> None:
+        before = self.peers.get(connection.node_id)
         if before is not None:
-            if not before.silent and not before.reading.paused and not self._replaces(connection, before):
-                return Reason.ALREADY_CONNECTED
             self._displace(before, Reason.ALREADY_CONNECTED)
         elif len(self.peers) >= self._housekeeping.max_peers and not self._is_protected(connection):
             displaced = self._peer_to_evict(connection)
             if displaced is None:
                 self._counts[FULL] += 1
-                return Reason.TOO_MANY_PEERS
+                connection.disconnect(Reason.TOO_MANY_PEERS)
+                return
             self._counts[GAVE_WAY] += 1
             # Static nodes of status-go dial again, at most 35 s after they dialled last (geth p2p/dial.go,
             # dialHistoryExpiration). ethereumjs dials again after five minutes, and only after this reason
@@ -112,7 +144,7 @@ class Admission:
         self._half_open.discard(connection)
         self.peers[connection.node_id] = connection
         connection.active_at = self._loop.time()
-        return None
+        connection.accept()
 
     def _is_protected(self, connection: PeerConnection) -> bool:
         return connection.dialled or connection.node_id in self.named

@@ -212,9 +212,9 @@ class Node:
         """Disconnect the peer with the largest incomplete packet."""
         self.admission.disconnect_largest()
 
-    def connected(self, connection: PeerConnection, public: bytes) -> Reason | None:
-        """Admit a peer that has said Hello. Return the reason to disconnect it, if there is one."""
-        return self.admission.identify(connection, public)
+    def connected(self, connection: PeerConnection, public: bytes) -> None:
+        """Admit a peer that has said Hello, or disconnect it."""
+        self.admission.identify(connection, public)
 
     def status(self) -> bytes:
         """Return the body of our Status."""
