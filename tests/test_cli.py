@@ -209,6 +209,23 @@ def test_a_fault_is_logged_by_its_type_and_place_alone(form: str, monkeypatch: p
     assert re.search(r"KeyError < test_cli\.py:\d+", line)
 
 
+@pytest.mark.parametrize(
+    ("terminal", "variables", "colours"),
+    [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
+)
+def test_colours_are_for_a_terminal_that_has_them_and_a_user_who_wants_them(
+    terminal: bool, variables: dict[str, str], colours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"NO_COLOR": "", "TERM": "xterm", **variables}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stderr", output := io.StringIO())
+    monkeypatch.setattr(output, "isatty", lambda: terminal)
+    logs.start("console")
+    structlog.get_logger().info("listening")
+    structlog.reset_defaults()
+    assert ("\x1b" in output.getvalue()) is colours
+
+
 async def test_logs_hold_no_addresses_names_or_bodies(tmp_path: Path) -> None:
     """A whole session, good and bad frames: nothing of it is in the log."""
     async with serving(tmp_path) as server:

@@ -47,6 +47,7 @@ from restante.client.wormhole import Wormhole
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.plural import counted
+from restante.common.terminal import can_rewrite
 from restante.common.texts import visible
 
 FIGURES_COLUMNS: Final = 45
@@ -437,7 +438,7 @@ def bar(size: int, at_the_end: str, *, unpacked_size: int = 0, hidden: bool = Fa
 
     `at_the_end` says what is done when all bytes are transferred: a directory is unpacked, and disks take time.
     """
-    if hidden or sys.stderr is None or not sys.stderr.isatty():
+    if hidden or not can_rewrite(sys.stderr):
         yield Bar()
         return
     # Imported here: this takes 40 ms, which scripts need not wait for.

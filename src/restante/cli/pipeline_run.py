@@ -22,6 +22,7 @@ from restante.cli.pipeline_sessions import SessionPlace, Sessions
 from restante.common.errors import StoreError
 from restante.common.line_writer import LAST_LINES_SECONDS, unblock_standard_error
 from restante.common.plural import counted
+from restante.common.terminal import can_rewrite
 from restante.pipeline.ingest import IngestResult, Run, ingest
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import Lake
@@ -124,16 +125,17 @@ def end_run_on_signals(scratch: Path) -> None:
     seconds, and its threads would print errors. Java that is still starting would not end by itself: it would wait
     for ever if its temporary files are gone.
     """
+    # Clears the last live line, and shows the cursor again.
+    clear = "\r\x1b[J\x1b[?25h" if can_rewrite(sys.stderr) else ""
 
     def end(number: int, _frame: FrameType | None) -> None:
         for each in _descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
         shutil.rmtree(scratch, ignore_errors=True)
-        # Clear the last live line and show the cursor again. Write to the descriptor: the live lines hold sys.stderr.
-        live = "\r\x1b[J\x1b[?25h" if os.isatty(2) else ""
+        # Write to the descriptor: the live lines hold sys.stderr.
         words = "stopped; committed rows stay; run this again to do the rest"
-        last = threading.Thread(target=os.write, args=(2, f"{live}restante: {words}\n".encode()), daemon=True)
+        last = threading.Thread(target=os.write, args=(2, f"{clear}restante: {words}\n".encode()), daemon=True)
         last.start()
         last.join(LAST_LINES_SECONDS)
         os._exit(128 + number)

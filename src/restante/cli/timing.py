@@ -17,6 +17,7 @@ import typer.core
 
 from restante.cli.terminal import excerpt, say
 from restante.common.errors import Misuse, StoreError, plain
+from restante.common.terminal import has_colours
 
 if TYPE_CHECKING:
     from restante.timing.comparison.compare import Comparison
@@ -168,9 +169,8 @@ class Screen(NamedTuple):
             return cls(FILE_WIDTH, colour=False, unicode=True)
         terminal = sys.stdout.isatty()
         width = shutil.get_terminal_size((FILE_WIDTH, 24)).columns if terminal else FILE_WIDTH
-        plain_colours = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        return cls(width, terminal and not plain_colours, unicode)
+        return cls(width, has_colours(sys.stdout), unicode)
 
 
 def _write(content: str, output: Path | None) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from restante.common.line_writer import unblock_standard_error
+from restante.common.terminal import has_colours
 
 UNWANTED: Final = ("rich", "twisted")
 """Modules that structlog imports if they are installed. We use neither; they take a third of the start-up time."""
@@ -74,7 +75,9 @@ def start(form: str) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
+            structlog.dev.ConsoleRenderer(colors=has_colours(sys.stderr))
+            if console
+            else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from restante.common.terminal import can_rewrite
+
 LINES: Final = 10
 """Lines that are written elsewhere if the total is known."""
 
@@ -20,7 +22,7 @@ Advance = Callable[[int], None]
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Advance]:
     """Show the progress of `what`, of `total` items if that is known."""
-    if sys.stderr.isatty():
+    if can_rewrite(sys.stderr):
         with _bar(what, total) as advance:
             yield advance
     else:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from restante.common.terminal import can_rewrite
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -43,7 +45,7 @@ class Steps:
 
     def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._what, self._clock = what, clock
-        self._live = sys.stderr.isatty()
+        self._live = can_rewrite(sys.stderr)
         self._lock = threading.Lock()
         self._shown: Progress | None = None
         self._going = 0
