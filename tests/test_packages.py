@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import itertools
 import json
 import re
 import shlex
@@ -21,8 +22,10 @@ from types import ModuleType
 from typing import Any, Final
 
 import pytest
+import typer
 
 from restante import __version__
+from restante.cli.main import application
 from restante.common import extras
 from restante.common.errors import Misuse
 from support.bounds import PATIENCE
@@ -141,6 +144,15 @@ def test_a_command_without_its_extra_says_how_to_install_it(extra: str, monkeypa
     done = called(*COMMANDS[extra])
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"restante: this command needs the extra '{extra}': {extras.how_to_install(extra)}\n"
+
+
+def test_the_help_of_every_command_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in itertools.chain(*extras.MODULES.values()):
+        monkeypatch.setitem(sys.modules, module, None)
+    commands: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_group(application()))]
+    for path, command in commands:  # it grows
+        assert "Options:\n" in called(*path, "--help").stdout, path
+        commands += [((*path, name), inner) for name, inner in getattr(command, "commands", {}).items()]
 
 
 ORIGINS: Final[list[tuple[dict[str, Any] | None, str]]] = [

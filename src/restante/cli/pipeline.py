@@ -16,23 +16,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from restante.cli import pipeline_demo, pipeline_gaps, pipeline_query, pipeline_report
+from restante.cli.extra_commands import group_that_needs
 from restante.cli.pipeline_options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeDir, Memory, Verbose
 from restante.common.errors import Misuse
-from restante.common.extras import require_extra
 from restante.common.plural import counted
 
 if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult
     from restante.pipeline.ingest import IngestResult, Run
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, cls=group_that_needs("pipeline"))
 app.command()(pipeline_demo.demo)  # the first one of the help: it is the first to try
-
-
-@app.callback()
-def pipeline() -> None:
-    """Raise Misuse if the extra is not installed."""
-    require_extra("pipeline")
 
 
 Plan = Annotated[bool, typer.Option("--plan", help="Only print what would be done; Spark is not started.")]

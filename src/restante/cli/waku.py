@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from restante.cli import waku_archive, waku_requests
+from restante.cli.extra_commands import group_that_needs
 from restante.cli.serve_options import (
     AdminHosts,
     AdminTokenFile,
@@ -20,16 +21,9 @@ from restante.cli.serve_options import (
     prepare,
     with_options,
 )
-from restante.common.extras import require_extra
 from restante.common.settings import Part, shown
 
-app = typer.Typer(no_args_is_help=True)
-
-
-@app.callback()
-def waku() -> None:
-    """Raise Misuse if the extra is not installed."""
-    require_extra("waku")
+app = typer.Typer(no_args_is_help=True, cls=group_that_needs("waku"))
 
 
 def _serve_options(
