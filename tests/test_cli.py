@@ -118,17 +118,38 @@ def test_a_port_in_use_is_an_error_before_slow_imports(command: str, tmp_path: P
     assert not {"picows", "uvloop", "aiohttp", "sqlite3", "structlog"} & set(ended.stdout.split())
 
 
-def test_config_show_prints_every_setting_and_its_source(tmp_path: Path) -> None:
-    file = tmp_path / "r.toml"
-    file.write_text('[serve]\nmotd = "hi"\n')
-    text = called("config", "show", "--config", str(file), "--prune-after", "60", RESTANTE_BLUR_USAGE="5").stdout
-    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines()}
-    limits = [f"limits.{name}" for name in Limits.__struct_fields__]
-    assert list(lines) == [*Serve.__struct_fields__[:-1], *limits]
-    assert lines["motd"] == f'= "hi" # {file}'
-    assert lines["prune_after"] == "= 60.0 # --prune-after"
-    assert lines["blur_usage"] == "= 5 # RESTANTE_BLUR_USAGE"
-    assert lines["listen"] == '= ["127.0.0.1:4000"] # default'
+def test_config_show_prints_a_file_that_sets_the_same_and_says_where_each_value_comes_from(tmp_path: Path) -> None:
+    file, again = tmp_path / "r.toml", tmp_path / "again.toml"
+    file.write_text('[serve]\nmotd = "\\"ü\\n"\ntrace = "Infinity\\u007f"\n')
+    options = ("--config", str(file), "--prune-after", "inf", "--limit", "commands=2e9")
+    text = called("config", "show", *options, RESTANTE_BLUR_USAGE="5").stdout
+    lines = re.findall(r"^(?:# )?(\w+) +(?:is|=) (.*?) *(?:# (.*))?$", text, re.MULTILINE)
+    assert [name for name, *_ in lines] == [*Serve.__struct_fields__[:-1], *Limits.__struct_fields__]
+    assert {
+        ("motd", r'"\"ü\n"', str(file)),
+        ("prune_after", "inf", "--prune-after"),
+        ("blur_usage", "5", "RESTANTE_BLUR_USAGE"),
+        ("listen", '["127.0.0.1:4000"]', "default"),
+        ("tls_cert", "not set", ""),
+    } <= set(lines)
+    again.write_text(text)
+    flags = {"prune_after": "inf", "limit": ["commands=2e9"]}
+    settings = resolve(SERVE, flags, {"RESTANTE_BLUR_USAGE": "5"}, file)[0]
+    assert resolve(SERVE, {}, {}, again)[0] == settings
+    shown = json.loads(called("config", "show", "--json", *options).stdout)
+    assert (shown["settings"]["limits"]["commands"], shown["sources"]["limits"]["commands"]) == (
+        2e9,
+        "--limit commands",
+    )
+    assert called("waku", "config", "--json").stdout.startswith('{"settings": {"data": "restante-waku"')
+
+
+def test_config_check_says_what_serve_would_refuse(tmp_path: Path) -> None:
+    assert called("config", "check").stdout == "the settings can be used\n"
+    for name in ("--admin-token-file", "--trace", "--config"):
+        done = called("config", "check", name, tmp_path / "none" / "file")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert str(tmp_path / "none" / "file") in done.stderr
 
 
 def test_an_address_that_cannot_be_used_is_found_before_the_data_directory_is_made(tmp_path: Path) -> None:
@@ -453,7 +474,10 @@ def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("[serve]\nmodt = 1\n", "has no key 'modt'; its keys are data, listen"),
+        ("[serve]\nmodt = 1\n", r"\[serve\] has no key 'modt': did you mean motd\?"),
+        ("[serve]\nconnections = 1\n", "has no key 'connections': did you mean limits.connections\\?"),
+        ("[serve.limits]\nconnection = 1\n", r"\[serve.limits\] has no key 'connection': did you mean connections\?"),
+        ("[serve]\nxyz = 1\n", "has no key 'xyz': its keys are data, listen"),
         ('[serve]\nprune_after = "x"\n', "prune_after: 'x' is not a number from 1 up"),
         ('[serve]\nframes = "both"\n', "frames: 'both' is not binary or text"),
         ("[other]\n", r"'other' is not known; tables are \[serve\] and \[waku\]"),
@@ -488,12 +512,13 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, problem: str, tmp_pat
         ("motd", "\x9b2J", "U\\+009B is a control character"),
         ("motd", "\udcff", "U\\+DCFF is half a character; write UTF-8"),
         ("signal_error", "\x1b", "U\\+001B is a control character"),
+        ("limit", ["connection=5"], "did you mean connections\\?"),
         ("listen", ["127.0.0.1:0", "unix:a\0b"], ".* has a NUL, which no path and no address may have"),
         ("trace", "a\0b", ".* has a NUL"),
     ],
 )
 def test_an_error_says_what_to_write(name: str, value: object, problem: str) -> None:
-    with pytest.raises(Misuse, match=f"^--{name.replace('_', '-')}: {problem}"):
+    with pytest.raises(Misuse, match=f"^--{name.replace('_', '-')}[^:]*: {problem}"):
         resolve(SERVE, {name: value}, {}, None)
 
 

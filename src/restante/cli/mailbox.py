@@ -12,19 +12,20 @@ import typer
 from restante.cli.serve_options import (
     AdminHosts,
     AdminTokenFile,
+    Json,
     LogFormat,
     ReadSettings,
     ReportsUrl,
     data_directory,
     prepare,
+    print_settings,
     with_options,
 )
-from restante.common.settings import shown
 from restante.mailbox.settings import SERVE
 
 app = typer.Typer()
 config_app = typer.Typer(no_args_is_help=True)
-app.add_typer(config_app, name="config", help="Show the settings of the mailbox server.")
+app.add_typer(config_app, name="config", help="Show or check the settings of the mailbox server.")
 
 Config = Annotated[
     Path | None,
@@ -147,15 +148,28 @@ def serve_command(read_settings: ReadSettings) -> None:
 
 @config_app.command("show")
 @_with_options
-def config_show(read_settings: ReadSettings) -> None:
+def config_show(read_settings: ReadSettings, *, json: Json = False) -> None:
     """Show the settings that `serve` would use, and the origin of each."""
-    print("\n".join(shown(read_settings()[1])))
+    print_settings(SERVE, read_settings()[1], json=json)
+
+
+@config_app.command("check")
+@_with_options
+def config_check(read_settings: ReadSettings) -> None:
+    """Check the settings that `serve` would use, and their files.
+
+    The exit code is 0 if all can be used. The addresses are not tried: a server may be running.
+    """
+    settings, _ = read_settings()
+    from restante.mailbox.server.main import read_files
+
+    read_files(settings)
+    print("the settings can be used")
 
 
 Data = Annotated[
     Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", parser=data_directory, help="Data directory.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DATA = Path("restante-data")
 
 

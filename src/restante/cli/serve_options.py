@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from restante.common.errors import Misuse
-from restante.common.settings import Part, Source, address, resolve
+from restante.common.settings import Part, Source, address, as_json, as_toml, resolve
 
 ReadSettings = Callable[[], tuple[Any, list[Source]]]
 """Reads the settings of a server, and says where each comes from. Raises Misuse."""
@@ -56,19 +57,41 @@ ReportsUrl = Annotated[
 
 def with_options(
     declared: Callable[..., None], part: Callable[[], Part[Any]]
-) -> Callable[[Callable[[ReadSettings], None]], Callable[..., None]]:
-    """Return a decorator that gives a command the declared options. The command reads the settings of a part."""
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the declared options, besides its own.
 
-    def decorate(run: Callable[[ReadSettings], None]) -> Callable[..., None]:
+    The command is called with a function that reads the settings of a part, and with its own options.
+    """
+
+    def decorate(run: Callable[..., None]) -> Callable[..., None]:
+        signature, own = inspect.signature(declared, eval_str=True), _own_options(run)
+
         @functools.wraps(declared)
         def command(*, config: Path | None = None, **flags: Any) -> None:
+            own_flags = {name: flags.pop(name) for name in own}
             given = {name: None if value == [] else value for name, value in flags.items()}
-            run(lambda: resolve(part(), given, os.environ, config))
+            run(lambda: resolve(part(), given, os.environ, config), **own_flags)
 
         command.__doc__ = run.__doc__
+        command.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*signature.parameters.values(), *own.values()]
+        )
         return command
 
     return decorate
+
+
+def _own_options(run: Callable[..., None]) -> dict[str, inspect.Parameter]:
+    _read_settings, *own = inspect.signature(run, eval_str=True).parameters.values()
+    return {option.name: option for option in own}
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def print_settings(part: Part[Any], sources: list[Source], *, json: bool) -> None:
+    """Print the settings and where each comes from, as TOML or JSON. Raises Misuse if TOML cannot have a value."""
+    print(as_json(sources) if json else "\n".join(as_toml(part, sources)))
 
 
 def prepare(settings: Any) -> None:

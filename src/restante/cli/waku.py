@@ -15,13 +15,15 @@ from restante.cli.extra_commands import group_that_needs
 from restante.cli.serve_options import (
     AdminHosts,
     AdminTokenFile,
+    Json,
     LogFormat,
     ReadSettings,
     ReportsUrl,
     prepare,
+    print_settings,
     with_options,
 )
-from restante.common.settings import Part, shown
+from restante.common.settings import Part
 
 app = typer.Typer(no_args_is_help=True, cls=group_that_needs("waku"))
 
@@ -153,9 +155,9 @@ def serve_command(read_settings: ReadSettings) -> None:
 
 @app.command("config")
 @_with_options
-def config_command(read_settings: ReadSettings) -> None:
+def config_command(read_settings: ReadSettings, *, json: Json = False) -> None:
     """Show the settings that `serve` would use, and the origin of each."""
-    print("\n".join(shown(read_settings()[1])))
+    print_settings(_waku_part(), read_settings()[1], json=json)
 
 
 app.add_typer(waku_requests.app)

@@ -7,6 +7,8 @@ and `restante config show` list them.
 from __future__ import annotations
 
 import difflib
+import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +19,7 @@ import msgspec
 import msgspec.inspect
 
 from restante.common.errors import Misuse, plain
+from restante.common.texts import in_one_line
 
 PREFIX: Final = "RESTANTE_"
 
@@ -106,36 +109,42 @@ class Part(Generic[S]):
                 continue
             own = name.removeprefix(self.prefix)
             if own not in known and KUBERNETES.fullmatch(own) is None:
-                like = difflib.get_close_matches(own, known, 1)
-                todo = f"did you mean {self.prefix}{like[0]}?" if like else "unset it"
+                todo = _did_you_mean(own, known, self.prefix) or "unset it"
                 raise Misuse(f"{name} in the environment is not a setting: {todo}")
 
     def read_file(self, path: Path) -> dict[str, dict[str, Any]]:
         """Read this part's table of a TOML file, and its table of limits as `limits`."""
         try:
-            content = tomllib.loads(path.read_text())
+            content = tomllib.loads(path.read_text("utf-8"))
         except OSError as error:
             raise Misuse(f"cannot read {path}: {plain(error)} (--config)") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise Misuse(f"{path} is not TOML: {error}") from error
         for key, value in content.items():
             if key not in TABLES or not isinstance(value, dict):
-                raise Misuse(
-                    f"{path}: '{key}' is not known; tables are {' and '.join(f'[{name}]' for name in TABLES)}"
-                )
+                tables = " and ".join(f"[{name}]" for name in TABLES)
+                raise Misuse(f"{path}: '{key}' is not known; tables are {tables}")
         table = dict(content.get(self.table, {}))
         limits = table.pop(LIMITS, {})
         if not isinstance(limits, dict):
             raise Misuse(f"{path}: '{LIMITS}' must be a table, [{self.table}.{LIMITS}]")
-        for keys, struct, shown in (
-            (table, self.settings, self.table),
-            (limits, self.limits, f"{self.table}.{LIMITS}"),
+        options = [name for name in self.settings.__struct_fields__ if name != LIMITS]
+        limit_names = self.limits.__struct_fields__
+        for keys, names, others, shown in (
+            (table, options, [f"{LIMITS}.{name}" for name in limit_names], self.table),
+            (limits, limit_names, [], f"{self.table}.{LIMITS}"),
         ):
-            names = [name for name in struct.__struct_fields__ if name != LIMITS]
             for key in keys:
                 if key not in names:
-                    raise Misuse(f"{path}: [{shown}] has no key '{key}'; its keys are {', '.join(names)}")
+                    todo = _did_you_mean(key, (*names, *others)) or f"its keys are {', '.join(names)}"
+                    raise Misuse(f"{path}: [{shown}] has no key '{key}': {todo}")
         return {self.table: table, LIMITS: limits}
+
+
+def _did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return a question that names the known name that is most like a misspelt one; "" if none is."""
+    similar = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {prefix}{similar[0]}?" if similar else ""
 
 
 def limits_given(limits: type[msgspec.Struct], texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
@@ -143,7 +152,9 @@ def limits_given(limits: type[msgspec.Struct], texts: Sequence[str] | None) -> I
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or name not in limits.__struct_fields__:
-            raise Misuse(f"--limit {text}: write NAME=NUMBER; names are {', '.join(limits.__struct_fields__)}")
+            similar = _did_you_mean(name, limits.__struct_fields__) if equals else ""
+            todo = similar or f"write NAME=NUMBER; names are {', '.join(limits.__struct_fields__)}"
+            raise Misuse(f"--limit {text}: {todo}")
         yield name, value
 
 
@@ -193,11 +204,45 @@ def resolve(
     return settings, sources
 
 
-def shown(sources: Iterable[Source]) -> Iterator[str]:
-    """Yield a line for each setting, for people."""
-    for each in sources:
-        value = "" if each.value is None else msgspec.json.encode(each.value).decode()
-        yield f"{each.name:<29} = {value:<24} # {each.source}"
+def as_toml(part: Part[Any], sources: Iterable[Source]) -> Iterator[str]:
+    """Yield the lines of a TOML file with all settings. A comment says where each value comes from.
+
+    Raises Misuse for a value that TOML cannot have.
+    """
+    table = part.table
+    yield f"[{table}]"
+    for source in sources:
+        prefix, _, name = source.name.rpartition(".")
+        if prefix and table == part.table:
+            table = f"{part.table}.{LIMITS}"
+            yield f"\n[{table}]"
+        if source.value is None:
+            yield f"# {name} is not set"
+        else:
+            yield f"{name:<24} = {_toml(source):<24} # {in_one_line(source.source)}"
+
+
+def _toml(source: Source) -> str:
+    """Return a value as TOML, which is JSON but for `inf` and U+007F (toml.io/en/v1.0.0)."""
+    if source.value == math.inf:
+        return "inf"
+    text = json.dumps(source.value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Misuse(f"{source.name} ({source.source}) is not UTF-8, and TOML is: add --json") from None
+    return text
+
+
+def as_json(sources: Iterable[Source]) -> str:
+    """Return all settings, and where each value comes from, as JSON. A number without end is null."""
+    settings: dict[str, Any] = {}
+    origins: dict[str, Any] = {}
+    for source in sources:
+        prefix, _, name = source.name.rpartition(".")
+        for values, value in ((settings, source.value), (origins, source.source)):
+            (values.setdefault(prefix, {}) if prefix else values)[name] = None if value == math.inf else value
+    return json.dumps({"settings": settings, "sources": origins})
 
 
 def convert(value: Any, wanted: Any, name: str, *, strict: bool = False) -> Any:

@@ -3,7 +3,7 @@ _restante() {
     local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" path="" word
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case "${path:+$path }$word" in
-        serve | status | backup | restore | import | export | config | 'config show' | health | send | receive | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline gaps' | completion | man) path="${path:+$path }$word" ;;
+        serve | status | backup | restore | import | export | config | 'config show' | 'config check' | health | send | receive | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline gaps' | completion | man) path="${path:+$path }$word" ;;
         esac
     done
     COMPREPLY=()
@@ -63,6 +63,30 @@ _restante() {
     'config show:--limit') compopt +o default; return ;;
     'config show:--trace') :; return ;;
     'config show:--log-format') COMPREPLY=($(compgen -W 'auto console json' -- "$current")); return ;;
+    'config check:--config') :; return ;;
+    'config check:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'config check:--listen') compopt +o default; return ;;
+    'config check:--tls-cert') :; return ;;
+    'config check:--tls-key') :; return ;;
+    'config check:--admin') compopt +o default; return ;;
+    'config check:--admin-token-file') :; return ;;
+    'config check:--admin-host') compopt +o default; return ;;
+    'config check:--reports-url') compopt +o default; return ;;
+    'config check:--motd') compopt +o default; return ;;
+    'config check:--signal-error') compopt +o default; return ;;
+    'config check:--advertise-version') compopt +o default; return ;;
+    'config check:--frames') COMPREPLY=($(compgen -W 'text binary' -- "$current")); return ;;
+    'config check:--blur-usage') compopt +o default; return ;;
+    'config check:--keep-usage') compopt +o default; return ;;
+    'config check:--prune-every') compopt +o default; return ;;
+    'config check:--prune-after') compopt +o default; return ;;
+    'config check:--permission') COMPREPLY=($(compgen -W 'none hashcash adaptive' -- "$current")); return ;;
+    'config check:--permission-bits') compopt +o default; return ;;
+    'config check:--permission-load') compopt +o default; return ;;
+    'config check:--trust-proxy') compopt +o default; return ;;
+    'config check:--limit') compopt +o default; return ;;
+    'config check:--trace') :; return ;;
+    'config check:--log-format') COMPREPLY=($(compgen -W 'auto console json' -- "$current")); return ;;
     health:--token-file) :; return ;;
     health:--timeout) compopt +o default; return ;;
     health:--config) :; return ;;
@@ -214,8 +238,9 @@ _restante() {
     restore) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     import) compopt +o default; COMPREPLY=($(compgen -W '--channel --usage --merge --data --json --help' -- "$current")) ;;
     export) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --help' -- "$current")) ;;
-    config) compopt +o default; COMPREPLY=($(compgen -W 'show --help' -- "$current")) ;;
-    'config show') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
+    config) compopt +o default; COMPREPLY=($(compgen -W 'show check --help' -- "$current")) ;;
+    'config show') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --json --help' -- "$current")) ;;
+    'config check') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
     health) compopt +o default; COMPREPLY=($(compgen -W '--ready --token-file --timeout --config --help' -- "$current")) ;;
     send) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--name --text --code -c --code-length --verify --qr --no-qr --ignore-unsendable --dry-run --server --transit-relay --no-listen --listen --port --proxy --appid --dump-timing --help' -- "$current")) ;;
     receive) compopt +o default; COMPREPLY=($(compgen -W '--allocate -c --code-length --verify -o --output --accept --replace --rename --unpack --dry-run --server --transit-relay --no-listen --listen --port --proxy --appid --dump-timing --help' -- "$current")) ;;
@@ -224,7 +249,7 @@ _restante() {
     'timing compare') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--server -o --output --json --help' -- "$current")) ;;
     waku) compopt +o default; COMPREPLY=($(compgen -W 'serve config post request probe export import check backup --help' -- "$current")) ;;
     'waku serve') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --trust-proxy --admin --admin-token-file --admin-host --reports-url --key --min-pow --max-ttl --retention --retention-bytes --topics --requests --order --password-file --require-signature --allow --peer --max-peers --max-peers-per-address --limit --log-format --help' -- "$current")) ;;
-    'waku config') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --trust-proxy --admin --admin-token-file --admin-host --reports-url --key --min-pow --max-ttl --retention --retention-bytes --topics --requests --order --password-file --require-signature --allow --peer --max-peers --max-peers-per-address --limit --log-format --help' -- "$current")) ;;
+    'waku config') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --trust-proxy --admin --admin-token-file --admin-host --reports-url --key --min-pow --max-ttl --retention --retention-bytes --topics --requests --order --password-file --require-signature --allow --peer --max-peers --max-peers-per-address --limit --log-format --json --help' -- "$current")) ;;
     'waku post') compopt +o default; COMPREPLY=($(compgen -W '--channel --topic --password-file --to --sign --ttl --help' -- "$current")) ;;
     'waku request') compopt +o default; COMPREPLY=($(compgen -W '--from --to --topic --channel --form --password-file --key -o --output --state --limit --open-password --open-key --ranges --live --for --help' -- "$current")) ;;
     'waku probe') compopt +o default; COMPREPLY=($(compgen -W '--form --password-file --key --patience --help' -- "$current")) ;;

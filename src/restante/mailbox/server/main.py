@@ -55,6 +55,16 @@ def serve(settings: Serve, read_settings: ReadSettings) -> None:
     uvloop.run(_serve(settings, read_settings))
 
 
+def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
+    """Return the certificate and the token of the admin port. Raises Misuse if a named file cannot be used."""
+    certificate = None
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        certificate = ServerCertificate(Path(settings.tls_cert), Path(settings.tls_key))
+    if settings.trace is not None:
+        check_path(Path(settings.trace), Path(settings.data))
+    return certificate, read_admin_token(settings.admin, settings.admin_token_file)
+
+
 async def _serve(settings: Serve, read_settings: ReadSettings) -> None:
     watch(asyncio.get_running_loop())
     with listening_for_signals() as stop:
@@ -67,12 +77,7 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
     if descriptors < needed:
         raise too_few_descriptors(descriptors, needed)
     addresses = listen_addresses(settings.listen, "--listen")
-    certificate = None
-    if settings.tls_cert is not None and settings.tls_key is not None:
-        certificate = ServerCertificate(Path(settings.tls_cert), Path(settings.tls_key))
-    token = read_admin_token(settings.admin, settings.admin_token_file)
-    if settings.trace is not None:
-        check_path(Path(settings.trace), Path(settings.data))
+    certificate, token = read_files(settings)
     store = open_store(Path(settings.data))
     clock = SystemClock()
     gc.disable()  # while the live data is loaded, there is no garbage to collect
