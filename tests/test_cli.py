@@ -172,7 +172,7 @@ async def test_a_server_is_healthy_is_the_only_one_of_its_data_and_drains_on_sig
             async with bounded("an answer"), http.get(f"http://127.0.0.1:{admin}/healthz") as answer:
                 assert (answer.status, await answer.read()) == (200, b"ok\n")
             async with started(tmp_path) as second:
-                assert await second.ended() == 1
+                assert await second.ended() == 75
                 assert second.said["stderr"] == (
                     f"restante: another process is using the data directory {tmp_path}:"
                     " stop it, or name another with --data\n"
@@ -580,7 +580,7 @@ async def test_a_backup_beside_a_running_server_and_a_restore_print_what_they_co
         made = restante("backup", file, "--data", data)  # the server is not asked
         assert (made.returncode, made.stderr) == (0, "")
         refused = restante("restore", file, "--data", data)
-        assert (refused.returncode, refused.stdout) == (1, "")
+        assert (refused.returncode, refused.stdout) == (75, "")
         assert refused.stderr.startswith("restante: another process is using the data directory")
         await server.stop()
     lines = dict(line.split(maxsplit=1) for line in made.stdout.replace("usage ", "usage-").splitlines()[3:])
@@ -617,8 +617,8 @@ REFUSED = {
     f"backup {'x' * 300} --data post": f"cannot write {'x' * 300}: File name too long",
     "backup new --data gone": "there is no mailbox server's data in gone (--data names another directory)",
     "backup new --data empty": "there is no mailbox server's data in empty (--data names another directory)",
-    "backup new --data copy.sqlite": "there is no mailbox server's data in copy.sqlite (--data names another",
-    "status --data copy.sqlite": "there is no mailbox server's data in copy.sqlite (--data names another",
+    "backup new --data copy.sqlite": "copy.sqlite is not a directory: name a directory with --data",
+    "status --data copy.sqlite": "copy.sqlite is not a directory: name a directory with --data",
     "restore gone --data new": "there is no file gone",
     "restore post --data new": "post is a directory: name the file of a backup",
     "restore pipe --data new": "pipe is a pipe or a device: name a file",
@@ -626,8 +626,9 @@ REFUSED = {
     "status --data odd": f"odd/{FILE} is a pipe or a device: name a file",
     "backup new --data odd": f"odd/{FILE} is a pipe or a device: name a file",
     "restore copy.sqlite --data post": "post is not empty: move its files away",
-    "restore copy.sqlite --data copy.sqlite": "cannot use the data directory copy.sqlite: Not a directory",
+    "restore copy.sqlite --data copy.sqlite": "copy.sqlite is not a directory: name a directory with --data",
     "backup /proc/copy --data post": "cannot write /proc/copy: ",
+    "restore copy.sqlite --data gone/new": "cannot create gone/new: there is no directory gone: create that first",
     "restore copy.sqlite --data /proc/new": "cannot use the data directory /proc/new: ",
 }
 

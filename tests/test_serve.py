@@ -131,7 +131,7 @@ IDS = {"[1,\n\n2]": None, '"a\\nb"': "a\nb", "12": 12, "1.5": 1.5, "true": None,
 
 
 async def test_the_trace_has_the_times_of_receipt_commit_and_answer(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "data" / "trace.jsonl"  # in the data directory, which the server creates
+    path = tmp_path / "new" / "trace.jsonl"  # in the data directory, which the server creates
     async with serving(path.parent, options=("--trace", str(path))) as server, Clients() as clients:
         a = await clients.bind(server.url, "app", "a")
         nameplate = (await a.call("allocate"))["nameplate"]

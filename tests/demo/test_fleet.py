@@ -22,7 +22,7 @@ import pytest
 from msgspec.structs import replace
 
 from restante.cli.pipeline_demo import demo as pipeline_demo
-from restante.common.errors import Misuse, StoreError
+from restante.common.errors import InUse, Misuse, StoreError
 from restante.common.lock_file import lock_file
 from restante.demo import usage as served
 from restante.demo.events import QUIET_DAYS, Events, GroundTruth, Span, decode, draw_events, encode
@@ -264,7 +264,7 @@ def test_two_demos_are_not_made_in_one_folder_at_a_time(tmp_path: Path) -> None:
     (tmp_path / UNFINISHED).mkdir()
     lock = lock_file(tmp_path / UNFINISHED / "lock")
     try:
-        with patch("restante.cli.pipeline_run.end_run_on_signals") as handled, pytest.raises(Misuse, match="another"):
+        with patch("restante.cli.pipeline_run.end_run_on_signals") as handled, pytest.raises(InUse, match="another"):
             pipeline_demo(tmp_path)
         assert not handled.called, "Ctrl-C would remove what the other one has made"
     finally:

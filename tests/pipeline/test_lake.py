@@ -18,7 +18,7 @@ from pyspark.sql.functions import udf
 
 import restante.pipeline
 from restante.common import lock_file
-from restante.common.errors import Misuse, RestanteError, StoreError
+from restante.common.errors import InUse, Misuse, RestanteError, StoreError
 from restante.pipeline import views
 from restante.pipeline.lake import staging
 from restante.pipeline.lake import table as lake_table
@@ -70,12 +70,12 @@ def test_one_run_writes_others_are_refused_and_a_reader_sees_it_and_takes_no_loc
         with Lake.open(lake, write=True) as own:
             assert reader.is_written_by_another()
             assert not own.is_written_by_another()
-            with pytest.raises(Misuse, match=ONE_SENTENCE) as refused, Lake.open(lake, write=True):
+            with pytest.raises(InUse, match=ONE_SENTENCE) as refused, Lake.open(lake, write=True):
                 pass
             assert "wait until it is done" in str(refused.value)
             (lake / LOCK_FILE).unlink()  # the folder stays locked
             assert reader.is_written_by_another()
-            with pytest.raises(Misuse, match="wait until it is done"), Lake.open(lake, write=True):
+            with pytest.raises(InUse, match="wait until it is done"), Lake.open(lake, write=True):
                 pass
         (lake / LOCK_FILE).touch()
         before = lake.stat().st_mtime_ns, (lake / LOCK_FILE).stat().st_mtime_ns

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from restante.common.data_directory import LOCK, lock, running
-from restante.common.errors import StoreError
+from restante.common.errors import InUse
 
 
 def test_a_data_directory_stays_locked_when_its_lock_file_is_removed(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_data_directory_stays_locked_when_its_lock_file_is_removed(tmp_path: P
         for _ in range(2):  # a process that is refused leaves a new file, which it has not locked
             (tmp_path / LOCK).unlink()
             assert running(tmp_path)
-            with pytest.raises(StoreError, match=r"another process is using the data directory"):
+            with pytest.raises(InUse, match=r"another process is using the data directory"):
                 lock(tmp_path)
             (tmp_path / LOCK).touch()
     assert not running(tmp_path)
@@ -29,7 +29,7 @@ def test_a_process_of_an_earlier_version_locks_only_the_file(tmp_path: Path) -> 
     with (tmp_path / LOCK).open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert running(tmp_path)
-        with pytest.raises(StoreError, match=r"another process is using the data directory"):
+        with pytest.raises(InUse, match=r"another process is using the data directory"):
             lock(tmp_path)
 
 
@@ -54,5 +54,5 @@ def test_on_a_file_system_that_cannot_lock_directories_the_file_is_locked(
     assert not running(tmp_path)
     with lock(tmp_path):
         assert running(tmp_path)
-        with pytest.raises(StoreError, match=r"another process is using the data directory"):
+        with pytest.raises(InUse, match=r"another process is using the data directory"):
             lock(tmp_path)

@@ -265,7 +265,7 @@ def test_a_state_file_is_locked_and_no_file_is_overwritten(tmp_path: Path) -> No
     with listening_beside(Honest(LETTERS)) as (_, enode):
         command = ("request", str(enode), *PLAIN, *SINCE, "-o", file, "--state", state)
         with locked_state(state):
-            assert waku(*command) == (2, "", f"restante: another process is using {state}: wait for it (--state)\n")
+            assert waku(*command) == (75, "", f"restante: another process is using {state}: wait for it (--state)\n")
         assert waku(*command) == (0, "fetched 30 envelopes\n", "")
     assert names(tmp_path) == ["all.rlp", "state.json"]
     written = file.read_bytes()

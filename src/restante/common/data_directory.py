@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from restante.common.errors import Misuse, StoreError
+from restante.common.errors import InUse, Misuse, StoreError
 from restante.common.lock_file import NO_DIRECTORY_LOCKS, lock_directory
 
 LOCK: Final = "lock"
@@ -19,18 +19,19 @@ LOCK: Final = "lock"
 def lock(data: Path) -> ExitStack:
     """Lock a data directory for this process. Closing what is returned releases the lock.
 
-    The directory is made if it does not exist. Raises StoreError if another process has locked it, or if it cannot be
-    made.
+    The directory is made if it does not exist. Raises InUse if another process has locked it, and another StoreError
+    or Misuse if it cannot be used.
     """
+    refuse_unusable(data)
     try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)  # readable by its owner only: it holds private data
+        data.mkdir(mode=0o700, exist_ok=True)  # readable by its owner only: it holds private data
         for patience in (0.2, 0.2, 0.2):  # `running` locks it for a moment
             with suppress(BlockingIOError):
                 return lock_directory(data, LOCK)
             time.sleep(patience)
         return lock_directory(data, LOCK)
     except BlockingIOError:
-        raise StoreError(
+        raise InUse(
             f"another process is using the data directory {data}: stop it, or name another with --data"
         ) from None
     except OSError as error:
@@ -58,6 +59,20 @@ def give_to_owner(data: Path, *names: str) -> None:
                     os.close(descriptor)
     except OSError as error:
         raise StoreError(f"cannot give the files in {data} to its owner: {error.strerror}") from error
+
+
+def refuse_unusable(data: Path) -> None:
+    """Raise Misuse if a path is not a data directory and none can be made there: its parent must exist.
+
+    A parent that is missing is mostly a disk that is not mounted, or a misspelt name.
+    """
+    try:
+        if not data.is_dir() and (data.exists() or data.is_symlink()):
+            raise Misuse(f"{data} is not a directory: name a directory with --data")
+        if not data.exists() and not data.parent.is_dir():
+            raise Misuse(f"cannot create {data}: there is no directory {data.parent}: create that first")
+    except OSError as error:
+        raise StoreError(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
 
 
 def running(data: Path) -> bool:

@@ -4,6 +4,7 @@ RestanteError
 ├── PeerError          the peer's fault: it broke the protocol, and is sent a code
 ├── Misuse             the operator's fault: an option, a file or a command cannot be used
 └── StoreError         the disk's fault: a store cannot be opened, or a commit failed
+    ├── InUse          another process has locked what is to be used
     └── StoreBusy      nothing was written and nothing is lost: try again
         └── StoreFull  the same, because the disk is full
 """
@@ -53,6 +54,13 @@ class Misuse(RestanteError):  # noqa: N818 - the project's name for it (CONTRIBU
 
 class StoreError(RestanteError):
     """The store cannot be opened, or a commit failed and may or may not be on disk. Stop; do not retry."""
+
+
+class InUse(StoreError):  # noqa: N818 - the same
+    """Another process has locked a directory or a file. Nothing was done. The text names it."""
+
+    exit_code = os.EX_TEMPFAIL
+    """75 (sysexits(3)): the same command works when the other process has ended."""
 
 
 class StoreBusy(StoreError):  # noqa: N818 - the same

@@ -109,8 +109,10 @@ class Schema(NamedTuple):
             # SQLite creates -wal and -shm beside the database. It cannot if the directory is read-only. Then it reads
             # the file alone, which is complete if no server runs and there is no log.
             alone = not os.access(data, os.W_OK) and not running(data) and not _log(path).exists()
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             raise Misuse(f"there is no {self.whose}'s data in {data} (--data names another directory)") from None
+        except NotADirectoryError:
+            raise Misuse(f"{data} is not a directory: name a directory with --data") from None
         except OSError as error:
             raise Misuse(f"cannot read {path}: {error.strerror}") from error
         with self._reading(path, alone=alone) as database:

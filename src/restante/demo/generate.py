@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from restante.common.atomic_file import flush
-from restante.common.errors import Misuse, StoreError, plain
+from restante.common.errors import InUse, Misuse, StoreError, plain
 from restante.common.lock_file import lock_file
 from restante.common.plural import counted
 from restante.demo import envelopes, usage
@@ -147,8 +147,8 @@ def make(
 ) -> GroundTruth:
     """Make a fleet in the folder of a demo. Its sources appear when they are complete.
 
-    `locked` is called with the folder in which they are made, once no other demo is made there. Raises Misuse if
-    another one is, or if this folder is not of a demo.
+    `locked` is called with the folder in which they are made, once no other demo is made there. Raises InUse if
+    another one is, and Misuse if this folder is not of a demo.
     """
     unfinished = folder / UNFINISHED
     try:
@@ -161,7 +161,7 @@ def make(
             raise Misuse(f"{unfinished} was not made by a demo: remove it, or name another folder for the demo")
         lock = lock_file(unfinished / _LOCK)
     except BlockingIOError as error:
-        raise Misuse(f"another demo is being made in {folder}: wait for it, or name another folder") from error
+        raise InUse(f"another demo is being made in {folder}: wait for it, or name another folder") from error
     except OSError as error:
         raise Misuse(f"cannot write in {folder}: {plain(error)}") from error
     try:

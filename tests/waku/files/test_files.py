@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from restante.common.errors import Misuse, StoreError
+from restante.common.errors import InUse, Misuse, StoreError
 from restante.common.extras import how_to_install
 from restante.waku import open_archive, read_envelopes
 from restante.waku.archive.records import Archived
@@ -230,12 +230,12 @@ def test_a_database_that_is_in_use_is_refused(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
-        with pytest.raises(Misuse, match="a program is using"):
+        with pytest.raises(InUse, match="a program is using"):
             list(leveldb.read(folder))
         process.communicate()
     with (folder / "LOCK").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # as goleveldb does
-        with pytest.raises(Misuse, match="a program is using"):
+        with pytest.raises(InUse, match="a program is using"):
             list(leveldb.read(folder))
     assert len(list(leveldb.read(folder))) == len(ROWS)
 

@@ -13,7 +13,7 @@ import msgspec
 from restante.client.core.state import State
 from restante.client.tasks import until_done
 from restante.common.atomic_file import draft_of
-from restante.common.errors import RestanteError, StoreError, plain
+from restante.common.errors import InUse, RestanteError, StoreError, plain
 from restante.common.lock_file import lock_file
 
 FORMAT: Final = "restante journal"
@@ -53,7 +53,7 @@ class CheckpointFile:
     """The file, locked for this process."""
 
     def __init__(self, path: Path) -> None:
-        """Lock the file, which need not exist. Raises StoreError if it is in use."""
+        """Lock the file, which need not exist. Raises InUse if another has locked it, StoreError."""
         self.path = path
         lock = path.with_name(path.name + ".lock")
         try:
@@ -62,7 +62,7 @@ class CheckpointFile:
             words = (
                 f"the journal {path} is in use, by another process or a Journal that is not closed: close that first"
             )
-            raise StoreError(words) from None
+            raise InUse(words) from None
         except OSError as error:
             raise StoreError(f"cannot use the journal {path}: {plain(error)}") from None
         self._written = b""

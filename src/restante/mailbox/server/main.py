@@ -17,6 +17,7 @@ import uvloop
 
 from restante import __version__
 from restante.common.admin_access import read_admin_token
+from restante.common.data_directory import refuse_unusable
 from restante.common.descriptors import OWN_DESCRIPTORS, needed_descriptors, raise_descriptors, too_few_descriptors
 from restante.common.dice import SystemDice
 from restante.common.disk_probe import free_bytes
@@ -56,7 +57,11 @@ def serve(settings: Serve, read_settings: ReadSettings) -> None:
 
 
 def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
-    """Return the certificate and the token of the admin port. Raises Misuse if a named file cannot be used."""
+    """Return the certificate and the token of the admin port.
+
+    Raises Misuse if one of the named files, or the data directory, cannot be used.
+    """
+    refuse_unusable(Path(settings.data))
     certificate = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         certificate = ServerCertificate(Path(settings.tls_cert), Path(settings.tls_key))

@@ -47,12 +47,12 @@ class TraceLine(msgspec.Struct):
 
 
 def check_path(path: Path, data: Path) -> None:
-    """Raise Misuse if no trace can be written there. The data directory and its parents need not exist yet."""
+    """Raise Misuse if no trace can be written there. The data directory need not exist yet."""
     folder = path.parent
     if path.is_dir():
         fault = errno.EISDIR
     elif not folder.exists():
-        fault = 0 if data.absolute().is_relative_to(folder.absolute()) else errno.ENOENT
+        fault = 0 if data.absolute() == folder.absolute() else errno.ENOENT
     elif not folder.is_dir():
         fault = errno.ENOTDIR
     else:

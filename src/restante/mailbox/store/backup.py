@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from restante.common.atomic_file import new_file
-from restante.common.data_directory import LOCK, give_to_owner, lock, running
+from restante.common.data_directory import LOCK, give_to_owner, lock, refuse_unusable, running
 from restante.common.database_copy import copy_database
 from restante.common.disk_probe import FILE as PROBE
 from restante.common.errors import Misuse, StoreDamaged, StoreError
@@ -103,6 +103,7 @@ def restore(file: Path, data: Path, advance: Callable[[int], None]) -> Contents:
     uses the directory, or if the copy cannot be written.
     """
     with SCHEMA.reading_copy(file) as backup:
+        refuse_unusable(data)
         if _in_use(data) and not running(data):
             raise Misuse(f"{data} is not empty: move its files away, or name another directory with --data")
         with lock(data), new_file(data / FILE) as unfinished:

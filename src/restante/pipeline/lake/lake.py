@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from restante.common.atomic_file import draft_of, flush
-from restante.common.errors import Misuse, RestanteError, StoreError, plain
+from restante.common.errors import InUse, Misuse, RestanteError, StoreError, plain
 from restante.common.lock_file import is_locked, lock_directory
 from restante.pipeline.lake import delta_log
 from restante.pipeline.lake.table import LakeTable
@@ -68,9 +68,9 @@ class Lake:
         """Open a lake, for one writer at a time or any number of readers. `make` creates a missing one.
 
         If there is none, a reader with `make` gets an empty one, and nothing is created. `first_day` is the first day
-        of a new lake. Raises Misuse if there is no lake, the path is something else or a URL, or another run is
-        writing to it; StoreError if the lake is damaged or cannot be written. An error within the `with` block also
-        names the tables that were committed before.
+        of a new lake. Raises Misuse if there is no lake, or the path is something else or a URL; InUse if another
+        run is writing to it; StoreError if the lake is damaged or cannot be written. An error within the `with` block
+        also names the tables that were committed before.
         """
         if _URL.match(str(path)):
             url = str(path).replace(":/", "://", 1)
@@ -151,7 +151,7 @@ def _locked(place: Path) -> Iterator[None]:
         place.mkdir(parents=True, exist_ok=True)
         lock = lock_directory(place, LOCK_FILE, 0o666)
     except BlockingIOError as error:
-        raise Misuse(
+        raise InUse(
             f"another run is writing to the lake {place}: wait until it is done, or stop it, and start this again"
         ) from error
     except OSError as error:

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 
 from restante.common.atomic_file import draft_of
-from restante.common.errors import Misuse, StoreError
+from restante.common.errors import InUse, Misuse, StoreError
 from restante.common.lock_file import lock_file
 from restante.waku.client.ranges import FetchState
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Lock a state file for this process during the block. Raises Misuse if another process has locked it.
+    """Lock a state file for this process during the block. Raises InUse if another process has locked it.
 
     The lock is on a file next to it, because the state file itself is replaced. The lock file is removed at the end.
     Other programs have a FILE.lock, too, so it has a name that no other program uses.
@@ -32,7 +32,7 @@ def held(path: Path) -> Iterator[None]:
     try:
         lock = _lock(beside)
     except BlockingIOError:
-        raise Misuse(f"another process is using {path}: wait for it (--state)") from None
+        raise InUse(f"another process is using {path}: wait for it (--state)") from None
     except OSError as error:
         raise Misuse(f"cannot write {beside}: {error.strerror} (--state)") from error
     try:

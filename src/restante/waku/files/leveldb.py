@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from restante.common.errors import Misuse, StoreError, plain
+from restante.common.errors import InUse, Misuse, StoreError, plain
 from restante.common.extras import how_to_install
 from restante.waku import files
 
@@ -37,8 +37,8 @@ def is_archive(folder: Path) -> bool:
 def read(folder: Path) -> files.FileItems:
     """Yield each value as an envelope, or as an unreadable item if the key is not the envelope's.
 
-    The directory is only read. Raises Misuse if another program uses it or plyvel is not installed; StoreError if it
-    is not a LevelDB database.
+    The directory is only read. Raises Misuse if plyvel is not installed, InUse if another program uses it, StoreError
+    if it is not a LevelDB database.
     """
     try:
         import plyvel
@@ -109,7 +109,7 @@ def _bring(file: Path, to: Path) -> None:
 
 @contextmanager
 def _nobody_else(folder: Path) -> Iterator[None]:
-    """Hold the database's locks, or raise Misuse if another program has it open.
+    """Hold the database's locks, or raise InUse if another program has it open.
 
     status-go's goleveldb locks with flock(2), LevelDB with fcntl(2).
     """
@@ -123,7 +123,7 @@ def _nobody_else(folder: Path) -> Iterator[None]:
         fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(held)
-        raise Misuse(f"a program is using {folder}: stop it, or import a copy of the directory") from None
+        raise InUse(f"a program is using {folder}: stop it, or import a copy of the directory") from None
     try:
         yield
     finally:
