@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,7 +105,7 @@ def test_envelopes_are_opened_with_the_channel_passwords_and_keys_that_are_given
         seal(b"held until called for", to=chat, sign=KEY, dice=dice),
         seal(b"\xff\0", to=chat, dice=dice),
         b"for somebody else",
-        seal(b"by password", to=SymmetricKey.from_password("sesame"), dice=dice),
+        seal(b"by password\n\x1b[2J", to=SymmetricKey.from_password("sesame"), dice=dice),
         seal(b"for me", to=mine.public, dice=dice),
         seal(b"for another", to=KEY.public, dice=dice),
     )
@@ -118,13 +119,23 @@ def test_envelopes_are_opened_with_the_channel_passwords_and_keys_that_are_given
             waku(*command, "-o", by_variable, RESTANTE_WAKU_PASSWORD="swordfish"),
         ):
             assert result == (0, "fetched 6 envelopes\n", "")
+        texts = waku(*command, "--text", "--password-file", tmp_path / "password")
+    assert [line.partition("Z ")[2] for line in sorted(texts.out.splitlines())] == [
+        "held until called for",
+        "(2 bytes that are not text)",
+        "(no key opens it)",
+        r"by password\n\x1b[2J",
+        "for me",
+        "(no key opens it)",
+    ]
+    assert min(texts.out.splitlines()).startswith(f"{datetime.fromtimestamp(EPOCH, UTC):%Y-%m-%dT%H:%M:%S}Z held")
     assert (by_file.read_text(), node.wrong) == (by_variable.read_text(), [])
     opened = sorted(lines(by_file.read_text()), key=lambda line: line["sent"])
     assert [(line.get("text"), line.get("payload"), line.get("signer")) for line in opened] == [
         ("held until called for", None, KEY.public.hex()),
         (None, "ff00", None),
         (None, None, None),
-        ("by password", None, None),
+        ("by password\n\x1b[2J", None, None),
         ("for me", None, None),
         (None, None, None),
     ]
@@ -212,6 +223,8 @@ async def test_live_runs_until_it_is_stopped_and_continues_from_there(tmp_path: 
         ("request --topic 01020304 --limit cows=1", "names are pages, envelopes, bytes, seconds, size"),
         ("request --topic 01020304 --limit seconds=nan", "'nan' is not a number over 0 to 1000000000.0"),
         ("request --topic 01020304 --live --for nan", "--for: 'nan' is not a number from 0.1 to 1000000000"),
+        ("request --topic 01020304 --text", "--text needs a key that opens the envelopes"),
+        ("request --channel x --text -o all.rlp", "leave one of them out"),
         ("request --topic 01020304 --state /", "cannot read /"),
         (f"request --topic 01020304 --state {'x' * 300}", "File name too long (--state)"),
         (f"request --topic 01020304 -o {'x' * 300}.rlp", "File name too long (-o)"),

@@ -123,6 +123,9 @@ OpenPasswordOption = Annotated[
 OpenKeyOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="File with a private key to open envelopes with.")
 ]
+TextOption = Annotated[
+    bool, typer.Option("--text", help="Print the time and the text of each envelope, and no JSON.")
+]
 RangesOption = Annotated[
     Path | None,
     typer.Option(
@@ -153,6 +156,7 @@ def request_command(
     ranges: RangesOption = None,
     live: LiveOption = False,
     seconds: ForOption = None,
+    text: TextOption = False,
 ) -> None:
     """Fetch history from Mailservers.
 
@@ -173,13 +177,15 @@ def request_command(
             raise Misuse(
                 "--ranges names times and topics: leave --from, --to, --topic, --channel, --state, --live out"
             )
-        destination = Destination(file=output, keys=opening(None, open_password, open_key))
+        keys = opening(None, open_password, open_key)
+        destination = Destination(file=output, keys=keys, text=_text_only(text, output, keys))
         _request_ranges(servers, ranges, options, destination, costs, say_failure)
         return
     duration = _listening(live, end, seconds)
     topics, chat = requested_topics(channel, topic or [])
     query = _query(begin or "-24h", end, topics)
-    destination = Destination(file=output, keys=opening(chat, open_password, open_key), state=state)
+    keys = opening(chat, open_password, open_key)
+    destination = Destination(file=output, keys=keys, state=state, text=_text_only(text, output, keys))
     report = (
         run_subscribe(servers, query, options, destination, costs, say_failure, duration)
         if live
@@ -217,6 +223,15 @@ def _request_ranges(
         print(sentence, file=sys.stderr)
     if not all(each.answered for each in found):
         raise typer.Exit(1)
+
+
+def _text_only(text: bool, output: Path | None, keys: Sequence[object]) -> bool:
+    """Return whether to print only times and texts. Raises Misuse if they cannot be printed."""
+    if text and output is not None:
+        raise Misuse("--text prints, and --output writes a file: leave one of them out")
+    if text and not keys:
+        raise Misuse("--text needs a key that opens the envelopes: --channel, --open-password or --open-key")
+    return text
 
 
 def _listening(live: bool, end: str | None, seconds: str | None) -> float | None:

@@ -251,7 +251,7 @@ _restante() {
     'waku serve') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --trust-proxy --admin --admin-token-file --admin-host --reports-url --key --min-pow --max-ttl --retention --retention-bytes --topics --requests --order --password-file --require-signature --allow --peer --max-peers --max-peers-per-address --limit --log-format --help' -- "$current")) ;;
     'waku config') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --trust-proxy --admin --admin-token-file --admin-host --reports-url --key --min-pow --max-ttl --retention --retention-bytes --topics --requests --order --password-file --require-signature --allow --peer --max-peers --max-peers-per-address --limit --log-format --json --help' -- "$current")) ;;
     'waku post') compopt +o default; COMPREPLY=($(compgen -W '--channel --topic --password-file --to --sign --ttl --help' -- "$current")) ;;
-    'waku request') compopt +o default; COMPREPLY=($(compgen -W '--from --to --topic --channel --form --password-file --key -o --output --state --limit --open-password --open-key --ranges --live --for --help' -- "$current")) ;;
+    'waku request') compopt +o default; COMPREPLY=($(compgen -W '--from --to --topic --channel --form --password-file --key -o --output --state --limit --open-password --open-key --ranges --live --for --text --help' -- "$current")) ;;
     'waku probe') compopt +o default; COMPREPLY=($(compgen -W '--form --password-file --key --patience --help' -- "$current")) ;;
     'waku export') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --help' -- "$current")) ;;
     'waku import') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --help' -- "$current")) ;;

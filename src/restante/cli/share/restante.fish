@@ -267,6 +267,7 @@ complete --command restante --condition '__restante_at waku request' --long-opti
 complete --command restante --condition '__restante_at waku request' --long-option ranges --require-parameter --force-files --description 'File of `restante pipeline gaps`: every Mailserver is asked for each of its ranges.'
 complete --command restante --condition '__restante_at waku request' --long-option live --description 'After the history, print new envelopes as they arrive, until Ctrl-C.'
 complete --command restante --condition '__restante_at waku request' --long-option for --exclusive --description 'With --live: stop after this long.'
+complete --command restante --condition '__restante_at waku request' --long-option text --description 'Print the time and the text of each envelope, and no JSON.'
 complete --command restante --condition '__restante_at waku request' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at waku probe' --long-option form --exclusive --arguments 'envelope plain' --description 'Form of the requests: sealed in an envelope, or plain.'
 complete --command restante --condition '__restante_at waku probe' --long-option password-file --require-parameter --force-files --description 'File with the Mailserver\'s password; or RESTANTE_WAKU_PASSWORD.'

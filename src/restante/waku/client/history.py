@@ -46,6 +46,8 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[SymmetricKey | Key, ...] = ()
     """Keys that decrypt payloads, so that lines of JSON contain them."""
     state: Path | None = None
+    text: bool = False
+    """Whether standard output gets times and texts, in place of lines of JSON."""
 
 
 def run_fetch(
@@ -120,7 +122,7 @@ def _write(run: Callable[[Subscriber, FetchState, Keep], Coroutine[Any, Any, R]]
     # On a terminal, the lines themselves show the progress, and a progress bar would be mixed with them.
     lines_only = destination.file is None and sys.stdout.isatty()
     shown = nullcontext(lambda _: None) if lines_only else progress("request")
-    with results(destination.file, destination.keys) as take, shown as advance:
+    with results(destination.file, destination.keys, text=destination.text) as take, shown as advance:
 
         def subscriber(envelopes: list[Envelope]) -> None:
             take(envelopes)

@@ -1,4 +1,4 @@
-"""Where history is written: lines of JSON, or a file of envelopes whose format follows from its suffix."""
+"""Where history is written: lines of JSON or of text, or a file of envelopes whose format follows from its suffix."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import msgspec
 
 from restante.common.atomic_file import new_file
 from restante.common.errors import Misuse, PeerError, StoreError
+from restante.common.plural import counted
+from restante.common.texts import in_one_line
 from restante.waku.archive.records import Archived
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
@@ -41,16 +43,16 @@ def check(file: Path | None) -> None:
 
 
 @contextmanager
-def results(file: Path | None, keys: Sequence[SymmetricKey | Key]) -> Iterator[Take]:
+def results(file: Path | None, keys: Sequence[SymmetricKey | Key], *, text: bool = False) -> Iterator[Take]:
     """Yield a function that writes envelopes, to standard output or to a file that appears when it is complete.
 
-    With keys, lines contain the payload of each envelope that one of them decrypts. Raises Misuse, and StoreError if
-    writing fails.
+    With keys, lines contain the payload of each envelope that one of them decrypts. With `text`, standard output gets
+    only times and texts. Raises Misuse, and StoreError if writing fails.
     """
     check(file)
     try:
         if file is None:
-            yield lambda envelopes: _lines(sys.stdout.buffer, envelopes, keys)
+            yield lambda envelopes: (_texts if text else _lines)(sys.stdout.buffer, envelopes, keys)
         else:
             with new_file(file) as unfinished, _writing(file.suffix, unfinished, keys) as take:
                 yield take
@@ -100,6 +102,26 @@ def _pages(file: Path) -> Iterator[list[Archived]]:
 def _lines(output: IO[bytes], envelopes: list[Envelope], keys: Sequence[SymmetricKey | Key]) -> None:
     output.writelines(msgspec.json.encode(line(each, keys)) + b"\n" for each in envelopes)
     output.flush()
+
+
+def _texts(output: IO[bytes], envelopes: list[Envelope], keys: Sequence[SymmetricKey | Key]) -> None:
+    output.writelines(text_line(each, keys).encode() + b"\n" for each in envelopes)
+    output.flush()
+
+
+def text_line(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> str:
+    """Return when an envelope was sent (UTC), and its text in one line, or why there is none.
+
+    Anybody may have sent it, so control characters are escapes.
+    """
+    sent = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(envelope.sent))
+    opened = _opened(envelope, keys)
+    if opened is None:
+        return f"{sent} (no key opens it)"
+    try:
+        return f"{sent} {in_one_line(opened.payload.decode())}"
+    except UnicodeDecodeError:
+        return f"{sent} ({counted(len(opened.payload), 'byte')} that are not text)"
 
 
 def line(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> dict[str, Any]:
