@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from restante.common.units import duration, moment, percent
 from restante.timing.model.elapsed import CAUSES, NOT_RUNNING
-from restante.timing.model.timeline import Timeline
+from restante.timing.model.timeline import Spent, Timeline
 from restante.timing.outputs.diagram import MAX_ROWS, diagram
 from restante.timing.outputs.page import page
 from restante.timing.outputs.page_tables import APPEARANCES
-from restante.timing.outputs.text import CLAUSES, text
+from restante.timing.outputs.text import text
 from restante.timing.outputs.trace_event import trace_event
+from restante.timing.outputs.wording import CLAUSES, GROUPS
 from support.markup import Tags, plain
 from support.timing import pages
 from support.timing.drawn import drawn_timeline, timeline_of, waiting
@@ -78,7 +79,16 @@ def test_the_first_sentences_say_where_the_time_went_and_what_the_other_client_d
     assert re.match(r"The receiver ran for \S+ s\. For 9 s \(\d+%\) it waited for its user\.", receiver), receiver
     assert "receiver" not in text(SENDER, 200)
     assert "it waited for the other client." in text(SENDER, 200)
-    assert set(CLAUSES) == {*CAUSES, NOT_RUNNING}
+    assert set(CLAUSES) == {GROUPS.get(cause, cause) for cause in (*CAUSES, NOT_RUNNING)}
+
+
+def test_the_time_in_the_network_counts_together_and_the_page_says_the_same_as_the_text() -> None:
+    spent = [Spent("human", 40), Spent("network out", 30), Spent("network in", 29), Spent("commit", 1)]
+    client = replace(SENDER.clients[0], start_us=0, stop_us=100, spent=spent)
+    timeline = replace(SENDER, clients=[client])
+    sentence = "The sender ran for 100 µs. For 59 µs (59%) it waited for the network to and from the server."
+    assert text(timeline, 200).splitlines()[0] == sentence
+    assert sentence in plain(page(timeline))
 
 
 def test_what_is_known_of_a_clock_is_written() -> None:
@@ -286,8 +296,8 @@ CLOCKS = [replace(WAITED.clients[0], moved_us=2_000_000), replace(WAITED.clients
             WAITED,
             [
                 "Transfer of 6.54 s",
-                "The sender spent 3.12 s of 6.54 s waiting for the receiver, which was not running.",
-                "The receiver spent 2 s of 3.45 s transferring data.",
+                "The sender ran for 6.54 s. For 3.12 s (48%) it waited for the receiver, which was not running for",
+                "The receiver ran for 3.45 s. For 2 s (58%) it transferred data.",
                 "The sender's clock was 5 s ahead of the server's ± 20.1 ms",
                 "The receiver's clock was 5 s behind the server's ± 30 ms",
                 "peer 3.12 s 48% receiver: not running 2.28 s 35%",
@@ -297,7 +307,7 @@ CLOCKS = [replace(WAITED.clients[0], moved_us=2_000_000), replace(WAITED.clients
         (
             pages.waited("sender"),
             [
-                "waiting for the other client.",
+                "it waited for the other client.",
                 "No log of the receiver",
                 "Without a trace of the server",
                 "network out 3 of 9 20 ms 20 ms 60 ms ± 20.1 ms",

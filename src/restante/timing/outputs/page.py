@@ -48,7 +48,7 @@ def page(timeline: Timeline) -> bytes:
             policy=escape(_policy(style, script)),
             style=style,
             script=script,
-            answer=page_tables.answer(timeline),
+            answer=page_tables.answers(timeline),
             patterns=page_tables.patterns(),
             facts="\n".join(f"<li>{escape(each)}</li>" for each in _facts(timeline)),
             elapsed=page_tables.elapsed_tables(timeline),

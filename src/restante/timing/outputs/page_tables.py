@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from restante.common.units import duration, percent
 from restante.timing.model import elapsed, phases
 from restante.timing.model.timeline import ROLES, Client, Delay, Timeline
-from restante.timing.outputs.wording import delay_cells, named, opposite
+from restante.timing.outputs.wording import answer, delay_cells, opposite
 
 
 class Appearance(NamedTuple):
@@ -51,80 +51,17 @@ APPEARANCES: Final[Mapping[str, Appearance]] = {
     elapsed.NOT_RUNNING: Appearance("program", "", 1, "is not running"),
 }
 
-_GROUPS: Final[Mapping[str, str]] = {
-    phases.NETWORK_OUT: "network",
-    phases.NETWORK_IN: "network",
-    **dict.fromkeys(
-        (phases.SERVER, phases.QUEUE, phases.COMMIT, phases.QUEUE_AND_COMMIT, phases.ANSWER), phases.SERVER
-    ),
-}
-"""Causes that the short answer adds up."""
 
-_SPENT: Final[Mapping[str, str]] = {
-    phases.HUMAN: "waiting for its user",
-    elapsed.PEER: "waiting for {peer}",
-    phases.TRANSFER: "transferring data",
-    phases.TRANSIT_CONNECT: "connecting to {peer}",
-    phases.CRYPTO: "computing keys",
-    "network": "waiting for the network to and from the server",
-    phases.SERVER: "waiting for the server",
-    phases.ROUND_TRIP: "waiting for the server's answers",
-    elapsed.CONNECT: "connecting to the server",
-    elapsed.PROGRAM: "starting, computing or ending",
-}
-"""How a client spent its time, in the short answer."""
-
-_MEANWHILE: Final[Mapping[str, str]] = {
-    phases.HUMAN: "waited for its user",
-    elapsed.PEER: "waited, too",
-    phases.TRANSFER: "transferred data",
-    phases.TRANSIT_CONNECT: "connected",
-    phases.CRYPTO: "computed keys",
-    "network": "waited for the network",
-    phases.SERVER: "waited for the server",
-    phases.ROUND_TRIP: "waited for the server's answers",
-    elapsed.CONNECT: "connected to the server",
-    elapsed.PROGRAM: "started, computed or ended",
-    elapsed.NOT_RUNNING: "was not running",
-}
-"""What the other client did during that."""
-
-_MAIN_SHARE: Final = 0.6
-"""Share of a wait from which on what the other client did is said without its duration."""
-
-
-def answer(timeline: Timeline) -> str:
+def answers(timeline: Timeline) -> str:
     """Return a paragraph for each client: what took most of its time. The sender's is the answer of the page."""
-    kinds = ["answer", "answer further"]
     return "\n".join(
-        f'<p class="{kind}">{escape(_answer(client, named(opposite(client.role), timeline)))}</p>'
+        f'<p class="{kind}">{escape(answer(client, timeline))}</p>'
         for kind, client in zip(
-            kinds, sorted(timeline.clients, key=lambda each: ROLES.index(each.role)), strict=False
+            ("answer", "answer further"),
+            sorted(timeline.clients, key=lambda client: ROLES.index(client.role)),
+            strict=False,
         )
     )
-
-
-def _answer(client: Client, peer: str) -> str:
-    whole = client.stop_us - client.start_us
-    spent = _grouped({each.cause: each.us for each in client.spent})
-    if not spent or whole <= 0:
-        return f"The {client.role}'s log has no duration."
-    cause, us = max(spent.items(), key=lambda each: each[1])
-    words = f"The {client.role} spent {duration(us)} of {duration(whole)} {_SPENT[cause].format(peer=peer)}"
-    meanwhile = next((each.peer for each in client.spent if each.cause == cause == elapsed.PEER), None)
-    if meanwhile:
-        what, part = max(_grouped(meanwhile).items(), key=lambda each: each[1])
-        words += f", which {_MEANWHILE[what]}"
-        words += "" if part >= _MAIN_SHARE * us else f" for {duration(part)}"
-    return f"{words}."
-
-
-def _grouped(spent: Mapping[str, int]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for cause, us in spent.items():
-        group = _GROUPS.get(cause, cause)
-        sums[group] = sums.get(group, 0) + us
-    return sums
 
 
 def patterns() -> str:

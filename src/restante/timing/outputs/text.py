@@ -11,36 +11,10 @@ from restante.common.units import columns, duration, percent, plain_ascii
 from restante.timing.model import elapsed, phases
 from restante.timing.model.timeline import Client, Delay, Timeline
 from restante.timing.outputs.diagram import diagram
-from restante.timing.outputs.wording import NO_TRACE, clock, delay_cells, named, opposite
+from restante.timing.outputs.wording import NO_TRACE, answer, clock, delay_cells
 
 MIN_WIDTH: Final = 40
 MAX_WIDTH: Final = 200
-
-MAIN_SHARE: Final = 0.5
-"""Share of a client's time from which on one cause alone is named."""
-
-MEANWHILE_SHARE: Final = 0.2
-"""Share of a wait from which on a second thing that the other client did is named."""
-
-CLAUSES: Final[Mapping[str, str]] = {
-    phases.HUMAN: "waited for its user",
-    elapsed.PEER: "waited for {other}",
-    phases.TRANSFER: "transferred data",
-    phases.TRANSIT_CONNECT: "connected to {other}",
-    phases.CRYPTO: "computed keys",
-    elapsed.CONNECT: "connected to the server",
-    phases.NETWORK_OUT: "waited while messages were on their way to the server",
-    phases.SERVER: "waited while the server worked on its commands",
-    phases.QUEUE: "waited while its commands were in the server's queue",
-    phases.COMMIT: "waited while the server wrote to its disk",
-    phases.QUEUE_AND_COMMIT: "waited while the server queued its commands and wrote to its disk",
-    phases.ANSWER: "waited until the server sent its answers",
-    phases.NETWORK_IN: "waited while messages were on their way from the server",
-    phases.ROUND_TRIP: "waited for the server's answers",
-    elapsed.PROGRAM: "started, computed or ended",
-    elapsed.NOT_RUNNING: "was not running",
-}
-"""What a client did in time of each cause."""
 
 _COLOURS: Final[Mapping[str, int]] = {
     **dict.fromkeys((phases.HUMAN, elapsed.PEER, elapsed.NOT_RUNNING), 33),
@@ -67,7 +41,7 @@ def text(timeline: Timeline, width: int, *, colour: bool = False, unicode: bool 
     `colour` writes escapes for colours and bold; `unicode` characters that are not ASCII.
     """
     width = min(max(width, MIN_WIDTH), MAX_WIDTH)
-    blocks = [textwrap.wrap(each, width) for each in _answer(timeline)]
+    blocks = [textwrap.wrap(answer(client, timeline), width) for client in timeline.clients]
     blocks.extend(_spent(client, width, colour=colour) for client in timeline.clients)
     blocks.extend(_delays(timeline, width, colour=colour))
     blocks.append([_heading("Messages", colour=colour), *diagram(timeline, width)])
@@ -78,34 +52,6 @@ def text(timeline: Timeline, width: int, *, colour: bool = False, unicode: bool 
 
 def _heading(words: str, *, colour: bool) -> str:
     return f"\x1b[1m{words}\x1b[m" if colour else words
-
-
-def _answer(timeline: Timeline) -> Iterator[str]:
-    """Yield a sentence or two for each client: where most of its time went."""
-    for client in timeline.clients:
-        yield " ".join(_sentences(client, named(opposite(client.role), timeline)))
-
-
-def _sentences(client: Client, other: str) -> Iterator[str]:
-    name = f"the {client.role}"
-    whole = client.stop_us - client.start_us
-    yield f"The {client.role} ran for {duration(whole)}."
-    ranked = sorted(client.spent, key=lambda each: -each.us)
-    named = ranked[: 1 if ranked and ranked[0].us >= MAIN_SHARE * whole else 2]
-    for number, spent in enumerate(named):
-        subject = "For" if number == 0 else "For another"
-        clause = CLAUSES[spent.cause].format(other=other)
-        words = f"{subject} {duration(spent.us)} ({percent(spent.us, whole)}) it {clause}"
-        yield words + (_meanwhile(spent.peer, spent.us, name) if spent.peer else "") + "."
-
-
-def _meanwhile(peer: Mapping[str, int], whole: int, name: str) -> str:
-    """Return what the other client did during a wait, as a clause."""
-    ranked = sorted(peer.items(), key=lambda each: -each[1])
-    named = [each for each in ranked[:2] if each is ranked[0] or each[1] >= MEANWHILE_SHARE * whole]
-    return ", which " + " and ".join(
-        f"{CLAUSES[cause].format(other=name)} for {duration(part)}" for cause, part in named
-    )
 
 
 def _spent(client: Client, width: int, *, colour: bool) -> list[str]:
