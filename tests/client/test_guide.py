@@ -16,6 +16,7 @@ from support.processes import Child
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GUIDE = Document("docs/client/guide.md")
+README = Document("README.md")
 USUAL = "ws://127.0.0.1:4000/v1"
 
 
@@ -123,6 +124,16 @@ async def test_two_people_chat(alice: Person, bob: Person) -> None:
     assert one.said["stdout"].splitlines()[2:] == ["< hello", "< bye"]
     assert one.said["stdout"].splitlines()[1] == other.said["stdout"].splitlines()[0]
     assert (one.said["stderr"], other.said["stderr"]) == ("", "")
+
+
+async def test_the_program_of_the_readme_exchanges_two_messages(alice: Person, bob: Person) -> None:
+    async with (
+        alice.program(README.blocks["library"]) as one,
+        bob.program(README.blocks["library"], await code_of(one)) as other,
+    ):
+        assert await end(other, one) == (0, 0), (one.said, other.said)
+    assert one.said["stdout"].endswith(other.said["stdout"])
+    assert other.said == {"stdout": "b'hello'\n", "stderr": ""}
 
 
 async def test_events_and_errors_are_shown(alice: Person) -> None:
