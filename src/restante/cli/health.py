@@ -65,7 +65,14 @@ def health(
         typer.Option(metavar="FILE", help="File with a token to send, for a proxy that demands one."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, max=3600, help="How long to wait for an answer. Default: 5.")
+        float,
+        typer.Option(
+            show_default=False,
+            metavar="SECONDS",
+            min=0.1,
+            max=3600,
+            help="How long to wait for an answer. Default: 5.",
+        ),
     ] = TIMEOUT,
     config: Annotated[
         Path | None,
