@@ -483,6 +483,7 @@ def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
         ("[other]\n", r"'other' is not known; tables are \[serve\] and \[waku\]"),
         ('motd = "x"\n', "'motd' is not known"),
         ("[serve\n", "is not TOML"),
+        (f"[serve]\nmotd = {'[' * 100_000}", "nested too deeply"),
     ],
 )
 def test_a_bad_file_is_misuse_and_says_where(content: str, problem: str, tmp_path: Path) -> None:

@@ -120,6 +120,8 @@ class Part(Generic[S]):
             raise Misuse(f"cannot read {path}: {plain(error)} (--config)") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise Misuse(f"{path} is not TOML: {error}") from error
+        except RecursionError:
+            raise Misuse(f"{path} cannot be read: its lists or tables are nested too deeply") from None
         for key, value in content.items():
             if key not in TABLES or not isinstance(value, dict):
                 tables = " and ".join(f"[{name}]" for name in TABLES)
