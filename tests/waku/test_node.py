@@ -27,6 +27,7 @@ from restante.waku.connection.deadlines import (
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.quotas import Quotas
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
+from restante.waku.connection.sender_pace import SenderPace
 from restante.waku.devp2p import session
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.envelope import Envelope, make
@@ -690,28 +691,33 @@ def test_in_a_flood_a_save_begins_after_40_ms_or_500_envelopes() -> None:
     assert schedule.waits(1, 0.0) == 0.0
 
 
+def arrive(sender: SenderPace, time: float, confirmed: float) -> bool:
+    sender.confirmed = confirmed
+    return sender.arrive(time)
+
+
 @pytest.mark.parametrize("packets", [1, 4])
 def test_a_peer_that_waits_for_confirmations_is_recognised_although_it_takes_a_while_to_go_on(packets: int) -> None:
-    sender, now, confirmed, delays = save_schedule.SenderPace(), 0.0, -1e9, []
+    sender, now, delays = SenderPace(), 0.0, []
     for _ in range(2000):
-        awaited = [sender.arrive(now + 0.0001 * number, confirmed) for number in range(packets)]
+        awaited = [sender.arrive(now + 0.0001 * number) for number in range(packets)]
         delays.append(0.001 if any(awaited) else 0.037)
-        confirmed = now + delays[-1]
-        now = confirmed + 0.003
+        sender.confirmed = now + delays[-1]
+        now = sender.confirmed + 0.003
     assert delays[:5] == [0.037] * 3 + [0.001] * 2
     assert delays.count(0.037) < 2000 * 0.02 * packets, "it is seldom tried whether it still waits"
     sent = [now + 0.01 * number for number in range(1, 100)]
-    assert sum(sender.arrive(time, time // 0.04 * 0.04 - 0.04) for time in sent) < 5, "now it does not wait"
+    assert sum(arrive(sender, time, time // 0.04 * 0.04 - 0.04) for time in sent) < 5, "now it does not wait"
 
 
 def test_a_peer_that_does_not_wait_is_not_taken_for_one_that_does() -> None:
     for gap in (0.005, 0.01, 0.019):
-        sender = save_schedule.SenderPace()
+        sender = SenderPace()
         sent = [gap * number + 0.003 for number in range(500)]
-        assert sum(sender.arrive(time, time // 0.04 * 0.04) for time in sent) < 500 * 0.15, gap
-    sender = save_schedule.SenderPace()
-    assert not any(sender.arrive(second, second - 0.963) for second in range(100)), "it sends a packet a second"
-    assert [sender.arrive(late, late - after) for late, after in ((100.0, 0.0021), (101.0, 0.002))] == [False, True]
+        assert sum(arrive(sender, time, time // 0.04 * 0.04) for time in sent) < 500 * 0.15, gap
+    sender = SenderPace()
+    assert not any(arrive(sender, second, second - 0.963) for second in range(100)), "it sends a packet a second"
+    assert [arrive(sender, late, late - after) for late, after in ((100.0, 0.0021), (101.0, 0.002))] == [False, True]
 
 
 async def test_envelopes_that_arrive_during_a_save_or_while_more_can_be_read_are_one_batch(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from restante.waku.connection.read_pacing import (
     PAUSED_BY_UNREAD,
     ReadPacing,
 )
+from restante.waku.connection.sender_pace import SenderPace
 from restante.waku.devp2p.hello import Reason
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionEvent
 from restante.waku.envelope.envelope import Envelope
@@ -86,7 +87,6 @@ class PeerConnection(asyncio.Protocol):
         "_written",
         "active_at",
         "address",
-        "confirmed",
         "dialled",
         "errors",
         "full",
@@ -94,6 +94,7 @@ class PeerConnection(asyncio.Protocol):
         "held",
         "missed",
         "node_id",
+        "pace",
         "peer",
         "quota",
         "reading",
@@ -111,8 +112,8 @@ class PeerConnection(asyncio.Protocol):
         """The number of the first live envelope that was not sent to the peer because it did not read. None: it
         missed none."""
         self.dialled = dialled
-        self.confirmed = -math.inf
-        """When a packet of the peer was last confirmed, in seconds of the monotonic clock."""
+        self.pace = SenderPace()
+        """Whether the peer waits for confirmations, by the monotonic clock."""
         self.active_at = -math.inf
         """When the peer was admitted, or last sent an accepted envelope or a request, in seconds of the loop's
         clock."""

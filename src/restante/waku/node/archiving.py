@@ -15,7 +15,7 @@ from restante.waku.limits import Limits
 from restante.waku.node.clock import Clock
 from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import FULL_WORDS, LOCKED_WORDS, Batch, Mailserver
-from restante.waku.node.save_schedule import SaveSchedule, SenderPace
+from restante.waku.node.save_schedule import SaveSchedule
 from restante.waku.protocol.packets import Response
 
 QUIET_TURNS: Final = 2
@@ -71,8 +71,6 @@ class Archiving:
         self._due = asyncio.Event()
         """Set when the gathered envelopes do not wait for more."""
         self._schedule = SaveSchedule(housekeeping.save_interval)
-        self._senders: dict[PeerConnection, SenderPace] = {}
-        """Those that have sent envelopes."""
 
     def now(self) -> int:
         """Return the seconds since 1970."""
@@ -81,7 +79,7 @@ class Archiving:
     def gathered(self, connection: PeerConnection) -> None:
         """Note that a peer brought envelopes. Stop reading it for a while if too many bytes are unsaved."""
         now = self._clock.monotonic()
-        if self._senders.setdefault(connection, SenderPace()).arrive(now, connection.confirmed):
+        if connection.pace.arrive(now):
             self._schedule.await_save()
         self._woken.set()
         if not self._schedule.waits(len(self.mailserver.gathered), now):
@@ -97,7 +95,6 @@ class Archiving:
     def forget(self, connection: PeerConnection) -> None:
         """Forget a closed connection."""
         self._held.discard(connection)
-        self._senders.pop(connection, None)
 
     def stop(self) -> None:
         """Let `run` return once all gathered envelopes are saved."""

@@ -336,7 +336,7 @@ class Node:
         # status-go sends them in this order (waku/v1/peer.go, sendConfirmation). It reports the first answer about an
         # envelope to its user, and the ack alone would mean that all were accepted. It posts an envelope that the
         # response names again, at most twice (protocol/transport/envelopes_monitor.go, handleEnvelopeFailure).
-        connection.confirmed = self.clock.monotonic()
+        connection.pace.confirmed = self.clock.monotonic()
         connection.send(packets.MESSAGE_RESPONSE, packets.write_response(response))
         connection.send(packets.BATCH_ACK, packets.write_ack(response.packet))
 
