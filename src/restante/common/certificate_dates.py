@@ -34,9 +34,9 @@ def expires(pem: str) -> float:
 
 def host_names(pem: str) -> list[str]:
     """Return the names of hosts of the first certificate of a PEM text, without those with a wildcard."""
-    found = _BLOCK.search(pem)
+    block = _BLOCK.search(pem)
     try:
-        names = _dns_names(ssl.PEM_cert_to_DER_cert(found[0])) if found else []
+        names = _dns_names(ssl.PEM_cert_to_DER_cert(block[0])) if block else []
     except (ValueError, IndexError):
         return []
     return [name for name in names if re.fullmatch(r"[A-Za-z0-9.-]{1,253}", name)]
@@ -59,12 +59,12 @@ def _dns_names(der: bytes) -> list[str]:
     while tag != _OCTET_STRING:  # `critical` may come before it
         tag, names, value = _element(value)
     _, rest, _ = _element(names)
-    found = []
+    dns_names = []
     while rest:
         tag, name, rest = _element(rest)
         if tag == _DNS_NAME:
-            found.append(name.decode("ascii"))
-    return found
+            dns_names.append(name.decode("ascii"))
+    return dns_names
 
 
 def _from_validity(der: bytes) -> bytes:

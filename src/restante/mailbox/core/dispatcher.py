@@ -188,15 +188,15 @@ class Dispatcher:
         if hint:
             self.batch.refused.append((words, connection.session.address_id))
 
-    def _end_others(self, connection: ConnectionState, command: Command, words: str, hint: str) -> None:
+    def _end_others(self, connection: ConnectionState, command: Command, error: str, hint: str) -> None:
         """Send the refusal of an `add` to the other subscribers, too, if the server is full.
 
         The sender's client ends with it. Without it, the other side's would wait for ever.
         """
-        if words == SERVER_FULL and type(command) is session.AddCommand:
+        if error == SERVER_FULL and type(command) is session.AddCommand:
             for other in self.subscribers.get(connection.session.subscribed or 0, ()):
                 if other is not connection:
-                    self._reply(other, messages.Error(words, messages.NULL, hint))
+                    self._reply(other, messages.Error(error, messages.NULL, hint))
 
     def _charge(self, address_quotas: tuple[AddressQuota, ...], command: Command, now: Now) -> tuple[str, str] | None:
         limits = self.policy.limits

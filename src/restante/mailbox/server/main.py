@@ -146,9 +146,9 @@ def _announce(server: Server, settings: Serve, dashboard: str) -> None:
         sys.stderr.write(first_lines(server.user_addresses, proxies=bool(settings.trust_proxy)))
     if dashboard:
         log.info("the dashboard is open", url=dashboard)
-    for each in server.user_addresses:
-        log.info("listening", url=each.url, version=__version__, data=settings.data)
-    if unencrypted := [each.url for each in server.user_addresses if each.unencrypted]:
+    for url in [listener.url for listener in server.user_addresses]:
+        log.info("listening", url=url, version=__version__, data=settings.data)
+    if unencrypted := [listener.url for listener in server.user_addresses if listener.unencrypted]:
         log.warning(UNENCRYPTED, url=unencrypted[0])
 
 

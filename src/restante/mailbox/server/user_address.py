@@ -77,8 +77,8 @@ def user_address(
 
 def best(addresses: Sequence[UserAddress]) -> UserAddress | None:
     """Return the address to give to users: one that other machines can use if there is one. None: all are paths."""
-    usable = [each for each in addresses if each.url.startswith("ws")]
-    return next((each for each in usable if each.others), next(iter(usable), None))
+    usable = [address for address in addresses if address.url.startswith("ws")]
+    return next((address for address in usable if address.others), next(iter(usable), None))
 
 
 def first_lines(addresses: Sequence[UserAddress], *, proxies: bool) -> str:
