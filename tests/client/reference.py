@@ -81,9 +81,6 @@ def reference() -> str:
     return linked(TREE.sub(tree(), page))
 
 
-# ── sections ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def section(name: str) -> list[str]:
     """Return what is said of a class or function, in paragraphs."""
     public = getattr(client, name)
@@ -226,9 +223,6 @@ def type_of(annotation: str) -> str:
     return re.sub(r"^Annotated\[(.+?), .+\]$", r"\1", annotation).replace("tls.", "ssl.")
 
 
-# ── tables ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     cells = [head, ["---"] * len(head), *rows]
     return "".join("| " + " | ".join(node.replace("|", "\\|") for node in row) + " |\n" for row in cells)
@@ -281,9 +275,6 @@ def tree() -> str:
             yield from below(node, indent + ("    " if last else "│   "))
 
     return "Exception\n" + "".join(below(Exception, ""))
-
-
-# ── links ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def linked(page: str) -> str:

@@ -65,8 +65,6 @@ OUR_LANGUAGE: Final = Language(
     main="restante.cli.main:main",
 )
 
-# ── how to get them ──────────────────────────────────────────────────────────────────────────────
-
 
 def _of_our_environment(name: str) -> Path:
     return Path(sys.executable).parent / name
@@ -179,9 +177,6 @@ def _rust() -> Path:
     return installed("magic-wormhole-rs", f"{CRATE} {OPTIONS} {SETTINGS}".encode(), install) / "bin" / "wormhole-rs"
 
 
-# ── all of them ──────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True)
 class Shipped:
     """A client of one version; `get` returns its program, and installs it if need be."""
@@ -223,8 +218,6 @@ def program(client: Shipped) -> str:
         raise result
     return str(result)
 
-
-# ── transfers ────────────────────────────────────────────────────────────────────────────────────
 
 KEYS_DIFFER: Final = "decrypt message failed"
 """What the Go client says if the peer's key is another (wormhole/wormhole.go:113)."""

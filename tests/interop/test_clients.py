@@ -176,9 +176,6 @@ def tree(tmp_path: Path) -> Path:
     return top
 
 
-# ── `restante` and `wormhole` ────────────────────────────────────────────────────────────────────
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Restante]:
     async with Restante(tmp_path_factory.mktemp("server") / "mailbox").running() as server:
@@ -230,9 +227,6 @@ async def test_two_sides_that_both_listen_nowhere_meet_at_a_relay(here: Deployme
             await arrives(here, (OURS, OURS), write_parcel(tmp_path, name))
             carried = await relay.says(r'"total_bytes": (\d+), "mood": "happy"')
     assert int(carried[1]) > PARCELS[name]
-
-
-# ── all of them, in one network ──────────────────────────────────────────────────────────────────
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -318,9 +312,6 @@ async def test_a_large_file_arrives(deployment: Deployment, tmp_path: Path, pair
     await arrives(deployment, pair, write_sparse(tmp_path, size), SLOW)
 
 
-# ── a server that is killed ──────────────────────────────────────────────────────────────────────
-
-
 @between(
     [
         *((CURRENT, receiver) for receiver in (GO_OLD, GO_NEW, RUST_NEW, OURS)),
@@ -347,9 +338,6 @@ async def test_a_code_from_before_a_kill_works(
     deployment.url = first.url
     receiver = await deployment.carry(*pair, parcel, meanwhile=kill_and_restart)
     assert filecmp.cmp(parcel, receiver.folder / PARCEL, shallow=False)
-
-
-# ── over TLS: our own, and that of nginx, HAProxy and Caddy ──────────────────────────────────────
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -391,9 +379,6 @@ async def test_clients_that_are_idle_beyond_all_time_limits_stay_connected(
         receiver = await behind.receive(client, code)
         assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
     assert len(connections() - before) == 2 * len(waiting)
-
-
-# ── between two networks: by a relay where neither reaches the other, and by IPv6 ────────────────
 
 
 @asynccontextmanager

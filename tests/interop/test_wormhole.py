@@ -52,9 +52,6 @@ async def assert_refused(*clients: Client, error: str) -> None:
         assert error in " ".join(outcome.stderr.split()), outcome  # the client breaks lines
 
 
-# ── a server that nobody disturbs ────────────────────────────────────────────────────────────────
-
-
 # What the server must not mind of clients behind a proxy that names them.
 @flags("--trust-proxy", "127.0.0.0/8", "--permission", "adaptive")
 async def test_a_long_text_arrives(scene: Scene) -> None:
@@ -98,9 +95,6 @@ async def test_a_client_that_cannot_show_the_demanded_work_gives_up_at_once(scen
     assert scene.server.live() == {}
 
 
-# ── a server that cannot store ───────────────────────────────────────────────────────────────────
-
-
 @thorough
 @pytest.mark.parametrize(
     "moment", [to_server(RECEIVER, "add", phase="pake"), to_server(SENDER, "add", phase="0")], ids=str
@@ -122,8 +116,6 @@ async def test_a_disk_without_room_ends_both_clients(tmp_path: Path, moment: Mom
         assert server.live() == {}
 
 
-# ── a server that is killed, and started again on its data ───────────────────────────────────────
-#
 # Each test kills once, at a message, not at a time: `before` loses the message and all behind it, `after` lets this
 # message through, and nothing else. Whatever was said last, the transfer succeeds: clients come back by themselves
 # (mailbox reference client _rendezvous.py: ClientService) and say again what they have no answer to.
@@ -237,8 +229,6 @@ async def test_a_file_arrives(scene: Scene, order: str, moment: Moment) -> None:
     scene.assert_one_happy_session()
 
 
-# ── a side that left without a word, and strangers ───────────────────────────────────────────────
-#
 # A receiver stopped by Ctrl-C says nothing to the server; whoever comes next is a third side, like a stranger. The
 # reference server answers a third side with `crowded`, and from then on the first two as well, whenever they claim,
 # open or close again (mailbox server issues 19, 20 and 80). Ours: docs/decisions/silent-sides.md. The rules are in

@@ -68,9 +68,6 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-# ── request ──────────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_on_a_terminal_progress_is_shown_if_results_go_to_a_file(tmp_path: Path) -> None:
     async with listening(Honest(LETTERS, size=20)) as (_, enode):
         command = (*RESTANTE, "waku", "request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / "all.rlp")
@@ -311,9 +308,6 @@ def test_probe() -> None:
     assert waku("probe", str(enode)).code == 3
 
 
-# ── request --ranges ─────────────────────────────────────────────────────────────────────────────
-
-
 ONE, OTHER = b"\1\1\1\1", b"\2\2\2\2"
 RANGE_LETTERS = [letter(number, age=-number, topic=(ONE, OTHER)[number % 2]) for number in range(30)]
 FINAL = "this server takes no plain requests"
@@ -388,9 +382,6 @@ def test_a_file_without_ranges_gives_an_empty_file(tmp_path: Path) -> None:
     result = waku("request", NOBODY, "--ranges", file_of(tmp_path), "-o", output)
     assert result == (0, "fetched 0 envelopes of 0 ranges; 0 ranges open\n", "")
     assert waku("import", output, "--data", tmp_path / "data").code == 0
-
-
-# ── post ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_posted_text_arrives_byte_for_byte_and_is_opened_with_the_key(tmp_path: Path) -> None:

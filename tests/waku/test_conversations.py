@@ -77,8 +77,6 @@ class Replay:
             self.heard[name] += peer.inbox
             peer.inbox = []
 
-    # ── what is done ─────────────────────────────────────────────────────────────────────────────
-
     async def do_connect(self, names: str, text: str) -> None:
         for name in names.split(", "):
             self.peers[name] = await self.here.greet(options(text, FULL_NODE))
@@ -132,8 +130,6 @@ class Replay:
             return code, packets.write_options(options(rest, Options()))
         number, _, body = rest.partition(" ")
         return int(number), bytes.fromhex(body) if kind == "packet" else bytes(int(body))
-
-    # ── what is expected ─────────────────────────────────────────────────────────────────────────
 
     def next(self, name: str, expected: int) -> bytes:
         assert self.heard[name], f"{name} got nothing"

@@ -99,9 +99,6 @@ def assert_refused(events: list[SessionEvent], reason: Reason, text: str) -> Non
     assert text in event.words
 
 
-# ── Hello ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def hello_of(**changes: object) -> bytes:
     return b"\x80" + msgspec.structs.replace(HELLO_A, **changes).encode()
 
@@ -227,8 +224,6 @@ def test_message_ids_go_to_the_highest_shared_versions_by_name(
     assert share(capabilities(ours), capabilities(theirs), lengths) == tuple(Shared(*one) for one in shared)
 
 
-# ── packets ──────────────────────────────────────────────────────────────────────────────────────
-
 packets = st.lists(st.tuples(st.integers(0, 127), st.binary(max_size=300)), max_size=8)
 
 
@@ -324,9 +319,6 @@ def test_any_frames_are_read_without_an_exception(frames: list[bytes], cuts: lis
     assert bare.peer.closed is (bool(events) and isinstance(events[-1], Disconnected))
 
 
-# ── Disconnect ───────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("reason", Reason)
 def test_a_disconnect_is_the_last_thing_that_is_sent_and_read(reason: Reason) -> None:
     pair = Pair().connected()
@@ -373,9 +365,6 @@ def test_a_reason_is_read_in_every_form_and_written_as_a_list_or_bare() -> None:
         assert Reason.read(bytes.fromhex(hexadecimal)) is Reason.TOO_MANY_PEERS
     for hexadecimal in ("c100", "80", "", "c1c0", "0c", "c3", "ffffffffffffffffff"):
         assert Reason.read(bytes.fromhex(hexadecimal)) is Reason.REQUESTED
-
-
-# ── time ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_ping_is_answered() -> None:
@@ -435,8 +424,6 @@ def test_a_frame_that_never_ends_counts_as_silence() -> None:
     assert pair.b.next_timeout() == 15.0
 
 
-# ── compression ──────────────────────────────────────────────────────────────────────────────────
-
 payloads = st.binary(max_size=300) | st.builds(
     lambda part, times: part * times, st.binary(max_size=9), st.integers(0, 99)
 )
@@ -477,8 +464,6 @@ def test_decompression_raises_nothing_but_peer_errors(compressed: bytes) -> None
         return
     assert len(payload) <= 500
 
-
-# ── RLPx: vectors of EIP-8, a pipe that cuts bytes anywhere, and peers that break rules ────────────
 
 EIP8 = load("eip8")
 EIP8_A, EIP8_B = (Key(bytes.fromhex(EIP8[f"static key {name}"])) for name in "AB")

@@ -44,8 +44,6 @@ from support.vectors import load
 from support.waku.letters import KEY, OTHER_KEY
 from support.waku.strategies import ITEMS, U32, U64, envelopes, nonces, times, topics
 
-# ── RLP: what is written is what everybody writes, and what is read is nothing else ──────────────
-
 VECTORS = load("rlp")
 
 items = st.recursive(st.binary(max_size=80), lambda inner: st.lists(inner, max_size=6), max_leaves=40)
@@ -102,9 +100,6 @@ def test_lists_may_be_nested_up_to_the_maximum_depth() -> None:
     for _ in range(rlp.MAX_DEPTH - 1):
         item = [item]
     assert rlp.decode(rlp.encode(item)) == item
-
-
-# ── the envelope ─────────────────────────────────────────────────────────────────────────────────
 
 
 def digest(data: bytes) -> bytes:
@@ -193,9 +188,6 @@ def test_an_envelope_with_fields_out_of_range_is_refused() -> None:
         with pytest.raises(Misuse):
             make(*bad)
     make(U32, U32, b"abcd", b"", U64)
-
-
-# ── its work ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @given(envelopes, st.integers(0, 11))
@@ -288,8 +280,6 @@ def test_mining_takes_as_many_hashes_as_estimated_and_twice_the_bytes_or_seconds
         start = mine(ENVELOPE, 2e-3, start=start).nonce + 1
     assert math.isclose(start / rounds, 64, rel_tol=0.25)
 
-
-# ── sealing and opening, against other libraries in both directions ────────────────────────────────
 
 SHARED = SymmetricKey(bytes(range(32)))
 

@@ -192,9 +192,6 @@ def complete(simulation: Simulation, letters: list[Envelope] = LETTERS) -> Simul
     return simulation
 
 
-# ── pages ────────────────────────────────────────────────────────────────────────────────────────
-
-
 @BOTH
 @pytest.mark.parametrize("size", [1, 7, 30, 1000])
 def test_pages_are_followed_to_the_last(size: int, downward: bool) -> None:
@@ -224,9 +221,6 @@ def test_only_times_that_one_of_the_topics_misses_are_requested() -> None:
     ranges = [(request.lower, request.upper) for _, request in simulation.asked]
     assert ranges == state.missing(both) == [(EPOCH, EPOCH + 49), (EPOCH + 101, EPOCH + 500)]
     assert simulation.saved[-1][0].known == {name: [(EPOCH, EPOCH + 500)] for name in (TOPIC.hex(), other.hex())}
-
-
-# ── failover ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -525,9 +519,6 @@ def test_ranges_that_touch_are_one_and_a_subtracted_range_is_gone(ranges: list[R
         assert all(before[1] + 1 < after[0] for before, after in pairwise(some))
 
 
-# ── over real RLPx ───────────────────────────────────────────────────────────────────────────────
-
-
 ENVELOPE = RequestOptions(to=SHARED)
 PLAIN = RequestOptions(form="plain")
 
@@ -606,9 +597,6 @@ async def test_history_from_an_untrusted_peer_is_ignored() -> None:
         await connection.gone()
         with pytest.raises(NodeUnavailableError, match="the node disconnected: "):
             await connection.offer([letter(98)])
-
-
-# ── probe ────────────────────────────────────────────────────────────────────────────────────────
 
 
 PROBES: dict[str, tuple[dict[str, Any], Outcome, str]] = {

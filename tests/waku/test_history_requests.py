@@ -422,9 +422,6 @@ async def test_waiting_requests_have_a_limit_of_memory(tmp_path: Path, monkeypat
         assert requests.waiting == 0
 
 
-# ── how long who means well waits, by what is done before its turn and not by a clock ────────────
-
-
 RANDOM = random.Random(2026)
 CROWD = [letter(100 + number, topic=RANDOM.randbytes(4), age=50) for number in range(3000)]
 

@@ -32,8 +32,6 @@ ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
 secrets = st.integers(1, ORDER - 1).map(lambda number: number.to_bytes(32, "big"))
 
-# ── keys ─────────────────────────────────────────────────────────────────────────────────────────
-
 
 def test_public_keys_shared_secrets_and_plain_texts_are_those_of_the_vectors() -> None:
     for vector in VECTORS["public"]:
@@ -112,8 +110,6 @@ def test_a_hash_is_what_another_library_says_and_a_running_one_may_be_copied(par
     # The code hash of an account without code (yellow paper, section 4.1); SHA-3 has a7ffc6f8…
     assert keccak(b"").hex() == "c5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"
 
-
-# ── the key file ─────────────────────────────────────────────────────────────────────────────────
 
 DIGITS = "ab" * 32
 
@@ -198,8 +194,6 @@ def test_an_unreadable_key_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match=r"Not a directory.*--key"):
         key_file.load_or_make(tmp_path / "binary" / "node.key")
 
-
-# ── enode URLs ───────────────────────────────────────────────────────────────────────────────────
 
 HEX = US.public.hex()
 

@@ -136,8 +136,6 @@ def test_copies_of_an_envelope_without_room_are_answered_with_it() -> None:
     assert list(server.confirm(taken(server))) == [(b"c", third)]
 
 
-# ── anything ─────────────────────────────────────────────────────────────────────────────────────
-
 LETTERS = [
     *(letter(number, ttl=10 + 10 * number) for number in range(6)),
     letter(7, topic=b"\5\6\7\x08"),
@@ -340,9 +338,6 @@ def test_the_estimates_of_memory_are_near_the_truth() -> None:
         tracemalloc.stop()
     assert 0.5 < (traced[1] - traced[0]) / (count * KNOWN_HASH_MEMORY) < 1.2
     assert 0.5 < (traced[2] - traced[1]) / live.size < 1.2
-
-
-# ── which envelopes are accepted ─────────────────────────────────────────────────────────────────
 
 
 FREE = Policy(min_pow=0.0)

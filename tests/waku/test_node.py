@@ -128,9 +128,6 @@ async def deaf_reader(
     return poster, reader, connection
 
 
-# ── between nodes ────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_an_envelope_goes_along_a_row_of_nodes_and_is_archived_at_each_once(tmp_path: Path) -> None:
     async with (
         inside(tmp_path / "a", number=1) as a,
@@ -195,9 +192,6 @@ async def test_a_static_peer_that_has_dialled_is_not_dialled(tmp_path: Path) -> 
                 await asyncio.sleep(0)
             assert len(a.node.connections) == 1
         assert a.node.counts == {}
-
-
-# ── who may come ─────────────────────────────────────────────────────────────────────────────────
 
 
 @asynccontextmanager
@@ -301,9 +295,6 @@ async def test_a_peer_without_a_status_is_disconnected(tmp_path: Path) -> None:
         here.later(STATUS_TIMEOUT)
         assert await without.ended() is Reason.PING_TIMEOUT
         await peer.fence()
-
-
-# ── relaying ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_backlog_is_sent_in_packets_that_every_node_accepts(tmp_path: Path) -> None:

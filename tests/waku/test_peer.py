@@ -180,8 +180,6 @@ def test_readers_raise_nothing_but_peer_errors(read: Callable[[bytes], object], 
         assert error.code == 2  # noqa: PT017 - "breach of protocol"
 
 
-# ── a conversation with a peer ─────────────────────────────────────────────────────────────────────
-
 CAPTURED = [bytes.fromhex(vector["wire"]) for vector in VECTORS["options"]]
 
 

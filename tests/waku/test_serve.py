@@ -245,9 +245,6 @@ async def test_nodes_in_processes_find_each_other_again_after_a_kill(tmp_path: P
     assert sorted(await archived(data)) == sorted(await archived(tmp_path / "a"))
 
 
-# ── settings ─────────────────────────────────────────────────────────────────────────────────────
-
-
 ENODE = f"enode://{Key(bytes([1]) * 32).public.hex()}@127.0.0.1:30303"
 
 
@@ -349,9 +346,6 @@ def test_every_form_of_a_time_is_read_and_any_other_text_is_misuse() -> None:
     for text in ("", "soon", "24h", "1.5", "-99999999999s", "4294967296", "1969-12-31", "2200-01-01", "٣"):
         with pytest.raises(Misuse, match=r"--to: '.*' is not a time"):
             read_time(text, NOW, "--to")
-
-
-# ── the admin port ───────────────────────────────────────────────────────────────────────────────
 
 
 @asynccontextmanager

@@ -86,9 +86,6 @@ def refusing(reason: str = "rate limit exceeded") -> Mailserver:
     return lambda request: [completion.failure(request.id, reason)]
 
 
-# ── a node ───────────────────────────────────────────────────────────────────────────────────────
-
-
 SHARED = SymmetricKey(b"\5" * 32)
 
 

@@ -226,8 +226,6 @@ class Reachable:
         return peer
 
 
-# ── requests for history ─────────────────────────────────────────────────────────────────────────
-
 ID = b"\x11" * 32
 
 

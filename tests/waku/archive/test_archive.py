@@ -28,8 +28,6 @@ from support.waku.archives import archive_of, raws_of, thaw
 from support.waku.envelopes import T0, envelope, everything
 from waku.archive.conftest import Engine, alike, stored
 
-# ── any order, any split, prunes and ends in between ─────────────────────────────────────────────
-
 SECONDS = 4
 POOL = [
     made
@@ -142,8 +140,6 @@ async def test_an_archive_has_what_a_list_would(steps: list[tuple[Any, ...]]) ->
             await model.check(engine)
 
 
-# ── large, many, old ─────────────────────────────────────────────────────────────────────────────
-
 A, B = envelope(0, 1), envelope(1, 2)
 
 
@@ -171,9 +167,6 @@ async def test_a_batch_that_does_not_fit_one_statement_is_one_batch(engine: Engi
     await engine.store.save(many, 1)
     assert [row.raw for row in await engine.store.after(0, 9999)] == [row.raw for row in many]
     assert {topic.topic: topic for topic in await engine.store.topics()} == topics_of(many)
-
-
-# ── beside another program ───────────────────────────────────────────────────────────────────────
 
 
 async def test_readers_and_a_writer_do_not_wait_for_each_other(engine: Engine) -> None:
@@ -243,9 +236,6 @@ async def test_after_a_failed_commit_nothing_more_is_written(engine: Engine) -> 
     assert (await engine.store.counts()).envelopes == len(OLD) + len(NEW)
 
 
-# ── the write-ahead log ──────────────────────────────────────────────────────────────────────────
-
-
 async def test_a_refused_batch_causes_a_checkpoint_so_that_the_next_needs_no_more_room(engine: Engine) -> None:
     first, second = ([envelope(sent, number, size=200) for number in range(25)] for sent in (0, 1))
     await engine.store.save(first, 1)
@@ -266,8 +256,6 @@ async def test_a_long_write_ahead_log_causes_a_checkpoint(engine: Engine, monkey
     log = (engine.data / f"{FILE}-wal").stat().st_size
     assert log < 6 << 20 < (engine.file).stat().st_size
 
-
-# ── its file: how its schema grows, and how damage is reported ─────────────────────────────────────
 
 VERSIONS = range(1, len(SCHEMA.migrations()) + 1)
 
@@ -314,8 +302,6 @@ async def test_damage_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"\Athe archive is damaged \([^\n]*malformed\): restore a backup[^\n]*\Z"):
         open_archive(tmp_path)
 
-
-# ── `check`: says nothing of an archive that is whole, and what is wrong with one that is not ────
 
 ROWS = [envelope(number // 3, number, topic=bytes([255 - number % 4] * 4)) for number in range(30)]
 
@@ -378,8 +364,6 @@ def test_an_envelope_with_a_moved_id_is_in_its_place_while_the_collision_exists(
         database.commit()
     assert any("belong to" in sentence for sentence in problems(tmp_path))
 
-
-# ── a backup: a data directory with the archive as it was ────────────────────────────────────────
 
 LARGE = [envelope(number, number, size=2000) for number in range(300)]
 

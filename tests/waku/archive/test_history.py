@@ -37,8 +37,6 @@ from support.waku.envelopes import T0, envelope
 from support.waku.fake_node import key
 from waku.archive.conftest import Engine, alike, answer, loop, matches, pages, query, stored
 
-# ── ids and cursors ──────────────────────────────────────────────────────────────────────────────
-
 
 def test_an_id_is_the_time_and_the_first_31_bits_of_the_hash() -> None:
     assert ids.home(alike(envelope(7), b"\xff\xff\xff\xfe")) == (T0 + 7) << 31 | 0x7FFFFFFF
@@ -90,8 +88,6 @@ def test_a_cursor_has_36_bytes_and_a_page_a_limit_of_at_least_one() -> None:
     with pytest.raises(Misuse, match="at least 1"):
         query(limit=0)
 
-
-# ── any archive, any query, any change meanwhile: the answer is that of a plain list ─────────────
 
 SECONDS = 4
 TOPICS = [b"\0\0\0\0", b"\0\0\0\1", b"\xff\0\0\0", b"\x10\x11\x80\0"]
@@ -237,8 +233,6 @@ def is_behind(kind: Envelope, after: bytes, home: int, *, descending: bool) -> b
     return key(kind) < after if descending else key(kind) > after
 
 
-# ── where a page ends ────────────────────────────────────────────────────────────────────────────
-
 DICE = random.Random(1)
 MANY = [DICE.randbytes(4) for _ in range(60)]
 ROWS = [envelope(number // 7, number, topic=DICE.choice(MANY)) for number in range(3000)]
@@ -327,9 +321,6 @@ async def test_a_bound_counts_rows_exactly_and_topics_that_a_filter_skips(
     assert (await engine.store.page(query(bloom=bloom.ALL_BITS, limit=10))).looked == 11
 
 
-# ── the ways to a page ───────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
     archive = open_archive(tmp_path)
@@ -397,8 +388,6 @@ def test_the_index_of_places_has_the_places_of_kept_envelopes(topics: list[bytes
         assert kept == bloom.kept(ids.topic(number))
     database.close()
 
-
-# ── nobody waits ────────────────────────────────────────────────────────────────────────────
 
 NOTHING = Page(b"", [], None, None, 0, False)
 

@@ -247,8 +247,6 @@ def test_without_the_library_its_extra_is_named(tmp_path: Path, monkeypatch: pyt
     assert str(missing.value) == f"a LevelDB archive needs the extra 'leveldb': {how_to_install('leveldb')}"
 
 
-# ── files of ranges ──────────────────────────────────────────────────────────────────────────────
-
 RANGE: dict[str, Any] = {"from": 10, "to": 20, "topics": ["01020304"], "missing": 3, "holders": ["west"]}
 RANGES: dict[str, Any] = {
     "format": "restante missing ranges",
@@ -322,8 +320,6 @@ def test_a_file_of_ranges_that_cannot_be_read_is_reported() -> None:
         with pytest.raises(Misuse, match=r"cannot read .* \(--ranges\)"):
             missing_ranges.read(Path(path))
 
-
-# ── export, import, check and reading, as commands and in the library ──────────────────────────────
 
 RAWS = [row.raw for row in ROWS]
 SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
@@ -483,9 +479,6 @@ def test_an_export_ends_with_the_last_arrival_before_its_start(
     assert len(raws_of(data)) == sum(row.sent >= T0 + 3 for row in ROWS) + 20
 
 
-# ── the commands ─────────────────────────────────────────────────────────────────────────────────
-
-
 def test_check_prints_that_all_is_well_or_each_error(data: Path) -> None:
     size = sum(map(len, RAWS))
     well = waku("check", "--data", data)
@@ -552,9 +545,6 @@ def test_a_foreign_file_is_reported_in_one_sentence_with_exit_code_1(tmp_path: P
         result = waku(*command, "--data", tmp_path)
         assert result.returncode == 1
         assert only_line(result) == f"restante: cannot read {tmp_path / FILE}: file is not a database"
-
-
-# ── `read_envelopes` of the library ──────────────────────────────────────────────────────────────
 
 
 async def test_an_archive_that_is_open_is_read_as_it_was(tmp_path: Path) -> None:

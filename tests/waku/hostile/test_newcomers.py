@@ -50,9 +50,6 @@ async def posts(here: Inside, number: int) -> None:
     assert not (await newcomer.post(letter(number))).refusals
 
 
-# ── at a node ────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("housekeeping", SIZES)
 async def test_half_handshakes_lock_nobody_out(tmp_path: Path, housekeeping: Housekeeping) -> None:
     """Nor do they push out who is slow, or a peer."""
@@ -126,8 +123,6 @@ async def test_nodes_that_the_operator_has_named_come_in_and_stay(tmp_path: Path
         for peer in (first, second, others[2], *newcomers):
             await peer.fence()
 
-
-# ── which peer yields ────────────────────────────────────────────────────────────────────────────
 
 SILENT: Final = SILENT_AFTER + 1
 
@@ -244,9 +239,6 @@ def test_an_ipv6_48_is_one_network_and_its_56s_share_it(silent: float) -> None:
     for number in range(100):
         crowd.comes(f"2001:db8:0:{number:x}::/64")
     assert crowd.counts()["2001:db8::/48"] == of_48 == 4 * 256 - 100
-
-
-# ── IPv6 ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_addresses_of_an_ipv6_56_share_a_quota_beside_their_own() -> None:

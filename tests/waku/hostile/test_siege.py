@@ -239,9 +239,6 @@ async def answered(peer: RawPeer, requests: Iterable[bytes]) -> Counter[str]:
     return Counter(end.words if isinstance(end, Failed) else "" for end in ends)
 
 
-# ── bytes ────────────────────────────────────────────────────────────────────────────────────────
-
-
 @attack
 async def bytes_that_are_no_handshake_are_not_answered(siege: Siege, _scale: int) -> None:
     for stream in (
@@ -383,9 +380,6 @@ async def pings_unknown_codes_and_copies(siege: Siege, scale: int) -> None:
         copier.offer(siege.posted)
         await copier.writer.drain()
     await copier.fence()
-
-
-# ── requests ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def raw(**fields: Any) -> bytes:
