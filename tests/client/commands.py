@@ -97,8 +97,6 @@ async def command(
 
 
 class Desk:
-    """A folder from which commands are run at the server."""
-
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
         self.folder.mkdir()

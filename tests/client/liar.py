@@ -30,12 +30,10 @@ def honest(answer: Answer) -> list[Sent]:
 
 
 def text(content: bytes) -> bytes:
-    """Return the frame of a server with this text in it."""
     return frame(TEXT, content, mask=False)
 
 
 def instead_of(kind: str, *sent: Sent) -> Lie:
-    """Send this in place of each answer of a type."""
     return lambda answer: list(sent) if answer["type"] == kind else [answer]
 
 
@@ -87,7 +85,6 @@ class Liar:
             self._world.lose(inbox)
 
     def _tell_all(self) -> None:
-        """Send all clients what is said to them, or something else."""
         self._world.flush()
         for number, (inbox, writer) in self._clients.items():
             answers, inbox.frames = inbox.frames, []

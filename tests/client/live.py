@@ -39,8 +39,6 @@ def url_of(server: Server) -> str:
 
 
 class Heard:
-    """The events of a wormhole. A test can wait for one."""
-
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._news = asyncio.Event()
@@ -64,7 +62,6 @@ def wormhole(url: str = NOBODY, **options: Any) -> Wormhole:
 
 
 async def meet(alice: Wormhole, bob: Wormhole) -> str:
-    """Agree on a key. Return the code."""
     async with bounded("a key"):
         code = await alice.allocate_code()
         await bob.set_code(code)
@@ -74,7 +71,6 @@ async def meet(alice: Wormhole, bob: Wormhole) -> str:
 
 
 async def use(wormhole: Wormhole) -> None:
-    """Open it, use a new code, wait for the peer, and close it."""
     async with bounded("the end of a wormhole"), wormhole:
         await wormhole.allocate_code()
         await wormhole.verifier()
@@ -100,14 +96,12 @@ class Program:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[tuple[Journal[State], JournaledWormhole]]:
-        """Yield the journal and its wormhole, with its code set and its replay waited for."""
         async with self.journal() as journal, journal.wormhole("peer", APP_ID, server=self.server.url) as wormhole:
             if wormhole.code is None:
                 await wormhole.set_code(CODE)
             yield journal, wormhole
 
     async def run(self, *texts: str) -> list[str]:
-        """Send texts, process what waits, and return all that was processed in any run."""
         async with bounded("a run"), self.running() as (journal, wormhole):
             for text in texts:
                 await wormhole.send(text.encode())
@@ -131,8 +125,6 @@ LONGEST = 7 * 24 * 3600.0
 
 
 class _Selector(selectors.SelectSelector):
-    """Instead of waiting, it lets the time pass."""
-
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
@@ -147,8 +139,6 @@ class _Selector(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes when nothing is ready."""
-
     def __init__(self) -> None:
         self._virtual = _Selector()
         super().__init__(self._virtual)
@@ -158,8 +148,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on such a loop."""
-
     @functools.wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -169,8 +157,6 @@ def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 class Line:
-    """A connection of the simulated network, as the driver sees one."""
-
     def __init__(self, network: Network, take: Callable[[bytes], None]) -> None:
         self._network, self._take = network, take
         self.ended: asyncio.Future[WormholeError] = asyncio.get_running_loop().create_future()
@@ -201,7 +187,6 @@ class Line:
             self._network.flush()
 
     def collect(self) -> None:
-        """Send what the server has said since the last call."""
         new = self.inbox.frames[self._heard :]
         self._heard += len(new)
         for frame in new:
@@ -260,7 +245,6 @@ class Network:
         return self._chance.random() < self.breaking
 
     def flush(self) -> None:
-        """Let the server handle what it was told, and answer."""
         self.world.advance(0.001)
         self.world.flush()
         for line in self.lines.copy():
@@ -277,7 +261,6 @@ class Network:
 
     @property
     def moods(self) -> list[str]:
-        """How the mailboxes ended, for the operator's records."""
         return [record["result"] for record in self.world.usage().mailboxes]
 
     @asynccontextmanager

@@ -46,8 +46,6 @@ class Plain(str):
 
 
 class Attribute(NamedTuple):
-    """An attribute of a class, or a constant of a module."""
-
     name: str
     type: str
     meaning: str
@@ -55,7 +53,6 @@ class Attribute(NamedTuple):
 
 @functools.cache
 def homes() -> dict[str, str]:
-    """Return the module in which each constant of the library is defined."""
     return {
         name: ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
         for file in sorted(PACKAGE.rglob("*.py"))
@@ -82,7 +79,6 @@ def reference() -> str:
 
 
 def section(name: str) -> list[str]:
-    """Return what is said of a class or function, in paragraphs."""
     public = getattr(client, name)
     if inspect.isfunction(public):
         wait = "await " if inspect.iscoroutinefunction(public) else ""
@@ -104,7 +100,6 @@ def code(text: str) -> str:
 
 
 def members(kind: type[Any]) -> dict[str, Any]:
-    """Return what a class defines, and what it has from private bases."""
     collected: dict[str, Any] = {}
     for base in kind.__mro__:
         if base is kind or base.__name__.startswith("_"):
@@ -113,7 +108,6 @@ def members(kind: type[Any]) -> dict[str, Any]:
 
 
 def call_of(name: str, method: Any) -> str | None:
-    """Return how a method is called, or None if it is not for programs."""
     receiver = RECEIVERS.get(name) or re.findall("[A-Z][a-z]+", name)[-1].lower()
     function = inspect.unwrap(getattr(method, "__func__", method))
     if not inspect.isfunction(function):
@@ -137,7 +131,6 @@ def call_of(name: str, method: Any) -> str | None:
 
 
 def parts_of(documented: Any) -> tuple[str, dict[str, list[tuple[str, str]]]]:
-    """Return a docstring's text, and the entries `name: meaning` of its sections."""
     document = inspect.cleandoc(documented.__doc__ or "")
     text, *sections = re.split(r"^(Args|Raises):\n", document, flags=re.MULTILINE)
     entries = {
@@ -153,7 +146,6 @@ def parts_of(documented: Any) -> tuple[str, dict[str, list[tuple[str, str]]]]:
 
 
 def explained(documented: Any) -> list[str]:
-    """Return a docstring in paragraphs, with its arguments and errors as lists."""
     text, entries = parts_of(documented)
     for title, rows in entries.items():
         head = "Raises:\n\n" if title == "Raises" else ""
@@ -166,7 +158,6 @@ def definition_of(public: Any) -> Any:
 
 
 def public_attributes(kind: type[Any]) -> Iterator[Attribute]:
-    """Yield the attributes of a class: its fields, those that `__init__` explains, and its properties."""
     collected = attributes(definition_of(kind).body)
     for name, value in members(kind).items():
         if name == "__init__" and inspect.isfunction(value):
@@ -178,7 +169,6 @@ def public_attributes(kind: type[Any]) -> Iterator[Attribute]:
 
 
 def attributes(body: Sequence[ast.stmt]) -> list[Attribute]:
-    """Return the names that statements assign to, `self.x` among them, with the text literals below them."""
     collected = []
     for node, following in zip(body, [*body[1:], None], strict=True):
         match following:
@@ -199,7 +189,6 @@ def in_one_line(text: str | None) -> str:
 
 
 def signature(function: Any, name: str, *, bound: bool = False) -> str:
-    """Return how a function is called, under a name. `bound` leaves out the first argument."""
     parameters = [*inspect.signature(function).parameters.values()][bound:]
     takes = [str(as_shown(parameter)) for parameter in parameters]
     kinds = [parameter.kind for parameter in parameters]
@@ -219,7 +208,6 @@ def as_shown(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def type_of(annotation: str) -> str:
-    """Return a type as readers know it, without what is checked."""
     return re.sub(r"^Annotated\[(.+?), .+\]$", r"\1", annotation).replace("tls.", "ssl.")
 
 
@@ -229,7 +217,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def new_table(kind: str, names: list[str]) -> str:
-    """Return a table of all events, of all errors, or of the constants with these names."""
     tables: dict[str, tuple[list[str], Iterable[list[str]]]] = {
         "event": (["event", "attributes", "meaning"], map(event_row, get_args(client.Event))),
         "error": (["error", "mood", "exit code", "meaning"], map(error_row, errors())),
@@ -251,7 +238,6 @@ def error_row(error: Any) -> list[str]:
 
 
 def constant_row(name: str) -> list[str]:
-    """Return a constant that programs can import, or a limit, with its unit if that is large."""
     home = import_module(homes()[name])
     value = getattr(home, name)
     (meaning,) = [node.meaning for node in attributes(ast.parse(inspect.getsource(home)).body) if node.name == name]
@@ -265,8 +251,6 @@ def constant_row(name: str) -> list[str]:
 
 
 def tree() -> str:
-    """Return the errors as a tree, with their base classes in Python."""
-
     def below(root: type[BaseException], indent: str) -> Iterator[str]:
         children = [node for node in errors() if root in node.__bases__]
         for node in children:
@@ -278,7 +262,6 @@ def tree() -> str:
 
 
 def linked(page: str) -> str:
-    """Return the page with links from names in its text to where they are described."""
     anchors = dict.fromkeys(described(page), "defaults-and-limits")
     anchors |= {node.__name__: "errors" for node in errors()} | {"Event": "events"}
     anchors |= {node.__name__: "events" for node in get_args(client.Event)}

@@ -62,15 +62,12 @@ class Failed(Exception):  # noqa: N818 - what has happened to a program
 
 
 class Life:
-    """Two people, their address books, and a server."""
-
     def __init__(self, folder: Path, server: LiveServer) -> None:
         self.folder, self.server = folder, server
         self.options: tuple[str, ...] = ()
         self.codes: set[str] = set()
 
     async def run(self, last: int, who: str, *arguments: str) -> bool:
-        """Run a program that is killed at a moment. Return whether it ended before."""
         arguments = tuple(max(self.codes) if word == CODE else word for word in arguments)
         command = (str(last), str(PROGRAM), "--server", self.server.url, *self.options, who, *arguments)
         child = await Child.forked("client.killed_at:main", "killed_at", *command, cwd=self.folder)
@@ -82,7 +79,6 @@ class Life:
         return code == 0
 
     async def live(self, script: Script, *, kills: Iterator[int] | None = None) -> None:
-        """Do what the script says. A program that was killed is started again, to be killed at the next moment."""
         for step in script:
             if isinstance(step, tuple):
                 while not await self.run(next(kills or iter(()), 0), *step):
@@ -100,7 +96,6 @@ class Life:
         return [entry["name"] for entry in self.journal(who).state[kind]]
 
     def check(self) -> None:
-        """Each has its own entries and those of the other, in order and each once."""
         assert len(self.codes) == 1
         for who, friend in (("alice", "bob"), ("bob", "alice")):
             journal = self.journal(who)

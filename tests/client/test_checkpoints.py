@@ -153,7 +153,6 @@ async def test_a_journal_whose_folder_was_removed_is_not_written_over_that_of_an
 
 @pytest.fixture
 async def used(friends: None, alice: Program, bob: Program) -> Path:
-    """Return a checkpoint with a bit of everything in it."""
     await alice.run("0", "1")
     async with bob.running() as (_, wormhole):
         await wormhole.send(b"an answer")
@@ -199,7 +198,6 @@ async def test_a_checkpoint_from_before_a_message_of_the_peer_gets_it_again(
 
 
 def refused(file: Path, reason: str, initial: object = None) -> None:
-    """Check that a file is refused for this reason, and not changed."""
     before = file.read_bytes()
     with pytest.raises(CheckpointError, match=reason) as caught:
         Journal[Any](file, initial or {"received": []})
@@ -218,8 +216,6 @@ def test_a_checkpoint_that_is_truncated_anywhere_or_written_twice_is_refused(use
 
 
 class Contacts(msgspec.Struct):
-    """The state of an application that says what is in it."""
-
     names: list[str] = []
 
 
@@ -301,7 +297,6 @@ DAMAGED: Final[tuple[Any, ...]] = (None, True, -1, 1, 1.5, "", "x", "00", [], {}
 
 
 def damaged(value: Any) -> Iterator[Any]:
-    """Yield copies of a JSON value, each with one value in it replaced or left out."""
     yield from DAMAGED
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -315,7 +310,6 @@ def state_in(file: Path) -> Any:
 
 
 def rewrite(file: Path, state: Any) -> None:
-    """Replace the state of the wormhole in a checkpoint."""
     checkpoint = json.loads(file.read_bytes())
     checkpoint["wormholes"]["peer"]["state"] = state
     file.write_text(json.dumps(checkpoint))

@@ -45,7 +45,6 @@ LISTENS = "Waiting for the other side"
     ],
 )
 async def test_texts_and_codes_and_uris_come_from_standard_input(desk: Desk, code: str, typed: str) -> None:
-    """A URI names the server, too."""
     typed = typed.replace("SERVER", quote(desk.url.removesuffix("/v1"), safe=""))
     elsewhere = {"RESTANTE_CLIENT_SERVER": "ws://127.0.0.1:1/v1"} if "rendezvous" in typed else {}
     async with (

@@ -92,7 +92,6 @@ def answering(answer: bytes | None) -> Any:
 
 
 async def assert_a_journal_fails(path: Path, url: str, *, again: bool, **options: Any) -> None:
-    """Check that a wormhole of a journal fails at once, or tries again and fails when it is left."""
     heard = Heard()
     with pytest.raises(client.ServerGoneError):
         async with (
@@ -226,7 +225,6 @@ async def test_two_sides_meet_through_a_proxy_with_a_login(tmp_path: Path, schem
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
-    """Return the processes that are started, as they come."""
     started: list[Process] = []
     start = asyncio.create_subprocess_exec
 

@@ -41,7 +41,6 @@ LARGE: Final = 4 << 30
 
 @pytest.fixture
 def to(desk: Desk) -> Path:
-    """Two folders: who sends has a parcel, and who receives has nothing."""
     (desk.folder / "from").mkdir()
     (desk.folder / "from/parcel").write_bytes(CONTENT)
     (desk.folder / "to").mkdir()
@@ -51,7 +50,6 @@ def to(desk: Desk) -> Path:
 async def both(
     desk: Desk, *options: str, send: str = "from/parcel", typed: bytes = b"", streams: str = ""
 ) -> tuple[tuple[int, ...], str, str]:
-    """Send a file and receive it. Return the exit codes, and what both have said, the sender first."""
     folder, _, name = send.rpartition("/")
     async with (
         desk.run("send", name, "--code", desk.code, at=folder, streams=streams) as sender,

@@ -21,8 +21,6 @@ USUAL = "ws://127.0.0.1:4000/v1"
 
 
 class Person:
-    """Somebody who runs the commands and programs of the guide in a folder, at the server of the test."""
-
     def __init__(self, desk: Desk, name: str) -> None:
         assert GUIDE.lines("serve") == ["restante serve"]
         self._url = desk.url

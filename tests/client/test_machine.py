@@ -27,8 +27,6 @@ from support.mailbox.worlds import StoreWorld, World
 
 
 class Side:
-    """A wormhole in a process that can be killed, on a connection that can be cut."""
-
     def __init__(self, world: World, seed: int, *, wants_receipts: bool = False, lasting: bool = False) -> None:
         self.world, self._lasting = world, lasting
         self.dice = Random(seed)
@@ -55,7 +53,6 @@ class Side:
         self.take()
 
     def cut(self) -> None:
-        """Lose the connection with everything that is under way."""
         if self.inbox is not None:
             self.world.lose(self.inbox)
             self.world.flush()
@@ -64,19 +61,16 @@ class Side:
         self.machine.disconnected()
 
     def restart(self) -> None:
-        """Kill the process after a checkpoint, and start it again."""
         self.cut()
         self._unprocessed.clear()
         self.machine = Machine(_copy(self.machine.state), self.dice.randbytes, lasting=self._lasting)
 
     def restore(self, checkpoint: State) -> None:
-        """Kill the process, and start it again with another checkpoint."""
         self.machine.state = checkpoint
         self.restart()
         self.events.clear()
 
     def take(self) -> None:
-        """Carry out what the machine wants."""
         while fresh := self.machine.outputs():
             self.to_server += [output.text for output in fresh if isinstance(output, outputs.SendFrame)]
             self.events += [output for output in fresh if not isinstance(output, outputs.SendFrame)]
@@ -85,7 +79,6 @@ class Side:
                 self.process()
 
     def process(self) -> None:
-        """Let the application process the next message, if there is one."""
         if self._unprocessed:
             message = self._unprocessed.popleft()
             self.processed.append(message.plaintext)
@@ -132,7 +125,6 @@ def events_of(side: Side, kind: type[Any]) -> list[Any]:
 
 
 def pair(world: World, **options: bool) -> tuple[Side, Side]:
-    """Return two sides of which one has a code from the server and the other has been told it."""
     alice, bob = Side(world, 1, **options), Side(world, 2, **options)
     alice.machine.allocate("purple-sausages")
     settle(alice)
@@ -142,7 +134,6 @@ def pair(world: World, **options: bool) -> tuple[Side, Side]:
 
 
 def agreed(world: World, **options: bool) -> tuple[Side, Side]:
-    """Return two sides with receipts that have a key."""
     sides = pair(world, wants_receipts=True, **options)
     settle(*sides)
     return sides
@@ -248,7 +239,6 @@ SEED = bytes(SEED_BYTES)
 
 
 def forget(world: World, sides: Sequence[Side]) -> None:
-    """Cut the connections of all sides, and let the server prune everything."""
     for side in sides:
         side.cut()
     world.advance(3600)
@@ -342,7 +332,6 @@ def test_messages_that_are_processed_while_a_receipt_is_on_its_way_have_one_rece
 
 
 def with_seed(world: World) -> tuple[Side, Side]:
-    """Return two sides in journals that have not connected yet, and need no nameplate."""
     sides = tuple(Side(world, seed, wants_receipts=True, lasting=True) for seed in (1, 2))
     for side in sides:
         side.machine.set_code(seed_code(SEED), seed_mailbox(SEED))

@@ -65,30 +65,24 @@ class Node(NamedTuple):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The state as plain data."""
         return plain_data(self.state)
 
     @property
     def own(self) -> dict[str, Any]:
-        """The messages of this side, by phase."""
         return dict(self.values.get("own", {}))
 
     @property
     def connected(self) -> dict[str, Any]:
-        """The connection as plain data; empty if there is none."""
         return plain_data(self.connection or "{}")
 
     @property
     def key(self) -> str:
-        """What is known of the key."""
         if self.values["key"] is None:
             return "none"
         return "agreed" if self.values["peer_versions"] is None else "confirmed"
 
 
 class Step(NamedTuple):
-    """What an event does."""
-
     before: Node
     event: str
     after: Node
@@ -197,7 +191,6 @@ Event = tuple[str, Act]
 
 
 def events(node: Node, bodies: dict[str, str], *, listing: bool) -> Iterator[Event]:
-    """Yield what can happen in a state. `bodies` are those of the peer's messages."""
     values = node.values
     if values["mood"] is None:  # what the application can do
         if values["nameplate_status"] == "none":
@@ -229,7 +222,6 @@ def events(node: Node, bodies: dict[str, str], *, listing: bool) -> Iterator[Eve
 
 
 def answers(asked: tuple[str, ...], *, known: bool) -> dict[str, Act]:
-    """Return what the server can say to the first of the commands, if a mailbox is known or not."""
     if not asked:
         return {}
     command, refusal = asked[0], {"type": "error", "orig": {"type": asked[0]}}
@@ -272,7 +264,6 @@ def can_be_received(node: Node) -> bool:
 
 
 def messages_of_the_peer(**options: Any) -> dict[str, str]:
-    """Return what the peer adds: phase → body."""
     ours, theirs = (Machine(new_state(APP_ID, {}, bytes([side]) * NEW_BYTES, **options), bytes) for side in (1, 2))
     theirs.state.side = PEER
     for machine in (ours, theirs):
@@ -343,8 +334,6 @@ HOLDS: Final[dict[tuple[str, str], Callable[[Node], object]]] = {
 
 
 class Row(NamedTuple):
-    """A row of a table, as the page has it."""
-
     states: tuple[str, ...]
     events: tuple[str, ...]
     when: str
@@ -364,7 +353,6 @@ def holds(phrase: str, node: Node) -> bool:
 
 
 def table(head: str) -> list[list[str]]:
-    """Return the cells of the table with this head."""
     (lines,) = re.findall(rf"^\| {re.escape(head)} \|\n\|[- |]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines.splitlines()]
 
@@ -374,7 +362,6 @@ def code(names: Iterable[str]) -> str:
 
 
 def kept(names: Iterable[str], kinds: set[str]) -> str:
-    """Return the commands or events of these kinds. Several messages that are added are one `add`."""
     short = (re.split(r"[ (]", name)[0] for name in names)
     return code(dict.fromkeys(name for name in short if name in kinds))
 

@@ -55,12 +55,10 @@ class Call(NamedTuple):
 
 
 def noting(folder: Path) -> dict[str, str]:
-    """Return the variables of a server whose calls `read_notes` is to find."""
     return {"LD_PRELOAD": compiled(folder), "DISK_SHIM_NOTES": str(folder / "notes")}
 
 
 def read_notes(folder: Path) -> list[Call]:
-    """Return what a server did, by `begin`."""
     notes, head = (folder / "notes").read_bytes(), struct.Struct("=5Q")
     calls: list[Call] = []
     at = 0
@@ -152,8 +150,6 @@ async def one_by_one(clients: Clients, url: str, bodies: Iterator[str]) -> None:
 
 
 async def all_at_once(clients: Clients, url: str, bodies: Iterator[str]) -> None:
-    """Run many sessions whose commands do not wait, with clients that connect in between."""
-
     async def talk(mailbox: str, side: str) -> None:
         client = await clients.opened(url, "heavy", side, mailbox)
         for _ in range(BURSTS):
@@ -189,7 +185,6 @@ PACKETS: Final = 10
 
 
 async def talk(node: NodeProcess, number: int) -> tuple[str, list[bytes]]:
-    """Post packets, each when the one before is confirmed; return the node's socket, and a token of each packet."""
     peer = await node.greet(Options(pow=0.0, confirmations=True, topics=frozenset()))
     tokens = [f"<sender {number} packet {packet}>".encode() for packet in range(PACKETS)]
     for token in tokens:
@@ -237,7 +232,6 @@ class PostingRounds:
         self._letters: list[Envelope] = []
 
     async def until_killed(self, left: int) -> None:
-        """Post, and kill the node after so many confirmations."""
         async with node_process(self.data) as node:
 
             def count() -> None:
@@ -289,7 +283,6 @@ class PostingRounds:
         return envelopes
 
     async def check(self) -> None:
-        """On disk is all that was confirmed, once, and nothing that was not offered."""
         there = Counter(await asyncio.to_thread(raws_of, self.data))
         assert self.confirmed <= there.keys() <= self.offered
         assert set(there.values()) == {1}

@@ -61,7 +61,6 @@ class SmallDisk:
         return self.folder / "data"
 
     def fill(self) -> None:
-        """Another program writes until there is no room for another KiB."""
         with (self.outside / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
             filler.write(bytes(shutil.disk_usage(self.outside).free))
             while True:
@@ -87,8 +86,6 @@ async def small_disk(folder: Path, size: int) -> AsyncIterator[SmallDisk]:
 
 
 class Load:
-    """Two clients that store text after text, always when the one before was answered."""
-
     def __init__(self) -> None:
         self.stored: Counter[str] = Counter()
         self.refusals: list[str] = []
@@ -226,14 +223,12 @@ class NodeKind:
 
 
 async def recovers(look: Look, *faults: str) -> None:
-    """Ask /readyz until it is 200. It may say these until then."""
     async with bounded("200"):
         while (answer := await look.get("/readyz")) != (200, "ok\n"):
             assert answer[1] in faults
 
 
 async def works(look: Look) -> dict[str, float]:
-    """All other pages are answered. Return the metrics."""
     paths = ("/healthz", "/metrics", "/varz", "/connz", "/limitz")
     answers = await asyncio.gather(*map(look.get, paths))
     assert [status for status, _ in answers] == [200] * len(paths), answers

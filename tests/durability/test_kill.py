@@ -87,7 +87,6 @@ class KilledSide:
             self.released = True
 
     def check(self, heard: list[tuple[str, str]]) -> None:
-        """What is stored has all that was answered, and each body of a side once and in order."""
         for side in self.session.sides:
             bodies = [body for name, body in heard if name == side.name]
             assert bodies == side.bodies[: len(bodies)], f"{self.session.app}: heard by {self.name}"
@@ -96,7 +95,6 @@ class KilledSide:
 
 
 async def until_killed(data: Path, sessions: list[KilledSession], answers: int) -> int:
-    """Let all sessions go on, and kill the server in the middle of it; return how many commands were under way."""
     left, killed = itertools.count(answers - 1, -1), asyncio.Event()
     async with Clients() as clients, serving(data) as server:
 

@@ -19,8 +19,6 @@ EVENTS: Final = {"listening", "draining", "stopped", "refused", "other refusals"
 
 
 class Siege:
-    """Attackers of a server, and an honest pair beside them."""
-
     def __init__(self, live: LiveServer) -> None:
         self.live = live
         self.pair = Pair(live.port)
@@ -28,7 +26,6 @@ class Siege:
         """What attackers said that nobody may read in the log."""
 
     async def call(self, client: RawSocket, **command: Any) -> dict[str, Any]:
-        """Say a command; gives what comes after its ack."""
         client.say(**command)
         assert (await client.hear())["type"] == "ack"
         return await client.hear()
@@ -47,7 +44,6 @@ class Siege:
 
     @asynccontextmanager
     async def beside_the_pair(self, attack: str, sessions: int = 2) -> AsyncIterator[None]:
-        """The pair plays as long as the block lasts, and so many sessions at least; it may notice nothing."""
         async with self.pair.playing() as plays:
             try:
                 await plays(1)

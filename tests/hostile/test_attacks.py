@@ -68,7 +68,6 @@ async def swallow(flooder: RawSocket) -> None:
 
 @asynccontextmanager
 async def flooders(siege: Siege, count: int, stream: bytes) -> AsyncIterator[None]:
-    """So many pour a stream, two into each mailbox; in the end they close what they left open."""
     clients = [await siege.bind(f"flooder-{number}", "floods") for number in range(count)]
     for number, client in enumerate(clients):
         client.say(type="open", mailbox=f"flood-{number // 2}")

@@ -31,7 +31,6 @@ PING_COMMAND: Final = b'{"type": "ping", "ping": "now?"}'
 
 
 def declared(size: int, bits: int, payload: bytes = b"") -> bytes:
-    """Return a text frame whose header says its size in so many bits, rightly or wrongly."""
     flag, form = {16: (126, ">H"), 64: (127, ">Q")}[bits]
     return bytes((0x80 | TEXT, 0x80 | flag)) + struct.pack(form, size) + bytes(4) + payload
 
@@ -107,7 +106,6 @@ Fate = tuple[list[tuple[str, object]], int | None]
 
 
 async def fate(siege: Siege, pieces: list[bytes], *, after: bool) -> Fate:
-    """Say something good, the pieces one by one, and something good again; give what came after the first."""
     socket = await siege.live.enter()
     socket.say(type="ping", ping="before")
     assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]

@@ -24,8 +24,6 @@ OPERATING: Final = Document("docs/mailbox/operating.md")
 
 @dataclass(frozen=True)
 class Proxy:
-    """How a proxy is run with a configuration that has a block of the document."""
-
     arguments: tuple[str, ...]
     """Its command line, with {config}."""
     config: str
@@ -100,7 +98,6 @@ LISTENING: Final = re.compile(r"^ *\d+: 0100007F:([0-9A-F]{4}) \S+ 0A ", re.MULT
 
 
 def listens(pid: int, port: int) -> bool:
-    """Return whether connections are accepted in the network that a process is in."""
     with contextlib.suppress(OSError):  # it has just ended
         return f"{port:04X}" in LISTENING.findall(Path(f"/proc/{pid}/net/tcp").read_text())
     return False
@@ -116,7 +113,6 @@ async def behind(
     certificate: Certificate | None = None,
     inside: tuple[str, ...] = (),
 ) -> AsyncIterator[int]:
-    """Run this proxy before the server of this port, with a certificate or without TLS; gives the proxy's port."""
     program, proxy = foreign.program(name), proxy or PROXIES[name]
     block = OPERATING.blocks[proxy.block or name].replace(*proxy.instead)
     block = block.replace("127.0.0.1:4000", f"127.0.0.1:{upstream}")
@@ -145,8 +141,6 @@ FRONTS: Final = (DIRECT, *PROXIES)
 
 @dataclass(frozen=True)
 class Fronts:
-    """A server, and what does the TLS before it."""
-
     certificate: Certificate
     trace: Path
     ports: Mapping[str, int]
@@ -157,7 +151,6 @@ class Fronts:
 
 @asynccontextmanager
 async def running_fronts(folder: Path, names: Iterable[str], inside: tuple[str, ...] = ()) -> AsyncIterator[Fronts]:
-    """Run a server that has TLS on one address and none on another, and proxies with TLS before the latter."""
     certificate, trace = Certificate(folder), folder / "trace.jsonl"
     options = (
         *("--listen", "127.0.0.1:0", "--listen", "plain:127.0.0.1:0", "--trace", str(trace)),

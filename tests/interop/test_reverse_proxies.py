@@ -24,7 +24,6 @@ TEXT = "held until called for"
 
 
 async def welcomed(socket: RawSocket, **headers: str) -> dict[str, Any]:
-    """Shake hands and return the welcome; the server answers a ping, too."""
     socket.write(handshake(**headers))
     async with bounded("an answer"):
         await socket.reader.readuntil(b"\r\n\r\n")

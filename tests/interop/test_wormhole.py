@@ -36,7 +36,6 @@ thorough = pytest.mark.thorough
 
 @pytest.fixture
 async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
-    """A server with these flags, and real clients at the other end of the wire."""
     async with Scene(tmp_path, Restante(tmp_path / "server", *getattr(request, "param", ()))) as scene:
         yield scene
 

@@ -82,7 +82,6 @@ def colliding(seed: int, *, stubborn: bool, drawn: deque[str]) -> FakeDice:
 
 
 def _blunders() -> Iterator[dict[str, Any]]:
-    """Yield what a hurried or hostile client may say: each command with a field that is missing or wrong."""
     yield {}
     for kind, fields in FIELDS.items():
         good = {"id": 7, "type": kind, **fields}
@@ -96,7 +95,6 @@ NOT_MESSAGES = ("", "hello", "{", '{"type": "ping", "ping": }', "[]", "5", "null
 
 
 def _choose(pick: int, likely: Sequence[str], others: Sequence[str]) -> str:
-    """Pick one, twice as often among the likely."""
     names = [*likely, *likely, *others]
     return names[pick % len(names)]
 
@@ -152,7 +150,6 @@ class Conversation(RuleBasedStateMachine):
                 self.world.close()
 
     def _arrive(self, slot: int, *, bound: bool = True) -> ModelPeer:
-        """Connect a client at this slot, if none is there; `bound`: it has at least tried to bind."""
         peer = self.seated[slot]
         if peer is None:
             peer, inbox = ModelPeer(), self.world.connect()
@@ -175,7 +172,6 @@ class Conversation(RuleBasedStateMachine):
         return sorted(name for app, name in self.model.nameplates if app == SEATS[slot][0])
 
     def _listening(self, slot: int) -> int:
-        """Somebody who has a mailbox open, if there is anybody."""
         listening = [at for at, peer in enumerate(self.seated) if peer is not None and peer.listening]
         return listening[slot % len(listening)] if listening else slot
 
@@ -199,7 +195,6 @@ class Conversation(RuleBasedStateMachine):
             self._flush()
 
     def _flush(self, *, refused: bool = False) -> None:
-        """Let the server handle the commands, apply them to the model, and compare."""
         entries, self.entries = self.entries, []
         self.last = None
         if self.world.flush(refused=refused):
@@ -302,7 +297,6 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(first=slots, second=slots, pick=picks, talks=st.booleans())
     def rendezvous(self, first: int, second: int, pick: int, talks: bool) -> None:
-        """One side claims a nameplate and opens its mailbox, another comes to it; they may talk."""
         for slot in (first, second):
             if self.seated[slot] is not None and pick % 2:
                 self.lose(slot)
@@ -310,7 +304,6 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(pick=picks, moods=st.tuples(st.sampled_from(MOODS), st.sampled_from(MOODS)), last=st.booleans())
     def part(self, pick: int, moods: tuple[str | None, ...], last: bool) -> None:
-        """Everybody who has a certain mailbox open closes it; or the last of them adds something."""
         self._flush()
         mailboxes = list(self.model.mailboxes.values())
         listening = [
@@ -366,7 +359,6 @@ class Conversation(RuleBasedStateMachine):
         mood=st.sampled_from(MOODS),
     )
     def name(self, slot: int, pick: int, kind: str, mood: str | None) -> None:
-        """Say what names its object, whatever this connection has said before."""
         app, side = SEATS[slot]
         if kind == "list":
             self._command(slot, kind, "l")

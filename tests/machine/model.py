@@ -105,7 +105,6 @@ class ModelServer:
         self._allocated_name: Callable[[ModelPeer], str] = lambda _: ""
 
     def start(self, now: Now) -> None:
-        """Come up, with what is stored and with nobody here."""
         self.peers = []
         self._forget_who_was_shown_what()
         for nameplate in self.nameplates.values():
@@ -138,7 +137,6 @@ class ModelServer:
             mailbox.touched = mailbox.saved = touched[key]
 
     def prune(self, now: Now) -> None:
-        """Prune what nobody listens to and nobody used for a while."""
         for mailbox in list(self.mailboxes.values()):
             if self._listeners(mailbox):
                 mailbox.touched = now.service
@@ -162,7 +160,6 @@ class ModelServer:
         self.peers.remove(peer)
 
     def say(self, peer: ModelPeer, text: str, now: Now, allocated_name: Callable[[ModelPeer], str]) -> None:
-        """Handle a command of a connection. `allocated_name` returns the server's choice, if it has to choose."""
         self._allocated_name = allocated_name
         message = self._read(peer, text)
         if message is None:
@@ -178,7 +175,6 @@ class ModelServer:
             self._tell(peer, {**reply, "id": message.get("id"), "server_rx": now.wall})
 
     def _carry_out(self, peer: ModelPeer, message: Frame, now: Now) -> Frame | None:
-        """Do what a command says, and give the direct response to it."""
         if "type" not in message:
             raise Refusal("missing 'type'")
         kind = message["type"]
@@ -407,7 +403,6 @@ class ModelServer:
         return peer.side in seated or len(seated) < 2 or self._silent(members, mailbox) is not None
 
     def _sit(self, members: list[Member], mailbox: ModelMailbox, peer: ModelPeer, now: Now) -> Member:
-        """Return the side its place, which must be there for it."""
         mine = _member(members, peer.side)
         if mine is None:
             if len(members) == 2:
@@ -484,7 +479,6 @@ class ModelServer:
 
 
 def shortest_free(used: Collection[str]) -> list[str]:
-    """Return the numbers that are not used, of the first length that has any."""
     length = 1
     while True:
         free = [str(number) for number in range(10 ** (length - 1), 10**length) if str(number) not in used]

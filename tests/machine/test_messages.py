@@ -72,7 +72,6 @@ def good_messages(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def spelled(value: Any) -> st.SearchStrategy[str]:
-    """Write the same JSON in different ways."""
     return st.builds(
         lambda indent, ascii_only, before, after: (
             before + json.dumps(value, indent=indent, ensure_ascii=ascii_only) + after
@@ -86,7 +85,6 @@ def spelled(value: Any) -> st.SearchStrategy[str]:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> str:
-    """A message that was good before a slice of it was doubled, lost or overwritten."""
     text = draw(spelled(draw(good_messages())))
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
@@ -98,7 +96,6 @@ def damaged(draw: st.DrawFn) -> str:
 
 @st.composite
 def repeating(draw: st.DrawFn) -> str:
-    """An object in which keys come more than once, with values of all sorts."""
     message = draw(good_messages())
     odd = st.tuples(st.sampled_from(("type", "id", *message)), any_json | st.sampled_from(sorted(KEYS)))
     pairs = draw(st.permutations([*message.items(), *draw(st.lists(odd, min_size=1, max_size=3))]))
@@ -177,7 +174,6 @@ COSTLY = {
 
 
 def cost(begin: str, middle: str, end: str) -> float:
-    """Measure what it costs to take a text of 60,000 characters, for whoever may have sent it; the best of five."""
     text = begin + "".join(middle.replace("%d", str(n)) for n in range(60_000 // len(middle))) + end
 
     def once(state: Session) -> float:

@@ -44,7 +44,6 @@ def taken(names: Iterable[str]) -> State:
 
 
 def allocated(state: State, dice: Callable[[int, int], int]) -> str:
-    """Ask for a nameplate with these dice; nothing is altered."""
     return decide(state, session.AllocateCommand("x", "me"), NOW, FakeDice(dice), Policy()).name
 
 
@@ -117,8 +116,6 @@ Deed = tuple[int, str]
 
 
 class PruningWorld(StoreWorld):
-    """One mailbox for each of a few clients, who have it open or have left."""
-
     def __init__(self) -> None:
         super().__init__(Options(in_grace_period=False))
         self.clients: dict[int, Inbox] = {}

@@ -38,8 +38,6 @@ deeds = st.tuples(st.sampled_from(TEXTS * 2 + OTHERS), st.integers(0, SLOTS - 1)
 
 
 class UndoneWorld(CoreWorld):
-    """Clients at a few slots, of three sides, two apps and two addresses."""
-
     def __init__(self, *, in_grace_period: bool) -> None:
         super().__init__(Options(address="203.0.113.1"))
         self.dispatcher.state.in_grace_period = in_grace_period
@@ -49,7 +47,6 @@ class UndoneWorld(CoreWorld):
         self.seat_all()
 
     def seat_all(self) -> None:
-        """Connect a client at each slot that has none. Most of them bind."""
         for slot in range(SLOTS):
             if slot not in self.clients:
                 self.options = self.options._replace(address=f"203.0.113.{1 + slot % 2}")
@@ -95,7 +92,6 @@ class UndoneWorld(CoreWorld):
         return senders
 
     def picture(self) -> dict[str, Any]:
-        """Return all that the dispatcher knows, but keys and sequence numbers that are next, and rates."""
         dispatcher = self.dispatcher
         state = {name: drawn(value) for name, value in vars(dispatcher.state).items() if not name.startswith("next_")}
         return {

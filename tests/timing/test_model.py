@@ -207,7 +207,6 @@ def received(at: float, tx: float, **message: Any) -> dict[str, Any]:
 
 
 def answered(at: float, tx: float, rx: float, **message: str) -> dict[str, Any]:
-    """Return the client's own message, which comes back."""
     return received(at, tx, type="message", side="me", server_rx=BEGAN + rx, **message)
 
 

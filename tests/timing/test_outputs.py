@@ -218,7 +218,6 @@ def test_slices_are_apart_or_one_is_inside_the_other_and_flows_lead_from_slice_t
 
 
 def ways(timeline: Timeline) -> list[tuple[str, list[int]]]:
-    """Return the name of each flow, and the processes that it leads through."""
     flows: dict[tuple[str, str], list[int]] = defaultdict(list)
     for event in events(timeline):
         if event["ph"] in "stf":

@@ -45,7 +45,6 @@ def box_of(locator: Locator) -> FloatRect:
 
 
 def pake(opened: Opened) -> tuple[float, float]:
-    """Return a point on the line of the message with this label, close to its sender."""
     box = box_of(opened.page.locator(".labels span", has_text=re.compile("^pake")).first)
     return box["x"] - 5, box["y"] + box["height"]
 

@@ -23,8 +23,6 @@ Content: TypeAlias = bytes | str | list[Any]
 
 
 class Files:
-    """Files in a folder, and what the user is told about them."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.remarks: list[str] = []
@@ -37,7 +35,6 @@ class Files:
         return path
 
     def read(self, *contents: Content, trace: Content | None = None) -> Timeline:
-        """Read the logs a, b and so on, and a trace."""
         self.remarks.clear()
         paths = [self.write(chr(ord("a") + number), content) for number, content in enumerate(contents)]
         return read_transfer(paths, None if trace is None else self.write("trace", trace), {}, self.hear)

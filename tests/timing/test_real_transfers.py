@@ -98,7 +98,6 @@ async def test_the_python_client_s_logs(scene: Scene, tmp_path: Path, what: str)
 
 
 async def our_transfer(scene: Scene, folder: Path, receives: str = CODE) -> None:
-    """Send and receive a text with our commands, over the proxy."""
     output, of_both = str(folder / "received"), ("--server", scene.url)
     sending = ("send", f"--text={TEXT}", "--code", CODE, "--dump-timing", str(folder / "send.json"))
     receiving = ("receive", receives, "--accept", "--output", output, "--dump-timing", str(folder / "receive.json"))
@@ -136,7 +135,6 @@ GUIDE = Document("docs/timing/guide.md")
 
 
 def started(folder: Path, block: str, url: str, code: str = "") -> AbstractAsyncContextManager[commands.Command]:
-    """Run a client as a block of the guide says. Its user answers yes."""
     arguments = shlex.split(GUIDE.blocks[block].replace("7-your-code", code))[1:]
     return commands.command(folder, *arguments, typed=b"yes\n", RESTANTE_CLIENT_SERVER=url)
 

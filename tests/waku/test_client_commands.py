@@ -49,13 +49,11 @@ class Result(NamedTuple):
 
 
 def waku(*arguments: str | Path, **environment: str) -> Result:
-    """Do what a command does in this process."""
     result = called("waku", *arguments, **environment)
     return Result(result.returncode, result.stdout, result.stderr)
 
 
 async def posted_hash(url: str, text: str) -> str:
-    """Post to a chat; gives the envelope's hash."""
     posted = await hand_over(url, text.encode(), topic=TOPIC, to=SymmetricKey.from_password("status"))
     return posted.envelope.hash.hex()
 
@@ -315,7 +313,6 @@ FINAL = "this server takes no plain requests"
 
 
 def file_of(folder: Path, *missing: tuple[int, int, list[str] | None]) -> Path:
-    """Write a file of ranges with times after EPOCH."""
     ranges = [
         {"from": EPOCH + lower, "to": EPOCH + upper, "topics": topics, "missing": 1, "holders": ["west"]}
         for lower, upper, topics in missing

@@ -50,8 +50,6 @@ from support.waku.raw_peer import FULL_NODE, GoneError, Packet, RawPeer
 
 
 class Replay:
-    """A replay of a script on a node. Each kind of line has a method, named in LINES."""
-
     def __init__(self, here: Inside) -> None:
         self.here = here
         self.peers: dict[str, RawPeer] = {}
@@ -60,7 +58,6 @@ class Replay:
         self.heard: dict[str, list[Packet]] = defaultdict(list)
 
     async def do(self, line: str) -> None:
-        """Do what a line does to the node, and take what each peer gets; or compare what a line expects."""
         method, match = next((method, match) for form, method in LINES if (match := re.fullmatch(form, line)))
         if not method.__name__.startswith("do_"):
             method(self, *match.groups())
@@ -189,7 +186,6 @@ def digest(body: bytes) -> bytes:
 
 
 def options(text: str, base: Options) -> Options:
-    """Read what a Status names; what it does not is as in `base`."""
     values: dict[str, Any] = {name: getattr(base, name) for name in Options.__struct_fields__}
     for word in text.split():
         key, _, value = word.partition("=")

@@ -33,7 +33,6 @@ SHARED = (Shared("waku", 1, 16, 128),)
 
 
 def cut(data: bytes | bytearray, positions: Iterable[int]) -> Iterator[bytes | bytearray]:
-    """The same bytes in parts."""
     begin = 0
     for end in sorted({number % (len(data) + 1) for number in positions} | {len(data)}):
         yield data[begin:end]
@@ -41,7 +40,6 @@ def cut(data: bytes | bytearray, positions: Iterable[int]) -> Iterator[bytes | b
 
 
 def listening() -> Devp2p:
-    """B, before anybody has dialled it."""
     return Devp2p(Rlpx.recipient(B, Seeded(2)), HELLO_B, 0.0)
 
 
@@ -57,7 +55,6 @@ class Pair:
         self.to_b: list[SessionEvent] = []
 
     def carry(self) -> Pair:
-        """Until neither has anything to say."""
         while self.a.has_output or self.b.has_output:
             for part in cut(self.a.data_to_send(), self.cuts):
                 self.to_b += self.b.receive_data(part, self.now)
@@ -73,8 +70,6 @@ class Pair:
 
 
 class Bare:
-    """The initiator without devp2p: says what it likes, frame by frame, and reads the frames that come back."""
-
     def __init__(self, hello: Hello = HELLO_B, *limits: SessionLimits) -> None:
         self.rlpx = Rlpx.initiator(A, B.public, Seeded(1))
         self.peer = Devp2p(Rlpx.recipient(B, Seeded(2)), hello, 0.0, *limits)
@@ -82,7 +77,6 @@ class Bare:
         self.frames = self.rlpx.receive_data(self.peer.data_to_send())
 
     def say(self, *frames: bytes) -> list[SessionEvent]:
-        """What the peer makes of it; what it answers is in `frames`."""
         events = self.peer.receive_data(b"".join(map(self.rlpx.seal, frames)), 1.0)
         self.frames = self.rlpx.receive_data(self.peer.data_to_send())
         return events
@@ -475,7 +469,6 @@ AUTH, ACK = AUTHS["version 4"], ACKS["version 4"]
 
 
 def packet(remote: Key, plain: bytes) -> bytes:
-    """A packet of any content, sealed as it must be."""
     size = (len(plain) + ecies.OVERHEAD_BYTES).to_bytes(2, "big")
     return size + ecies.encrypt(remote.public, plain, ephemeral=EPHEMERAL_A, iv=bytes(16), authenticated=size)
 
@@ -560,7 +553,6 @@ def test_reading_raises_nothing_but_peer_errors(rest: bytes) -> None:
 
 
 def begun(cap: int = 1 << 20) -> tuple[Rlpx, Rlpx]:
-    """Two who have shaken hands and said Hello, as far as frames go."""
     a, b = Rlpx.initiator(A, B.public, Seeded(1), cap=cap), Rlpx.recipient(B, Seeded(2), cap=cap)
     b.receive_data(a.data_to_send())
     a.receive_data(b.data_to_send())

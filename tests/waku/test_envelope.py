@@ -212,7 +212,6 @@ def with_nonce(envelope: Envelope, nonce: int) -> Envelope:
 
 
 def one_by_one(envelope: Envelope, least: float, start: int, late: int) -> Envelope:
-    """Find it by looking at whole envelopes."""
     nonce = start
     while (made := with_nonce(envelope, nonce)).pow(late) < least:
         nonce = (nonce + 1) % (1 << 64)
@@ -290,7 +289,6 @@ sealed_payloads = st.binary(max_size=600) | st.sampled_from(EDGES).map(bytes)
 
 
 def gcm_open(data: bytes) -> bytes:
-    """Decrypt with another library."""
     cipher = AES.new(SHARED.secret, AES.MODE_GCM, nonce=data[-12:])
     return cipher.decrypt_and_verify(data[:-28], data[-28:-12])
 
@@ -301,7 +299,6 @@ def gcm_seal(plain: bytes) -> bytes:
 
 
 def ecies_open(data: bytes) -> bytes:
-    """Decrypt with another library, from the layout alone."""
     curve = ec.SECP256K1()
     point = ec.EllipticCurvePublicKey.from_encoded_point(curve, data[:65])
     shared = ec.derive_private_key(int.from_bytes(KEY.secret, "big"), curve).exchange(ec.ECDH(), point)
@@ -313,7 +310,6 @@ def ecies_open(data: bytes) -> bytes:
 
 
 def verify(public: bytes, plain: bytes) -> None:
-    """Check the signature at the end with another library. Raises what that raises."""
     signed, r, s = plain[:-65], plain[-65:-33], plain[-33:-1]
     key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256K1(), b"\4" + public)
     signature = encode_dss_signature(int.from_bytes(r, "big"), int.from_bytes(s, "big"))

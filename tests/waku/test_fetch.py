@@ -68,7 +68,6 @@ class Shuffled(Honest):
 
 
 def counting(answer: Callable[[Request, int], Sequence[Packet]]) -> Mailserver:
-    """Answer as a function says, which gets the number of the request."""
     numbers = itertools.count(1)
     return lambda request: answer(request, next(numbers))
 
@@ -78,7 +77,6 @@ def end(request: Request, cursor: bytes, last: Envelope | None = None) -> bytes:
 
 
 def endless(request: Request, count: int) -> Sequence[Packet]:
-    """Make up envelopes, page after page."""
     made = [make(request.lower + 50, 50, TOPIC, b"", 10 * count + number) for number in range(10)]
     return made, end(request, count.to_bytes(36), made[-1])
 
@@ -118,7 +116,6 @@ class Simulation:
         return self
 
     def step(self) -> None:
-        """Carry one packet, or let time pass where there is none."""
         server, packets = next(((server, line) for server, line in self.lines.items() if line), (0, None))
         if packets is None:
             due = self.core.next_timeout()
@@ -169,7 +166,6 @@ class Simulation:
 
 
 def dropping(*steps: str, at: str = "packet") -> Callable[[str], str]:
-    """Decide about packets, or connects, in this order; then all goes well."""
     decisions = iter(steps)
     return lambda what: next(decisions, GO) if what == at else GO
 
@@ -185,7 +181,6 @@ def hashes(envelopes: list[Envelope]) -> list[bytes]:
 
 
 def complete(simulation: Simulation, letters: list[Envelope] = LETTERS) -> Simulation:
-    """Everything, once."""
     simulation.run()
     assert simulation.report.missing == []
     assert hashes(simulation.handed) == hashes(letters)
@@ -308,8 +303,6 @@ def test_the_next_server_is_asked_for_unknown_times_and_without_a_cursor(downwar
 
 
 class Late(Honest):
-    """Honest for two pages; then its cursor does not advance."""
-
     def page(self, request: Any) -> tuple[list[Envelope], bytes]:
         envelopes, cursor = super().page(request)
         return (envelopes, cursor) if not request.cursor else (envelopes, request.cursor)
@@ -621,8 +614,6 @@ async def test_a_probe_reports_each_outcome(options: dict[str, Any], outcome: Ou
 
 
 class Tardy(Honest):
-    """Has the envelope when it is asked a second time."""
-
     asked = 0
 
     def __call__(self, request: Request) -> Iterator[Packet]:
@@ -652,8 +643,6 @@ def fresh(number: int, **fields: Any) -> Envelope:
 
 
 class Subscribing:
-    """Somebody who follows, and what came to him."""
-
     def __init__(self, servers: list[Enode], intervals: Intervals = RARELY) -> None:
         self.came: list[Envelope] = []
         self.failures: list[tuple[int, str]] = []

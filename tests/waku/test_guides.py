@@ -54,7 +54,6 @@ NODE_ID: Final = "a448f24c6d18e575453db13171562b71999873db5b286df957af199ec94617
 
 
 def shell(commands: str, folder: Path, **variables: str) -> str:
-    """Execute commands; gives what they print."""
     with_restante = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
     done = run("sh", "-e", "-c", commands, cwd=folder, variables=with_restante)
     assert done.returncode == 0, f"{commands}\n{done.stderr}"
@@ -62,13 +61,11 @@ def shell(commands: str, folder: Path, **variables: str) -> str:
 
 
 def report(printed: str) -> list[int]:
-    """Return what an import reports: read, new, already stored, refused."""
     return [int(line.split()[-1].replace(",", "")) for line in printed.splitlines()[-4:]]
 
 
 @pytest.mark.parametrize("block", ["key", "nodekey"])
 def test_the_node_keeps_its_name_and_its_key_to_itself(tmp_path: Path, block: str) -> None:
-    """Whether the key is in the configuration or in a file of its own."""
     (tmp_path / "config.json").write_text(json.dumps({"NetworkId": 1, "NodeKey": NODE_KEY}))
     (tmp_path / "status-go").mkdir()
     (tmp_path / "status-go" / "nodekey").write_text(NODE_KEY)
@@ -131,7 +128,6 @@ def rows(envelopes: list[Envelope]) -> str:
 
 @asynccontextmanager
 async def postgresql() -> AsyncIterator[str]:
-    """Run a PostgreSQL that only a socket leads to; gives its URI."""
     assert POSTGRES is not None
     with tempfile.TemporaryDirectory(prefix="pg.") as name:  # the path of a socket is short
         become: tuple[str, ...] = ()
@@ -182,7 +178,6 @@ HISTORY = Document("docs/waku/history.md")
 
 
 def mailserver() -> Honest:
-    """It has what was sent to a chat an hour and a day ago."""
     chat, dice, now = SymmetricKey.from_password("status"), SystemDice(), int(time.time())
     data = seal(b"held until called for", to=chat, dice=dice)
     return Honest([make(now - age + 50, 50, topic_of("status"), data) for age in (3600, 2 * 86400)])
@@ -258,7 +253,6 @@ def test_importing_the_library_loads_nothing_heavy_nor_does_any_name_of_it() -> 
 
 
 def imported() -> dict[str, tuple[str, str]]:
-    """Return what type checkers read: each name, its module and its name there."""
     tree = ast.parse(Path(waku.__file__).read_text())
     return {
         alias.asname or alias.name: (node.module or "", alias.name)

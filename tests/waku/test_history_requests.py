@@ -48,7 +48,6 @@ def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = Tru
 
 
 async def elsewhere(here: Inside, number: int = 9) -> RawPeer:
-    """Connect a peer of another address, to which nothing is relayed."""
     return await here.greet(NOTHING, source=f"127.0.0.{number}")
 
 
@@ -153,7 +152,6 @@ async def test_a_request_that_is_not_served_is_answered_with_the_reason(tmp_path
 async def test_who_asks_too_often_or_for_too_much_is_refused_also_after_it_reconnects(
     limits: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Its address and its key both count."""
     async with inside(tmp_path, limits=Limits(**limits)) as here:
         await here.archive.save(LETTERS, EPOCH)
         peer = await here.greet()
@@ -357,7 +355,6 @@ async def test_a_waiting_requester_is_still_read_delays_only_its_own_address_and
 
 
 async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(tmp_path: Path) -> None:
-    """Nobody waits for a page that comes later."""
     async with inside(tmp_path, limits=Limits(pages=1 / MAX_QUEUE_SECONDS, pages_at_once=1)) as here:
         hours = Hours(here.node.history_requests)
         peer = await here.greet()

@@ -42,7 +42,6 @@ def mailserver(min_pow: float = 1e-6) -> Mailserver:
 
 
 def relayed(server: Mailserver) -> list[Envelope]:
-    """Remove the envelopes to relay, as the shell does."""
     fresh, server.fresh = server.fresh, []
     return [live.envelope for live in fresh]
 
@@ -150,8 +149,6 @@ TERMS = ArchiveTerms(topics=frozenset([TOPIC]), retention=200)
 
 
 class Interleaved(RuleBasedStateMachine):
-    """However offers, batches and what becomes of them are interleaved."""
-
     memory = (MIB, MIB)
 
     def __init__(self) -> None:
@@ -239,7 +236,6 @@ class Interleaved(RuleBasedStateMachine):
 
     @rule(count=st.none() | st.integers(0, 3))
     def prune(self, count: int | None) -> None:
-        """Prune what is too old, or the oldest because they are too many."""
         oldest = sorted(self.saved, key=self.saved.__getitem__)
         pruned = [each for each in oldest if self.saved[each] < self.now - 200] if count is None else oldest[:count]
         for each in pruned:
@@ -260,8 +256,6 @@ class Interleaved(RuleBasedStateMachine):
 
 
 class Forgetting(Interleaved):
-    """The same where no more than three hashes are known at a time."""
-
     memory = (3 * 250, 3 * 700)
 
 

@@ -65,12 +65,10 @@ FREE = Policy(min_pow=0.0)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Static peers are dialled again without a wait."""
     monkeypatch.setattr(node, "REDIAL_DELAY", 0.0)
 
 
 async def both_know(one: Inside, other: Inside) -> None:
-    """Wait until two nodes have greeted each other."""
     for here, there in ((one, other), (other, one)):
         await here.until("a peer", lambda here=here, there=there: knows(here, there))  # type: ignore[misc]
 
@@ -82,7 +80,6 @@ def knows(here: Inside, there: Inside) -> bool:
 
 @asynccontextmanager
 async def keeping(here: Inside, there: Inside) -> AsyncIterator[None]:
-    """Make a node keep another as a static peer."""
     task = asyncio.create_task(here.node.stay_connected(there.enode))
     try:
         yield
@@ -92,7 +89,6 @@ async def keeping(here: Inside, there: Inside) -> AsyncIterator[None]:
 
 
 async def has(here: Inside, *envelopes: Envelope) -> None:
-    """Wait until a node has archived these, each once, and nothing else."""
     async with bounded("the archive"):
         while len(await here.archive.hashes()) < len(envelopes):  # noqa: ASYNC110 - it is another thread's
             await asyncio.sleep(0)
@@ -108,7 +104,6 @@ def unread(here: Inside) -> list[PeerConnection]:
 
 @contextmanager
 def locked(data: Path) -> Iterator[None]:
-    """Let another program write meanwhile."""
     with closing(sqlite3.connect(data / FILE, isolation_level=None)) as busy:
         busy.execute("BEGIN IMMEDIATE")
         yield
@@ -118,7 +113,6 @@ def locked(data: Path) -> Iterator[None]:
 async def deaf_reader(
     here: Inside, enough: Callable[[PeerConnection], bool]
 ) -> tuple[RawPeer, RawPeer, PeerConnection]:
-    """Connect a peer that does not read, and post until what it has left unread is enough."""
     poster, reader = await here.greet(NOTHING), await here.greet()
     [connection] = [reading for reading in here.node.connections if reading.peer.interest.wants(b"1234")]
     here.narrow(reader)

@@ -29,13 +29,11 @@ VECTORS = load("wire")
 
 
 def named(section: str) -> pytest.MarkDecorator:
-    """Walk the vectors of a section."""
     vectors: list[dict[str, Any]] = VECTORS[section]
     return pytest.mark.parametrize("vector", vectors, ids=lambda vector: vector.get("name", vector["wire"][:12]))
 
 
 def options_of(vector: dict[str, Any]) -> Options:
-    """Read options as the vectors write them."""
     values: dict[str, Any] = dict(vector)
     if "bloom" in vector:
         values["bloom"] = bloom.read(bytes.fromhex(vector["bloom"]))
@@ -260,7 +258,6 @@ OTHERS = [number.to_bytes(4, "big") for number in range(1 << 30, (1 << 30) + MAX
 
 
 def wire(bytes_set: dict[str, str]) -> bytes:
-    """Read a filter as the vectors write it."""
     filled = bytearray(bloom.FILTER_BYTES)
     for at, byte in bytes_set.items():
         filled[int(at)] = int(byte, 16)
@@ -326,8 +323,6 @@ interests = st.one_of(
 
 
 class TheMap(RuleBasedStateMachine):
-    """Beside it, what each peer said last."""
-
     def __init__(self) -> None:
         super().__init__()
         self.interests: Interests[int] = Interests()

@@ -38,7 +38,6 @@ def enclosed(body: bytes, *, to: SymmetricKey | bytes = SHARED, sign: Any = KEY)
 
 
 def wanted(vector: dict[str, Any], **others: Any) -> Request:
-    """Read a request as the vectors write it."""
     values = {**vector, **others}
     if "id" in vector:
         values["id"] = bytes.fromhex(vector["id"])
@@ -54,7 +53,6 @@ def vectors(section: str) -> pytest.MarkDecorator:
 
 
 def refused(payload: bytes, demands: Demands = OPEN) -> tuple[bytes | None, str]:
-    """Return the id and the words of the error."""
     with pytest.raises(RequestError) as error:
         request.read(payload, demands, NOW)
     return error.value.id, error.value.words

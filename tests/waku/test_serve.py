@@ -350,7 +350,6 @@ def test_every_form_of_a_time_is_read_and_any_other_text_is_misuse() -> None:
 
 @asynccontextmanager
 async def looked_at(here: Inside, data: Path) -> AsyncIterator[Look]:
-    """Serve the node's admin port, as `serve` does."""
     async with (
         admin_http.serving_admin("127.0.0.1", 0, status_pages.of(here.node, data)) as (_, port),
         looking(port) as look,

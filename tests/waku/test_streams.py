@@ -39,7 +39,6 @@ TEXT: Any = "abcd"
 
 
 def letters(count: int, age: int = 3600, topic: bytes = TOPIC) -> list[Envelope]:
-    """Make envelopes, the oldest first."""
     first = int(time.time()) - age
     return [make(first + number + 50, 50, topic, b"", number) for number in range(count)]
 

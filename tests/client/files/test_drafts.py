@@ -51,7 +51,6 @@ def make(target: Path, kind: str) -> None:
 
 
 def content(target: Path) -> str:
-    """Return what `make` or `fill` has made."""
     if target.is_symlink():
         return "dangling"
     if target.is_file():
@@ -64,7 +63,6 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def is_refused(kind: str, target: Path, why: str, error: type[Exception] = Misuse, *, replace: bool = True) -> None:
-    """Check that nothing begins."""
     with pytest.raises(error, match=why), draft_of_a(kind, target, replace=replace):
         pytest.fail("it began")
 

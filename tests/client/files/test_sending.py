@@ -65,7 +65,6 @@ def contents(read: zipfile.ZipFile) -> dict[str, bytes]:
 
 
 def on_disk(root: Path) -> dict[str, bytes]:
-    """Return all files and empty directories below a directory, links as what they lead to."""
     contents = {}
     for path, directories, files in os.walk(root, followlinks=True):
         for name in files:
@@ -201,7 +200,6 @@ def test_links_that_multiply_a_directory_end_at_a_limit(tmp_path: Path, monkeypa
 
 
 def chunks(kind: str, path: Path) -> Iterator[bytes | memoryview]:
-    """Return the bytes of a file, or of an archive of its directory."""
     return iter(outgoing_file(path).chunks() if kind == "file" else plan_directory(path.parent).chunks())
 
 

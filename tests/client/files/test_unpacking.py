@@ -60,7 +60,6 @@ def zip64_of(data: bytes, offset: int = 0) -> bytes:
 
 
 def zip_of_one(mode: int) -> bytes:
-    """Return a zip with one member `x` of this kind and these permissions."""
     info = zipfile.ZipInfo("x")
     info.external_attr = mode << 16
     return zip_of([(info, b"1")])
@@ -86,10 +85,7 @@ def unpacked(
     top: str | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, bytes]:
-    """Unpack an archive into a directory, which is made if it is missing, and return its files.
-
-    Offered are files, bytes and directories, without the last as many as files.
-    """
+    """Offered are files, bytes and directories, without the last as many as files."""
     into.mkdir(exist_ok=True)
     files, size, directories = (*offered, offered[0])[:3]
     limits = {"max_files": files, "max_bytes": size, "max_directories": directories}
@@ -334,7 +330,6 @@ def test_a_large_central_directory_is_read_in_flat_memory(into: Path) -> None:
 
 
 def altered(data: bytes, mark: bytes, at: int, form: str, value: int) -> bytes:
-    """Return an archive with another value so many bytes behind the last of these marks."""
     changed = bytearray(data)
     start = data.rindex(mark) + at
     changed[start : start + struct.calcsize(form)] = struct.pack(form, value)

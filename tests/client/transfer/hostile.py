@@ -37,8 +37,6 @@ LARGE: Final = 64 << 20
 
 
 class Played(RecordPipe):
-    """The peer's end of the connection, on which it may also say other bytes than records."""
-
     def __init__(self, connected: socket.socket, keys: TransitKeys, stall_seconds: float) -> None:
         super().__init__(connected, keys, stall_seconds)
         self.socket, self.keys = connected, keys
@@ -72,7 +70,6 @@ async def say(wormhole: Wormhole, **message: Any) -> None:
 
 
 async def heard(wormhole: Wormhole, key: str) -> tuple[Any, Hints]:
-    """Wait for a message with this key. Return what it has, and the hints before it."""
     hints = Hints()
     while True:
         message = json.loads(await wormhole.receive())
@@ -126,14 +123,12 @@ async def stored(
 
 
 async def gives_up(ending: Coroutine[Any, Any, object] | asyncio.Task[Any], words: str) -> TransferError:
-    """Wait for the end of our side, which says that the peer gave up, and why."""
     with pytest.raises(TransferError, match=rf"^the other side gave up: {words}") as ended:
         await ending
     return ended.value
 
 
 def names(folder: Path) -> list[str]:
-    """Return what is in a folder, also drafts."""
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -144,8 +139,6 @@ def until_closed(pipe: Played) -> None:
 
 
 def records(*contents: bytes) -> Script:
-    """Return a script that sends these and waits for the end."""
-
     def script(pipe: Played) -> None:
         for content in contents:
             pipe.send(content)

@@ -36,8 +36,6 @@ DIAL_ONLY: Final = TransitOptions(relays=(), listen=False)
 
 
 class Side(Transit):
-    """A side whose keys are known."""
-
     def __init__(self, role: Role, options: TransitOptions = NO_RELAY) -> None:
         super().__init__(options, Seeded(list(Role).index(role)))
         self.role = role
@@ -62,7 +60,6 @@ async def exchange(one: RecordPipe, other: RecordPipe) -> None:
 
 
 async def meet(one: Side, other: Side, *earlier: Address) -> None:
-    """Let two sides connect and exchange something. The second one is told of other addresses first."""
     async with bounded("a connection"), one, other:
         hints = Hints((*earlier, *one.hints.direct))
         await exchange(*await asyncio.gather(one.meet(other.hints), other.meet(hints)))
@@ -262,8 +259,6 @@ def chosen_after(role: Role, by_relay: bool) -> bytes:
 
 
 def speaking(speech: list[bytes], end: str) -> Serve:
-    """Return somebody who says these pieces, one in each turn of the loop, and then leaves, or is silent."""
-
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for piece in speech:
             writer.write(piece)

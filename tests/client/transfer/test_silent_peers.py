@@ -51,7 +51,6 @@ HOUR: Final = 3600.0
 
 @asynccontextmanager
 async def met(events: Heard) -> AsyncIterator[tuple[Wormhole, Wormhole]]:
-    """Our side and the peer's, which know the key, in virtual time."""
     async with wormhole(on_event=events) as ours, wormhole() as theirs:
         await asyncio.gather(ours.set_code(CODE), theirs.set_code(CODE))
         await asyncio.gather(ours.verifier(), theirs.verifier())
@@ -246,7 +245,6 @@ KEYS: Final = TransitKeys.of(bytes(32), Role.RECEIVER)
 
 
 def scripted(*seconds: float, read: bytes = b"") -> tuple[RecordPipe, Scripted, list[tuple[float, float]]]:
-    """Return a pipe, its socket, and what is told of its silence."""
     connected, silences = Scripted(iter(seconds), read), list[tuple[float, float]]()
     pipe = RecordPipe(connected, KEYS)  # type: ignore[arg-type]
     pipe.warn_after(60.0, lambda waited, limit: silences.append((waited, limit)))

@@ -95,7 +95,6 @@ async def test_a_private_directory_arrives_private_beside_one_of_its_name(tmp_pa
 
 
 def relayed(source: socket.socket, target: socket.socket, most: int, chunk: int) -> None:
-    """Pass at most so many bytes on, in chunks of this size, then cut the connection in both directions."""
     left = most
     with suppress(OSError):
         while left and (some := source.recv(min(chunk, left))):

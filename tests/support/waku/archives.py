@@ -21,8 +21,6 @@ ROWS: Final = [
 
 
 def archive_of(data: Path, rows: Sequence[Envelope] = ROWS) -> Path:
-    """Make a data directory with these envelopes."""
-
     async def save() -> None:
         archive = open_archive(data)
         for number in range(0, len(rows), 20):
@@ -34,8 +32,6 @@ def archive_of(data: Path, rows: Sequence[Envelope] = ROWS) -> Path:
 
 
 def rows_of(data: Path) -> list[Archived]:
-    """Return what an archive has, in the order of arrival."""
-
     async def read() -> list[Archived]:
         archive = open_archive(data)
         try:
@@ -55,6 +51,5 @@ FROZEN: Final = TESTS / "waku" / "archive" / "frozen"
 
 
 def thaw(number: int, path: Path) -> None:
-    """Make the database of that schema."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.executescript((FROZEN / f"sqlite-{number:04}.sql").read_text())

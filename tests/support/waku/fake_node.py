@@ -53,7 +53,6 @@ class Honest:
     """Envelopes of a packet."""
 
     def page(self, request: Request) -> tuple[list[Envelope], bytes]:
-        """The envelopes of a page, and its cursor."""
         matching = sorted((one for one in self.envelopes if wanted(request, one)), key=key, reverse=self.downward)
         if request.cursor:
             behind = operator.lt if self.downward else operator.gt
@@ -91,8 +90,6 @@ SHARED = SymmetricKey(b"\5" * 32)
 
 @dataclass
 class FakeNode:
-    """Keeps connections, and has a Mailserver answer; what it is offered is archived where that is honest."""
-
     mailserver: Any = None
     confirms: bool = True
     says_so: bool = True
@@ -193,7 +190,6 @@ async def listening(mailserver: Mailserver | None = None, **options: Any) -> Asy
 
 @contextmanager
 def listening_beside(mailserver: Mailserver | None = None, **options: Any) -> Iterator[tuple[FakeNode, Enode]]:
-    """Listen in a thread, for commands that run in this one."""
     loop, listener = asyncio.new_event_loop(), listening(mailserver, **options)
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -33,8 +33,6 @@ TURNS = 4
 
 
 class Clock:
-    """Stands still until it is moved."""
-
     now = EPOCH
     passed = 0.0
     """Seconds of the monotonic clock."""
@@ -47,15 +45,11 @@ class Clock:
 
 
 class Today(Clock):
-    """The time of day, for clients that have no other."""
-
     def wall(self) -> float:
         return time.time()
 
 
 class ControlledArchive(Archive):
-    """The engine, which can be told to be full, and to be busy."""
-
     full = False
 
     def __init__(self, *parts: Any) -> None:
@@ -89,13 +83,10 @@ class ControlledArchive(Archive):
             self.saving = False
 
     async def hashes(self) -> list[bytes]:
-        """Return what is archived, in the order in which it came."""
         return [row.envelope().hash for row in await self.after(0, 1_000_000)]
 
 
 class Inside(Reachable):
-    """A node that listens."""
-
     def __init__(self, node: Node, archive: ControlledArchive, clock: Clock) -> None:
         self.node = node
         self.archive = archive
@@ -118,7 +109,6 @@ class Inside(Reachable):
             await self.archived()
 
     async def archived(self) -> None:
-        """Wait until nothing that was read waits for the archive."""
         await self.until("the archive", lambda: not self.node.mailserver.gathered and not self.archive.saving)
 
     def later(self, seconds: float) -> None:
@@ -142,7 +132,6 @@ async def inside(
     clock: Clock | None = None,
     history: HistoryTerms | None = None,
 ) -> AsyncIterator[Inside]:
-    """Serve from this process, on a free port, with the key of this number."""
     clock = clock or Clock()
     limits = limits or Limits()
     archive = ControlledArchive.open(data)

@@ -31,5 +31,4 @@ def write(folder: Path, entries: Iterable[tuple[bytes, bytes]]) -> Path:
 
 
 def of(folder: Path, envelopes: Iterable[Envelope]) -> Path:
-    """Make an archive of these; every third has an old key."""
     return write(folder, ((key(row, old=n % 3 == 0), row.raw) for n, row in enumerate(envelopes)))

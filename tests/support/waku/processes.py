@@ -21,13 +21,10 @@ WAKU: Final = (*RESTANTE, "waku")
 
 
 def altered(how: str) -> tuple[str, ...]:
-    """Name the program that is altered in this way."""
     return (sys.executable, "-m", "support.waku.altered", how, "waku")
 
 
 class NodeProcess(Reachable):
-    """A node that listens, in a process."""
-
     def __init__(self, serving: Serving, url: str) -> None:
         self.serving = serving
         self.url = url
@@ -38,7 +35,6 @@ class NodeProcess(Reachable):
 async def node_process(
     data: Path, *options: str, program: tuple[str, ...] = WAKU, variables: Mapping[str, str] | None = None
 ) -> AsyncIterator[NodeProcess]:
-    """Start a node, and wait for its enode."""
     async with started(data, program, options, PIPE, **(variables or {})) as serving:
         try:
             assert serving.process.stdout is not None

@@ -40,7 +40,6 @@ _connected: list[RawPeer] = []
 
 
 async def everybody_goes() -> None:
-    """Close every connection of a RawPeer that there is."""
     while _connected:
         peer = _connected.pop()
         peer.cut()
@@ -72,7 +71,6 @@ class RawPeer:
 
     @classmethod
     async def knock(cls, port: int, node: bytes, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
-        """Connect to the node that has this public key, and say our half of the handshake."""
         dice = Seeded(next(_seeds))
         own = key or new_key(dice)
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
@@ -81,15 +79,12 @@ class RawPeer:
         return peer
 
     def frame(self, frame: bytes) -> None:
-        """Send these bytes as a frame."""
         self.writer.write(self.rlpx.seal(frame))
 
     def say(self, code: int, payload: bytes) -> None:
-        """Send a packet of Waku."""
         self.say_all([(code, payload)])
 
     def say_all(self, packets: Iterable[Packet]) -> None:
-        """Send packets by one write."""
         frames = [self.rlpx.seal(rlp.encode(BASE + code) + compress(payload)) for code, payload in packets]
         self.writer.write(b"".join(frames))
 
@@ -100,7 +95,6 @@ class RawPeer:
         return keccak(body)
 
     async def hear(self) -> Packet:
-        """Return the next packet. Raises GoneError."""
         async with bounded("a packet"):
             while not self.inbox:
                 self._take(await self._frame())
@@ -120,11 +114,9 @@ class RawPeer:
         return response
 
     async def post(self, *envelopes: Envelope) -> Response:
-        """Offer envelopes in one packet, and wait for its confirmation."""
         return await self.confirmed(self.offer(envelopes))
 
     async def relayed(self, count: int) -> list[Envelope]:
-        """Wait for so many envelopes; nothing else may come."""
         envelopes: list[Envelope] = []
         while len(envelopes) < count:
             code, body = await self.hear()
@@ -152,7 +144,6 @@ class RawPeer:
                 self.cut()
 
     def cut(self) -> None:
-        """Close without a word."""
         self.writer.transport.abort()
 
     async def shake_hands(self) -> None:
@@ -206,8 +197,6 @@ class RawPeer:
 
 
 class Reachable:
-    """A node that listens, at this enode."""
-
     enode: Enode
 
     async def enter(self, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
@@ -217,7 +206,6 @@ class Reachable:
         return peer
 
     async def greet(self, options: Options = FULL_NODE, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
-        """Connect a peer, have both Statuses said, and wait until the node knows it."""
         peer = await self.enter(key, source)
         peer.say(packets.STATUS, packets.write_options(options))
         code, _ = await peer.hear()
@@ -230,12 +218,10 @@ ID = b"\x11" * 32
 
 
 def plain(**fields: Any) -> bytes:
-    """Write a request: of one topic, till now, if nothing else is said."""
     return request.write(Request(**{"id": ID, "lower": 0, "upper": EPOCH, "topics": frozenset((TOPIC,)), **fields}))
 
 
 async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | Failed]:
-    """Wait for an answer: the packets of envelopes, and what it ends with."""
     parts: list[list[Envelope]] = []
     while True:
         code, body = await peer.hear()
@@ -246,7 +232,6 @@ async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | Failed]
 
 
 async def ask(peer: RawPeer, body: bytes | None = None) -> tuple[list[list[Envelope]], Completed | Failed]:
-    """Request this, or the usual page, and wait for the answer."""
     peer.say(packets.REQUEST, plain() if body is None else body)
     return await page(peer)
 
@@ -256,7 +241,6 @@ def flat(parts: list[list[Envelope]]) -> list[Envelope]:
 
 
 async def fetch_page(peer: RawPeer, **fields: Any) -> tuple[list[Envelope], bytes]:
-    """Request a page. Return its envelopes and its cursor, after its end was checked."""
     parts, end = await ask(peer, plain(**fields))
     assert isinstance(end, Completed), end
     envelopes = flat(parts)
@@ -265,7 +249,6 @@ async def fetch_page(peer: RawPeer, **fields: Any) -> tuple[list[Envelope], byte
 
 
 async def walk(peer: RawPeer, cursor: bytes = b"", **fields: Any) -> list[Envelope]:
-    """Go from cursor to cursor, until there is none. Return the envelopes of all pages."""
     envelopes, cursor = await fetch_page(peer, cursor=cursor, **fields)
     while cursor:
         more, cursor = await fetch_page(peer, cursor=cursor, **fields)

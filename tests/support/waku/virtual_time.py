@@ -51,8 +51,6 @@ class _Selector(selectors.DefaultSelector):
 
 
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on such a loop."""
-
     @functools.wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:

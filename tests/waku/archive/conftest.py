@@ -58,8 +58,6 @@ def open_altered(data: Path) -> Archive:
 
 
 class Engine(DataDirectory[Archive]):
-    """A node's."""
-
     def __init__(self) -> None:
         super().__init__(open_altered, FILE)
 
@@ -81,11 +79,9 @@ class Engine(DataDirectory[Archive]):
             yield
 
     def save_now(self, batch: Sequence[Envelope]) -> None:
-        """Save in such a step."""
         asyncio.run_coroutine_threadsafe(self.store.save(batch, 1), self.loop).result(BOUND)
 
     def prune_now(self, before: int, most: int) -> None:
-        """Prune in such a step."""
         asyncio.run_coroutine_threadsafe(self.store.prune(before, most), self.loop).result(BOUND)
 
 
@@ -94,7 +90,6 @@ async def stored(archive: Archive) -> list[bytes]:
 
 
 def alike(envelope: Envelope, start: bytes = b"\xaa\xbb\xcc\xdd") -> Envelope:
-    """Give it a hash that begins like that of all others this was done to."""
     return replace(envelope, hash=start + envelope.hash[len(start) :])
 
 
@@ -115,13 +110,11 @@ def matches(asked: PageQuery, envelope: Envelope) -> bool:
 
 
 def answer(asked: PageQuery, rows: Iterable[Envelope]) -> list[bytes]:
-    """Answer by hand, where no hashes begin alike."""
     matching = sorted((row.sent, row.hash, row.raw) for row in rows if matches(asked, row))
     return [raw for _, _, raw in (matching[::-1] if asked.descending else matching)]
 
 
 async def pages(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> list[Page]:
-    """Ask until there is no more."""
     answers = [await archive.page(asked, bounds)]
     while answers[-1].cursor is not None:
         assert len(answers) < 10_000
@@ -130,7 +123,6 @@ async def pages(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOU
 
 
 async def loop(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> list[bytes]:
-    """Return the envelopes of all pages."""
     return [raw for page in await pages(archive, asked, bounds) for raw in page.raws]
 
 

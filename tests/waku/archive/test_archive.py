@@ -41,7 +41,6 @@ POOL = [
 
 
 def topics_of(rows: list[Envelope]) -> dict[bytes, TopicCount]:
-    """Count by hand."""
     sent: dict[bytes, list[int]] = defaultdict(list)
     for row in rows:
         sent[row.topic].append(row.sent)
@@ -59,8 +58,6 @@ STEPS = st.one_of(
 
 
 class Model:
-    """A list of envelopes with the time of their arrival, in the order of arrival."""
-
     def __init__(self) -> None:
         self.rows: list[tuple[Envelope, int]] = []
         self.highest = 0

@@ -137,7 +137,6 @@ def name(raw: bytes) -> bytes:
 
 
 async def whole(engine: Engine, asked: PageQuery) -> list[bytes]:
-    """Return the answer as one page, when it is one that can be."""
     page = await engine.store.page(replace(asked, limit=1000, after=None))
     assert (page.cursor, page.bounded) == (None, False)
     there = [BY_RAW[raw] for raw in await stored(engine.store)]
@@ -148,7 +147,6 @@ async def whole(engine: Engine, asked: PageQuery) -> list[bytes]:
 
 
 def check(asked: PageQuery, bounds: Bounds, page: Page) -> None:
-    """Compare one page with what it promises."""
     assert all(matches(asked, BY_RAW[raw]) for raw in page.raws)
     assert len(page.raws) <= min(asked.limit, bounds.rows)
     assert len(page.raws) <= 1 or sum(map(len, page.raws)) <= bounds.bytes
@@ -399,8 +397,6 @@ async def test_searches_block_nobody_and_who_leaves_stops_only_its_own(
     errors: list[str] = []
 
     def long_search(database: sqlite3.Connection, *_: Any) -> Page:
-        """Begin, and go on for long once that is let."""
-
         def wait(_: int) -> None:
             begun.release()
             let.wait(BOUND)

@@ -49,7 +49,6 @@ def archived(rows: list[Envelope]) -> list[Archived]:
 
 
 def reason_of(raw: bytes) -> str:
-    """Return why what should be an envelope is refused."""
     with pytest.raises(RlpError) as refusal:
         parse(raw)
     return str(refusal.value)
@@ -329,7 +328,6 @@ waku = partial(called, "waku")
 
 
 def only_line(result: subprocess.CompletedProcess[str]) -> str:
-    """Return the one sentence of a command that could not do it."""
     assert result.stdout == ""
     [sentence] = result.stderr.splitlines()
     return sentence
@@ -466,7 +464,6 @@ def test_an_export_ends_with_the_last_arrival_before_its_start(
         await archive.close()
 
     def advance(_items: int) -> None:
-        """A server starts after the first page, takes in more, and prunes."""
         for rows in later:
             archive_of(data, rows)
             asyncio.run(prune())

@@ -45,7 +45,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def posts(here: Inside, number: int) -> None:
-    """Let the newcomer of this number come, each from a network of its own, and post an envelope."""
     newcomer = await here.greet(NOTHING, source=f"127.1.{number}.1")
     assert not (await newcomer.post(letter(number))).refusals
 
@@ -133,8 +132,6 @@ class Occupant(msgspec.Struct, eq=False):
 
 
 class Crowd:
-    """The peers of a full node, by their addresses."""
-
     def __init__(self) -> None:
         self.peers: list[Occupant] = []
         self.now = 1e6
@@ -150,7 +147,6 @@ class Crowd:
         return peers
 
     def comes(self, address: str) -> Occupant | None:
-        """Let a newcomer come. Return who yields its place."""
         newcomer = self._occupant(address)
         yielding = crowding.choose(self.peers, newcomer, self.now)
         if yielding is not None:
@@ -159,7 +155,6 @@ class Crowd:
         return yielding
 
     def counts(self) -> Counter[str]:
-        """Count the peers of each network."""
         return Counter(peer.quota.network for peer in self.peers)
 
 

@@ -94,13 +94,11 @@ class Siege:
         self.rounds += 1
 
     async def plays(self, count: int) -> None:
-        """Wait for so many more rounds."""
         count += self.rounds
         while self.rounds < count:  # noqa: ASYNC110 - it is nobody's event
             await asyncio.sleep(0.01)
 
     async def beside(self, attack: Awaitable[None]) -> None:
-        """Play as long as an attack lasts, and after."""
         attacking = asyncio.ensure_future(attack)
         while not attacking.done():
             await self.play()
@@ -113,11 +111,9 @@ class Siege:
         return await asyncio.open_connection("127.0.0.1", self.node.enode.port, local_addr=(self.source, 0))
 
     async def knock(self) -> RawPeer:
-        """Connect, with our half of a handshake."""
         return self._one_more(await RawPeer.knock(self.node.enode.port, self.node.enode.public, source=self.source))
 
     async def greet(self, options: Options = NOTHING, source: str | None = None) -> RawPeer:
-        """Connect a peer from this address, or from the attackers' one, and wait until the node knows it."""
         return self._one_more(await self.node.greet(options, source=source or self.source))
 
     async def greet_many(self, count: int) -> list[RawPeer]:
@@ -156,7 +152,6 @@ class Siege:
         self._before = self._resources()
 
     async def until(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait for something that only shows from outside; between two looks the node's loop turns."""
         async with bounded(what):
             while not holds():
                 await self._poster.fence()
@@ -217,7 +212,6 @@ def floods(count: int, part: int, **fields: int) -> Iterator[list[Envelope]]:
 
 
 async def flood(peer: RawPeer, packets: Iterable[tuple[int, bytes]]) -> None:
-    """Send all this, as fast as it is read."""
     for code, body in packets:
         peer.say(code, body)
         await peer.writer.drain()
@@ -225,7 +219,6 @@ async def flood(peer: RawPeer, packets: Iterable[tuple[int, bytes]]) -> None:
 
 
 async def answered(peer: RawPeer, requests: Iterable[bytes]) -> Counter[str]:
-    """Ask all this at once, and read each answer; gives how often each was refused in which words."""
     bodies = list(requests)
 
     async def say() -> None:
@@ -383,7 +376,6 @@ async def pings_unknown_codes_and_copies(siege: Siege, scale: int) -> None:
 
 
 def raw(**fields: Any) -> bytes:
-    """Write a plain request that nobody who means well would."""
     usual = {"id": ID, "lower": 0, "upper": NOW, "limit": 0, "cursor": b"", "bloom": b"", "topics": []}
     return rlp.encode(list((usual | fields).values()))
 

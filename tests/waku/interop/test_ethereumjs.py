@@ -39,7 +39,6 @@ HELLO = Hello("restante", (Capability("waku", 0), Capability("waku", 1)), 30303,
 
 @pytest.fixture(scope="session")
 def ethereumjs() -> tuple[str, ...]:
-    """The command that runs the foreign peer."""
     try:
         folder = npm_packages("ethereumjs", SOURCE)
     except MissingError as missing:
@@ -49,8 +48,6 @@ def ethereumjs() -> tuple[str, ...]:
 
 
 class Foreign:
-    """The other implementation: it takes orders and reports events, a line of JSON each."""
-
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
@@ -86,7 +83,6 @@ class Ours:
         return self._events.popleft()
 
     async def read(self) -> None:
-        """Read what has arrived, and answer it."""
         data = await self._reader.read(1 << 16)
         assert data, "the other implementation has closed the connection"
         self._events += self.core.receive_data(data, self.now)
