@@ -26,10 +26,7 @@ _numbers = count(1)
 
 
 def main() -> None:
-    """Be the command, or the program of this path.
-
-    STREAMS are redirections as in a shell, and TYPED comes on standard input, which then ends.
-    """
+    """Run the command, or the program of this path; STREAMS are redirections, and TYPED is all of standard input."""
     if (typed := os.environ.pop("TYPED", None)) is not None:
         reading, writing = os.pipe()
         os.write(writing, os.fsencode(typed))

@@ -100,10 +100,7 @@ Act = Callable[[Machine], object]
 
 @cache
 def explore(*, lasting: bool = False, listing: bool = False, **options: Any) -> list[Step]:
-    """Return every step from every state that can be reached. The other options are those of `new_state`.
-
-    A `lasting` wormhole is of a journal. With `listing`, the application also asks for nameplates.
-    """
+    """Return every step from every state that can be reached. With `listing`, the application asks for nameplates."""
     bodies = messages_of_the_peer(**options)
     state = new_state(APP_ID, {}, bytes([1]) * NEW_BYTES, **options)
     begin = frozen(Machine(state, bytes, lasting=lasting), (), False, False, lasting)

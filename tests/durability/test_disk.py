@@ -1,8 +1,4 @@
-"""A commit means disk: no answer leaves the machine before what it says is flushed.
-
-A preloaded library notes every write to the log, every flush and every send of the server, in order.
-That nothing is answered before its commit begins is for test_gate.py and test_kill.py.
-"""
+"""No answer leaves before what it says is flushed: a preloaded library notes every write, flush and send."""
 
 from __future__ import annotations
 

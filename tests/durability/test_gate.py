@@ -36,10 +36,7 @@ def taken(client: Client) -> list[Frame]:
 
 
 async def news(*clients: Client) -> list[list[Frame]]:
-    """Return the same for each client, when all that was sent has come.
-
-    The loop turns several times for each client: what it was about to send, it has sent.
-    """
+    """Return the same for each client, when all that was sent has come."""
     for client in 3 * clients:
         await client.fence()
     return [taken(client) for client in clients]

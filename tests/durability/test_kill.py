@@ -1,7 +1,4 @@
-"""kill -9 under load: whatever was answered is there after the restart, once. So the commit came before the answer.
-
-What a killed process has written stays with the kernel; that a commit reaches the disk is for test_disk.py.
-"""
+"""kill -9 under load: whatever was answered is there after the restart, once. Flushes are for test_disk.py."""
 
 import asyncio
 import itertools

@@ -86,10 +86,7 @@ class Siege:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def siege(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Siege]:
-    """One server for all the attacks of a file, with its LIMITS and its ADMISSION.
-
-    In the end nobody is there, nothing is held, and the log tells nothing of anybody.
-    """
+    """One server for all attacks of a file. In the end it holds nothing, and its log tells nothing of anybody."""
     admission = getattr(request.module, "ADMISSION", lambda: None)()
     data = tmp_path_factory.mktemp("siege") / "data"
     with capture_logs() as lines:

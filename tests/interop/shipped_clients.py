@@ -1,7 +1,4 @@
-"""The wormhole clients that people use, of several languages and versions; and transfers from one to another.
-
-Each is fetched once, of a pinned version whose hash is in tests/interop/shipped or in its own lock file.
-"""
+"""The wormhole clients that people use, each of a pinned version (tests/interop/shipped); transfers between them."""
 
 from __future__ import annotations
 
@@ -115,11 +112,7 @@ GO_FETCHES: Final = 120.0
 
 
 def _go_from_source() -> Path:
-    """Return wormhole-william 1.0.8, built from the module.
-
-    Where the module proxy does not serve gospake2, which is on a server of Debian, the source that Debian packages is
-    taken. That is 0.2.1, of 2022; go.sum has the state of 2021.
-    """
+    """Build wormhole-william 1.0.8; gospake2 is Debian's 0.2.1 of 2022 where the proxy lacks it (go.sum: of 2021)."""
 
     def install(new: Path) -> None:
         go = _at_least("go", (1, 21), "version", get="https://go.dev/dl; Debian: apt install golang")
@@ -157,11 +150,7 @@ SETTINGS: Final = {"CARGO_PROFILE_RELEASE_OPT_LEVEL": "0", "CARGO_NET_RETRY": "1
 
 
 def _rust() -> Path:
-    """Return magic-wormhole.rs 0.8.1, built with its own lock file and with TLS.
-
-    Without its default features, which are the clipboard and forwarding of ports, and without optimization it takes
-    half as long.
-    """
+    """Build magic-wormhole.rs 0.8.1 with TLS. Without clipboard, ports and optimization this takes half as long."""
 
     def install(new: Path) -> None:
         cargo = _at_least("cargo", (1, 92), "--version", get="https://rustup.rs")

@@ -1,8 +1,4 @@
-"""The clients that people use, of several languages and versions, with one another and with ours, through our server.
-
-A quick run has `restante` and the `wormhole` of our own environment. What this machine lacks is skipped, with what is
-missing (docs/testing.md).
-"""
+"""The clients that people use, of several languages and versions, with one another and with ours."""
 
 from __future__ import annotations
 
@@ -300,10 +296,7 @@ async def test_the_rust_client_sends_a_directory_as_a_tar_file(
 @pytest.mark.xdist_group("large files")
 @between(PAIRS)
 async def test_a_large_file_arrives(deployment: Deployment, tmp_path: Path, pair: Pair) -> None:
-    """1 GiB is 65,536 records of Go or Python: one version of each has it.
-
-    The Rust client is built without optimization: 1 GiB takes it five minutes.
-    """
+    """1 GiB is 65,536 records of Go or Python. It takes the Rust client, built without optimization, five minutes."""
     size = GIB if GO_OLD in pair or pair in QUICK else MEDIUM if RUST_NEW in pair else LARGE
     await arrives(deployment, pair, write_sparse(tmp_path, size), SLOW)
 

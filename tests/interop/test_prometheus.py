@@ -1,7 +1,4 @@
-"""A real Prometheus scrapes a mailbox server and a Waku node under load, with the files of `deploy/`.
-
-Prometheus and promtool come from the PATH, else from their Debian package, else these tests are skipped.
-"""
+"""A real Prometheus scrapes a mailbox server and a Waku node under load, with the files of `deploy/`."""
 
 from __future__ import annotations
 

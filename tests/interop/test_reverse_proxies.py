@@ -1,7 +1,4 @@
-"""Behind a real nginx, HAProxy and Caddy, set up as docs/mailbox/operating.md says, and with TLS of its own.
-
-Clients that use these with TLS are in test_clients.py.
-"""
+"""Behind a real nginx, HAProxy and Caddy, set up as docs/mailbox/operating.md says, and with TLS of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Two people with real `wormhole` clients, and a server that nobody disturbs, that is killed, or that others visit.
-
-What a client of another version or language does is in test_clients.py.
-"""
+"""Two people with real `wormhole` clients, and a server that is killed, that others visit, or neither."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Everything that clients, clocks, disks and operators may do, in any order, to the server and to the model.
-
-After each step every connection must have been told what the model says, and the rows and the usage records must be
-the model's.
-"""
+"""Everything that clients, clocks, disks and operators may do, in any order, to the server and to the model."""
 
 from __future__ import annotations
 
@@ -62,11 +58,7 @@ WRONG: tuple[Any, ...] = (
 
 
 def colliding(seed: int, *, stubborn: bool, drawn: deque[str]) -> FakeDice:
-    """Return seeded dice. Every other mailbox id comes from a small pool, so that it may be taken already.
-
-    Stubborn dice always show 0: whoever draws until a number fits must know when to stop. The ids are added to
-    `drawn`.
-    """
+    """Draw every other mailbox id from a small pool, into `drawn`; stubborn dice always show 0."""
     chance, turns = random.Random(seed), itertools.count(1)
 
     def show(_turn: int, bound: int) -> int:

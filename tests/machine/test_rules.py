@@ -1,8 +1,4 @@
-"""Rules by themselves: which nameplate is allocated, where the texts of usage records end, and pruning in slices.
-
-Pruning goes on while clients do what they do: between two slices anything may come, go, or be made anew. The machine
-prunes in one go; here a slice is one mailbox, and each slice and each command is committed by itself.
-"""
+"""Rules by themselves: the nameplate that is allocated, usage records, and pruning in slices of one mailbox."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`fetch` and `subscribe`: all that an honest server has, once; a cheat costs no more than it may.
-
-The requester in simulated time, then real RLPx, where history and live envelopes meet."""
+"""`fetch` and `subscribe`: all that an honest server has, once; a cheat costs no more than it may."""
 
 from __future__ import annotations
 

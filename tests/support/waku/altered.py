@@ -1,7 +1,4 @@
-"""The Waku node with one thing altered.
-
-python -m support.waku.altered HOW ARGS...    is    restante ARGS...    with this altered
-"""
+"""The Waku node with one thing altered: python -m support.waku.altered HOW ARGS... for restante ARGS..."""
 
 import sys
 from functools import partial

@@ -1,7 +1,4 @@
-"""LevelDB archives, put together as status-go does it.
-
-mailserver/db_key.go:46-53, mailserver/mailserver_db_leveldb.go:207-226
-"""
+"""LevelDB archives as status-go makes them (mailserver/db_key.go:46-53, mailserver_db_leveldb.go:207-226)."""
 
 from __future__ import annotations
 

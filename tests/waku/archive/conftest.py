@@ -26,11 +26,7 @@ from support.waku.envelopes import T0, everything
 
 
 class Altered(sqlite3.Connection):
-    """A connection whose COMMIT may fail, and waits for no disk. Before each statement something may happen.
-
-    What another process sees after a crash is the kernel's copy of the files, flushed or not. That a commit is
-    flushed is for durability/test_disk.py.
-    """
+    """A connection whose COMMIT may fail. It is not flushed: that is for durability/test_disk.py."""
 
     code: int | None = None
     """Of the error at a commit."""

@@ -1,7 +1,4 @@
-"""History: what matches, in order, each once, however it is cut into pages and whatever happens between them.
-
-SQLite has several ways to a page: each gives the same, and is taken where it is cheap; nobody waits for any.
-"""
+"""History: what matches, in order, each once, however it is cut into pages and whatever happens between them."""
 
 from __future__ import annotations
 
