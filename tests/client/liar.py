@@ -45,11 +45,9 @@ class Liar:
         self.lie = lie
         self.answers_pings = False
         self.pings: asyncio.Queue[int] = asyncio.Queue()
-        """The numbers of the connections on which pings came."""
         self.port = 0
         self.connections = 0
         self.heard: list[Answer] = []
-        """The commands of all clients."""
         self._world = CoreWorld(Options())
         self._clients: dict[int, tuple[Inbox, asyncio.StreamWriter]] = {}
 

@@ -230,7 +230,6 @@ class Network:
         self.latency = 0.0
         """Seconds after which a frame arrives at the latest."""
         self.breaking = 0.0
-        """The probability that a frame breaks its connection."""
         self.frames_until_broken: int | None = None
         """After so many frames from the server each connection breaks."""
         self.silent_from: str | None = None

@@ -39,8 +39,6 @@ WIDTH: Final = 110
 
 
 class Plain(str):
-    """A text that is written in signatures as it is."""
-
     __slots__ = ()
     __repr__ = str.__str__
 
@@ -66,7 +64,6 @@ def errors() -> list[type[BaseException]]:
 
 
 def described(page: str) -> list[str]:
-    """Return the names that have a section or a row of a table on the page."""
     rows = (re.findall(r"^\| `(\w+)`", table[0], re.MULTILINE) for table in TABLE.finditer(page))
     return [*(node[1] for node in SECTION.finditer(page)), *(name for names in rows for name in names)]
 

@@ -20,7 +20,6 @@ from support.processes import Child
 PROGRAM: Final = ROOT / "examples" / "address-book" / "address_book.py"
 
 CODE: Final = "CODE"
-"""Stands for the code that `invite` has printed."""
 
 MOVES: Final = ("--move-after", "2")
 
@@ -28,7 +27,6 @@ RESTART: Final = -1.0
 """Instead of seconds: the server is restarted."""
 
 ENTRIES: Final = {"alice": ["Carol", "Erin", "Frank"], "bob": ["Dave", "Grace"]}
-"""What each of them has added."""
 
 Script = Sequence[tuple[str, ...] | float]
 

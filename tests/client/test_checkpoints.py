@@ -285,13 +285,11 @@ def test_a_file_that_cannot_be_read_is_refused(
 WELCOME: Final = {"type": "welcome", "welcome": {}}
 PONG, RELEASED = {"type": "pong", "pong": "end of replay"}, {"type": "released"}
 LOST: Final = (WELCOME, RELEASED, PONG)
-"""What a server sends that has lost the mailbox."""
 
 MESSAGES: Final = [
     {"type": "message", "side": "PEER", "phase": name, "body": "00"} for name in ("0", "pake", "version")
 ]
 LIES: Final = (WELCOME, {"type": "claimed", "mailbox": "m"}, *MESSAGES, PONG, RELEASED)
-"""What no server sends to this wormhole."""
 
 DAMAGED: Final[tuple[Any, ...]] = (None, True, -1, 1, 1.5, "", "x", "00", [], {}, ["x"], {"x": "x"}, 10**30)
 

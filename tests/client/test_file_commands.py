@@ -417,7 +417,6 @@ SIZE: Final = 64 << 20
 async def test_the_bar_and_its_figures_have_one_row(
     columns: int, drawn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a terminal that is too narrow for all of them. Nothing of it is left, and the cursor is there again."""
     ours, its = os.openpty()
     termios.tcsetwinsize(its, (24, columns))
     monkeypatch.setenv("TERM", "xterm")

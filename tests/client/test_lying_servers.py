@@ -29,7 +29,6 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 server_frame = partial(frame, mask=False)
 
 OPENING = ("welcome", "allocated", "claimed")
-"""The first answers of a server."""
 
 HINT = "100 may be open at a time"
 TOO_MANY: Answer = {"type": "error", "error": TOO_MANY_FROM_ADDRESS, "hint": HINT, "orig": None}

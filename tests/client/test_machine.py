@@ -34,7 +34,6 @@ class Side:
         self.machine = Machine(state, self.dice.randbytes, lasting=lasting)
         self.events: list[outputs.Output] = []
         self.attentive = True
-        """Whether the application processes each message when it is told."""
         self.processed: list[bytes] = []
         """The peer's messages that the application has processed. They are in its checkpoint."""
         self._unprocessed: deque[outputs.MessageReceived] = deque()

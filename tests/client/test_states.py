@@ -87,7 +87,6 @@ class Step(NamedTuple):
     event: str
     after: Node
     sent: tuple[str, ...]
-    """Commands, in order."""
     told: tuple[str, ...]
 
     @property
@@ -181,10 +180,8 @@ RETRY: Final = "`error` with `retry`"
 LIST: Final = "`nameplates()`"
 
 REFUSED: Final = "00" * 50
-"""The body of a message that nobody has sealed."""
 
 Event = tuple[str, Act]
-"""Its name, and what it does to a machine."""
 
 
 def events(node: Node, bodies: dict[str, str], *, listing: bool) -> Iterator[Event]:

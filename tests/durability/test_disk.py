@@ -87,9 +87,7 @@ class Audit:
 
     def __init__(self, calls: list[Call]) -> None:
         self.broken: list[tuple[str, str]] = []
-        """Rules, and the texts that broke them."""
         self.texts: dict[str, list[str]] = defaultdict(list)
-        """What left on each socket."""
         self._sockets: dict[str, bytearray] = defaultdict(bytearray)
         self._log = ""
         self._named = False
@@ -200,7 +198,6 @@ def inode(port: int, peer: RawPeer) -> int:
 
 
 async def test_no_confirmation_leaves_before_its_commit_is_on_disk(tmp_path: Path) -> None:
-    """Each leaves after a flush that began after what it confirms was written."""
     async with node_process(tmp_path / "data", variables=noting(tmp_path)) as node:
         talks = await asyncio.gather(*(talk(node, number) for number in range(3)))
         await node.serving.stop()

@@ -50,7 +50,6 @@ Store = Callable[[str], Awaitable[tuple[str, str | None]]]
 @dataclass(frozen=True)
 class SmallDisk:
     enter: tuple[str, ...]
-    """The words that put a command into the namespace."""
     folder: Path
     """The disk as a process in the namespace sees it."""
     outside: Path

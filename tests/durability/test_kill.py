@@ -42,7 +42,6 @@ class KilledSide:
         self.name = name
         self.bodies = [f"{name} {number} ".ljust(LENGTHS[number % 3], ".") for number in range(ADDS)]
         self.added = self.acked = 0
-        """How many bodies it has added, and how many of these were answered."""
         self.there = self.releasing = self.released = self.closing = self.closed = False
 
     async def play(self, clients: Clients, url: str) -> None:

@@ -23,7 +23,6 @@ class Siege:
         self.live = live
         self.pair = Pair(live.port)
         self.secrets: set[str] = set()
-        """What attackers said that nobody may read in the log."""
 
     async def call(self, client: RawSocket, **command: Any) -> dict[str, Any]:
         client.say(**command)

@@ -280,7 +280,6 @@ async def test_connections_that_never_bind_are_closed(siege: Siege) -> None:
 
 
 async def test_clients_that_vanish_leave_nothing_behind(siege: Siege) -> None:
-    """Half of them close their half of the connection; then all are reset."""
     siege.live.clock.now += GRACE_SECONDS
     async with siege.beside_the_pair("dozens that vanish"):
         crowd = []

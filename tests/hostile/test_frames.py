@@ -152,7 +152,6 @@ MESSAGES: Final = {
     b'{"type": 1}': ["ack", "error"],
     b"{}": ["error"],
 }
-"""With the types of the answers to a client that is not bound."""
 
 CONTROLS: Final = st.lists(st.builds(frame, st.sampled_from((PING, PONG)), st.binary(max_size=20)), max_size=1)
 

@@ -88,10 +88,8 @@ CADDY: Final = Proxy(
     "{{\n    admin off\n    auto_https disable_redirects\n}}\n{block}\n",
     tls="    tls {pem} {pem}\n",
 )
-"""It closes no connection for its silence."""
 
 PROXIES: Final = {"nginx": NGINX, "haproxy": HAPROXY, "caddy": CADDY}
-"""The proxies that the document has a configuration of."""
 
 LISTENING: Final = re.compile(r"^ *\d+: 0100007F:([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
 """A socket of 127.0.0.1 that accepts connections, in a list of the kernel's (man 5 proc_pid_net)."""
@@ -135,7 +133,6 @@ async def behind(
 
 
 DIRECT: Final = "restante"
-"""The server's own TLS."""
 FRONTS: Final = (DIRECT, *PROXIES)
 
 

@@ -74,7 +74,6 @@ PARCELS: Final = {
     " a b  ": 3,
     ".hidden": 4,
 }
-"""Sizes of files, by name."""
 
 
 def write_parcel(folder: Path, name: str) -> Path:
@@ -120,17 +119,14 @@ PARCEL: Final = "parcel.bin"
 TEXT: Final = "held until called for"
 TREE_NAME: Final = "Ein Ordner 📁"
 SLOW: Final = 900.0
-"""Seconds in which a large file must be there."""
 
 Pair = tuple[Shipped, Shipped]
-"""The sender and the receiver."""
 
 PAIRS: Final = [*((OURS, client) for client in (*SHIPPED, OURS)), *((client, OURS) for client in SHIPPED)]
 QUICK: Final = [(OURS, CURRENT), (CURRENT, OURS), (OURS, OURS)]
 WITH_OTHERS: Final = [pair for pair in PAIRS if pair not in QUICK]
 WITH_TEXT: Final = [client for client in (*SHIPPED, OURS) if client.language.knows_texts]
 BY_NAME: Final = [(WITH_OTHERS[number % len(WITH_OTHERS)], name) for number, name in enumerate(2 * [*PARCELS])]
-"""Each name and size with one of the others, in both roles."""
 GO: Final = {GO_OLD, GO_NEW}
 """They make an empty file of an empty directory that they receive (1.0.8, cmd/recv.go:199-230)."""
 
@@ -348,7 +344,6 @@ async def test_each_client_sends_and_receives_over_tls(
 async def test_clients_that_are_idle_beyond_all_time_limits_stay_connected(
     deployment: Deployment, fronts: Fronts, tmp_path: Path, parcel: Path, clients: tuple[Shipped, ...]
 ) -> None:
-    """A client that had been disconnected would have used another connection to send."""
 
     def connections() -> set[int]:
         return {json.loads(line)["connection"] for line in fronts.trace.read_text().splitlines()}

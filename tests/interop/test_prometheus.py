@@ -89,7 +89,6 @@ async def scraping(folder: Path, mailbox: str, waku: str, token_file: Path) -> A
 
 @asynccontextmanager
 async def under_load(port: int, node: NodeProcess) -> AsyncIterator[None]:
-    """Let a pair of clients have sessions, and a peer post envelopes and fetch them, as long as the block lasts."""
     async with Pair(port).playing():
         posting = asyncio.create_task(_post_and_fetch(node))
         try:
@@ -111,7 +110,6 @@ async def _post_and_fetch(node: NodeProcess) -> None:
 
 
 async def test_two_servers_under_load_and_one_that_ends(tmp_path: Path) -> None:
-    """Every query has data, no alert fires, and promtool has nothing to say about the metrics. Then one is down."""
     token = tmp_path / "token"
     token.write_text(TOKEN)
     file = str(Certificate(tmp_path).path)  # of no listener, but its metric has a value

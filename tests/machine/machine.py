@@ -130,7 +130,6 @@ class Conversation(RuleBasedStateMachine):
             self.model.start(self.world.now())
         self.seated: list[ModelPeer | None] = [None] * len(SEATS)
         self.inboxes: dict[ModelPeer, Inbox] = {}
-        """Of all that are here, and of those lost in the batch at hand."""
         self.last: tuple[int, str] | None = None
         """The command that was carried out just now, and by whom: it may be sent again."""
 

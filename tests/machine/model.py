@@ -42,7 +42,6 @@ class ModelPeer:
     lost: bool = False
     refused: bool = False
     heard: list[Frame] = field(default_factory=list)
-    """All that it must have been sent so far, without `server_tx`."""
     verdict: tuple[int, str] | None = None
 
 

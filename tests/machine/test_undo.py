@@ -43,7 +43,6 @@ class UndoneWorld(CoreWorld):
         self.dispatcher.state.in_grace_period = in_grace_period
         self.clients: dict[int, Inbox] = {}
         self.lost: list[tuple[int, Now]] = []
-        """The slots of those that were lost in the last batch, and when."""
         self.seat_all()
 
     def seat_all(self) -> None:

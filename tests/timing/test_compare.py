@@ -115,7 +115,6 @@ def test_the_interval_contains_the_shift(name: str, old_size: int, new_size: int
 
 
 def test_at_most_5_percent_of_equal_runs_are_flagged_and_of_changes_of_a_fifth_called_the_same() -> None:
-    """Also of groups of different sizes, and of measures that depend on one another."""
     dice = Random(7)
     flagged = 0
     for _ in range(200):
@@ -218,7 +217,6 @@ def test_roles_are_compared_separately_and_more_runs_than_the_limit_are_refused(
 
 
 def renamed(timeline: Timeline, causes: dict[str, str], **changes: Any) -> Timeline:
-    """Return a timeline whose client's time has other causes, and whose client changes."""
     client = timeline.clients[0]
     spent = [replace(spent, cause=causes.get(spent.cause, spent.cause)) for spent in client.spent]
     return replace(timeline, clients=[replace(client, spent=spent, **changes)])

@@ -41,7 +41,6 @@ COLUMNS = (
     *("file", "id", "peer_file", "peer_id", "phase"),
     *("network_out_us", "at_server_us", "network_in_us", "us", "error_us"),
 )
-"""Columns of a delivery that restante.timing computes."""
 
 
 def computed_deliveries(vector: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -148,7 +148,6 @@ def test_times_are_written_as_people_read_them(
 
 
 KEYS = {"X": {"dur"}, "i": {"s"}, "s": {"id"}, "t": {"id"}, "f": {"id", "bp"}}
-"""The keys that each kind of event must have, beside those of all kinds."""
 
 BACKWARDS = [
     replace(frame, received_us=frame.received_us - 60_000_000 * (frame.role == "receiver")) for frame in BOTH.frames

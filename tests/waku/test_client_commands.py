@@ -91,7 +91,6 @@ def test_history_is_printed_or_written_to_files(tmp_path: Path) -> None:
 
 
 def test_envelopes_are_opened_with_the_channel_passwords_and_keys_that_are_given(tmp_path: Path) -> None:
-    """The Mailserver's password, in a file or a variable, is another one."""
     (tmp_path / "password").write_text("swordfish\n")
     (tmp_path / "other").write_text("sesame\n")
     mine = key_file.load_or_make(tmp_path / "my.key")

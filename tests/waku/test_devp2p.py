@@ -151,7 +151,6 @@ def test_a_hello_is_what_status_go_was_seen_to_send() -> None:
 
 
 def test_the_hello_of_eip_8_has_another_version_and_more_items() -> None:
-    """The text says version 22; its bytes say 55."""
     hello = Hello.parse(bytes.fromhex(load("eip8")["hello of version 22 with more items"]))
     assert (hello.version, hello.client_id, hello.port) == (55, "kneth/v0.91/plan9", 9999)
     assert hello.capabilities == (Capability("eth", 61), Capability("mork", 22))
@@ -330,7 +329,6 @@ def test_a_disconnect_is_the_last_thing_that_is_sent_and_read(reason: Reason) ->
 
 
 def test_a_disconnect_is_understood_in_every_form() -> None:
-    """Compressed or not, list or byte, in the place of a Hello or later; what comes after it is not read."""
     for payload in (b"\xc1\4", b"\4", compress(b"\xc1\4"), compress(b"\4")):
         for bare in (Bare(), Bare().connected()):
             (event,) = bare.say(b"\1" + payload, b"\x10" + compress(b"late"), b"\xff")
@@ -483,7 +481,6 @@ def test_the_packets_of_the_vectors_are_read() -> None:
 
 
 def test_both_come_to_the_secrets_of_the_vectors() -> None:
-    """B's ingress MAC is A's egress MAC."""
     ours = handshake.conclude(EIP8_A, handshake.Proposal(AUTH, EPHEMERAL_A, NONCE_A), ACK)
     remote, answer, theirs = handshake.accept(EIP8_B, AUTH, Fixed([EPHEMERAL_B.secret, NONCE_B]))
     assert remote == EIP8_A.public
@@ -543,7 +540,6 @@ def test_an_invalid_auth_or_ack_is_refused() -> None:
 
 @given(mutated(st.sampled_from([AUTH[2:], ACK[2:]])) | st.binary(max_size=400))
 def test_reading_raises_nothing_but_peer_errors(rest: bytes) -> None:
-    """And reads nothing else than what was sealed, under the size it was sealed with."""
     if rest in {AUTH[2:], ACK[2:]}:
         return
     with pytest.raises(PeerError):
@@ -581,7 +577,6 @@ def test_a_header_is_what_status_go_was_seen_to_send() -> None:
 
 @given(st.lists(st.integers(0, 5000), max_size=8), st.integers(0, 4000), st.integers(1, 255))
 def test_no_byte_of_a_frame_may_be_altered(cuts: list[int], at: int, flip: int) -> None:
-    """What came before it is given, however it is cut; what comes after it is not read."""
     a, b = begun()
     before, altered, after = a.seal(b"before"), bytearray(a.seal(b"\7" * 300)), a.seal(b"after")
     altered[at % len(altered)] ^= flip

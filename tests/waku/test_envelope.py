@@ -123,7 +123,6 @@ def fields(envelope: Envelope) -> tuple[Any, ...]:
 
 
 def check(raw: bytes) -> None:
-    """It is read as the general reader reads it, or refused as there; alone, and anywhere in a packet."""
     try:
         expiry, ttl, topic, data, nonce = rlp.items(rlp.decode(raw), 5)
         wanted = (

@@ -97,10 +97,8 @@ class Simulation:
     now: float = 0.0
     handed: list[Envelope] = field(default_factory=list)
     saved: list[tuple[FetchState, int]] = field(default_factory=list)
-    """And how many were handed over by then."""
     asked: list[tuple[int, Request]] = field(default_factory=list)
     report: Any = None
-    """The FetchReport, when it is finished."""
     lines: dict[int, deque[Packet]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -169,7 +167,6 @@ def dropping(*steps: str, at: str = "packet") -> Callable[[str], str]:
 
 
 LETTERS = [letter(number, age=-(number // 2)) for number in range(30)]
-"""Two of each second; the query begins with the first."""
 ONE_TRY = Timeouts(tries=1)
 BOTH = pytest.mark.parametrize("downward", [False, True], ids=["upward", "downward"])
 
@@ -265,7 +262,6 @@ def test_a_server_with_a_final_refusal_is_not_asked_again(text: str, meaning: st
 
 
 def test_unrequested_envelopes_are_not_handed_over() -> None:
-    """Of other topics, out of range, too large; and everything twice."""
     others = [letter(1, topic=b"\xff" * 4), letter(2, age=-501), letter(3, age=1), letter(4, size=2000)]
 
     def answer(request: Request, _count: int) -> Sequence[Packet]:
@@ -360,7 +356,6 @@ def test_an_inbox_forgets_the_earliest_arrivals() -> None:
 
 
 def test_late_envelopes_are_found_by_a_repeated_request_and_others_are_not_handed_over_twice() -> None:
-    """At 1000 the last 80 seconds are not known for good."""
     query = msgspec.structs.replace(QUERY, upper=EPOCH + 2000)
     young = [letter(number, age=-990 - number) for number in range(5)]
     first = complete(Simulation([Honest(LETTERS + young)], query), LETTERS + young)
@@ -437,7 +432,6 @@ def test_every_envelope_is_handed_over_once_whatever_happens(letters: list[Envel
 @given(ARCHIVES, st.data())
 @examples(150)
 def test_from_any_saved_state_nothing_is_lost(letters: list[Envelope], data: st.DataObject) -> None:
-    """The run ends anywhere, and the next has what was saved last; twice. Some of it is young."""
     wall = EPOCH + data.draw(st.integers(60, 200))
     state, handed = FetchState(), set[bytes]()
     for _ in range(2):
@@ -473,7 +467,6 @@ ANY_PACKETS = st.lists(
     | st.binary(max_size=4).map(lambda packet: lambda _id: packet),
     max_size=6,
 )
-"""Each is made for the id of a request."""
 
 
 @given(st.data())

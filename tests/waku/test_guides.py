@@ -228,7 +228,6 @@ def test_every_example_of_the_guide_prints_what_it_shows(tmp_path: Path, monkeyp
 
 
 HEAVY = {"aiohttp", "picows", "uvloop", "typer", "rich", "pyspark", "pyarrow", "plyvel", "prometheus_client"}
-"""What a program that uses the library has no use for."""
 
 LOADED = """
 import sys

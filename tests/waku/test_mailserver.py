@@ -157,15 +157,12 @@ class Interleaved(RuleBasedStateMachine):
         self.server = Mailserver(Policy(min_pow=1e-6), TERMS, Pool(*self.memory))
         self.saving: Batch | None = None
         self.saved: dict[bytes, int] = {}
-        """Hashes in the archive, each with its time of sending."""
         self.large: Intake | None = None
-        """A packet that is handled in parts."""
         self.offered: dict[bytes, list[Envelope]] = {}
         self.archived: dict[bytes, set[bytes]] = {}
         """Hashes in the archive at the offer of each packet, or saved since."""
         self.answered: dict[bytes, Response] = {}
         self.due: set[bytes] = set()
-        """Hashes of accepted envelopes that are to be archived."""
 
     @rule(some=st.lists(st.sampled_from(LETTERS), max_size=5))
     def offer(self, some: list[Envelope]) -> None:

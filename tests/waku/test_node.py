@@ -167,7 +167,6 @@ async def test_a_lost_static_peer_is_dialled_until_it_is_back(tmp_path: Path) ->
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_of_two_connections_made_at_once_both_keep_the_same(tmp_path: Path, first: int) -> None:
-    """Whichever of the two Hellos comes first, at either end."""
     numbers = sorted((1, 2), key=lambda number: node_id(Key(bytes([number]) * 32).public))
     async with inside(tmp_path / "a", number=numbers[0]) as low, inside(tmp_path / "b", number=numbers[1]) as high:
         dials = [(low, high), (high, low)]
@@ -790,7 +789,6 @@ async def test_a_timer_goes_off_at_the_first_deadline_and_can_be_set_again_for_t
 
 @on_uvloop
 async def test_connections_of_one_address_are_limited_also_of_that_which_a_proxy_names(tmp_path: Path) -> None:
-    """An IPv6 /64 counts as one address."""
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=1)) as here:
         where, ports, writers = listen_address("proxy:127.0.0.1:0", "--listen"), [], []
         for trusted in ("127.0.0.0/8", "10.0.0.0/8"):

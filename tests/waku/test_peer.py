@@ -254,7 +254,6 @@ TOPICS = [bytes((first, 2, 3, last)) for first in range(3) for last in (0, 1, 4)
 """Some share bits of a filter; 01020304 keeps two bits of three in status-go."""
 
 OTHERS = [number.to_bytes(4, "big") for number in range(1 << 30, (1 << 30) + MAX_LISTED_TOPICS + 1)]
-"""Enough for an interest that is looked into."""
 
 
 def wire(bytes_set: dict[str, str]) -> bytes:
@@ -339,7 +338,6 @@ class TheMap(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS))
     def who_wants(self, topic: bytes) -> None:
-        """Also in between, so that some answers are remembered while peers change their minds."""
         wanting = list(self.interests.wanting(topic))
         assert sorted(wanting) == [peer for peer, interest in sorted(self.latest.items()) if interest.wants(topic)]
         assert self.interests.wanted(topic) is bool(wanting)

@@ -35,7 +35,6 @@ PASSWORD = "status-offline-inbox"
 NOBODY = Enode(new_key().public, "127.0.0.1", 1)
 ONE: Any = TOPIC
 TEXT: Any = "abcd"
-"""Topics are several, and bytes."""
 
 
 def letters(count: int, age: int = 3600, topic: bytes = TOPIC) -> list[Envelope]:

@@ -98,7 +98,6 @@ def test_the_working_directory_may_be_changed_or_removed(
 @both
 @whatever_is_there
 def test_what_is_there_is_not_overwritten(target: Path, kind: str, there: str) -> None:
-    """Neither what was there before, nor what has come meanwhile."""
     with pytest.raises(Misuse, match="exists already"), draft_of_a(kind, target) as unfinished:  # noqa: PT012
         fill(unfinished)
         make(target, there)

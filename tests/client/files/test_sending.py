@@ -35,7 +35,6 @@ FILE, DIRECTORY = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Return a directory with a bit of everything that can be sent."""
     root = tmp_path / "tree"
     for name in NAMES:
         (root / name / "deeper").mkdir(parents=True)

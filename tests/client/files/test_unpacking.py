@@ -30,13 +30,10 @@ from support.disk import no_file_beyond
 from support.effort import examples
 
 CONTENTS = {"a": b"1" * 3000, "d/b": b"22", "d/e/ü": b"", "年": bytes(range(256)) * 4}
-"""The files of an ordinary directory."""
 
 OFFERED = len(CONTENTS), sum(map(len, CONTENTS.values()))
-"""What was offered of it: files and bytes."""
 
 Make = Callable[[dict[str, bytes]], bytes]
-"""Makes an archive of files."""
 
 
 def zip_of(

@@ -43,7 +43,6 @@ class Played(RecordPipe):
 
 
 Script = Callable[[Played], object]
-"""What a side does with the connection, in a thread."""
 
 
 @asynccontextmanager

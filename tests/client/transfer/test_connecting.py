@@ -177,7 +177,6 @@ async def test_names_that_nobody_resolves_do_not_delay_an_address(monkeypatch: p
 
 
 async def test_more_transfers_than_the_loop_has_threads_do_not_wait_for_one_another() -> None:
-    """Here each waits for all others, as two sides in one process do."""
     together = threading.Barrier(50)
     async with bounded("the end of all"):
         await asyncio.gather(*(in_thread(together.wait, together.abort) for _ in range(50)))

@@ -91,7 +91,6 @@ def mute(network: Network) -> None:
 async def test_a_peer_that_is_silent_behind_its_first_message_is_told_until_the_wormhole_is_closed(
     network: Network, seconds: float, silences: list[PeerSilent]
 ) -> None:
-    """The peer comes back within the hour."""
     events = Heard()
     async with wormhole() as theirs:
         await theirs.set_code(CODE)

@@ -110,7 +110,6 @@ def relayed(source: socket.socket, target: socket.socket, most: int, chunk: int)
 def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
     tmp_path_factory: pytest.TempPathFactory, size: int, data: st.DataObject
 ) -> None:
-    """The bytes pass in chunks, and are cut anywhere in either direction."""
     on_the_wire = size + (size + RECORD_BYTES - 1) // RECORD_BYTES * (LENGTH_BYTES + 40)
     forth = data.draw(st.integers(0, on_the_wire) | st.just(1 << 30), label="bytes to the receiver")
     back = data.draw(st.integers(0, 150) | st.just(1 << 30), label="bytes to the sender")
@@ -196,7 +195,6 @@ async def ends(task: asyncio.Task[Any], theirs: Wormhole, role: Role, how: str) 
 async def test_whatever_else_happens_at_the_server_in_the_middle_changes_nothing(
     network: Network, folder: Path, message: bytes | None
 ) -> None:
-    """The peer says something else, or the server is gone."""
     script, begun, over = stopped_halfway(lambda pipe: pipe.send(CONTENT[:5]))
 
     def finishes(pipe: Played) -> None:

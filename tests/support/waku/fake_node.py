@@ -31,10 +31,8 @@ from restante.waku.protocol.request import Answer, Demands, Request, RequestErro
 from support.bounds import BOUND
 
 Packet = list[Envelope] | bytes
-"""A P2P Message, or the body of a P2P Request Complete."""
 
 Mailserver = Callable[[Request], Iterable[Packet]]
-"""Whatever answers a request."""
 
 
 def key(envelope: Envelope) -> bytes:

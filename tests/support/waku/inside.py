@@ -55,13 +55,11 @@ class ControlledArchive(Archive):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.batches: list[int] = []
-        """Envelopes of each save that was begun."""
         self.saving = False
         self.idle = asyncio.Event()
         """While it is not set, no save begins to write."""
         self.idle.set()
         self.asked: list[PageQuery] = []
-        """Searches that were begun."""
         self.search = asyncio.Event()
         """While it is not set, no search goes on."""
         self.search.set()

@@ -25,7 +25,6 @@ from support.dice import Seeded
 from support.waku.letters import EPOCH, TOPIC
 
 Packet = tuple[int, bytes]
-"""A code of Waku, and the body."""
 
 FULL_NODE: Final = Options(pow=0.0, light=False, confirmations=True, packets=(0, 0, 0), bytes=(0, 0, 0))
 

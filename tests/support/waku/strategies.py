@@ -24,4 +24,3 @@ ITEMS = (
     *(b"\x89\x01" + bytes(8), b"\xb8\x04\x01\x02\x03\x04", b"\xb8\x38" + bytes(56), b"\xb9\x00\x38" + bytes(56)),
     *(b"\xc0", b"\xc4\x01\x02\x03\x04", b"\x83abc", b"\x84abcd", b"\x85abcde", b"\xb7" + bytes(55), b"\x84ab"),
 )
-"""Numbers, strings and lists, canonical and not."""

@@ -29,9 +29,7 @@ class Altered(sqlite3.Connection):
     """A connection whose COMMIT may fail. It is not flushed: that is for durability/test_disk.py."""
 
     code: int | None = None
-    """Of the error at a commit."""
     steps: Iterator[Callable[[], None]] = iter(())
-    """What happens before the next statements."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

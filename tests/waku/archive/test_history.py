@@ -233,7 +233,6 @@ MANY = [DICE.randbytes(4) for _ in range(60)]
 ROWS = [envelope(number // 7, number, topic=DICE.choice(MANY)) for number in range(3000)]
 HALF = sum(1 << bit for bit in DICE.sample(range(512), 256))
 NOT_FIRST = bloom.ALL_BITS ^ (1 << MANY[0][0] | 1 << MANY[0][0] + 256)
-"""A filter that lets most topics through, but not the first."""
 PASSING = next(topic for topic in MANY if bloom.passes(NOT_FIRST, topic))
 
 both_orders = pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
@@ -263,7 +262,6 @@ async def test_a_page_has_8_mib_and_a_larger_envelope_has_its_own_page(engine: E
 async def test_a_page_that_examined_enough_rows_ends_early_with_a_cursor_even_if_empty(
     engine: Engine, descending: bool
 ) -> None:
-    """One end of the archive has nothing that matches."""
     rows = [envelope(number, number, topic=MANY[0] if number < 250 else PASSING) for number in range(300)]
     await engine.store.save(rows, 1)
     asked = query(bloom=NOT_FIRST, limit=30, descending=descending)

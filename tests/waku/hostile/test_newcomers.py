@@ -51,7 +51,6 @@ async def posts(here: Inside, number: int) -> None:
 
 @pytest.mark.parametrize("housekeeping", SIZES)
 async def test_half_handshakes_lock_nobody_out(tmp_path: Path, housekeeping: Housekeeping) -> None:
-    """Nor do they push out who is slow, or a peer."""
     raise_descriptors()
     async with inside(tmp_path, housekeeping=housekeeping) as here:
         peer = await here.greet(NOTHING, source="127.1.200.1")

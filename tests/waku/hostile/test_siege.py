@@ -75,7 +75,6 @@ class Siege:
         self.source = "127.0.3.1"
         """The address that attackers come from: another one for each attack, and none is of those who mean well."""
         self.secrets = {topic.hex() for topic in (PAIR, WANTED, HEAVY, ID)} | {"127.0.", "pair"}
-        """What nobody may read in the log."""
         self._poster, self._reader, self._requesters = poster, reader, itertools.cycle(requesters)
         self._attackers: list[RawPeer] = []
         self._before = (0, 0, 0)
@@ -130,7 +129,6 @@ class Siege:
         self._attackers = []
 
     def _resources(self) -> tuple[int, int, int]:
-        """Return the descriptors and the bytes that the node holds, and those of its archive."""
         pid = self.node.serving.pid
         archive = sum(file.stat().st_size for file in self.node.serving.data.glob(f"{FILE}*"))
         return descriptors(pid), resident(pid), archive
@@ -280,7 +278,6 @@ async def packets_that_cannot_be_read_end_no_connection(siege: Siege, scale: int
 
 @attack
 async def handshakes_that_never_end(siege: Siege, scale: int) -> None:
-    """Some say nothing, some half an auth packet, some all of it and no Hello; each is gone after its time."""
     silent = [await siege.connect() for _ in range(60 * scale)]
     for _, writer in silent[::2]:
         writer.write((400).to_bytes(2, "big") + b"\4" + bytes(100))
@@ -307,7 +304,6 @@ async def peers_that_come_and_go(siege: Siege, scale: int) -> None:
 
 @attack
 async def peers_that_read_nothing(siege: Siege, scale: int) -> None:
-    """What is owed to each is bounded."""
     before = resident(siege.node.serving.pid)
     deaf = [await siege.greet(FULL_NODE) for _ in range(4 * scale)]
     poster = await siege.greet()
@@ -454,7 +450,6 @@ async def requesters_that_leave_during_a_query(siege: Siege, scale: int) -> None
 
 @attack
 async def requesters_of_one_address_or_of_many_that_read_nothing(siege: Siege, _scale: int) -> None:
-    """There are more of them than places, and they stay."""
     count = MAX_PAGES + 4
     for addresses in ([siege.source] * count, [f"127.0.4.{number}" for number in range(1, count + 1)]):
         for number, address in enumerate(addresses):

@@ -135,7 +135,6 @@ async def joined(role: str, command: tuple[str, ...], hello: Hello = HELLO) -> A
 
 noise = Random(7).randbytes
 PAYLOADS = [b"", b"\xc0", b"x" * 300, noise(300), bytes(1_000_000), noise(200_000)]
-"""Empty, small, and large; some that compress and some that do not."""
 
 
 @pytest.mark.parametrize("version", [4, 5])
