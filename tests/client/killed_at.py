@@ -1,8 +1,4 @@
-"""A program that SIGKILL ends at one of its moments: killed_at NUMBER SCRIPT ARGS...
-
-A moment is before a file is made, flushed or renamed, before and after a frame is sent, before one is handled, and in
-the middle of a write. With the number 0 the program lives.
-"""
+"""A program that SIGKILL ends at a moment of its files and frames: killed_at NUMBER SCRIPT ARGS... (0: it lives)."""
 
 from __future__ import annotations
 

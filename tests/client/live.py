@@ -1,16 +1,11 @@
-"""Wormholes and journals of asyncio programs, at servers in processes, or at one in memory on a simulated network.
-
-The core of the latter is the real one. Frames need a while to arrive, and connections end with what is under way.
-In a test that is `simulated`, time passes only when nothing else is left to do, so that days take no time.
-"""
+"""Wormholes and journals at servers in processes, or at the real core in memory, on a network in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import selectors
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from random import Random
@@ -23,6 +18,7 @@ from restante.client.core.state import NEW_BYTES, new_state
 from restante.client.errors import WormholeError
 from support.bounds import bounded
 from support.dice import Seeded
+from support.loops import on_loop
 from support.mailbox.givens import Inbox, Options
 from support.mailbox.live import LiveServer
 from support.mailbox.servers import Server
@@ -147,13 +143,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.now
 
 
-def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            runner.run(test(*arguments, **named))
-
-    return run
+simulated = on_loop(VirtualLoop)
 
 
 class Line:

@@ -257,15 +257,8 @@ def test_rust_s_hints_are_read_without_the_ways_that_are_not_tcp() -> None:
 @pytest.mark.parametrize(
     "hint",
     [
-        direct(port=0),
-        direct(port=65536),
-        direct(port="4001"),
-        direct(port=True),
-        direct(hostname=""),
-        direct(hostname=None),
-        direct(hostname="a\n"),
-        direct(hostname="fe80::1%eth0"),
-        direct(hostname="a" * 256),
+        *(direct(port=port) for port in (0, 65536, "4001", True)),
+        *(direct(hostname=host) for host in ("", None, "a\n", "fe80::1%eth0", "a" * 256)),
         direct(type=["direct-tcp-v1"]),
         {"type": "relay-v1", "hints": []},
         {"type": "relay-v1", "hints": [direct(port=0)]},

@@ -1,9 +1,7 @@
-"""All that can happen to a wormhole, found by running it: docs/client/states.md says so, and so it ends.
+"""All that can happen to a wormhole with one code and one message, found by running it (docs/client/states.md).
 
-A machine has its own random bytes, one code, and one message of its own. It may be lasting, as in a journal: then a
-new connection after an error is that of the next process. The peer is a second machine, whose messages
-are computed once and come in order. The server answers in order, or refuses, and sends all messages of ours back at
-once. What a wormhole that has ended does not look at any more is left out of its state.
+If it is `lasting`, as in a journal, a new connection after an error is that of the next process. The server answers
+in order, or refuses, and sends all messages of ours back at once.
 """
 
 from __future__ import annotations

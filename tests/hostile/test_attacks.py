@@ -116,10 +116,7 @@ async def sender(siege: Siege, number: int) -> tuple[RawSocket, str, str]:
 async def test_a_client_that_claims_nameplates_gets_one_guess_each_up_to_its_quota(
     siege: Siege, *, speaks: bool
 ) -> None:
-    """The first nameplate has two sides: a guess at it gets nothing, and counts. At the others one side waits: the
-    guesser is its other side, if it is the first to come. That is the protocol; there are as many words in the code
-    as it takes. A guesser who leaves without a word makes room for the right one.
-    """
+    """Where one side waits, the guesser is the other, if it is the first: that is the protocol."""
     siege.live.clock.now += 3600
     busy, *senders = [await sender(siege, number) for number in range(CLAIMS + 3)]
     receiver, _ = await claim(siege, "receiver-0", "203.0.113.200", busy[1])

@@ -365,11 +365,7 @@ async def test_clients_that_are_idle_beyond_all_time_limits_stay_connected(
 
 @asynccontextmanager
 async def networks_apart(folder: Path, *, ipv6: bool) -> AsyncIterator[tuple[Arguments, Arguments, Arguments, str]]:
-    """Make a public network and two private ones that reach it; give the words for each, and the public address.
-
-    All of them end with the processes that they have. With IPv4 neither private network reaches the other, as behind
-    routers that translate addresses: what is sent there is lost. With IPv6, and no IPv4, they reach one another.
-    """
+    """Make a public network and two private ones; with IPv4 these lose what is sent to the other, as behind NAT."""
     need("ip", "link", "add", "probe", "type", "veth", "peer", "name", "other")
     address = "2001:db8::1" if ipv6 else ADDRESS
     async with AsyncExitStack() as ends:
@@ -426,9 +422,7 @@ async def apart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 @pytest.mark.xdist_group("large files")
 @between(PAIRS)
 async def test_a_file_arrives_in_another_network(apart: Apart, tmp_path: Path, pair: Pair) -> None:
-    """A large one by the relay, or one by IPv6. Go's sender tells no IPv6 address and dials nobody (1.0.8,
-    file_transport.go:627), so the relay is the way.
-    """
+    """Go's sender tells no IPv6 address and dials nobody (1.0.8, file_transport.go:627): it needs the relay."""
     deployment, relay, ipv6 = apart
     size = MEDIUM if RUST_NEW in pair else LARGE
     sent = write_parcel(tmp_path, PARCEL) if ipv6 else write_sparse(tmp_path, size)

@@ -112,14 +112,10 @@ async def test_a_disk_without_room_ends_both_clients(tmp_path: Path, moment: Mom
         assert server.live() == {}
 
 
-# Each test kills once, at a message, not at a time: `before` loses the message and all behind it, `after` lets this
-# message through, and nothing else. Whatever was said last, the transfer succeeds: clients come back by themselves
-# (mailbox reference client _rendezvous.py: ClientService) and say again what they have no answer to.
-#
-# One moment is missing on purpose. The receiver of a text answers and closes in one go; when it comes back it says
-# only `close` again (_mailbox.py: S3A.upon(connected) sends no pending `add`). An answer that never reached a server
-# is lost by the client, and the sender waits for ever, whatever the server does. So where an answer is on its way,
-# these tests kill only once the server has it.
+# Each test kills once, at a message: `before` loses it and all behind it, `after` lets it through and nothing else.
+# Clients come back by themselves (_rendezvous.py: ClientService) and say again what they have no answer to. But the
+# receiver of a text, which answers and closes in one go, says only `close` again (_mailbox.py: S3A.upon(connected)
+# sends no pending `add`). So where an answer is on its way, these tests kill only once the server has it.
 
 
 def kills(*where: tuple[str, Moment], quick: int = 1) -> pytest.MarkDecorator:
@@ -225,10 +221,8 @@ async def test_a_file_arrives(scene: Scene, order: str, moment: Moment) -> None:
     scene.assert_one_happy_session()
 
 
-# A receiver stopped by Ctrl-C says nothing to the server; whoever comes next is a third side, like a stranger. The
-# reference server answers a third side with `crowded`, and from then on the first two as well, whenever they claim,
-# open or close again (mailbox server issues 19, 20 and 80). Ours: docs/decisions/silent-sides.md. The rules are in
-# the scripts of tests/scripts; these are real clients.
+# A receiver stopped by Ctrl-C says nothing to the server; whoever comes next is a third side, which the reference
+# server answers with `crowded` (mailbox server issues 19, 20 and 80). Ours: docs/decisions/silent-sides.md.
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from restante.mailbox.core.fair_queue import MAX_UNSHARED_COMMANDS
 from restante.mailbox.core.model import Now
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock, Inbox, Options, mailbox_id
-from support.mailbox.worlds import World
+from support.mailbox.worlds import CoreWorld, World
 
 APPS = ("x", "y")
 SIDES = ("a", "b", "c", "")
@@ -102,7 +102,7 @@ MOST = MAX_UNSHARED_COMMANDS
 
 
 class Conversation(RuleBasedStateMachine):
-    kind: ClassVar[type[World]]
+    kind: ClassVar[type[World]] = CoreWorld
     gathers: ClassVar[bool] = False
     """What is said waits until a rule flushes; elsewhere each command is a batch."""
 
@@ -377,9 +377,7 @@ class Conversation(RuleBasedStateMachine):
     @precondition(lambda self: self.last is not None)
     @rule(restarted=st.booleans())
     def lose_the_answer(self, restarted: bool) -> None:
-        """The client comes back and says it again. That leaves the same rows, and the same usage but for the bind,
-        unless it adds a message.
-        """
+        """The client says it again: rows and usage stay, but for the bind, unless it adds a message."""
         assert self.last is not None
         slot, text = self.last
         seated = self.seated[slot]

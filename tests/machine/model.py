@@ -193,9 +193,7 @@ class ModelServer:
         return reply
 
     def refuse(self, entries: list[tuple[ModelPeer, str | None, Now]]) -> None:
-        """The store would have none of this batch: the connections of its commands are closed, without an answer.
-        Connections that were lost in it (None) stay lost.
-        """
+        """Close the connections of a batch's commands, without an answer; those lost in it (None) stay lost."""
         for peer, text, now in sorted(entries, key=lambda entry: entry[1] is not None):
             if text is None:
                 self.lose(peer, now)
@@ -416,9 +414,7 @@ class ModelServer:
         return mine
 
     def _silent(self, members: list[Member], mailbox: ModelMailbox) -> Member | None:
-        """Name who gave up the place: no connection is left, no message was added. Who came last goes
-        first: the receiver stopped by Ctrl-C, rather than the sender that waits for its successor.
-        """
+        """Who came last goes first: a receiver stopped by Ctrl-C, not the sender that waits for its successor."""
         for member in reversed(members):
             if member.side not in mailbox.spoke() and self._gone(mailbox.app, member.side):
                 return member

@@ -10,10 +10,6 @@ from support.mailbox.shells import CommitLoopWorld, SocketWorld
 from support.mailbox.worlds import CoreWorld, StoreWorld, World
 
 
-class CoreMachine(Conversation):
-    kind = CoreWorld
-
-
 class CommitLoopMachine(Conversation):
     kind = CommitLoopWorld
     gathers = True
@@ -40,7 +36,7 @@ def test_the_server_does_what_the_model_does(world: type[World], batches: bool, 
 
 
 def test_any_value_in_any_field_is_answered_as_the_model_says() -> None:
-    state = CoreMachine()
+    state = Conversation()
     state.begin(options=Options(motd=MOTD), seed=0, stubborn=False)
     for before in ("connected", "bound", "opened"):
         for blunder in BLUNDERS:

@@ -11,15 +11,25 @@ import uvloop
 
 from support.bounds import bounded
 
+Test = Callable[..., Coroutine[Any, Any, None]]
 
-def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on uvloop, as the servers run. uvloop has transports and a TLS of its own."""
 
-    @functools.wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        uvloop.run(test(*arguments, **named))
+def on_loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[Test], Callable[..., None]]:
+    """Run a test on a loop of its own."""
 
-    return run
+    def decorate(test: Test) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(*arguments: Any, **named: Any) -> None:
+            with asyncio.Runner(loop_factory=factory) as runner:
+                runner.run(test(*arguments, **named))
+
+        return run
+
+    return decorate
+
+
+on_uvloop = on_loop(uvloop.new_event_loop)
+"""As the servers run. uvloop has transports and a TLS of its own."""
 
 
 async def until(what: str, holds: Callable[[], object]) -> None:

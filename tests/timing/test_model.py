@@ -1,8 +1,4 @@
-"""What is computed from logs and traces: phases, offsets of clocks, ways of messages, and who waited for what.
-
-The shared vectors are also in Spark (tests/pipeline/test_tables.py). All else is held against transfers that were
-drawn, of which the truth is known.
-"""
+"""What is computed from logs and traces, by vectors (tests/pipeline/test_tables.py) and by drawn transfers."""
 
 from __future__ import annotations
 

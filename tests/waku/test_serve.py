@@ -245,9 +245,6 @@ async def test_nodes_in_processes_find_each_other_again_after_a_kill(tmp_path: P
     assert sorted(await archived(data)) == sorted(await archived(tmp_path / "a"))
 
 
-ENODE = f"enode://{Key(bytes([1]) * 32).public.hex()}@127.0.0.1:30303"
-
-
 def resolved(environment: dict[str, str] | None = None, file: Path | None = None, **flags: Any) -> WakuServe:
     return resolve(waku_settings.WAKU, flags, environment or {}, file)[0]
 
@@ -298,7 +295,7 @@ def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
         requests=["envelope"],
         password_file=str(password),
         require_signature=True,
-        allow=[ENODE],
+        allow=[f"enode://{friend.public.hex()}@127.0.0.1:30303"],
         order="desc",
         min_pow=0.5,
     )

