@@ -55,10 +55,6 @@ def taken(server: Mailserver) -> Batch:
 A, B = letter(1), letter(2)
 
 
-def not_archived(*envelopes: Envelope, words: str = FULL_WORDS) -> tuple[Refusal, ...]:
-    return tuple(Refusal(each.hash, OTHER_ERROR, words) for each in envelopes)
-
-
 def test_packets_beyond_the_memory_for_those_that_wait_are_not_answered() -> None:
     server = mailserver()
     server.max_waiting_bytes = 2 * (PACKET_MEMORY + HASH_MEMORY)
@@ -66,32 +62,6 @@ def test_packets_beyond_the_memory_for_those_that_wait_are_not_answered() -> Non
         assert server.offer(b"a", packet, [A], EPOCH) is None
     assert list(server.confirm(taken(server))) == [(b"a", Response(packet, ())) for packet in PACKETS[:2]]
     assert server.waiting_size == 0
-
-
-def test_a_copy_of_what_was_pruned_is_archived_again() -> None:
-    server = mailserver()
-    server.offer(b"a", PACKETS[0], [A], EPOCH)
-    list(server.confirm(taken(server)))
-    assert server.offer(b"a", PACKETS[1], [A], EPOCH) == Response(PACKETS[1], ())
-    server.pruned_until = A.sent
-    assert server.offer(b"a", PACKETS[2], [A], EPOCH) is None
-    assert server.offer(b"b", PACKETS[3], [A], EPOCH) is None
-    batch = taken(server)
-    assert batch.envelopes == [A]
-    assert list(server.confirm(batch)) == [(b"a", Response(PACKETS[2], ())), (b"b", Response(PACKETS[3], ()))]
-
-
-def test_what_would_be_pruned_at_once_for_its_size_is_not_archived() -> None:
-    server, older = mailserver(), letter(3, age=1)
-    server.floor = server.pruned_until = EPOCH
-    assert server.offer(b"a", PACKETS[0], [older], EPOCH) == Response(
-        PACKETS[0], not_archived(older, words=AGE_WORDS)
-    )
-    assert server.offer(b"a", PACKETS[1], [A], EPOCH) is None
-    assert taken(server).envelopes == [A]
-    server.floor = -1
-    assert server.offer(b"a", PACKETS[2], [older], EPOCH) is None
-    assert taken(server).envelopes == [older]
 
 
 def test_a_full_archive_is_tried_again_although_the_clock_was_set_back() -> None:
@@ -121,18 +91,6 @@ def test_the_largest_response_is_a_packet_that_every_node_accepts() -> None:
     words = max([*reasons, FULL_WORDS, LOCKED_WORDS, TOPIC_WORDS, AGE_WORDS, WORK_WORDS], key=len)
     refusals = (Refusal(bytes(32), OTHER_ERROR, words),) * packets.MAX_REFUSALS
     assert len(packets.write_response(Response(PACKETS[0], refusals))) <= packets.MAX_PACKET_BYTES
-
-
-def test_copies_of_an_envelope_without_room_are_answered_with_it() -> None:
-    server = mailserver()
-    server.offer(b"a", PACKETS[0], [A], EPOCH)
-    batch = taken(server)
-    server.offer(b"b", PACKETS[1], [A], EPOCH)
-    server.offer(b"c", PACKETS[2], [A, B], EPOCH)
-    first, second, third = (Response(packet, not_archived(A)) for packet in PACKETS[:3])
-    assert list(server.refuse(batch, EPOCH, FULL_WORDS)) == [(b"a", first), (b"b", second)]
-    # What waits for a later batch is told of A together with B.
-    assert list(server.confirm(taken(server))) == [(b"c", third)]
 
 
 LETTERS = [
@@ -199,6 +157,7 @@ class Interleaved(RuleBasedStateMachine):
     def take(self) -> None:
         if self.saving is None:
             self.saving = self.server.take()
+            assert self.saving is None or len(set(self.saving.envelopes)) == len(self.saving.envelopes)
 
     @rule(full=st.booleans())
     def saved_or_not(self, full: bool) -> None:
