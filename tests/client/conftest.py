@@ -28,7 +28,6 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """A server in this process, for all tests of a module."""
     async with open_live(tmp_path_factory.mktemp("server") / "data", retention=WEEK) as running:
         yield running.url
 

@@ -105,7 +105,6 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, An
 
 @asynccontextmanager
 async def listening(serve: Serve, ssl: SSLContext | None = None) -> AsyncIterator[int]:
-    """Serve each connection on a free port, and end all of them with the block. An error of `serve` is raised."""
     tasks: list[asyncio.Task[None]] = []
 
     async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -82,8 +82,6 @@ State = dict[str, list[str]]
 
 
 class Program:
-    """A program that runs now and then: in each run it sends what it is given, and processes what has come."""
-
     def __init__(self, file: Path, server: LiveServer) -> None:
         self.file, self.server = file, server
 
@@ -212,8 +210,6 @@ class Line:
 
 
 class Network:
-    """Where wormholes reach the server, after a while, and not always."""
-
     def __init__(self, seed: int = 1) -> None:
         self.world = CoreWorld(Options())
         self._chance = Random(seed)
@@ -270,7 +266,6 @@ class Network:
 
 
 def virtual_wormhole(seed: int, on_event: Callable[[Event], None] | None = None) -> Wormhole:
-    """Return a wormhole whose dice fall the same way in every run."""
     dice = Seeded(seed)
     state = new_state(APP_ID, {}, dice.draw(NEW_BYTES))
     return Wormhole(

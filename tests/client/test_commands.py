@@ -454,11 +454,8 @@ async def test_the_tab_key_completes_nameplates_and_words() -> None:
     assert completed(completer, "7–sardonic_pupp") == ["7-sardonic-puppy"]  # noqa: RUF001 - an en dash
     assert completed(Completer(Mock(), 2, "7-Sardonic-"), "pupp") == ["puppy"]
     nameplates.assert_called_once()
-
-
-@pytest.mark.parametrize("error", [client.ServerGoneError("gone"), TimeoutError()])
-async def test_without_a_server_the_tab_key_completes_no_nameplate(error: Exception) -> None:
-    assert completed(Completer(Mock(side_effect=error), 2), "1") == []
+    for error in (client.ServerGoneError("gone"), TimeoutError()):
+        assert completed(Completer(Mock(side_effect=error), 2), "1") == []
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,6 @@ class PostingRounds:
             assert await node.serving.ended() == -signal.SIGKILL, node.serving.log
 
     async def _send(self, node: NodeProcess, count: Callable[[], None]) -> None:
-        """Post until the node is gone: new envelopes, and copies of old ones, also of those under way elsewhere."""
         peer = await node.greet()
         under_way: dict[bytes, set[bytes]] = {}
         try:

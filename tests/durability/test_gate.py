@@ -30,13 +30,11 @@ APP = "app"
 
 
 def taken(client: Client) -> list[Frame]:
-    """Return what a client has been told since this was asked last."""
     frames, client.frames = client.frames, []
     return frames
 
 
 async def news(*clients: Client) -> list[list[Frame]]:
-    """Return the same for each client, when all that was sent has come."""
     for client in 3 * clients:
         await client.fence()
     return [taken(client) for client in clients]

@@ -102,7 +102,6 @@ async def claim(siege: Siege, side: str, address: str, nameplate: str) -> tuple[
 
 
 async def sender(siege: Siege, number: int) -> tuple[RawSocket, str, str]:
-    """An honest one, from an address of its own, who has a code and waits for the other side."""
     client = await siege.bind(f"sender-{number}", X_Forwarded_For=f"198.51.100.{number}")
     nameplate = (await siege.call(client, type="allocate"))["nameplate"]
     mailbox = (await siege.call(client, type="claim", nameplate=nameplate))["mailbox"]

@@ -158,7 +158,6 @@ CONTROLS: Final = st.lists(st.builds(frame, st.sampled_from((PING, PONG)), st.bi
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[bytes, list[str]]:
-    """Return whole messages, in fragments or not, with control frames between them; and the types of all answers."""
     stream, types = b"", []
     for message in draw(st.lists(st.sampled_from(sorted(MESSAGES)), max_size=5)):
         cuts = [0, *sorted(draw(st.lists(st.integers(0, len(message)), max_size=3))), len(message)]

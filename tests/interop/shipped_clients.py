@@ -87,7 +87,6 @@ def _go_from_npm() -> Path:
 
 
 def _at_least(program: str, version: tuple[int, int], *flags: str, get: str) -> str:
-    """Return the path of a compiler that is new enough. Raises MissingError."""
     wanted = f"{program} {version[0]}.{version[1]} or newer is missing ({get})"
     path = shutil.which(program)
     if path is None:

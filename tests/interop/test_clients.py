@@ -173,7 +173,6 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rest
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def here(server: Restante, tmp_path: Path) -> AsyncIterator[Deployment]:
-    """The clients are forks, in our network."""
     async with AsyncExitStack() as ends:
         url = f"ws://127.0.0.1:{server.port}/v1"
         yield Deployment(url, tmp_path, ends, relay=f"127.0.0.1:{nobodys_port()}")
@@ -405,7 +404,6 @@ Apart = tuple[Deployment, Child, bool]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=[False, True], ids=["nat", "ipv6"])
 async def apart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Apart]:
-    """With IPv4 neither side reaches the other, though each tells its address. With IPv6 they reach one another."""
     folder, ipv6 = tmp_path_factory.mktemp("apart"), request.param
     async with networks_apart(folder, ipv6=ipv6) as (public, one, other, address):
         listen = ("--listen", f"[{address}]:0" if ipv6 else f"{address}:0")

@@ -54,7 +54,6 @@ class Scraped:
         return [value for value in values if not math.isnan(value)]
 
     async def until(self, what: str, holds: Callable[[], Awaitable[object]]) -> None:
-        """Poll until something holds. Prometheus scrapes each second."""
         async with bounded(what, PATIENCE):
             while not await holds():
                 assert self.process.running, self.process.said
@@ -63,7 +62,6 @@ class Scraped:
 
 @asynccontextmanager
 async def scraping(folder: Path, mailbox: str, waku: str, token_file: Path) -> AsyncIterator[Scraped]:
-    """Run Prometheus with the example's configuration, which scrapes these two servers each second."""
     config = (PROMETHEUS / "prometheus.yml").read_text()
     for example, here in (
         ("15s", "1s"),

@@ -32,7 +32,6 @@ async def welcomed(socket: RawSocket, **headers: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("proxy", PROXIES)
 async def test_a_client_is_served_and_has_an_address_of_its_own(tmp_path: Path, proxy: str) -> None:
-    """The address of its connection to the proxy, whatever a header of its own says."""
     options = ("--trust-proxy", "127.0.0.1/32")
     async with (
         serving(tmp_path / "data", options=options) as server,

@@ -200,7 +200,6 @@ class Conversation(RuleBasedStateMachine):
         self._compare()
 
     def _allocated_name(self, peer: ModelPeer) -> str:
-        """Read which nameplate the server chose: the next thing that the connection was told."""
         frame = self.inboxes[peer].frames[len(peer.heard)]
         assert frame["type"] == "allocated", frame
         name: str = frame["nameplate"]
@@ -310,7 +309,6 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(first=st.sampled_from((0, 2)), lost=st.booleans(), refused=st.booleans())
     def allocate_twice(self, first: int, lost: bool, refused: bool) -> None:
-        """Two connections of one side allocate; the first may be lost in between, or the disk may refuse a batch."""
         for slot in (first, first + 1):
             self.lose(slot)
         self._command(first, "allocate")
@@ -324,7 +322,6 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(stays=slots, longer=st.sampled_from((None, 0.0, 0.25, 300.0)))
     def leave(self, stays: int, longer: float | None) -> None:
-        """All but one are gone, for a moment, or for just as long as the server waits for them, or longer."""
         for slot in range(len(SEATS)):
             if slot != stays:
                 self.lose(slot)
@@ -334,7 +331,6 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(slot=slots, most=st.sampled_from((6, 8, 9)))
     def take_the_digits(self, slot: int, most: int) -> None:
-        """Somebody claims nearly all one-digit nameplates by hand, a connection for each."""
         for number in range(1, most + 1):
             self.lose(slot)
             self._command(slot, "claim", nameplate=str(number))

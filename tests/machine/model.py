@@ -203,7 +203,6 @@ class ModelServer:
         self.drawn.clear()
 
     def _read(self, peer: ModelPeer, text: str) -> Frame | None:
-        """Acknowledge a message; None where there is none, or nothing is to come of it."""
         if peer.deaf or peer.lost:
             return None
         try:
@@ -395,7 +394,6 @@ class ModelServer:
         return {"type": "closed"}
 
     def _room(self, members: list[Member], mailbox: ModelMailbox, peer: ModelPeer) -> bool:
-        """Return whether the side may be a member: two may, and a side that left in silence gives up its place."""
         seated = [member.side for member in members]
         return peer.side in seated or len(seated) < 2 or self._silent(members, mailbox) is not None
 
@@ -426,7 +424,6 @@ class ModelServer:
         return self._grace_period_ends_at is None or (app, side) in self._returned
 
     def end_grace_period(self, now: Now) -> None:
-        """Whoever has not come back by now is gone."""
         if not self.in_grace_period(now):
             self._grace_period_ends_at = None
 
@@ -493,7 +490,6 @@ def _member(members: list[Member], side: str) -> Member | None:
 
 
 def _ended(owner: Nameplate | ModelMailbox, now: float, blur: int, *, pruned: bool) -> Record:
-    """One row per nameplate or mailbox that has ended. Sides have moods in mailboxes only."""
     added = [member.added for member in owner.members]
     moods = [member.mood for member in owner.members]
     result = "happy" if len(added) == 2 else "lonely"

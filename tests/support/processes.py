@@ -232,6 +232,15 @@ def run(
     )
 
 
+def loaded_by(library: str) -> tuple[set[str], set[str]]:
+    """Return the modules that the import of a library loads, and those that are loaded when all its names are."""
+    names = f"for name in {library}.__all__: getattr({library}, name)"
+    done = run(sys.executable, "-c", f"import sys, {library}\nprint(*sys.modules)\n{names}\nprint(*sys.modules)")
+    assert done.returncode == 0, done.stderr
+    first, last = done.stdout.splitlines()
+    return set(first.split()), set(last.split())
+
+
 def restante(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return run(*RESTANTE, *words, variables=variables)
 

@@ -86,7 +86,6 @@ SOME = [letter(number, topic=bytes([number % 8] * 4), age=number % 40, size=numb
 
 @pytest.mark.parametrize("descending", [False, True])
 async def test_pages_give_each_envelope_once_in_order_also_after_a_restart(tmp_path: Path, descending: bool) -> None:
-    """Whatever a page may have at most (archive/test_history.py)."""
     terms = HistoryTerms(descending=descending, bounds=Bounds(bytes=5000))
     in_order = sorted(SOME, key=lambda envelope: (envelope.sent, envelope.hash), reverse=descending)
     everything: dict[str, Any] = {"bloom": bloom.ALL_BITS, "topics": frozenset()}
@@ -122,7 +121,6 @@ async def test_an_envelope_that_fits_no_packet_is_left_out_and_not_named_last(ba
 
 
 async def test_a_request_that_is_not_served_is_answered_with_the_reason(tmp_path: Path) -> None:
-    """A packet that is no request is only counted."""
     friend, body = new_key(Seeded(99)), rlp.encode(SHAPES["list"])
     terms = HistoryTerms(
         demands=Demands(keys=(PASSWORD,), require_signature=True, forms=frozenset(("envelope",))),
@@ -376,7 +374,6 @@ async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(tmp
 
 
 async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path) -> None:
-    """What it asked for meanwhile is answered when it has read what came before."""
     async with inside(tmp_path) as here:
         hours = Hours(here.node.history_requests)
         await here.archive.save(LETTERS, EPOCH)

@@ -266,7 +266,6 @@ async def test_a_full_node_keeps_its_best_and_static_peers(tmp_path: Path) -> No
 
 
 async def test_incomplete_packets_of_all_peers_have_a_common_limit(tmp_path: Path) -> None:
-    """Each may send a large packet, and slowly; but not all of them at once."""
     async with inside(tmp_path, limits=Limits(unfinished_bytes=100_000)) as here:
         good, small, large = [await here.greet() for _ in range(3)]
         packet = Seeded(5).draw(90_000)

@@ -65,7 +65,6 @@ REFUSED = [
 
 @pytest.mark.parametrize(("read", "wire", "text"), REFUSED, ids=range(len(REFUSED)))
 def test_what_is_no_packet_is_refused(read: Callable[[bytes], object], wire: str, text: str) -> None:
-    """One bad envelope spoils its packet."""
     with pytest.raises(RlpError, match=text):
         read(bytes.fromhex(wire))
 

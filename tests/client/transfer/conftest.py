@@ -34,5 +34,4 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for the reason of a lost connection for a moment only."""
     monkeypatch.setattr("restante.client.transfer.messages.REASON_SECONDS", 0.05)

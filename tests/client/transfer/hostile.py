@@ -147,7 +147,6 @@ sends_it, sends_half = records(CONTENT), records(CONTENT[:5])
 
 
 def stopped_halfway(begin: Script) -> tuple[Script, asyncio.Event, threading.Event]:
-    """Return a script that begins, then keeps the connection open until it is told, and the two events."""
     loop, begun, over = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def script(pipe: Played) -> None:

@@ -179,7 +179,6 @@ how_it_ends = pytest.mark.parametrize("how", [CANCELLED, GIVEN_UP])
 
 
 async def ends(task: asyncio.Task[Any], theirs: Wormhole, role: Role, how: str) -> list[str]:
-    """End our side while it works, which the other side hears at once. Return what our program is told of it."""
     if how == GIVEN_UP:
         await say(theirs, error="no paper")
         outcome = (await gives_up(task, "no paper( |$)")).outcome

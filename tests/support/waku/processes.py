@@ -62,5 +62,4 @@ def serving(data: Path) -> Iterator[str]:
 
 
 async def archived(data: Path) -> list[bytes]:
-    """Return what a node that is down has archived, by hash, in the order in which it came."""
     return [row.envelope().hash for row in await asyncio.to_thread(rows_of, data)]

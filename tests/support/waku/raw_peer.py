@@ -157,7 +157,6 @@ class RawPeer:
             raise self._parted(frame[1:])
 
     async def read(self) -> None:
-        """Read what the kernel has, at least a byte."""
         if self.gone is not None:
             raise self.gone
         try:
@@ -199,7 +198,6 @@ class Reachable:
     enode: Enode
 
     async def enter(self, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
-        """Connect, and have both Hellos said. Raises GoneError where the node says something else."""
         peer = await RawPeer.knock(self.enode.port, self.enode.public, key, source)
         await peer.shake_hands()
         return peer

@@ -59,7 +59,6 @@ class Engine(DataDirectory[Archive]):
         return self.beside("BEGIN IMMEDIATE", "UPDATE totals SET envelopes = 12345")
 
     def failing_at_commit(self, code: int = sqlite3.SQLITE_IOERR_FSYNC) -> contextlib.AbstractContextManager[object]:
-        """Fail at every commit; by default in a way of which nobody can tell what it did."""
         return patch.object(self.store.database, "code", code)
 
     @contextlib.contextmanager

@@ -208,7 +208,6 @@ def test_whoever_has_yielded_does_not_take_the_place_back() -> None:
     st.lists(st.integers(0, 12), max_size=60),
 )
 def test_no_network_gains_places_from_a_less_crowded_one(peers: list[tuple[int, bool]], newcomers: list[int]) -> None:
-    """So a peer that is alone keeps its place, whoever comes, and no crowd drives others out."""
     crowd = Crowd()
     for number, silent in peers:
         crowd.add(f"192.0.{number}.{number}", 1, silent=silent * SILENT)

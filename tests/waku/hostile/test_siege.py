@@ -66,8 +66,6 @@ HALF: Final = sum(1 << bit for bit in CHANCE.sample(range(512), 256))
 
 
 class Siege:
-    """A node; those who mean well: one posts, one reads, and some ask for a page; and whoever attacks."""
-
     def __init__(self, node: NodeProcess, poster: RawPeer, reader: RawPeer, requesters: list[RawPeer]) -> None:
         self.node = node
         self.posted: list[Envelope] = []
@@ -80,7 +78,6 @@ class Siege:
         self._before = (0, 0, 0)
 
     async def play(self) -> None:
-        """Post an envelope, which is relayed and confirmed, and get a page, which is right. Nothing else comes."""
         envelope = make(int(time.time()) + 30, 30, PAIR, f"of the pair {self.rounds}".encode())
         self.posted = [*self.posted[-9:], envelope]
         asked = fetch_page(next(self._requesters), upper=int(time.time()), topics=frozenset([WANTED]))
@@ -155,7 +152,6 @@ class Siege:
                 await self._poster.fence()
 
     async def ends_well(self) -> None:
-        """Everybody has gone: the node holds what it held before, ends as it promises, and told its log nothing."""
         await self.play()
 
         def as_before() -> bool:

@@ -62,8 +62,6 @@ class Foreign:
 
 
 class Ours:
-    """Our core on a socket. Its clock stands still unless a test moves it."""
-
     def __init__(self, rlpx: Rlpx, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.core = Devp2p(rlpx, hello, 0.0)
         self.now = 0.0
@@ -93,7 +91,6 @@ class Ours:
 
 @asynccontextmanager
 async def joined(role: str, command: tuple[str, ...], hello: Hello = HELLO) -> AsyncIterator[tuple[Ours, Foreign]]:
-    """Both ends, each of which has the Hello of the other; ours in the role that is named."""
     dialled: asyncio.Future[Ours] = asyncio.get_running_loop().create_future()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
