@@ -49,10 +49,7 @@ SCRIPT: Final[Script] = (
     8 * DAY,
     *((who, "exchange") for who in ("bob", "alice", "bob", "alice")),
 )
-"""What two people do within four weeks, whose programs move on to another mailbox after two entries.
-
-The server keeps idle mailboxes for seven days.
-"""
+"""Four weeks of two people, whose programs move on to another mailbox after two entries."""
 
 
 class Failed(Exception):  # noqa: N818 - what has happened to a program

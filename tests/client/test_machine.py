@@ -41,10 +41,6 @@ class Side:
         self._heard = 0
         self.to_server: deque[bytes] = deque()
 
-    @property
-    def connected(self) -> bool:
-        return self.inbox is not None
-
     def connect(self) -> None:
         self.inbox = self.world.connect()
         self._heard = 0
@@ -106,7 +102,7 @@ def _copy(state: State) -> State:
 
 def settle(*sides: Side) -> None:
     for side in sides:
-        if not side.connected:
+        if side.inbox is None:
             side.connect()
         side.take()
     while any([*(side.speak() for side in sides), *(side.listen() for side in sides)]):
@@ -268,7 +264,7 @@ def test_with_receipts_each_message_is_processed_once_whatever_is_forgotten(
                 world.restart()
             elif step == "forget":
                 forget(world, sides)
-            elif step != "connect" or not side.connected:
+            elif step != "connect" or side.inbox is None:
                 getattr(side, step)()
         for side in sides:
             side.restart()

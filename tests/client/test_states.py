@@ -51,8 +51,6 @@ def plain_data(text: str) -> dict[str, Any]:
 
 
 class Node(NamedTuple):
-    """A machine at rest, with all that decides what it does next."""
-
     state: str
     connection: str | None
     asked: tuple[str, ...]
@@ -242,17 +240,13 @@ def messages(node: Node, bodies: dict[str, str]) -> Iterator[Event]:
         yield "the peer's first message, altered", _message(PEER, "0", REFUSED)
     unacknowledged = values["next_own"] > values["acknowledged"]
     if node.key == "confirmed" and values["abilities"].get("wants_receipts") and unacknowledged:
-        premature = "" if can_be_received(node) else ", for a message that it cannot have"
+        own = node.own["0"]  # it has come back, or an earlier connection has added it
+        can_be_received = own.get("stored") or (own.get("sent") and "0" not in node.connected["new"])
+        premature = "" if can_be_received else ", for a message that it cannot have"
         yield f"the peer's receipt{premature}", _message(PEER, RECEIPT, bodies[RECEIPT])
         yield "the peer's receipt, altered", _message(PEER, RECEIPT, REFUSED)
     if values["peer_side"] is not None:
         yield "a message of a third side", _message("somebody", PAKE, bodies[PAKE])
-
-
-def can_be_received(node: Node) -> bool:
-    """Return whether our message has come back, or an earlier connection has added it."""
-    own = node.own["0"]
-    return own.get("stored", False) or (own.get("sent", False) and "0" not in node.connected["new"])
 
 
 def messages_of_the_peer(**options: Any) -> dict[str, str]:
@@ -408,7 +402,6 @@ def in_key_table(steps: Iterable[Step]) -> Iterator[Step]:
 def test_the_tables_have_each_event_that_does_something(
     head: str, options: dict[str, bool], state: Callable[[Node], str], commands: set[str], tells: set[str]
 ) -> None:
-    """What rows that hold for it say is so. No row, state or event of a row is idle."""
     rows = [
         Row(tuple(re.findall(r"`(\w+)`", states)), tuple(happens.split("; ")), when, tuple(outcome))
         for states, happens, when, *outcome in table(f"{head} | event | when | next | sent | told")

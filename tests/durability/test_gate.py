@@ -52,7 +52,6 @@ def other_writer(data: Path) -> Iterator[sqlite3.Connection]:
 
 
 async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That what has been applied is on disk is for test_disk.py."""
     async with open_live(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         subscriber = await clients.opened(here.url, APP, "b", "m")

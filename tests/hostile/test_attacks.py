@@ -47,8 +47,7 @@ STREAMS: Final[dict[str, bytes]] = {
     "frames of ping": frame(PING, b"x" * 125),
     "empty fragments": frame(TEXT, b"{", fin=False) + frame(CONTINUATION, fin=False) * 1000,
 }
-"""What is said again and again, by somebody who is bound and has a mailbox open. Each way through the server once:
-stored and fanned out, refused, answered by the transport, not answered."""
+"""Each way through the server once: stored and fanned out, refused, answered by the transport, not answered."""
 
 
 async def pour(flooder: RawSocket, stream: bytes) -> None:

@@ -54,8 +54,7 @@ GIB: Final = 1 << 30
 LARGE: Final = 100 * MIB
 """More than the sockets of two connections and a relay between them hold."""
 MEDIUM: Final = 32 * MIB
-"""For the Rust client, which is slow as it is built here: more than the sockets of a connection hold by default, up
-to 6 MiB at the one end and up to 4 MiB at the other (tcp(7))."""
+"""For the Rust client, slow as it is built here: more than the sockets of a connection hold, 6 + 4 MiB (tcp(7))."""
 
 PARCELS: Final = {
     "parcel.bin": 300_000,

@@ -105,7 +105,8 @@ class ModelServer:
 
     def start(self, now: Now) -> None:
         self.peers = []
-        self._forget_who_was_shown_what()
+        for mailbox in self.mailboxes.values():  # who was shown what is not stored: any member may have been
+            mailbox.shown = {member.side for member in mailbox.members if mailbox.spoke() - {member.side}}
         for nameplate in self.nameplates.values():
             for member in nameplate.members:
                 member.informed = None
@@ -116,11 +117,6 @@ class ModelServer:
     def in_grace_period(self, now: Now) -> bool:
         """Return whether it is too early to give away a place or to prune (docs/design.md)."""
         return self._grace_period_ends_at is not None and now.service < self._grace_period_ends_at
-
-    def _forget_who_was_shown_what(self) -> None:
-        """It is not stored. Any member may have been, for which there is a message."""
-        for mailbox in self.mailboxes.values():
-            mailbox.shown = {member.side for member in mailbox.members if mailbox.spoke() - {member.side}}
 
     def save(self) -> None:
         for mailbox in self.mailboxes.values():

@@ -63,7 +63,6 @@ ODD_NAMES = ("0", "00", "007", "07", "010", "9" * 40, "0" * 40, "99999")
 
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_at_every_fill_level_the_allocated_nameplate_is_free_and_shortest(length: int) -> None:
-    """All shorter names are taken, and what people make up."""
     shorter = [str(number) for number in range(1, 10 ** (length - 1))]
     names = [str(number) for number in range(10 ** (length - 1), 10**length)]
     random.Random(length).shuffle(names)

@@ -72,7 +72,6 @@ def test_logs_give_the_deliveries_that_their_vector_has_in_any_order(vector: Map
 
 @pytest.mark.parametrize("logs", [200, pytest.param(5_000, marks=pytest.mark.thorough)])
 def test_the_offset_is_within_its_error_in_each_drawn_log(logs: int) -> None:
-    """Delays are of any kind: asymmetric ones, long ones, none. Half of the clocks drift, by 30 ppm at most."""
     dice = Random(17)
     for number in range(logs):
         skews = {"sender": dice.choice((0.0, dice.gauss(0, 0.01), dice.gauss(0, 1000))), "receiver": dice.gauss(0, 1)}

@@ -387,7 +387,6 @@ SHORT = HistoryQuery(EPOCH, EPOCH + 25, frozenset([TOPIC]))
 ARCHIVES = st.lists(st.integers(-30, 3), max_size=40).map(
     lambda ages: [letter(number, age=age) for number, age in enumerate(ages)]
 )
-"""Some seconds have many, some none; up to and beyond both ends of the query."""
 
 
 def honest(data: st.DataObject, letters: list[Envelope]) -> Mailserver:

@@ -107,6 +107,7 @@ BODY = SEALED[0]
 SIGNED, UNSIGNED = enclosed(BODY), enclosed(BODY, sign=None)
 UNREADABLE = make(NOW, 50, bytes(4), AESGCM(SHARED.secret).encrypt(bytes(12), b"\1\xff", None) + bytes(12))
 NOT_DECRYPTED = "failed to decrypt p2p request"
+WRONG_SIGNATURE = "check message signature failed: wrong signature of p2p request"
 
 
 def test_each_key_is_tried_in_turn_and_a_signature_is_required_only_if_the_setting_says_so() -> None:
@@ -123,11 +124,7 @@ def test_each_key_is_tried_in_turn_and_a_signature_is_required_only_if_the_setti
         (SIGNED, Demands(), NOT_DECRYPTED),
         (SIGNED, Demands(keys=(OTHER_KEY,)), NOT_DECRYPTED),
         (UNREADABLE, OPEN, NOT_DECRYPTED),
-        (
-            UNSIGNED,
-            Demands(keys=(SHARED,), require_signature=True),
-            "check message signature failed: wrong signature of p2p request",
-        ),
+        (UNSIGNED, Demands(keys=(SHARED,), require_signature=True), WRONG_SIGNATURE),
         (SIGNED, Demands(min_pow=SIGNED.pow() * 1.01), "PoW too low"),  # it is checked first
         (SIGNED, Demands(keys=(SHARED,), forms=frozenset(["plain"])), "this server takes no requests in envelopes"),
         (None, Demands(forms=frozenset(["envelope"])), "this server takes no plain requests"),

@@ -214,11 +214,7 @@ class Scripted:
     def settimeout(self, seconds: float) -> None:
         self._timeout = seconds
 
-    def setsockopt(self, *_options: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    setsockopt = close = staticmethod(lambda *_: None)
 
     def _wait(self) -> None:
         self._left = self._left or next(self._seconds)

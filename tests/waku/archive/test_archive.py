@@ -26,7 +26,7 @@ from support.disk import no_file_beyond
 from support.effort import examples
 from support.waku.archives import archive_of, raws_of, thaw
 from support.waku.envelopes import T0, envelope, everything
-from waku.archive.conftest import Engine, alike, stored
+from waku.archive.conftest import Engine, alike, loop, query, stored
 
 SECONDS = 4
 POOL = [
@@ -148,6 +148,7 @@ async def test_every_second_of_32_bits_can_be_archived(engine: Engine) -> None:
     counted = await engine.store.counts()
     assert (counted.oldest, counted.newest, counted.envelopes) == (0, 0xFFFFFFFF, 4)
     assert [await engine.store.older(before) for before in (-5, 0xFFFFFFFF, 1 << 40)] == [0, 2, 4]
+    assert len(await loop(engine.store, query(-T0 - 5, 1 << 33, limit=1))) == 4
     assert await engine.store.prune(0xFFFFFFFF, 10) == 2
     assert await engine.store.prune(1 << 32, 10) == 2
 

@@ -233,15 +233,6 @@ PASSING = next(topic for topic in MANY if bloom.passes(NOT_FIRST, topic))
 both_orders = pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
 
 
-async def test_a_topic_that_is_not_four_bytes_matches_no_other_topic(engine: Engine) -> None:
-    first, last = envelope(-T0, topic=b"\0\0\1\2"), alike(envelope(0xFFFFFFFF - T0, 1), b"\xff\xff\xff\xff")
-    await engine.store.save([first, last], 1)
-    for topic in (b"\1\2", b"\0\1\2", b"\0\0\0\1\2", b""):
-        assert await loop(engine.store, query(-T0, topics=[topic])) == []
-    every_second = query(-T0 - 5, 1 << 33, limit=1)
-    assert await loop(engine.store, every_second) == [first.raw, last.raw]
-
-
 async def test_a_page_has_8_mib_and_a_larger_envelope_has_its_own_page(engine: Engine) -> None:
     sizes = [1 << 20] * 20 + [9 << 20] + [10] * 3
     rows = [envelope(number, number, size=size) for number, size in enumerate(sizes)]

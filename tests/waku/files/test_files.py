@@ -376,7 +376,6 @@ def test_a_repeated_import_from_any_kind_of_file_changes_nothing(tmp_path: Path,
 
 @SUFFIXES
 def test_an_envelope_that_fits_no_packet_is_refused(tmp_path: Path, suffix: str) -> None:
-    """It could be handed to nobody."""
     head = len(envelope(1, size=1_000_000).raw) - 1_000_000
     largest, larger = (envelope(number, size=MAX_ENVELOPE_BYTES - head + number) for number in (0, 1))
     assert (len(largest.raw), len(larger.raw)) == (MAX_ENVELOPE_BYTES, MAX_ENVELOPE_BYTES + 1)
