@@ -212,9 +212,6 @@ async def test_no_confirmation_leaves_before_its_commit_is_on_disk(tmp_path: Pat
             assert any(writes[0].end < flush.begin and flush.end < send.begin for flush in flushes)
 
 
-AHEAD: Final = 4
-
-
 class PostingRounds:
     def __init__(self, seed: int, data: Path) -> None:
         self.data = data
@@ -243,7 +240,7 @@ class PostingRounds:
         under_way: dict[bytes, set[bytes]] = {}
         try:
             while True:
-                while len(under_way) < AHEAD:
+                while len(under_way) < 4:
                     envelopes = self._some()
                     under_way[peer.offer(envelopes)] = {envelope.raw for envelope in envelopes}
                 code, body = await peer.hear()

@@ -167,7 +167,11 @@ async def test_a_client_that_is_still_sending_receives_all_replies_and_the_close
             await client.writer.drain()
             assert await client.read() == (PONG, b"")  # all of it was read
             server.send(signal.SIGTERM)
-            await refuses_connections(server.port)  # and takes in no more
+            async with bounded("a refused connection, for it takes in no more"):
+                with suppress(ConnectionRefusedError):
+                    while True:
+                        with suppress(ConnectionResetError):  # it waited to be accepted
+                            (await RawSocket.connect(server.port)).cut()
             client.say(type="ping", ping="too late")
             await client.writer.drain()
             other.execute("ROLLBACK")
@@ -176,14 +180,6 @@ async def test_a_client_that_is_still_sending_receives_all_replies_and_the_close
         assert await client.closed() == GOING_AWAY
         await client.hang_up()
         assert await server.ended() == 0
-
-
-async def refuses_connections(port: int) -> None:
-    async with bounded("a refused connection"):
-        with suppress(ConnectionRefusedError):
-            while True:
-                with suppress(ConnectionResetError):  # it waited to be accepted
-                    (await RawSocket.connect(port)).cut()
 
 
 async def test_a_last_checkpoint_that_fails_loses_nothing_and_is_one_sentence(tmp_path: Path) -> None:

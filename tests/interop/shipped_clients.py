@@ -237,8 +237,7 @@ class Deployment:
     ) -> Running:
         """Transfer a text, or what is at this path, and return the receiver; again if a Go client's key was another.
 
-        gospake2 leaves out the last byte of the shared point where it is zero (ed25519group/affine.go, Compress: the
-        bytes of a big.Int have no leading zero), so in 1 of 256 transfers a Go client and another have other keys.
+        gospake2 leaves out a last byte that is zero (ed25519group/affine.go, Compress): in 1 of 256 transfers.
         """
         folder = self.folder
         for number in range(TRANSFERS):

@@ -105,9 +105,6 @@ def test_a_file_that_a_process_has_open_is_appended_to(
     assert (tmp_path / "file").read_text() == "before\nafter\n"
 
 
-NO_SKEW = "write sender=SECONDS or receiver=SECONDS"
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
@@ -115,7 +112,7 @@ NO_SKEW = "write sender=SECONDS or receiver=SECONDS"
         (("sender.json", "receiver.json", "sender.json"), 2, "3 logs were given"),
         (("sender.json", "--skew", "receiver=1"), 2, "--skew receiver=…: no log of the receiver was given"),
         *(
-            ((*BOTH, "--skew", skew), 2, NO_SKEW)
+            ((*BOTH, "--skew", skew), 2, "write sender=SECONDS or receiver=SECONDS")
             for skew in ("", "sender", "sender=", "server=1", "sender=x", "sender=nan", "sender=1e10", "=1")
         ),
         ((*BOTH, "-o", "."), 2, ". is a directory: name a file with --output"),
@@ -169,9 +166,6 @@ def test_groups_that_cannot_be_compared_are_refused(logs: Path, arguments: Seque
     assert sentence in done.stderr
 
 
-GUIDE = Document("docs/timing/guide.md")
-
-
 def test_runs_are_compared_as_the_guide_says(tmp_path: Path) -> None:
     for group, delay in (("old", 0.05), ("new", 0.01)):
         (tmp_path / group).mkdir()
@@ -179,7 +173,7 @@ def test_runs_are_compared_as_the_guide_says(tmp_path: Path) -> None:
         for number in range(8):
             drawn = draw(random.Random(f"{group} {number}"), dict.fromkeys(SIDES, 0.0), routes)
             (tmp_path / group / f"{number}.json").write_bytes(drawn.log("receiver"))
-    line = GUIDE.blocks["compare"].removeprefix("restante ")
+    line = Document("docs/timing/guide.md").blocks["compare"].removeprefix("restante ")
     done = run("sh", "-c", f"{shlex.join(RESTANTE)} {line}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Faster: " in done.stdout
