@@ -110,7 +110,7 @@ async def assert_a_journal_fails(path: Path, url: str, *, again: bool, **options
         *(("ws", answer, message) for answer, message in NOT_NOW),
         ("ws", None, "did not answer"),
         ("wss", b"HTTP/1.1 400 Bad Request\r\n\r\n", "securely: TLS failed"),
-        ("wss", b"", "was closed during the TLS handshake: try again later, or is it for ws"),
+        ("wss", b"", "securely: the connection was closed during the TLS handshake: try again later, or is it"),
         *(
             (proxy, answer, "cannot connect to")
             for proxy in ("http", "socks5", "socks4")

@@ -58,7 +58,7 @@ WRONG: tuple[Any, ...] = (
 
 
 def colliding(seed: int, *, stubborn: bool, drawn: deque[str]) -> FakeDice:
-    """Draw every other mailbox id from a small pool, into `drawn`; stubborn dice always show 0."""
+    """Draw every other mailbox id, into `drawn`, from a small pool, so that it may be taken; stubborn dice show 0."""
     chance, turns = random.Random(seed), itertools.count(1)
 
     def show(_turn: int, bound: int) -> int:

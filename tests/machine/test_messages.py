@@ -184,7 +184,7 @@ def cost(begin: str, middle: str, end: str) -> float:
 
 
 def test_no_text_costs_much_more_than_a_plain_message_of_its_size() -> None:
-    """Where they are decoded, nested lists cost 400 times as much and a dictionary of keys 200 times."""
+    """Decoded, nested lists cost 400 times as much and keys 200 times; the dearest that are left, 40 times."""
     plain = cost(*PLAIN)
     costs = {name: round(cost(*form) / plain) for name, form in COSTLY.items()}
     assert {name: times for name, times in costs.items() if times > 80} == {}

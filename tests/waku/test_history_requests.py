@@ -431,7 +431,7 @@ ATTACKS: list[dict[str, Any]] = [
 async def test_a_request_waits_for_few_pages_of_others(
     fields: dict[str, Any], alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of many addresses each has one page before ours at most, however many requests are in its line."""
+    """Those in the making may be finished before ours is read, before it is in line, and before its page is heard."""
     monkeypatch.setattr(requester_quotas, "REMEMBERED_REQUESTERS", 2)
     many, body = MAX_PAGES + 4, plain(limit=1000, **{"topics": frozenset()} | fields)
     before, made = (MAX_PAGES_PER_ADDRESS, MAX_PAGES_PER_ADDRESS) if alone else (many, MAX_PAGES)

@@ -26,7 +26,7 @@ from support.waku.envelopes import T0, everything
 
 
 class Altered(sqlite3.Connection):
-    """A connection whose COMMIT may fail. It is not flushed: that is for durability/test_disk.py."""
+    """A connection whose COMMIT may fail. Flushes are for durability/test_disk.py: a crash keeps what was written."""
 
     code: int | None = None
     steps: Iterator[Callable[[], None]] = iter(())
