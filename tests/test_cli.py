@@ -437,9 +437,6 @@ def test_the_commands_of_the_guide_put_each_file_where_it_belongs(tmp_path: Path
     assert sorted(written) == sorted((FOLDER / file).read_bytes() for file in shipped)
 
 
-# ── settings: defaults < TOML file < environment < flags ──────────────────────────────────────────
-
-
 @pytest.fixture
 def toml(tmp_path: Path) -> Path:
     path = tmp_path / "restante.toml"

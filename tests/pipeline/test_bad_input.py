@@ -65,9 +65,6 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
     return line.removeprefix("restante: ")
 
 
-# ── the lake ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_every_command_works_on_an_empty_lake(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     with ours(tmp_path / "relay"):
@@ -152,9 +149,6 @@ def test_a_lake_without_some_of_its_tables_is_read(plain: LakeWorld, sources: tu
     planned = command("run", "--plan", "--lake", plain.path, *sources)
     assert {"relay: nameplates: 1 row to read", "outcomes: 0 days to build"} <= set(planned.stdout.splitlines())
     assert "was removed" not in planned.stderr
-
-
-# ── a source that disappears ─────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("leaves", ["nothing", "an empty folder"], ids=["removed", "unmounted"])
@@ -272,9 +266,6 @@ def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: Lake
     assert failures(later + 2 * SECONDS_PER_DAY, f"files={tmp_path / 'x.rlp'}") == []
     assert [len(world.rows(name)) for name in ("nameplates", "archived")] == [4, 1]
     assert world.version("quarantine") is None
-
-
-# ── a run that is killed or stopped ───────────────────────────────────────────────────────────────
 
 
 STOPPED: Final = "restante: stopped; committed rows stay; run this again to do the rest"

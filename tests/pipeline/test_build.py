@@ -53,8 +53,6 @@ def days(world: LakeWorld) -> dict[str, int]:
     return {str(row["day"]): row["ended"] for row in sorted(world.rows("outcomes"), key=lambda row: row["day"])}
 
 
-# ── stories ──────────────────────────────────────────────────────────────────────────────────────
-
 STORIES = {
     "only days that changed are built": """
         lived 12 13 14; build = 12 13 14; lived 13 13; build = 13; build =; days = 12:1 13:3 14:1
@@ -184,9 +182,6 @@ def test_the_days_of_a_story_are_built(plain: LakeWorld, monkeypatch: pytest.Mon
         assert str(gives) == expected, step
 
 
-# ── tables that others are built from, and runs that were cut off ────────────────────────────────
-
-
 def test_a_table_built_from_a_built_table_follows_when_that_one_is_built_again(plain: LakeWorld) -> None:
     builds = {name: COUNTING[name] for name in ("envelopes", "traffic")}
     archived(plain, "one", FIRST, SECOND)
@@ -310,8 +305,6 @@ def test_jobs_run_in_parallel_while_together_they_read_no_more_than_one_may() ->
         pass
 
 
-# ── a mailserver that has nothing on a day ───────────────────────────────────────────────────────
-
 SENT = ("2023-11-10", "2023-11-11", FIRST, SECOND, THIRD)
 
 
@@ -376,8 +369,6 @@ def test_mailservers_are_covered_in_whatever_order_they_came(plain: LakeWorld, t
         coverage(at_once)
     assert coverage_days(plain) == coverage_days(at_once)
 
-
-# ── the table of sources ──────────────────────────────────────────────────────────────────────────
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 """The time of a row that names none."""

@@ -31,8 +31,6 @@ from support.mutation import mutated
 from support.pipeline.servers import FIRST_DAY, NOW, T0
 from support.waku.strategies import ITEMS, envelopes
 
-# ── usage records ─────────────────────────────────────────────────────────────────────────────────
-
 
 CASES = json.loads((Path(__file__).parent / "clean_rules.json").read_text())["cases"]
 
@@ -171,9 +169,6 @@ def test_the_setting_of_our_server_does_not_apply_to_imported_rows() -> None:
     ]
 
 
-# ── envelopes: what many have is what the reader of one finds ─────────────────────────────────────
-
-
 PARTS = (b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07")
 
 LENGTHS = (0, 1, 2, 48, 49, 50, 54, 55, 56, 57, 240, 250, 255, 256, 257, 65_500, 65_535, 65_536, 65_537)
@@ -241,9 +236,6 @@ def test_envelopes_with_wrong_lengths_are_not_valid() -> None:
     body = b"".join(PARTS)
     raws = [head + rest for head in HEADS for rest in (b"", body, body[:-1], body + b"\0", bytes(64))]
     assert Fields([*raws, rlp.pack(PARTS)]).good.tolist() == [False] * len(raws) + [True]
-
-
-# ── timing logs and traces, line by line ──────────────────────────────────────────────────────────
 
 
 T = 1_700_000_000.0
@@ -399,9 +391,6 @@ def test_no_text_of_an_event_is_kept_but_ids_and_known_words(name: str, stop: An
             assert value in KNOWN or records.MESSAGE_PHASE.fullmatch(value)
 
 
-# ── what is known ────────────────────────────────────────────────────────────────────────────────
-
-
 def test_the_real_client_s_events_are_known() -> None:
     source = [path.read_text() for path in Path(wormhole.__file__).parent.rglob("*.py") if "test" not in path.parts]
     called = {name for text in source for name in re.findall(r'timing\.add\(\s*"([^"]+)"', text)}
@@ -417,8 +406,6 @@ def test_the_mailbox_server_s_words_are_known() -> None:
     assert (replies | direct) - {"direct"} == records.REPLY_TYPES
     assert trace.MAX_ID_CHARACTERS == records.MAX_ID_CHARACTERS
 
-
-# ── a log, cut into events ───────────────────────────────────────────────────────────────────────
 
 SHAPES: dict[bytes, list[tuple[int, bytes, bool]]] = {
     b"  ": [(2, b"", False)],

@@ -420,8 +420,6 @@ def test_a_file_that_changes_before_it_is_read_is_refused(tmp_path: Path, name: 
             rows_of(opened, span)
 
 
-# ── envelopes by themselves ──────────────────────────────────────────────────────────────────────
-
 ARRIVED = 1_700_000_000
 FIRST_DAY = date(2020, 1, 1)
 FIRST = (FIRST_DAY - date(1970, 1, 1)).days * SECONDS_PER_DAY

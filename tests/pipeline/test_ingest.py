@@ -63,9 +63,6 @@ def test_rows_go_to_the_lake_and_a_second_run_reads_new_ones(world: LakeWorld, t
     assert world.infos("nameplates")[0].days == ["2023-11-11", "2023-11-14"]
 
 
-# ── what cannot be taken ─────────────────────────────────────────────────────────────────────────
-
-
 def a_torn_file(folder: Path) -> Path:
     """The reference server's, with a row that makes no sense."""
     their = Their(folder / "their")
@@ -159,9 +156,6 @@ def test_a_source_that_fails_or_miscounts_holds_up_no_other(world: LakeWorld, tm
     assert sorted(row["source"] for row in world.rows("nameplates")) == ["odd", "whole"]
 
 
-# ── a source that has changed ───────────────────────────────────────────────────────────────────
-
-
 def test_a_source_restored_from_a_copy_is_read_again_and_reported(world: LakeWorld, tmp_path: Path) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)):
         pass
@@ -213,9 +207,6 @@ def test_spark_is_started_by_the_main_thread_which_may_set_signal_handlers(
     world.lived("2023-11-14")
     world.build(only="outcomes")
     assert threads[0] is threading.main_thread()
-
-
-# ── what is live at a mailbox server ──────────────────────────────────────────────────────────────
 
 
 MINUTE_US: Final = 60_000_000
@@ -334,9 +325,6 @@ def test_rows_without_sense_are_faults_and_only_times_and_counts_leave_the_copy(
     assert [row[:2] for row in summed(result)] == expected
     assert sorted(result.faults) == [("nameplate", "out of range"), ("nameplate", "wrong type")]
     assert "canary" not in repr(result)
-
-
-# ── in the lake ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_nameplate_is_counted_while_it_is_live_and_once_when_it_has_ended(world: LakeWorld, tmp_path: Path) -> None:

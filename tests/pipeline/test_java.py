@@ -111,8 +111,6 @@ with session("local[1]") as spark:
     assert (tmp_path / "cache" / "restante").exists()
 
 
-# ── the archive of classes ───────────────────────────────────────────────────────────────────────
-
 CLASSES = "java/lang/Object\njava/util/zip/GZIPInputStream\n"
 GENERATED = (
     "java/lang/invoke/BoundMethodHandle$Species_LI\n@lambda-form-invoker [LF_RESOLVE] x invokeStatic L_V\n"
@@ -203,9 +201,6 @@ def test_if_java_makes_no_archive_it_is_said_and_nothing_is_left(
     with pytest.raises(StoreError, match=sentence):
         make(tmp_path, script)
     assert [file.name for file in (tmp_path / "cache").iterdir()] == ["classes-lock"]
-
-
-# ── a run that makes one at its end ──────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(autouse=True)

@@ -157,9 +157,6 @@ def test_the_error_for_an_unknown_table_lists_all_tables(tmp_path: Path) -> None
             restante.pipeline.files(tmp_path, name)
 
 
-# ── damage ───────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     """Return a lake with two commits."""
@@ -243,9 +240,6 @@ def test_a_missing_file_is_reported_to_every_reader_and_its_day_can_be_built_aga
     with opened(lake) as table:
         add(table, [letter(1), letter(2)], replace={"day": {"2026-11-01"}})
     assert stored(lake) == [letter(1), letter(2)]
-
-
-# ── the disk ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_commit_without_room_is_reported_and_changes_nothing(lake: Path) -> None:

@@ -193,9 +193,6 @@ def test_files_are_flushed_before_the_commit_and_it_after(tmp_path: Path, monkey
             assert done[at + 4 :] == checkpoint
 
 
-# ── vacuum ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_vacuum_keeps_every_file_that_is_in_use(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)], finished=1000.0)
@@ -294,9 +291,6 @@ def test_the_next_writer_of_a_table_removes_what_a_killed_run_left(tmp_path: Pat
     assert files(tmp_path) == {file.path for file in seen(tmp_path).files()}
     assert stored(tmp_path) == [letter(2), letter(3)]
     assert len(list((tmp_path / "other").glob("run-*"))) == 2, "nobody wrote there"
-
-
-# ── compaction ────────────────────────────────────────────────────────────────────────────────────
 
 
 NOW = 1_795_000_000.0

@@ -159,8 +159,6 @@ def test_partition_values_that_paths_cannot_contain_are_read_unchanged(spark: Sp
     assert lakes.by_spark(spark, tmp_path) == meant[:1]
 
 
-# ── what a task writes: batches in, files out ────────────────────────────────────────────────────
-
 Rows = list[tuple[str | None, int, bytes | None]]
 """Of two partition columns, and a value."""
 

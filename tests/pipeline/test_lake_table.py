@@ -39,7 +39,6 @@ from support.effort import examples
 from support.pipeline import lakes
 from support.pipeline.lakes import LETTERS, MONTHLY_LETTERS, Row, add, held, info, letter, opened, rows, seen, stored
 
-# ── any sequence of commits ──────────────────────────────────────────────────────────────────────
 
 DAYS = ["2026-10-31", "2026-11-01", "2026-11-03"]
 SOURCES = ["a", "b.c"]
@@ -133,9 +132,6 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any
             if step.optimize and DeltaTable(lake / "letters").optimize.compact()["numFilesAdded"]:
                 commits.append((seen(lake, letters).point, set()))
             assert ordered(stored(lake, letters)) == ordered(model)
-
-
-# ── commits ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactions(tmp_path: Path) -> None:
@@ -282,9 +278,6 @@ def test_the_first_commit_of_a_later_version_adds_its_columns(tmp_path: Path) ->
         seen(tmp_path)
 
 
-# ── other programs ───────────────────────────────────────────────────────────────────────────────
-
-
 def test_endless_commits_of_another_program_are_reported(tmp_path: Path) -> None:
     properly = delta_table.open_table
 
@@ -326,9 +319,6 @@ def test_a_foreign_file_outside_its_folder_is_reported(tmp_path: Path) -> None:
     delta.create_write_transaction([theirs], "append", columns.delta(LETTERS), list(LETTERS.partitions))
     with pytest.raises(StoreError, match=r"hour=1/x\.parquet is not in the folder of its partition"):
         seen(tmp_path).files()
-
-
-# ── the log ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def log_lines(path: Path) -> list[dict[str, Any]]:
@@ -466,8 +456,6 @@ def test_a_clean_up_that_was_cut_off_is_finished_by_the_next(
         assert len(list((lake / "letters" / "_delta_log").glob("*.json"))) == 3, "of the marks, the last two"
     assert 3 <= cut_off < 7
 
-
-# ── files of a month ─────────────────────────────────────────────────────────────────────────────
 
 OCTOBER = letter(1, day="2026-10-31")
 FIRST, SECOND, THIRD = (letter(number + 1, day=f"2026-11-0{number}") for number in (1, 2, 3))
@@ -607,8 +595,6 @@ def test_a_range_shows_which_rows_of_a_file_are_selected(
     file = DataFile(Path("x.parquet"), {"month": "2026-11-01"}, 3, 1, ranges)
     assert file.selected(where) is expected
 
-
-# ── days and versions in few numbers ─────────────────────────────────────────────────────────────
 
 some_days = st.dates(date(2016, 1, 1), date(2016, 1, 31)) | st.dates()
 

@@ -53,9 +53,6 @@ SECOND = len(log({})) + 1
 LINES = [line(number) for number in range(10)]
 
 
-# ── traces ───────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     """An empty folder."""
@@ -202,9 +199,6 @@ def test_a_trace_that_is_moved_while_it_is_read_is_refused_with_one_sentence(tmp
         path.write_bytes(line(78))
         with pytest.raises(SourceError, match="changed while it was read"):
             rows_of(opened, span)
-
-
-# ── clients' logs ────────────────────────────────────────────────────────────────────────────────
 
 
 WHOLE = log({}, {})

@@ -122,9 +122,6 @@ def connect_server(**variables: str) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
 
 
-# ── tables ───────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture(scope="module")
 def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeWorld:
     """A lake with some of everything, not built yet, and each table in three files."""
@@ -208,9 +205,6 @@ def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, t
         assert world.rows(table) == same.rows(table) != [], table
     assert sorted((row["kind"], row["ended"]) for row in world.rows("outcomes")) == [("claimed", 1), ("nameplate", 1)]
     assert {row["version"] for row in world.rows("versions")} == {None, "0.24.0"}
-
-
-# ── files ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")

@@ -263,9 +263,6 @@ def test_a_failed_query_is_only_an_error(spark: SparkSession, capfd: pytest.Capt
     assert capfd.readouterr() == ("", "")
 
 
-# ── Spark, or its Java, fails in the middle of a run ─────────────────────────────────────────────
-
-
 @pytest.mark.thorough
 def test_a_run_whose_java_is_killed_says_so_in_one_sentence(tmp_path: Path) -> None:
     """As the kernel does if memory runs out."""
@@ -356,9 +353,6 @@ def test_too_little_memory_and_a_cause_are_told() -> None:
         "Caused by: java.net.ConnectException: Connection refused\n"
     )
     assert errors.of_start(output) == "An error has occurred. (Connection refused: /127.0.0.1:1)"
-
-
-# ── workers on other machines ─────────────────────────────────────────────────────────────────────
 
 
 ADVICE: Final = (

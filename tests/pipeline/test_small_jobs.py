@@ -53,9 +53,6 @@ def test_a_small_job_is_one_task_without_generated_code(spark: SparkSession) -> 
     assert small_jobs.one_task(spark.range(1000)).rdd.getNumPartitions() > 1
 
 
-# ── which runs ask for a Java for large jobs, before they ask for Spark ──────────────────────────
-
-
 @pytest.fixture
 def lake(tmp_path: Path) -> LakeWorld:
     """A lake whose runs fail when they ask for Spark."""

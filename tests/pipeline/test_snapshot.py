@@ -153,9 +153,6 @@ def test_without_room_or_a_folder_no_copy_is_begun(tmp_path: Path, monkeypatch: 
             pass
 
 
-# ── the folder for copies ─────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "temporary"

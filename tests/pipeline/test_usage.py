@@ -54,9 +54,6 @@ def transfers(their: Their, count: int, start: float = T0) -> None:
         their.close("canary-side", box, "happy", when + 5)
 
 
-# ── what is read ─────────────────────────────────────────────────────────────────────────────────
-
-
 def test_the_records_of_our_server_are_read_as_it_wrote_them(tmp_path: Path, scratch: Path) -> None:
     lonely, visited = nameplate(2, waiting_time=None, result="lonely"), mailbox(3, visitors=2)
     with ours(tmp_path / "data", nameplate(1), lonely, visited, client(4)):
@@ -128,9 +125,6 @@ def test_a_row_has_its_own_blur_or_the_setting_s(
     assert seconds == {"nameplates": [None, 0.5, 100, *blurs], "mailboxes": [100], "client_versions": [100]}
 
 
-# ── what is read again ───────────────────────────────────────────────────────────────────────────
-
-
 OLDER = "its last id was {} and is {} now: this is an older copy or another file, or its ids are new"
 
 
@@ -177,9 +171,6 @@ def test_what_is_done_to_a_file_of_the_reference_server_is_noticed(tmp_path: Pat
     assert read(source, scratch, marks) == {}
     transfers(Their(tmp_path / "their"), 2)
     assert {new.span.replace for new in read(source, scratch, marks).values()} == {False}
-
-
-# ── what was imported ────────────────────────────────────────────────────────────────────────────
 
 
 def imported(tmp_path: Path) -> tuple[Their, Path]:
@@ -307,8 +298,6 @@ def test_no_side_no_nameplate_no_mailbox_and_no_message_leaves_the_copy(tmp_path
         assert "canary" not in repr(read_tables).casefold() + repr(marks) + repr(said)
 
 
-# ── marks ────────────────────────────────────────────────────────────────────────────────────────
-
 MARK = Mark(last=9, last_digest="nine", first=3, first_digest="three")
 
 SAME = {3: "three", 9: "nine"}
@@ -340,9 +329,6 @@ def test_a_row_at_an_id_that_had_none_contradicts_the_mark() -> None:
     assert mark == Mark(9, "", 0, "")
     assert broken(mark, IdRange(0, 9, kept=True), lambda _: "") == ""
     assert broken(mark, IdRange(9, 9, kept=True), {9: "nine", 0: ""}.__getitem__).startswith("the row with id 9 has")
-
-
-# ── tasks ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -380,9 +366,6 @@ def test_rejected_rows_are_numbered_across_the_batches_of_a_task() -> None:
     batches = [pa.record_batch({"fault": pa.array(of_batch, pa.string())}) for of_batch in faults]
     numbers = [batch.column(NUMBER_COLUMN.name).to_pylist() for batch in numbered(batches)]
     assert numbers == [[None, 1, None], [], [2], [None, None], [3, 4]]
-
-
-# ── databases that are not as we know them ────────────────────────────────────────────────────────
 
 
 CASES = json.loads((Path(__file__).parent / "drift.json").read_text())["cases"]

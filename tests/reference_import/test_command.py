@@ -111,8 +111,6 @@ async def test_a_running_server_blocks_imports_and_allows_exports(their: Their, 
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
 
 
-# ── a transfer that was begun on the reference server ends on ours: real clients, one port that changes hands ───
-
 TEXT = "begun there, ended here"
 
 

@@ -273,8 +273,6 @@ async def test_forgetting_deletes_old_records_up_to_the_maximum(engine: MailboxD
     await assert_shown(engine.store, ledger)
 
 
-# ── the last week, compared with a count in Python ───────────────────────────────────────────────
-
 NOW = 1_000_000_000.0
 
 

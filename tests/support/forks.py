@@ -123,9 +123,6 @@ def _forker() -> socket.socket:
     return ours
 
 
-# ── in the process that forks ────────────────────────────────────────────────────────────────────
-
-
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal is for pytest
     for name in PRELOADED:

@@ -165,8 +165,6 @@ class LakeWorld:
         return b"\n".join(parts)
 
 
-# ── builds that need no Spark ────────────────────────────────────────────────────────────────────
-
 EMPTY: Final[Mapping[str, Any]] = {"STRING": "", "INT": 0, "DOUBLE": 0.0, "BOOLEAN": False, "BINARY": b""}
 
 
