@@ -551,7 +551,6 @@ NEWEST = len(migrations())
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a folder with data of the newest version, and a backup of it."""
     monkeypatch.chdir(tmp_path)
     data_of(NEWEST, tmp_path / "post")
     assert called("backup", "copy.sqlite", "--data", "post").returncode == 0

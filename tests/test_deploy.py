@@ -117,7 +117,6 @@ class Munin:
         folder.mkdir(exist_ok=True)
 
     def run(self, link: str, *arguments: str) -> tuple[int, str, str]:
-        """Run the plugin by a link of this name; return its exit code and what it printed."""
         plugin = self.folder / link
         if not plugin.is_symlink():
             plugin.symlink_to(PLUGIN)

@@ -118,7 +118,6 @@ def inside(module: str, folders: Iterable[str]) -> bool:
 
 
 def split(module: str) -> tuple[str, str]:
-    """Return a module's part, and its folder or module there."""
     part, _, rest = module.partition(".")
     return part, rest.partition(".")[0]
 

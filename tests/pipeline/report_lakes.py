@@ -48,7 +48,6 @@ class LakeTables:
 
 
 def lake(dice: Random, days: Sequence[date]) -> Tables:
-    """Return random rows of the tables that a report reads."""
     tables: dict[str, list[Row]] = defaultdict(list)
     for day, source in product(days, SERVERS):
         _add_server(tables, dice, {"day": day, "source": source})
@@ -74,7 +73,6 @@ EDGES = edges()[::150]
 
 
 def _add_server(tables: dict[str, list[Row]], dice: Random, key: Row) -> None:
-    """Add the rows of a server's day."""
     for app in ("lothar.com/wormhole", "other.example"):
         of_app = {**key, "app_id": app}
         for kind in ("nameplate", "claimed", "opened"):
@@ -107,7 +105,6 @@ def _add_server(tables: dict[str, list[Row]], dice: Random, key: Row) -> None:
 
 
 def _add_envelopes(tables: dict[str, list[Row]], dice: Random, day: date) -> None:
-    """Add the rows of a day of the Mailservers."""
     noon = datetime.combine(day, time(12), UTC)
     for topic in ("0x00000001", "0x00000002"):
         counts = {"envelopes": dice.randint(1, 99), "bytes": dice.randint(1, 99_999)}

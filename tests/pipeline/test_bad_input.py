@@ -52,13 +52,11 @@ COMMANDS: Final = (
 
 @pytest.fixture
 def sources(tmp_path: Path) -> tuple[str, ...]:
-    """Return the option for a server with a nameplate."""
     with ours(tmp_path / "relay", nameplate(1), current(None)):
         return ("--source", f"relay={tmp_path / 'relay'}")
 
 
 def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the only line that a command printed."""
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
     assert line.startswith("restante: ")
@@ -272,7 +270,6 @@ STOPPED: Final = "restante: stopped; committed rows stay; run this again to do t
 
 
 def until(happened: Callable[[], object]) -> None:
-    """Wait for something that another thread or process does."""
     end = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < end, "it did not happen"

@@ -44,12 +44,10 @@ OUTCOMES = {"outcomes": COUNTING["outcomes"]}
 
 
 def outcomes(world: LakeWorld, first: str = "", last: str = "", builds: Mapping[str, Build] = OUTCOMES) -> list[str]:
-    """Build that table, and give the days that were built."""
     return [str(day) for day in world.build(first, last, builds)["outcomes"].days]
 
 
 def days(world: LakeWorld) -> dict[str, int]:
-    """Return the count of each day of outcomes."""
     return {str(row["day"]): row["ended"] for row in sorted(world.rows("outcomes"), key=lambda row: row["day"])}
 
 
@@ -135,7 +133,6 @@ build twice, the second time nothing; it gives why all days were built.
 
 @pytest.mark.parametrize("name", STORIES)
 def test_the_days_of_a_story_are_built(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Do the steps of a story, and compare what they give."""
     for module in (commit_info, freshness, build_run):
         monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
     world, now = plain, COUNTING["outcomes"]
@@ -315,7 +312,6 @@ def archived(world: LakeWorld, source: str, *days: str, source_kind: str = "arch
 
 
 def coverage(world: LakeWorld) -> list[str]:
-    """Build the table; give the days that were built."""
     return [str(day) for day in world.build(builds={"coverage": COUNTING["coverage"]})["coverage"].days]
 
 
@@ -380,7 +376,6 @@ def make(world: LakeWorld) -> BuildResult:
 
 
 def due(world: LakeWorld, first: str = "") -> list[str]:
-    """Return the days of the table's rows if it is due."""
     with world.run() as run:
         return [str(day) for day in build_sources(run, first, plan=True).days]
 
@@ -471,7 +466,6 @@ def built(idle: LakeWorld) -> LakeWorld:
 
 @pytest.fixture
 def idle(tmp_path: Path) -> LakeWorld:
-    """Return a lake without Spark."""
     return LakeWorld(None, tmp_path)
 
 

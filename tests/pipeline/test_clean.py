@@ -31,7 +31,6 @@ from support.mutation import mutated
 from support.pipeline.servers import FIRST_DAY, NOW, T0
 from support.waku.strategies import ITEMS, envelopes
 
-
 CASES = json.loads((Path(__file__).parent / "clean_rules.json").read_text())["cases"]
 
 WITHIN = rules.limits(FIRST_DAY, NOW)

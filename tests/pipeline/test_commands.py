@@ -106,7 +106,6 @@ def test_the_guides_first_lake_from_a_server_to_a_query(
 
 
 def guided(line: str) -> str:
-    """Run a line of the guide in this process, and give what it prints."""
     return command(*shlex.split(line.removeprefix("./run pipeline "))).stdout
 
 
@@ -114,8 +113,6 @@ TRACE = '{"connection": 1}\n'
 
 
 class Sources:
-    """Sources in a folder, and an ingest of them."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lake = folder / "lake"

@@ -61,7 +61,6 @@ def demo(
 
 
 def commands(text: str) -> list[str]:
-    """Return the commands in the text that a demo ends with."""
     return [line.strip() for line in text.splitlines() if line.startswith("    ")]
 
 

@@ -62,7 +62,6 @@ def of(some: Sequence[Envelope]) -> list[bytes]:
 
 
 def exported(folder: Path, *names: str, rows: Sequence[Envelope] = ROWS) -> Path:
-    """Export an archive to files in a folder."""
 
     async def save() -> None:
         archive = Archive.open(folder / "archive")

@@ -146,7 +146,6 @@ def gaps_command(lake: LakeWorld, words: str, *more: str | Path, ends: int = 0) 
 
 
 def printed_ranges(lake: LakeWorld, words: str) -> list[tuple[float, list[str] | None, int]]:
-    """Return the hours, the topics and the number of missing envelopes of each range that is printed."""
     printed, _ = gaps_command(lake, words)
     return [
         ((one["to"] - one["from"]) / HOUR, one["topics"], one["missing"]) for one in json.loads(printed)["ranges"]
@@ -307,7 +306,6 @@ def sh(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def done(line: str, folder: Path) -> list[str]:
-    """Run a line of the guide. Return the lines that it prints."""
     ended = sh(line, folder)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()

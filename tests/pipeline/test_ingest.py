@@ -77,7 +77,6 @@ def a_torn_file(folder: Path) -> Path:
 
 
 def cut_off(table: LakeTable, *staged: Any, properly: Any = LakeTable.commit, **others: Any) -> Any:
-    """Stop a run when it commits nameplates."""
     if table.table.name == "nameplates":
         raise KeyboardInterrupt
     return properly(table, *staged, **others)

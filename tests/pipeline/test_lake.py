@@ -159,7 +159,6 @@ def test_the_error_for_an_unknown_table_lists_all_tables(tmp_path: Path) -> None
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Return a lake with two commits."""
     path = tmp_path / "lake"
     with opened(path) as table:
         add(table, [letter(1)], run="first")

@@ -39,7 +39,6 @@ from support.effort import examples
 from support.pipeline import lakes
 from support.pipeline.lakes import LETTERS, MONTHLY_LETTERS, Row, add, held, info, letter, opened, rows, seen, stored
 
-
 DAYS = ["2026-10-31", "2026-11-01", "2026-11-03"]
 SOURCES = ["a", "b.c"]
 
@@ -82,7 +81,6 @@ def ordered(rows: list[Row]) -> list[Row]:
 @examples(14)
 @given(st.lists(steps, min_size=1, max_size=4), st.sampled_from([LETTERS, MONTHLY_LETTERS]))
 def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any], letters: Table) -> None:
-    """Take the steps with a table and with a list of rows, and compare the two after each."""
     model: list[Row] = []
     commits: list[tuple[Point | None, set[str]]] = []
     """Each commit that was made, and the days whose rows it changed."""
@@ -166,7 +164,6 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
 
 
 def comments(path: Path) -> dict[str, str]:
-    """Return the comments of a table's columns, as other programs see them."""
     fields = json.loads(DeltaTable(path / "letters").schema().to_json())["fields"]
     return {field["name"]: field["metadata"].get("comment", "") for field in fields}
 
@@ -393,7 +390,6 @@ def test_unneeded_log_entries_are_removed_after_thirty_days(tmp_path: Path, monk
         return sorted(int(path.name[:20]) for path in log.glob(f"*.{kind}"))
 
     def commits(count: int, days: float, **fields: Any) -> None:
-        """Commit so many times, this many days after the first commit."""
         for _ in range(count):
             version = table.commit(info=info(finished=written + days * 86400, **fields))
             for path in log.glob(f"{version:020}.*"):

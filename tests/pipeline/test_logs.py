@@ -55,7 +55,6 @@ LINES = [line(number) for number in range(10)]
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """An empty folder."""
     folder = tmp_path / "logs"
     folder.mkdir()
     return folder

@@ -57,13 +57,10 @@ def cluster_environment(**variables: str) -> dict[str, str]:
 
 
 class Daemon(NamedTuple):
-    """A process of Spark in a process group of its own, and what it has said."""
-
     process: subprocess.Popen[str]
     output: Path
 
     def says(self, pattern: str) -> re.Match[str]:
-        """Wait until it has said this."""
         end = time.monotonic() + PATIENCE
         while not (match := re.search(pattern, self.output.read_text())):
             assert self.process.poll() is None, self.output.read_text()
@@ -114,7 +111,6 @@ def worker(master: str, work: Path) -> Iterator[Daemon]:
 
 @contextmanager
 def connect_server(**variables: str) -> Iterator[str]:
-    """Run a Spark Connect server; give its URL."""
     patient = f"{HEARTBEAT_TIMEOUT}={LOCAL_SETTINGS[HEARTBEAT_TIMEOUT]}"
     changes = {"spark://10.0.0.1:7077": f"'local[2]' --conf {patient}", "10.0.0.1": "127.0.0.1", "15002": "0"}
     with daemon(changed(GUIDE.blocks["connect"], changes), **variables) as server:
@@ -223,7 +219,6 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def traced(spark: SparkSession, traces: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
-    """What is in the lake after they were read."""
     world = LakeWorld(spark, tmp_path_factory.mktemp("read-here"))
     world.now = time.time()
     world.ingest(f"relay={traces}")
@@ -304,7 +299,6 @@ def until_written(world: LakeWorld) -> None:
 
 
 def copied(world: LakeWorld, folder: Path, *tables: str) -> LakeWorld:
-    """Copy a lake, or only these tables of it."""
     shutil.copytree(world.path, folder / "lake")
     for table in (folder / "lake").iterdir():
         if tables and table.is_dir() and table.name not in tables:
@@ -319,12 +313,10 @@ def built(world: LakeWorld) -> dict[str, list[Row]]:
 
 
 def finished(line: list[str], **variables: str) -> str:
-    """Run a program to its end; give what it wrote to standard error."""
     done = run(*line, variables=cluster_environment(**variables), bound=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
 
 def as_in_the_guide(block: str, world: LakeWorld, changes: Mapping[str, str]) -> None:
-    """Run commands of the guide on a lake."""
     finished(["sh", "-e", "-c", changed(GUIDE.blocks[block], {"/shared/lake": f"'{world.path}'", **changes})])

@@ -279,7 +279,6 @@ def test_hours_after_the_last_ingest_are_not_silent_and_a_silent_day_is_named_on
 
 
 def many_versions(number: int, **fields: str) -> list[Row]:
-    """Return rows of invented versions, all of whose mailboxes failed."""
     key = {"day": LAST, "source": "east", "app_id": "app", "attribution": "version", "implementation": "phone"}
     rows: list[Row] = []
     for at in range(number):

@@ -85,7 +85,6 @@ def builds(*names: str) -> Callable[[Run], object]:
 
 
 def add(lake: LakeWorld, *days: str, source: str = "relay") -> None:
-    """Commit a nameplate for each day that is named."""
     ledger = Ledger(read=len(days), clean=len(days), counted=len(days))
     records = ({"started": f"{day}T12:00:00", "source": source} for day in days)
     lake.write("nameplates", *records, source=source, ledger=ledger)

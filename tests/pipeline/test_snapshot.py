@@ -41,7 +41,6 @@ def halves(copy: Path) -> tuple[int, int, int]:
 
 
 def timed(patch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Make each step take so long, however busy the machine is."""
     clock = itertools.count()
     patch.setattr(time, "monotonic", lambda: next(clock) * seconds)
 

@@ -67,7 +67,6 @@ def a_thousand_rows_make_a_folder_of_an_hour() -> Iterator[None]:
 
 @cache
 def cases_of(name: str) -> Mapping[str, tuple[Inputs, Counter[Values]]]:
-    """Return the cases of a table by name: what goes in, and what is expected."""
     cases = {}
     for case, tables in json.loads((CASES / f"{name}.json").read_text()).items():
         inputs = {table: rows(table, records) for table, records in tables.items() if table != "expected"}
@@ -121,7 +120,6 @@ def alone(name: str) -> Mapping[tuple[str, date], Inputs]:
 
 
 def of(table: str) -> Callable[[Values], date]:
-    """Return what returns the day of a row."""
     at = column_names(table).index("day")
     return lambda row: row[at]
 
@@ -140,7 +138,6 @@ def together(name: str, cases: Mapping[Any, Inputs]) -> dict[str, list[Values]]:
 
 @pytest.fixture(scope="module")
 def made(spark: SparkSession) -> Made:
-    """Build a table's cases together, once."""
 
     @cache
     def make(name: str) -> Mapping[Any, Counter[Values]]:

@@ -333,7 +333,6 @@ def test_a_row_at_an_id_that_had_none_contradicts_the_mark() -> None:
 
 @contextmanager
 def opened_usage(data: Path) -> Iterator[tuple[OpenedUsage, Span]]:
-    """Open a server's records, and give what is new of nameplates."""
     with recognise(f"a={data}").opened(data.parent / "scratch", print, CONTEXT) as opened:
         assert isinstance(opened, OpenedUsage)
         span = opened.find_new("nameplates", {})

@@ -76,7 +76,6 @@ class MailboxData(DataDirectory[Store]):
             return database.execute(sql).fetchall()
 
     def count(self, *tables: str) -> dict[str, int]:
-        """Return how many rows there are, of each table that has any."""
         counts = {table: self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in tables}
         return {table: number for table, number in counts.items() if number}
 

@@ -84,7 +84,6 @@ class Look:
             yield Events(response.content)
 
     async def shown(self) -> dict[str, Any]:
-        """Return what a dashboard shows that is opened now."""
         async with self.watch() as events:
             return await events.until("now")
 

@@ -30,8 +30,6 @@ class FakeDice:
 
 
 class Seeded(FakeDice):
-    """Dice that fall the same way in every run."""
-
     def __init__(self, seed: int) -> None:
         chance = Random(seed)
         super().__init__(lambda _place, bound: chance.randrange(bound), chance.randbytes)

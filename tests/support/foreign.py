@@ -116,7 +116,6 @@ def _unpack(package: str, new: Path) -> None:
 
 
 def _variables(folder: Path) -> dict[str, str]:
-    """Return the variables with which programs find libraries and fonts in the folder."""
     libraries = {file.parent for top in ("usr/lib", "lib") for file in (folder / top).glob("**/lib*.so*")}
     variables = {}
     if libraries:

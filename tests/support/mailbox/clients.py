@@ -194,7 +194,6 @@ class Clients:
             await client.leave()
 
     async def connect(self, url: str) -> Client:
-        """Connect, and wait for the welcome."""
         client = await Client.connect(url, lambda: self.on_answer())  # noqa: PLW0108 - it may be another by then
         self.all.append(client)
         return client

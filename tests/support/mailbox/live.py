@@ -94,7 +94,6 @@ class LiveServer:
         return self.clients[-1]
 
     async def dial(self, path: str = "/v1", **headers: str) -> RawSocket:
-        """Connect and shake hands."""
         self.clients.append(await RawSocket.dial(self.port, path, **headers))
         return self.clients[-1]
 

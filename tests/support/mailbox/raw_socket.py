@@ -120,12 +120,10 @@ class RawSocket:
         return messages, code
 
     async def ended(self) -> bool:
-        """Return whether nothing more comes and the connection ends."""
         async with asyncio.timeout(BOUND):
             return await self.reader.read(1) == b""
 
     async def rest(self) -> bytes:
-        """Read all that comes, until the end."""
         read = bytearray()
         with contextlib.suppress(ConnectionError):
             async with asyncio.timeout(BOUND):

@@ -80,7 +80,6 @@ class Server:
         self._process.send(signal.SIGHUP)
 
     async def stop(self) -> None:
-        """SIGTERM, and it must end as it promises."""
         if self._process.running:  # else it died: the exit code below says of what
             self._process.send(signal.SIGTERM)
         assert await self._process.ended() == self.clean_exit, self.log()

@@ -83,7 +83,6 @@ def _app(dice: Random) -> str:
 
 
 def _long(dice: Random) -> int:
-    """Return a duration: from nothing to months."""
     return dice.choice((0, 1, dice.randrange(1000), int(1e6 * dice.lognormvariate(3, 3))))
 
 

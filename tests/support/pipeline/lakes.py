@@ -138,7 +138,6 @@ def info(run: str = "r", finished: float = 1_795_000_000.0, **others: Any) -> Co
 
 @contextmanager
 def opened(path: Path, table: Table = LETTERS) -> Iterator[LakeTable]:
-    """Open a lake to write to, and give its table."""
     with Lake.open(path, write=True, make=True) as lake:
         yield lake.table(table)
 
@@ -207,7 +206,6 @@ def contents(table: LakeTable, where: Where | None = None) -> pa.Table:
 
 
 def matches(row: Row, where: Where) -> bool:
-    """Return whether a row is selected."""
     return all((None if row[name] is None else str(row[name])) in values for name, values in where.items())
 
 
@@ -222,5 +220,4 @@ def stored(path: Path, table: Table = LETTERS) -> list[Row]:
 
 
 def by_spark(spark: SparkSession, path: Path, where: Where | None = None, table: Table = LETTERS) -> list[Row]:
-    """Read the table again with Spark."""
     return rows(seen(path, table).read(spark, where).toArrow())

@@ -98,7 +98,6 @@ class LakeWorld:
         plan: bool = False,
         only: str = "",
     ) -> dict[str, BuildResult]:
-        """Build all tables, or one."""
         days = DayRange(date.fromisoformat(first), date.fromisoformat(last)) if first else None
         chosen = {name: build for name, build in builds.items() if name == only or not only}
         with self.run() as run:

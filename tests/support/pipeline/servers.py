@@ -45,8 +45,6 @@ def current(blur: float | None) -> CurrentUsage:
 
 
 class Ours:
-    """Our mailbox server's store on a data directory."""
-
     def __init__(self, data: Path) -> None:
         self.data = data
         self.file = data / FILE

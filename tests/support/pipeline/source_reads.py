@@ -36,7 +36,6 @@ class SourceRead(NamedTuple):
 
     @property
     def faults(self) -> list[tuple[str, str]]:
-        """What is not clean: which row, and why."""
         return [(row["identity"], row["fault"]) for row in self.rows if row["fault"] is not None]
 
     @property
@@ -47,7 +46,6 @@ class SourceRead(NamedTuple):
 def read_source(
     spec: str, table: str, scratch: Path, marks: Mapping[str, Mark] | None = None, context: IngestContext = CONTEXT
 ) -> SourceRead:
-    """Read what is new for a table since the marks."""
     said: list[str] = []
     with recognise(spec).opened(scratch, said.append, context) as opened:
         span = opened.find_new(table, marks or {})

@@ -75,7 +75,6 @@ def _value(value: Any, kind: str) -> Any:
 
 
 def dicts(name: str, values: Iterable[Values]) -> list[dict[str, Any]]:
-    """Return rows with the names of their columns."""
     names = column_names(name)
     return [dict(zip(names, row, strict=True)) for row in values]
 
