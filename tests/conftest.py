@@ -59,12 +59,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/timing/test_page_in_chromium.py": (2, 12),
     "tests/waku/hostile/test_siege.py": (8, 9),
 }
-"""Processor seconds of the quick and of the thorough tests of files that take long, and of tests that count apart.
-
-Other files take about one.
-
-The files that take longest begin first, for a run is as long as its last worker. `--shard` makes parts of equal sums.
-"""
+"""Processor seconds of the quick and thorough tests of long files, which begin first; others take about one."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -162,10 +157,7 @@ def _file(item: pytest.Item) -> str:
 
 
 def _wanted(item: pytest.Item, *, thorough: bool) -> bool:
-    """Say whether a run has a test.
-
-    A thorough run has other examples of a property, so both have it. A machine that a test runs is marked `examples`.
-    """
+    """Say whether a run has a test; both have properties (`examples`), since a thorough run has other examples."""
     if item.get_closest_marker("leveldb") and importlib.util.find_spec("plyvel") is None:
         return False  # plyvel has no wheel for this Python
     marked = item.get_closest_marker("thorough") is not None
@@ -183,10 +175,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @functools.cache
 def _shard_units(number: int, parts: int) -> set[str]:
-    """Return the files of one part, and the tests that count alone.
-
-    The longest first, each goes to the part that has the least so far.
-    """
+    """Return the files, and the tests that count alone, of a part: the longest first, each to the shortest part."""
     files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
     sums = [0] * parts
     shards: list[set[str]] = [set() for _ in sums]

@@ -1,5 +1,4 @@
-"""The mailbox server's admin port: whether it is ready, counts that agree with what was done, who may read them,
-and by which names (--admin-host, of both servers)."""
+"""The mailbox server's admin port: whether it is ready, what was done, and who may read that by which names."""
 
 from __future__ import annotations
 

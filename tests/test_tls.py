@@ -357,8 +357,7 @@ async def test_a_client_may_change_its_key_some_times_and_few_changes_are_read_i
 
 READERS: Final = 20
 KEPT_BYTES: Final = 700_000
-"""Bytes that the server may keep for each reader of a message of a million. It keeps eight millions for all together:
-the message, and what read and stored it."""
+"""Bytes kept for each reader of a message of a million bytes; what read and stored it takes eight millions more."""
 
 
 @on_uvloop

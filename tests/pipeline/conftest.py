@@ -43,10 +43,7 @@ def plain(tmp_path: Path) -> Iterator[LakeWorld]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_timeout_set_timer() -> Generator[None, object, object]:
-    """When pytest-timeout ends a test, print what Java's threads do, and kill Java.
-
-    Otherwise PySpark, which ends its call on the same connection, waits for the answer that does not come.
-    """
+    """When a test's time is over, print what Java's threads do, and kill Java: PySpark would wait for its answer."""
     result = yield
     end_test = signal.getsignal(signal.SIGALRM)
 

@@ -1,5 +1,4 @@
-"""A report of a lake on disk: the same as of the rows in it, what it says if something is missing, and when it is
-written again."""
+"""A report of a lake on disk: it is that of its rows, says what is missing, and is written again if these change."""
 
 from __future__ import annotations
 

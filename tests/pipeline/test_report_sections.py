@@ -1,7 +1,4 @@
-"""The sections of a report: their queries on a DuckDB with the lake's tables, compared with sums in plain Python.
-
-Also percentiles of histograms, and the period of a report.
-"""
+"""The sections, percentiles and periods of a report, compared with sums in plain Python."""
 
 from __future__ import annotations
 

@@ -96,10 +96,7 @@ class Asked(Exception):  # noqa: N818 - it is no error
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """Return the settings with which a process without a Java would begin a session.
-
-    This process may have one already, with the session of all tests.
-    """
+    """Return the settings with which a process that has no Java yet would begin a session."""
     confs: list[SparkConf] = []
 
     def launch(conf: SparkConf, _popen: object) -> NoReturn:

@@ -1,5 +1,4 @@
-"""Copies of databases that are being written to: nobody waits, what is copied stood there at one moment, and no copy
-outlives its run."""
+"""Copies of databases that are being written to: of one moment, without a wait, and gone when their run ends."""
 
 from __future__ import annotations
 

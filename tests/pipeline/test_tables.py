@@ -241,10 +241,7 @@ def test_many_topics_that_a_mailserver_lacks_make_a_short_table(made: Made) -> N
 def spread(
     spark: SparkSession, name: str, parts: int, settings: Mapping[str, str]
 ) -> tuple[Counter[Values], Mapping[Values, set[int]]]:
-    """Build a table, as it is to be written, from shuffled rows in so many parts; give also the tasks of each folder.
-
-    Each stage has so many tasks, however few rows there are: rows as few as here would be put together otherwise.
-    """
+    """Build a table from shuffled rows, each stage in so many tasks; give also the tasks of each folder."""
     build = BUILDS[name]
     dice, own = Random(parts), spark.newSession()
     adaptive = {"spark.sql.adaptive.coalescePartitions.enabled": "false"}

@@ -61,11 +61,7 @@ class Look:
         return counts(text)
 
     async def reports(self, begin_fault: Callable[[], None], *words: str) -> None:
-        """Begin a fault, and ask /readyz until it is 503; it must say one of these.
-
-        A result of the probe is kept for a moment, and the fault comes when there is one. No request that begins
-        later may be answered with 200.
-        """
+        """Begin a fault; /readyz, which keeps a result for a moment, becomes 503 and says one of these."""
         assert await self.get("/readyz") == READY
         begin_fault()
         status, text = await self.get("/readyz")

@@ -1,7 +1,4 @@
-"""The command line as data, and what is generated from it: a man page, and completions for bash, zsh and fish.
-
-PYTHONPATH=src:tests .venv/bin/python -m support.command_line    writes them
-"""
+"""The command line as data; as a program, this writes the man page and the completions of bash, zsh and fish."""
 
 from __future__ import annotations
 

@@ -33,14 +33,10 @@ BUDGETS: Final = {
     "tests/timing": 0.3,
     "tests/waku": 1.1,
 }
-"""Processor minutes that the quick tests of each folder may take.
-
-`start` is what pytest needs to import and collect them, once in each of its processes.
-"""
+"""Processor minutes that the quick tests of a folder may take; `start`: what every process imports and collects."""
 
 LIMIT: Final = 12.0
-"""Processor minutes of all quick tests: above the sum of the budgets, for hosts differ by a half. A first run, which
-installs programs, may take more."""
+"""Processor minutes of all quick tests: more than the sum of the budgets, since hosts differ by a half."""
 
 START: Final = "start"
 SECONDS: Final = "processor seconds"
@@ -109,10 +105,7 @@ def _used(who: int) -> float:
 
 
 def _running(pid: int) -> int:
-    """Return what the descendants of a process took that still run, with children of theirs that have ended.
-
-    These are fields 14 to 17 of proc_pid_stat(5).
-    """
+    """Return what running descendants and their ended children took (proc_pid_stat(5), fields 14 to 17)."""
     ticks = 0
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread or a process has ended meanwhile

@@ -8,10 +8,7 @@ from random import Random
 
 
 class FakeDice:
-    """Shows a function of the number's place and its bound; draws what a function of the size returns.
-
-    Without functions, both count: from 0, and from 1.
-    """
+    """Shows a function of a number's place and bound, draws one of its size; without them, counts from 0 and 1."""
 
     def __init__(
         self, show: Callable[[int, int], int] | None = None, draw: Callable[[int], bytes] | None = None

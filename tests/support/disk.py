@@ -12,10 +12,7 @@ from unittest.mock import patch
 
 @contextmanager
 def no_file_beyond(size: int) -> Iterator[None]:
-    """Refuse to let any file grow beyond a size (setrlimit(2); Python has SIGXFSZ ignored).
-
-    No bytecode is written meanwhile: Python 3.11 would keep the part of it that fits.
-    """
+    """Let no file grow beyond a size (setrlimit(2)); write no bytecode, of which Python 3.11 would keep a part."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -27,10 +24,7 @@ def no_file_beyond(size: int) -> Iterator[None]:
 
 @contextmanager
 def crashing(data: Path) -> Iterator[None]:
-    """Leave of a database directory what a crash would, whatever is closed meanwhile. Nothing may be writing.
-
-    That is a copy of its files: nothing that counts is in the process alone.
-    """
+    """Leave of a database directory to which nothing is being written what a crash would: a copy of its files."""
     files = {file.name: file.read_bytes() for file in data.iterdir()}
     yield
     for file in data.iterdir():

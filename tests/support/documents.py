@@ -1,9 +1,4 @@
-"""The documents, and the blocks of them that tests execute.
-
-A fenced block that is executed has a name after its language: ```sh serve. The test that executes it has the path of
-the document and the name of the block as texts. A block that no test executes has a comment before it,
-`<!-- not run: REASON -->`.
-"""
+"""The documents, and the blocks of them that tests execute (docs/testing.md, "Tests of the documents")."""
 
 from __future__ import annotations
 

@@ -8,10 +8,7 @@ _chosen: dict[str, int] = {"effort": 1, "random": 0}
 
 
 def configure(*, thorough: bool, effort: int | None, seed: int | None) -> None:
-    """Choose how many examples this run tries, and whether they follow from a seed.
-
-    Each thorough run tries other examples, so runs add up. `effort` is for a search that may take hours.
-    """
+    """Choose how many examples this run tries; those of thorough runs differ, unless there is a seed."""
     _chosen["effort"] = effort or (2 if thorough else 1)
     _chosen["random"] = seed is not None
     settings.register_profile("restante", examples(100))
@@ -19,10 +16,7 @@ def configure(*, thorough: bool, effort: int | None, seed: int | None) -> None:
 
 
 def examples(number: int, steps: int = 50) -> settings:
-    """Return the settings of a property: so many examples in a quick run, of `steps` steps where it is a machine.
-
-    There is no deadline and no health check of speed: a busy machine fails no property.
-    """
+    """Return the settings of a property: so many quick examples, and no deadline, since a busy machine fails none."""
     return settings(
         max_examples=number * _chosen["effort"],
         stateful_step_count=steps,

@@ -1,7 +1,4 @@
-"""Programs of others that tests run: from the PATH, else from their Debian package, which needs no root.
-
-A test is skipped where neither works.
-"""
+"""Programs of others that tests run, from the PATH or their Debian package, without root; else a test is skipped."""
 
 from __future__ import annotations
 

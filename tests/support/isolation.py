@@ -22,8 +22,7 @@ from support.processes import child, run
 Words = tuple[str, ...]
 
 ADDRESS: Final = "198.51.100.1"
-"""An address of the loopback interface outside of 127.0.0.0/8 (RFC 5737), since clients offer their peers none of
-those."""
+"""Of the loopback interface, but not in 127.0.0.0/8 (RFC 5737), since clients offer their peers none of those."""
 
 RELAY_PORT: Final = 4001
 
@@ -57,10 +56,7 @@ def unavailable(*command: str) -> str | None:
 
 @asynccontextmanager
 async def isolated_network(folder: Path, public: str = "127.0.0.1") -> AsyncIterator[Words]:
-    """Make the network; give the words that put a command into it. It ends with the processes that it has.
-
-    The names of public servers lead to the address `public`.
-    """
+    """Make the network, where public servers are at `public`; give the words that put a command into it."""
     need("ip", "link", "set", "lo", "up")
     hosts = folder / "hosts"
     hosts.write_text(f"127.0.0.1 localhost\n{public} {' '.join(PUBLIC)}\n")

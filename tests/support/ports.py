@@ -11,11 +11,7 @@ from typing import Final
 
 @contextmanager
 def held_port(host: str = "127.0.0.1") -> Iterator[int]:
-    """Hold a port of this host for a server that a test starts, and perhaps starts again on the same port.
-
-    The socket that holds it is bound and does not listen. So the kernel gives the port to nobody else, and lets the
-    server bind it, since both set SO_REUSEADDR (man 7 socket: "except when there is an active listening socket").
-    """
+    """Hold a port for servers: bound, but not listening; with SO_REUSEADDR they may bind it, too (man 7 socket)."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, 0))

@@ -197,10 +197,7 @@ async def serving(
 
 @contextmanager
 def process_group(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Start a program. In the end kill it and all processes that it has started, such as its Java.
-
-    A test that fails may leave a fork of the program, which keeps the pipe open whose end would end the Java.
-    """
+    """Start a program; in the end kill it and what it started: a fork may keep a pipe whose end would end its Java."""
     with subprocess.Popen(command, text=True, start_new_session=True, **options) as process:
         try:
             yield process
@@ -246,10 +243,7 @@ def restante(*words: str | Path, **variables: str) -> subprocess.CompletedProces
 
 
 def called(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Do what `restante WORDS...` does in this process: it costs no start of a Python.
-
-    What a command changes of its process is changed back. A server that would come to listen does not end.
-    """
+    """Do what `restante WORDS...` does in this process, and undo what it changes of that; a server would not end."""
     arguments = ["restante", *map(str, words)]
     stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with (
@@ -271,10 +265,7 @@ def called(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[
 def on_a_terminal(
     *command: str | Path, streams: Container[str] = ("stdin", "stdout", "stderr"), steps: Sequence[Sequence[str]] = ()
 ) -> str:
-    """Run a program to its end, with these streams on a terminal of its own; return what that was sent.
-
-    Each time all words of the next step have been shown, a line is written to a standard input that is no terminal.
-    """
+    """Run a program with streams on a terminal; return what it shows. When it shows a step's words, send a line."""
     ours, its = pty.openpty()
     with subprocess.Popen(
         [str(word) for word in command],

@@ -44,10 +44,7 @@ class MissingError(Exception):
 
 
 def installed(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
-    """Return the folder of a program, which is named after what is pinned; install it into a new one if need be.
-
-    Raises MissingError where the machine lacks what the installation needs, AssertionError where that fails.
-    """
+    """Return a pinned program's folder, installed if need be. Raises MissingError; AssertionError if it fails."""
     folder = TOOLS / f"{name}-{hashlib.sha256(pins).hexdigest()[:16]}"
     if folder.exists():
         return folder

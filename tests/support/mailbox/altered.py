@@ -1,7 +1,4 @@
-"""The server with one thing altered.
-
-python -m support.mailbox.altered HOW ARGS...    is    restante ARGS...    with this altered
-"""
+"""`python -m support.mailbox.altered HOW ARGS...` is `restante ARGS...` with one thing altered."""
 
 import math
 import os

@@ -107,9 +107,7 @@ class Client:
         return command.error
 
     async def fence(self) -> None:
-        """Wait for the pong to a WebSocket ping, which the transport answers by itself: all that was sent to this
-        client before has come, for the bytes of a connection keep their order, and the server's loop has turned.
-        """
+        """Wait for the pong to a WebSocket ping: all sent before has come, and the server's loop has turned."""
         token = str(next(self._ids)).encode()
         await self._send(frame(PING, token))
         await self.until("a pong", lambda: token in self._pongs)

@@ -72,10 +72,7 @@ class Pair:
 
     @asynccontextmanager
     async def playing(self) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
-        """Have session after session as long as the block lasts. Raises what the pair noticed.
-
-        What the block gets waits for so many more of them, begun and finished from then on.
-        """
+        """Have sessions as long as the block lasts, which can wait for so many more; raises what the pair noticed."""
         over = False
 
         async def play_on() -> None:

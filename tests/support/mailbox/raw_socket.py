@@ -101,10 +101,7 @@ class RawSocket:
         return int.from_bytes(payload[:2])
 
     async def last_words(self) -> tuple[list[dict[str, Any]], int | None]:
-        """Read until the end, answering a close: all it was told, and the first close code, None where there is none.
-
-        Who resets the connection ends it, too: that is what a kernel does when it closes on something unread.
-        """
+        """Read until the end, also a reset, and answer a close: all it was told, and the first close code, if any."""
         messages: list[dict[str, Any]] = []
         code = None
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):

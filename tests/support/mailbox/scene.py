@@ -68,11 +68,7 @@ class Connection:
     stops: list[Stop] = field(default_factory=list)
 
     def cut(self) -> None:
-        """Let nothing more pass. Both ends read what already passed, then the end of the stream.
-
-        Only half of each socket is closed: closing one with unread bytes sends a reset, which may overtake what was
-        forwarded last. The rest closes when the other end has answered.
-        """
+        """Let nothing more pass; close half of each socket, since a reset may overtake what was forwarded last."""
         self.is_cut = True
         for end in self.ends:
             end_stream(end)

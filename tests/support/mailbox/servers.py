@@ -36,10 +36,7 @@ class Server:
         self._processes: list[Child] = []
 
     def usage(self) -> tuple[list[str], ...]:
-        """Return the results of all usage records, of nameplates and of mailboxes, oldest first.
-
-        Commit, then speak (docs/design.md): what a client was told is in the file.
-        """
+        """Return the results in the file of the usage records of nameplates and of mailboxes, oldest first."""
         queries = (f"SELECT result FROM {table} ORDER BY rowid" for table in self.usage_tables)
         return tuple(self._column(self.usage_file, query) for query in queries)
 

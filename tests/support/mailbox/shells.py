@@ -145,9 +145,7 @@ class SocketInbox(Inbox):
 
 
 class SocketWorld(CommitLoopWorld):
-    """The whole server, with clients on loopback. They know that it has done what they said by having a ping answered
-    (spec 000 has pings for this).
-    """
+    """The whole server, with clients on loopback; an answered ping means that all before it is done (spec 000)."""
 
     hanging_up_loses = True
 

@@ -1,8 +1,4 @@
-"""The mailbox server without its shells, as a place to talk to: the dispatcher alone, and over a store.
-
-A world takes what connections say and keeps what they are told. Scripts are replayed in worlds, and the machine of
-tests/machine walks through them. shells.py has the commit loop and the live socket.
-"""
+"""The mailbox server without its shells (shells.py): worlds in which scripts and tests/machine hold talks."""
 
 from __future__ import annotations
 

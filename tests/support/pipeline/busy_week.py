@@ -38,10 +38,7 @@ def busy_week(dice: Random, rows: int) -> Inputs:
 
 
 def crowd(dice: Random, names: int) -> Inputs:
-    """Return a day with so many names of applications, versions and topics, a few of them common.
-
-    A mailserver lacks all its envelopes.
-    """
+    """Return a day with so many names of applications, versions and topics; a mailserver lacks all its envelopes."""
     app = [f"app {number}" for number in range(names)]
     ended = [*app, *dice.choices(app, k=names // 2), *["common"] * 10]
     binds = [{"app_id": f"app {number}", "version": f"1.{number}"} for number in range(names)]

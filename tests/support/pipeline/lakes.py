@@ -96,11 +96,7 @@ def arrow(table: Table) -> pa.Schema:
 
 
 class Held:
-    """Rows that are staged as a DataFrame is, without Spark.
-
-    It has those methods of a DataFrame that LakeTable.stage calls on a local session. `mapInArrow` runs the project's
-    writer here, as the only task. test_lake_readers.py holds the files against those that Spark's workers write.
-    """
+    """Rows with the methods of a DataFrame that LakeTable.stage calls; test_lake_readers.py compares the files."""
 
     sparkSession = SimpleNamespace(_sc=SimpleNamespace(master="local[1]"))  # noqa: N815 - as DataFrame has it
 
@@ -184,10 +180,7 @@ def rows(read: pa.Table) -> list[Row]:
 
 
 def contents(table: LakeTable, where: Where | None = None) -> pa.Table:
-    """Read the selected rows of the files that a table lists, by pyarrow and plain Python.
-
-    The values of a partition are those that the log has.
-    """
+    """Read the selected rows of a table's files without Spark; values of partitions are those of the log."""
     schema = arrow(table.table)
     parts = [schema.empty_table()]
     for file in data_files.whole(table.files(where)):

@@ -168,10 +168,7 @@ EMPTY: Final[Mapping[str, Any]] = {"STRING": "", "INT": 0, "DOUBLE": 0.0, "BOOLE
 
 
 class Counting(Build):
-    """A table with a row for each day and source of its inputs. Its whole numbers are all how many rows these have.
-
-    A table that must have folders has those, and no others.
-    """
+    """A table of its inputs' days and sources, whose whole numbers are how many rows these have; with its folders."""
 
     def written(self, inputs: Mapping[str, Any], days: Sequence[date]) -> DataFrame:
         """Make the rows of these days, from the inputs' rows as dictionaries."""

@@ -20,8 +20,7 @@ SETTINGS: Final = {
 }
 
 INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""In a quick run Spark interprets its queries, as it does where one is too large: to compile one costs more than its
-rows here."""
+"""In a quick run Spark interprets its queries: to compile one costs more than its rows here."""
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:

@@ -75,10 +75,7 @@ class Opened:
 
 @contextmanager
 def opened(browser: Browser, content: bytes, folder: Path, **options: Any) -> Iterator[Opened]:
-    """Open a page from a file, which must cause no error and no warning, and request nothing else.
-
-    `options` are those of a browser context, like viewport and color_scheme.
-    """
+    """Open a page from a file in a context with these options; it must cause no warning and request nothing else."""
     file = folder / "page.html"
     file.write_bytes(content)
     with browser.new_context(**options) as context:

@@ -89,10 +89,7 @@ def draw(
     late: float = 0.0,
     stored: bool = False,
 ) -> Drawn:
-    """Draw the times of a transfer. Each clock has a constant skew.
-
-    The receiver may begin late, and the sender's first message may be stored until then.
-    """
+    """Draw the times of a transfer, with constant skews; a late receiver may get the first message from the store."""
 
     def later(time: float, least: float, jitter: float) -> float:
         return time + (least + (dice.expovariate(1 / jitter) if jitter else 0.0))

@@ -17,8 +17,7 @@ VECTORS: Sequence[Mapping[str, Any]] = load("timing")
 """Each has a name, a client's log, the server's trace (null: none is known), and the rows."""
 
 DELIVERY_VECTORS: Sequence[Mapping[str, Any]] = load("deliveries")
-"""Each has a name, clients' logs, the trace of the server `main` (null: none is known), and the rows of the tables
-deliveries and transfers."""
+"""Each has a name, clients' logs, the server's trace (null: unknown), and the rows of deliveries and transfers."""
 
 TimingRow = tuple[int, str, str, int | None, int | None, int | None]
 """Index of the event, what, phase, us, error_us, and offset_us of the event's day."""
