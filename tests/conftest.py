@@ -42,7 +42,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/pipeline/test_lake_files.py": (6, 12),
     "tests/pipeline/test_lake_table.py": (7, 4),
     "tests/pipeline/test_masters.py": (1, 80),
-    "tests/pipeline/test_masters.py::test_a_connect_server_builds_the_same_tables": (1, 68),
+    "tests/pipeline/test_masters.py::test_spark_connect_builds_equal_tables": (1, 68),
     "tests/pipeline/test_masters.py::test_the_next_run_completes_what_a_killed_driver_left": (1, 40),
     "tests/pipeline/test_query.py": (14, 2),
     "tests/pipeline/test_report_in_chromium.py": (3, 46),

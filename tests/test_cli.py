@@ -265,9 +265,7 @@ async def test_logs_hold_no_addresses_names_or_bodies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("unbuffered", "more"), [("", ""), ("1", " or a temporary file")])
-def test_results_that_cannot_be_written_are_one_sentence_and_none_without_a_reader(
-    unbuffered: str, more: str
-) -> None:
+def test_results_that_cannot_be_written_are_one_sentence_or_none_without_a_reader(unbuffered: str, more: str) -> None:
     full = f"restante: cannot write to standard output{more}: No space left on device\n"
     for standard_output, sentence in (("/dev/full", full), ("", "")):
         reading, writing = os.pipe()

@@ -442,9 +442,7 @@ async def test_the_record_of_a_bind_waits_for_the_next_commit_for_a_second_at_mo
     assert binds(tmp_path)[-1] == "last"
 
 
-async def test_usage_records_are_kept_as_long_as_the_operator_wants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_usage_records_are_kept_as_long_as_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If another program writes to the database when they are due, they are kept until the next time."""
     clock, count = FakeClock(), commit_loop.MAX_RECORDS_DROPPED_AT_ONCE + 100
 

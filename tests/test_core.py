@@ -420,9 +420,7 @@ def weight(peer: BoundPeer, **message: Any) -> int:
     return peer.weight
 
 
-def test_an_add_weighs_and_costs_as_much_as_its_deliveries_and_a_list_as_its_nameplates(
-    dispatcher: Dispatcher,
-) -> None:
+def test_an_add_weighs_and_costs_as_much_as_its_deliveries_and_a_list_as_nameplates(dispatcher: Dispatcher) -> None:
     subscribers = [BoundPeer(dispatcher, "a") for _ in range(20)]
     for subscriber in subscribers:
         subscriber.say(type="open", mailbox="m")

@@ -253,9 +253,7 @@ async def test_nothing_is_shown_without_the_right_token(browser: Browser, busy: 
         await expect(page.locator("#content")).to_be_hidden()
 
 
-async def test_a_server_that_ends_is_said_and_one_that_starts_again_is_found(
-    browser: Browser, tmp_path: Path
-) -> None:
+async def test_a_server_that_ends_is_said_and_one_that_starts_is_found(browser: Browser, tmp_path: Path) -> None:
     with held_port() as port:
         options = ("--admin", f"127.0.0.1:{port}")
         async with serving(tmp_path / "data", RESTANTE, options) as server:

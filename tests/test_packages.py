@@ -163,9 +163,7 @@ ORIGINS: Final[list[tuple[dict[str, Any] | None, str]]] = [
 """From where Restante was installed, and how the command names it."""
 
 
-def test_the_command_installs_from_where_restante_was_installed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_command_installs_from_the_origin_of_restante(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(extras, "distribution", lambda _: PathDistribution(tmp_path))
     monkeypatch.setitem(sys.modules, "pip", ModuleType("pip"))
     sys.modules["pip"].__spec__ = ModuleSpec("pip", None)

@@ -175,9 +175,7 @@ async def test_plain_http_is_answered(live: LiveServer, request_line: str, statu
 
 
 @pytest.mark.parametrize("version", ["8", "7", "0", "12", "14", "013", "13, 8", "x"])
-async def test_a_client_of_another_version_of_websocket_learns_which_one_there_is(
-    live: LiveServer, version: str
-) -> None:
+async def test_a_client_of_another_version_of_websocket_learns_which_there_is(live: LiveServer, version: str) -> None:
     """Sources: RFC 6455 section 4.4; RFC 9110 section 15.5.22."""
     socket = await live.connect()
     socket.write(handshake(Sec_WebSocket_Version=version))
@@ -235,9 +233,7 @@ async def test_a_frame_that_arrives_steadily_is_no_silence(live: LiveServer, slo
     assert (socket._open() is None) == bool(slower)
 
 
-async def test_pings_due_at_once_are_sent_over_several_turns(
-    live: LiveServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pings_due_at_once_are_sent_in_several_turns(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """To send one takes 9 µs, and the connections of the same second may be thousands."""
     pinged = list[Socket]()
     monkeypatch.setattr(Socket, "ping", lambda socket: pinged.append(socket))  # noqa: PLW0108 - a method is bound
@@ -480,9 +476,7 @@ async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Pa
         await slow.is_served()
 
 
-async def test_a_replay_is_written_a_slice_in_each_turn_of_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_replay_is_written_a_slice_in_each_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = [0]
     wrote = SendBudget.wrote
 
@@ -611,7 +605,7 @@ async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_pat
         assert [message["phase"] for message in heard[2:]] == [str(number) for number in range(80)]
 
 
-async def test_a_client_that_closes_and_does_not_read_is_dropped(
+async def test_a_closing_client_that_does_not_read_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT", 0.0)

@@ -53,9 +53,7 @@ def test_the_address_of_a_row_of_another_server_or_from_before_schema_2_is_not_k
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_binds_are_marked_however_they_are_read(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_binds_are_marked_however_they_are_read(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one run and one task, in tasks of a few rows, and in several runs; some of the times are no times."""
     dice = Random(seed)
     times = [dice.choice((0, 1, DAY, -DAY)) + dice.random() for _ in range(40)]

@@ -154,9 +154,7 @@ def test_a_day_is_that_of_the_first_time_in_utc() -> None:
         (None, None, 1_700_000_041_000_001, None),  # the next microsecond: of a clock that runs, all but one in 10^6
     ],
 )
-def test_the_blur_of_a_row_is_recorded_or_inferred(
-    recorded: int | None, setting: int | None, time: int, blur: int | None
-) -> None:
+def test_blur_is_recorded_or_inferred(recorded: int | None, setting: int | None, time: int, blur: int | None) -> None:
     assert rules.blur_us(recorded, setting, time) == blur
 
 
@@ -428,9 +426,7 @@ def test_a_log_is_split_at_its_commas_up_to_its_first_fault(log: bytes) -> None:
 
 @given(st.lists(json_values, max_size=6), st.sampled_from((None, 1)), st.data())
 @examples(150)
-def test_a_list_is_split_into_its_items_as_far_as_it_is_there(
-    values: list[Any], indent: int | None, data: st.DataObject
-) -> None:
+def test_a_list_is_split_as_far_as_it_is_there(values: list[Any], indent: int | None, data: st.DataObject) -> None:
     log = json.dumps(values, indent=indent).encode()
     whole = list(items(log))
     assert [repr(json.loads(item.raw)) for item in whole] == [repr(value) for value in json.loads(log)]

@@ -139,9 +139,7 @@ def sources(tmp_path: Path) -> Sources:
         return Sources(tmp_path)
 
 
-def test_a_run_without_one_of_its_sources_goes_on_with_the_others_and_exits_with_1(
-    sources: Sources, lake: LakeWorld
-) -> None:
+def test_a_run_without_a_source_goes_on_with_the_others_and_exits_with_1(sources: Sources, lake: LakeWorld) -> None:
     planned, errors = sources.ingest({"gone": "gone", "relay": "a"}, line="run --plan", ends=1)
     assert {"relay: nameplates: nothing new", "outcomes: 1 day to build (2023-11-14 to 2023-11-14)"} <= {*planned}
     assert errors == [f"restante: source gone: cannot read {lake.folder / 'gone'}: No such file or directory"]
@@ -210,9 +208,7 @@ def test_empty_files_are_named_and_stop_no_run(sources: Sources, tmp_path: Path)
     assert {"files: archived: 1 row to read", "relay: nameplates: 1 row to read"} <= {*planned}
 
 
-def test_another_kind_of_source_under_a_known_name_is_refused(
-    sources: Sources, lake: LakeWorld, tmp_path: Path
-) -> None:
+def test_another_kind_of_source_of_a_known_name_is_refused(sources: Sources, lake: LakeWorld, tmp_path: Path) -> None:
     sources.write("trace", TRACE)
     sources.write("x.rlp", b"\xc0")
     archive_of(tmp_path / "data")

@@ -151,9 +151,7 @@ def test_a_wrong_option_is_one_sentence_and_nothing_is_made(tmp_path: Path, opti
         ("file", "file", "has no fleet of this version's demo (Not a directory)"),
     ],
 )
-def test_a_folder_with_something_else_is_refused_and_stays(
-    tmp_path: Path, folder: str, there: str, sentence: str
-) -> None:
+def test_a_folder_of_other_files_is_refused_and_stays(tmp_path: Path, folder: str, there: str, sentence: str) -> None:
     (tmp_path / there).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / there).write_text("")
     before = sorted(tmp_path.rglob("*"))

@@ -181,9 +181,7 @@ DAMAGED: dict[str, tuple[bytes, str, int]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_an_item_that_is_no_envelope_is_reported_with_its_place_and_the_others_are_read(
-    name: str, tmp_path: Path
-) -> None:
+def test_what_is_no_envelope_is_reported_with_its_place_and_the_others_are_read(name: str, tmp_path: Path) -> None:
     rest, fault, clean = DAMAGED[name]
     (tmp_path / "\x1b[31m.rlp").write_bytes(SOME[0].raw + rest)
     result = read_new(tmp_path / "\x1b[31m.rlp")
@@ -322,9 +320,7 @@ def test_byte_strings_are_read_whichever_arrow_type_the_file_asks_for(kind: pa.D
     "kind", [pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int32(), pa.binary())], ids=str
 )
 @pytest.mark.parametrize("column", ["hash", "topic"])
-def test_stored_values_are_compared_whichever_of_arrow_s_types_they_have(
-    column: str, kind: pa.DataType, tmp_path: Path
-) -> None:
+def test_stored_values_are_compared_whatever_their_arrow_type(column: str, kind: pa.DataType, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(typed(column, kind), path)
     assert read_new(path).faults == []

@@ -191,9 +191,7 @@ def test_a_copy_of_a_database_under_another_name_is_reported_and_another_databas
     assert line.startswith("source backup: nameplates begins with the same row as that of source relay in the lake")
 
 
-def test_spark_is_started_by_the_main_thread_which_may_set_signal_handlers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_is_started_by_the_thread_that_handles_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
 
     def begin() -> Any:

@@ -155,9 +155,7 @@ def expected(here: LakeWorld, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return tables
 
 
-def test_a_connect_server_builds_the_same_tables(
-    here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
-) -> None:
+def test_spark_connect_builds_equal_tables(here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path) -> None:
     world = copied(here, tmp_path)
     with connect_server() as url:
         as_in_the_guide("remote", world, {"sc://10.0.0.1:15002": url})

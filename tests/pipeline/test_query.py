@@ -286,7 +286,7 @@ def test_output_that_cannot_be_written_ends_the_query(lake: LakeWorld, line: str
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
-async def test_a_signal_ends_a_query_at_once_and_leaves_no_files(
+async def test_a_stopped_query_ends_and_leaves_no_files(
     lake: LakeWorld, tmp_path: Path, number: signal.Signals
 ) -> None:
     """After the first rows DuckDB looks for more of them, and does not return."""

@@ -94,9 +94,7 @@ def test_axe_finds_no_violation(browser: Browser, tmp_path: Path, name: str, vie
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PAGES)
-def test_a_printed_page_is_light_fits_its_paper_and_shows_all_rows(
-    browser: Browser, tmp_path: Path, name: str
-) -> None:
+def test_a_printed_page_is_light_fits_paper_and_shows_all_rows(browser: Browser, tmp_path: Path, name: str) -> None:
     """The PDF of a month has 160 kB. Areas that are printed as bitmaps make it 90 MB."""
     options = {"viewport": {"width": 700, "height": 1000}, "color_scheme": "dark"}
     with opened(browser, PAGES[name], tmp_path, **options) as shown:

@@ -157,9 +157,7 @@ def test_kinds_have_the_shares_of_their_counts_and_attributions_their_mailboxes(
         ("waiting-by-server", "source", "north", {"kind": "nameplate", "source": "north"}),
     ],
 )
-def test_waiting_times_are_percentiles_of_the_added_histograms(
-    figure: str, column: str, name: str, where: Row
-) -> None:
+def test_waiting_times_are_percentiles_of_added_histograms(figure: str, column: str, name: str, where: Row) -> None:
     rows = within("durations", where=lambda row: (where | {"measure": "waiting"}).items() <= row.items())
     buckets = [(row["from_us"], row["count"]) for row in rows]
     waiting = table(FIGURES[figure], [column], "p50_us", "p90_us", "p99_us", "durations", "unknown")
@@ -455,8 +453,6 @@ FUTURE = "The period begins on 1 November 2026, which is in the future. There ar
         ),
     ],
 )
-def test_what_the_lake_lacks_of_a_period_is_in_its_remarks(
-    days: str | None, today: str, sentences: list[str]
-) -> None:
+def test_what_a_lake_lacks_of_a_period_is_in_its_remarks(days: str | None, today: str, sentences: list[str]) -> None:
     of_lake = None if days is None else LakeDays(*map(date.fromisoformat, days.split()))
     assert remarks(parse("2026-11"), of_lake, date.fromisoformat(today)) == sentences

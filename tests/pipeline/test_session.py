@@ -313,9 +313,7 @@ def test_a_session_goes_on_after_the_machine_was_suspended() -> None:
     ],
     ids=["Spark's", "other"],
 )
-def test_an_error_that_nothing_else_translates_is_one_sentence(
-    error: Exception, raised: type[Exception], sentence: str
-) -> None:
+def test_an_untranslated_error_is_one_sentence(error: Exception, raised: type[Exception], sentence: str) -> None:
     with pytest.raises(raised, match=sentence), errors.in_one_sentence():
         raise error
 

@@ -160,9 +160,7 @@ def test_a_case_gives_the_rows_that_it_expects(made: Made, name: str, subtests: 
 
 
 @pytest.mark.parametrize("name", BUILDS)
-def test_a_day_built_from_what_it_reads_is_as_in_a_full_build(
-    made: Made, name: str, subtests: pytest.Subtests
-) -> None:
+def test_a_day_built_alone_is_as_in_a_full_build(made: Made, name: str, subtests: pytest.Subtests) -> None:
     cases: Mapping[Any, Counter[Values]] = made(name)
     for case, day in alone(name):
         with subtests.test(f"{case}: {day}"):
@@ -191,9 +189,7 @@ ADD_UP: Final = [
 
 
 @pytest.mark.parametrize(("name", "column", "counted"), ADD_UP)
-def test_counts_add_up_to_the_rows_that_were_read(
-    made: Made, name: str, column: str, counted: tuple[str, ...]
-) -> None:
+def test_counts_add_up_to_the_rows_read(made: Made, name: str, column: str, counted: tuple[str, ...]) -> None:
     live = Counter[str]()
     for row in dicts("live", week()["live"]):
         live[f"live {row['kind']}"] += row["count"]
@@ -264,9 +260,7 @@ def spread(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", BUILDS)
-def test_no_split_and_no_order_of_its_input_and_no_generated_code_changes_a_table(
-    spark: SparkSession, name: str
-) -> None:
+def test_no_split_no_order_of_its_input_and_no_generated_code_changes_a_table(spark: SparkSession, name: str) -> None:
     """Of two splits one has few tasks, which share folders; the other has so many that some have no rows."""
     few, of_few = spread(spark, name, 3, GENERATED)
     many, of_many = spread(spark, name, 8, {})

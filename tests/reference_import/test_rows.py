@@ -85,9 +85,7 @@ def test_channel_v2_is_read_as_v1_is(their: Their, data: Path, tmp_path: Path, h
 
 
 @pytest.mark.parametrize("kind", ["claim", "open"])
-def test_third_and_later_sides_become_the_crowded_mark_of_what_was_crowded(
-    their: Their, data: Path, kind: str
-) -> None:
+def test_third_and_later_sides_become_the_mark_of_what_was_crowded(their: Their, data: Path, kind: str) -> None:
     mailbox = begin(their)
     for side in ("c", "d"):
         with pytest.raises(CrowdedError):
@@ -327,9 +325,7 @@ async def test_exported_records_are_read_by_the_reference_and_its_munin_plugins(
         assert select(tmp_path / "export.sqlite", counting) == [(count,)]
 
 
-def test_an_export_overwrites_nothing_and_leaves_nothing_if_it_fails(
-    tmp_path: Path, data: Path, their: Their
-) -> None:
+def test_an_export_overwrites_and_if_it_fails_leaves_nothing(tmp_path: Path, data: Path, their: Their) -> None:
     taking(data, usage=their.usage)
     there = tmp_path / "there.sqlite"
     there.write_text("something dear")

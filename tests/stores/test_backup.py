@@ -171,9 +171,7 @@ def test_a_backup_or_restore_that_is_interrupted_leaves_no_database(data: Path, 
 
 
 @pytest.mark.parametrize("moment", ["before", "while it is copied", "while it is flushed", "a link to nothing"])
-def test_a_backup_never_replaces_a_file(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_no_backup_replaces_a_file(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     file = tmp_path / "b.sqlite"
 
     def appear(*_: object) -> None:
@@ -191,9 +189,7 @@ def test_a_backup_never_replaces_a_file(
     assert names(tmp_path) == ["b.sqlite", "data"]
 
 
-def test_a_backup_is_made_on_a_file_system_without_hard_links(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_is_made_without_hard_links(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*_: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 

@@ -40,9 +40,7 @@ def test_a_lock_file_that_is_a_named_pipe_lets_nobody_wait(tmp_path: Path) -> No
         assert running(tmp_path)
 
 
-def test_on_a_file_system_that_cannot_lock_directories_the_file_is_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_directories_cannot_be_locked_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flock = fcntl.flock
 
     def flock_of_nfs(descriptor: int, operation: int) -> None:

@@ -126,9 +126,7 @@ async def test_a_touch_is_not_written_and_a_saved_one_is(engine: MailboxData) ->
     assert (await assert_shown(engine.store, ledger)).app(APP).mailboxes["m"].touched == 50.0
 
 
-async def test_what_takes_long_is_written_and_dropped_off_the_loop_and_the_rest_on_it(
-    engine: MailboxData,
-) -> None:
+async def test_what_takes_long_is_written_and_dropped_off_the_loop_and_the_rest_on_it(engine: MailboxData) -> None:
     """SQLite takes 25 ms to drop 16 MiB, and 17 ms for 400 long names; a thread and back costs more than a row."""
     ledger = await Ledger.begin(engine.store)
     loop, on_the_loop = threading.get_ident(), dict[str, bool]()

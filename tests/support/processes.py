@@ -197,7 +197,7 @@ async def serving(
 
 @contextmanager
 def process_group(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Start a program; in the end kill it and what it started: a fork may keep a pipe whose end would end its Java."""
+    """Start a program; in the end kill it and what it started: a fork may keep a pipe whose end would end a Java."""
     with subprocess.Popen(command, text=True, start_new_session=True, **options) as process:
         try:
             yield process
