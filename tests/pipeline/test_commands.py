@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -17,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.spark import java
+from restante.pipeline.steps import Steps
 from restante.pipeline.tables import TABLES
 from support.bounds import PATIENCE
 from support.documents import Document
@@ -24,7 +27,7 @@ from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, command, spark_command
 from support.pipeline.servers import T0, client, current, mailbox, nameplate, ours
 from support.pipeline.sessions import INTERPRETED, environment
-from support.processes import RESTANTE, run
+from support.processes import RESTANTE, on_a_terminal, run
 from support.waku.archives import archive_of
 from support.waku.letters import letter
 
@@ -332,3 +335,44 @@ def test_vacuum_and_compact_do_what_their_plans_count(lake: LakeWorld) -> None:
     assert "nameplates: 3 files merged into 1" in lines("compact")
     assert sorted(row["id"] for row in lake.rows("nameplates")) == [1, 2, 3]
     assert "nameplates: nothing to merge" in lines("compact")
+
+
+def test_without_a_terminal_a_step_is_one_line_when_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = Steps("build", itertools.count().__next__)
+    with steps.step("outcomes", lambda: pytest.fail("nobody looks at tasks")) as step:
+        assert capsys.readouterr().err == ""
+        step.so_far("31 of 365 days")
+        step.done("365 days")
+    assert capsys.readouterr() == ("", "build: outcomes: 31 of 365 days, 1.0 s\nbuild: outcomes: 365 days, 2.0 s\n")
+    with pytest.raises(KeyError), Steps("build").step("outcomes"):
+        raise KeyError
+    assert capsys.readouterr().err == "", "a step that fails is not done"
+
+
+STEPS = """
+import threading
+from restante.pipeline.steps import Steps
+steps = Steps("build")
+shown = threading.Event()
+def work(name, tasks):
+    with steps.step(name, lambda: tasks) as step:
+        if name == "outcomes":
+            input()
+            step.so_far("31 of 365 days")
+            input()
+            shown.set()
+        shown.wait()
+        step.done("a day")
+other = threading.Thread(target=work, args=("durations", (1, 9)))
+other.start()
+work("outcomes", (3, 8))
+other.join()
+"""
+
+
+def test_a_terminal_shows_the_running_steps_and_their_tasks() -> None:
+    first = ("outcomes \u00b7 task 3 of 8", "durations \u00b7 task 1 of 9")
+    second = ("outcomes \u00b7 31 of 365 days \u00b7 task 3 of 8",)
+    shown = on_a_terminal(sys.executable, "-c", STEPS, streams=["stderr"], steps=(first, second))
+    for line in ("build: outcomes: a day, ", "build: durations: a day, "):
+        assert shown.count(line) == 1

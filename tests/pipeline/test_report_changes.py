@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.report_lakes import LakeTables, Row
+from pipeline.reports import LakeTables, Row
 from restante.pipeline.report.changes import counts
 from restante.pipeline.report.changes.failures import MAX_VERSIONS
 from restante.pipeline.report.changes.measure import MAX_OF_SOURCES, MAX_OF_VERSIONS, MIN_DAYS_BEFORE, Compared

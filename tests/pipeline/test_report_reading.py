@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from pipeline.report_lakes import LakeTables, lake
+from pipeline.reports import LakeTables, lake
 from restante.cli.report_output import write_reports
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.report.files import report_files

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.report_lakes import RESULTS, LakeTables, Row, Tables, lake
+from pipeline.reports import RESULTS, LakeTables, Row, Tables, lake
 from restante.common.errors import Misuse
 from restante.pipeline.report.files import FIGURE_IDS
 from restante.pipeline.report.making import TABLES_READ, lake_days, made_report

@@ -7,10 +7,12 @@ its own, and each test compares the rows of its case.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
 from functools import cache
+from itertools import pairwise
 from random import Random
 from typing import Any, Final
 
@@ -18,10 +20,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from restante.pipeline.tables import BUILDS, envelopes
+from restante.pipeline.tables import BUILDS, buckets, envelopes
 from restante.pipeline.tables.outcomes import FAILURES
 from restante.pipeline.tables.top_n import MAX_NAMES
-from support.pipeline.busy_week import TODAY, busy_week, crowd
+from support.pipeline.busy_week import TODAY, busy_week, crowd, delivery_cases, timing_cases
 from support.pipeline.tables import (
     CASES,
     FIRST,
@@ -38,7 +40,6 @@ from support.pipeline.tables import (
     rows,
     with_folders,
 )
-from support.pipeline.timing_vectors import delivery_cases, timing_cases
 
 NAMED: Final = ["outcomes", "durations", "failures", "versions", "addresses"]
 """Tables that have strangers' names."""
@@ -286,3 +287,25 @@ def test_the_days_that_a_day_reads_mirror_the_days_that_it_affects() -> None:
         for name in build.inputs:
             assert all(day in build.touches(name, {read}) for read in build.reads(name, {day}))
             assert len(build.touches(name, {day})) == len(build.reads(name, {day})) <= 8
+
+
+EDGES = buckets.edges()
+BY_HAND = {1: -349, 2: -314, 3: -294, 999: -1, 1000: 0, 1001: 0, 1019: 0, 1020: 1, 1021: 1}
+
+
+def test_every_edge_and_its_neighbours_are_in_their_bucket(spark: SparkSession) -> None:
+    assert all(before <= after for before, after in pairwise(EDGES))
+    around = (edge + by for edge in EDGES for by in (-1, 0, 1))
+    values = [None, 0, -5, -(10**15), 10**17, 2**63 - 1, *BY_HAND, *around]
+    frame = spark.createDataFrame([(us,) for us in dict.fromkeys(values)], "us BIGINT").coalesce(1)
+    bucket = buckets.bucket(f.col("us"))
+    rows = frame.select("us", bucket.alias("bucket"), buckets.least(bucket).alias("least")).collect()
+    assert {row["us"]: row["bucket"] for row in rows if row["us"] in BY_HAND} == BY_HAND
+    for us, number, least in rows:
+        if us is None:
+            assert (number, least) == (None, None)
+        elif us <= 0:
+            assert (number, least) == (buckets.ZERO_BUCKET, 0)
+        else:
+            assert number == min(bisect_right(EDGES, us) + buckets.ZERO_BUCKET, buckets.LAST_BUCKET)
+            assert least == EDGES[number - buckets.ZERO_BUCKET - 1]
