@@ -24,8 +24,6 @@ from support.ports import held_port, nobodys_port
 from support.processes import Serving, serving
 from support.waku.processes import node_process
 
-WAKU_GUIDE: Final = ROOT / "docs/waku/operating.md"
-
 METRIC: Final = re.compile(r"\b(?:restante|waku|mailserver|process)_[a-z0-9_]+\b")
 RECORDED: Final = re.compile(r"\b(?:restante|waku):[a-z0-9_:]+\b")
 
@@ -58,10 +56,11 @@ def test_rules_and_dashboard_name_only_metrics_and_labels_that_the_servers_have(
 
 def test_documents_and_dashboard_have_every_metric_and_no_other(pages: dict[str, str]) -> None:
     table = MONITORING.read_text().partition("\n## Metrics\n")[2].partition("\n### ")[0]
+    waku = (ROOT / "docs/waku/operating.md").read_text()
     labels = r"(?:_bucket)?(?:\{[a-z,]+\})?` \|"
     listed = {
         "mailbox": re.findall(rf"^\| `(restante_\w+?){labels}", table, re.MULTILINE),
-        "waku": re.findall(rf"^\| `((?:waku|mailserver)_\w+?){labels}", WAKU_GUIDE.read_text(), re.MULTILINE),
+        "waku": re.findall(rf"^\| `((?:waku|mailserver)_\w+?){labels}", waku, re.MULTILINE),
     }
     queried = {name for panel in panels() for query in panel.queries for name in METRIC.findall(query)}
     queried = {re.sub(r"_(bucket|count|sum)$", "", name) for name in queried}

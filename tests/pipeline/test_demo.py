@@ -27,16 +27,12 @@ from support import processes
 from support.documents import Document
 from support.pipeline.runs import command, spark_command
 
-GUIDE = Document("docs/pipeline/operating.md")
-
-SMALL = ("--days", str(MIN_DAYS), "--transfers", "60", "--last", "2026-11-20")
-
 
 def demo(
     words: Sequence[str], make: Callable[..., subprocess.CompletedProcess[str]]
 ) -> tuple[GroundTruth, list[str]]:
     """Make the guide's demo in this folder. Return its fleet, and the commands in the text that it ends with."""
-    done = make(*words, *SMALL)
+    done = make(*words, "--days", str(MIN_DAYS), "--transfers", "60", "--last", "2026-11-20")
     folder = Path("restante-demo")
     assert [path.name for path in Path().iterdir()] == ["restante-demo"]
     assert sorted(path.name for path in folder.iterdir()) == ["lake", "reports", SOURCES]
@@ -68,7 +64,7 @@ def commands(text: str) -> list[str]:
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the words of the guide's command, which is run in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    [line] = GUIDE.lines("demo")
+    [line] = Document("docs/pipeline/operating.md").lines("demo")
     return shlex.split(line.removeprefix("./run pipeline "))
 
 

@@ -354,10 +354,7 @@ def test_rare_names_are_all_others_and_a_server_may_be_called_other() -> None:
     assert (figure.table.values("source"), figure.remarks) == (["other"], ())
 
 
-DURATIONS = st.lists(st.integers(-10, 10**9) | st.integers(1, 200), min_size=1, max_size=60)
-
-
-@given(DURATIONS, st.data())
+@given(st.lists(st.integers(-10, 10**9) | st.integers(1, 200), min_size=1, max_size=60), st.data())
 def test_a_percentile_is_within_one_percent_of_that_of_the_durations(durations: list[int], data: Any) -> None:
     parts: list[tuple[int | None, int]] = [
         (0 if us <= 0 else max(edge for edge in edges() if edge <= us), 1) for us in durations
@@ -370,18 +367,11 @@ def test_a_percentile_is_within_one_percent_of_that_of_the_durations(durations: 
         assert us == pytest.approx(max(exact, 0), rel=0.01 + 1e-9)
     assert percentiles(reversed(parts)) == percentiles(parts * 2) == result
     assert known(parts) == (len(durations), 7)
-
-
-def test_there_is_no_percentile_of_nothing() -> None:
     nothing: list[list[tuple[int | None, int]]] = [[], [(None, 5)], [(10, 0)]]
-    assert [percentiles(parts) for parts in nothing] == [[None] * 3] * 3
+    assert [percentiles(none) for none in nothing] == [[None] * 3] * 3
 
 
-ANY_DAY = st.dates(date(1970, 2, 1), date(9998, 12, 1))
-KINDS = st.sampled_from(PeriodKind)
-
-
-@given(KINDS, ANY_DAY)
+@given(st.sampled_from(PeriodKind), st.dates(date(1970, 2, 1), date(9998, 12, 1)))
 def test_each_day_is_in_one_period_of_each_kind(kind: PeriodKind, day: date) -> None:
     period = containing(kind, day)
     assert day in period.days

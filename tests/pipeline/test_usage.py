@@ -300,15 +300,10 @@ def test_no_side_no_nameplate_no_mailbox_and_no_message_leaves_the_copy(tmp_path
         assert "canary" not in repr(read_tables).casefold() + repr(marks) + repr(said)
 
 
-MARK = Mark(last=9, last_digest="nine", first=3, first_digest="three")
-
-SAME = {3: "three", 9: "nine"}
-
-
 @pytest.mark.parametrize(
     ("kept", "last", "rows", "why"),
     [
-        (False, 20, SAME | {20: "twenty"}, ""),
+        (False, 20, {3: "three", 9: "nine", 20: "twenty"}, ""),
         (True, 9, {9: "nine"}, ""),  # what is old is dropped
         (False, 9, {9: "nine"}, ""),
         (True, 9, {}, ""),
@@ -322,7 +317,8 @@ SAME = {3: "three", 9: "nine"}
     ],
 )
 def test_reading_continues_if_marked_rows_are_the_same(kept: bool, last: int, rows: dict[int, str], why: str) -> None:
-    contradiction = broken(MARK, IdRange(min(rows, default=0), last, kept), lambda row_id: rows.get(row_id, ""))
+    mark = Mark(last=9, last_digest="nine", first=3, first_digest="three")
+    contradiction = broken(mark, IdRange(min(rows, default=0), last, kept), lambda row_id: rows.get(row_id, ""))
     assert contradiction.partition(":")[0] == why
 
 

@@ -26,13 +26,8 @@ from support.pipeline.lakes import LATER_LETTERS, add, letter, opened
 from support.pipeline.tables import dicts, rows
 from support.processes import run
 
-ROW = {
-    "id": 1,
-    "app_id": 'it\'s "an" app; DROP TABLE x --',
-    "started": "2026-11-01T23:59:59.999999",
-    "source": "main",
-}
-[PLATE] = dicts("nameplates", rows("nameplates", [ROW]))
+STARTED = {"id": 1, "started": "2026-11-01T23:59:59.999999", "source": "main"}
+[PLATE] = dicts("nameplates", rows("nameplates", [STARTED | {"app_id": 'it\'s "an" app; DROP TABLE x --'}]))
 
 
 @pytest.fixture
