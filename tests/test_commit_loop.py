@@ -281,9 +281,7 @@ async def test_commands_beyond_the_limit_wait_and_are_answered_in_time(tmp_path:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 5))])
-async def test_commands_run_in_order_whatever_is_put_back(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_commands_put_back_run_in_order(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some are long, some connections have no limits, some are lost. Batches are taken at any time."""
     dice, clock = random.Random(seed), FakeClock()
     async with opened(tmp_path, SLOW, clock) as loop:
@@ -542,9 +540,7 @@ def traced(path: Path) -> list[tuple[float | None, ...]]:
     return [tuple(None if line[key] is None else line[key] - EPOCH for key in keys) for line in lines]
 
 
-async def test_a_trace_tells_waiting_for_the_batch_before_from_the_own_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_trace_tells_waiting_from_the_own_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What changed nothing, or was not stored, has no commit."""
     clock, path = FakeClock(), tmp_path / "trace"
     async with opened(tmp_path, clock=clock) as loop:

@@ -432,9 +432,7 @@ def test_an_add_weighs_and_costs_as_much_as_its_deliveries_and_a_list_as_namepla
     assert dispatcher.cost > 200 * len('{"id":"7"}')
 
 
-def test_a_replay_weighs_and_costs_as_much_as_its_messages_and_the_last_close_as_those_that_it_deletes(
-    dispatcher: Dispatcher,
-) -> None:
+def test_a_replay_and_the_last_close_weigh_and_cost_as_much_as_their_messages(dispatcher: Dispatcher) -> None:
     """Two replays of as many messages as a mailbox may have are two batches."""
     writer = BoundPeer(dispatcher, "a")
     writer.say(type="open", mailbox="m")

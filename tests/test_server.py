@@ -495,9 +495,7 @@ async def test_a_replay_is_written_a_slice_in_each_turn(tmp_path: Path, monkeypa
         assert max(written) < MAX_BYTES_PER_TURN + MIB, "what is written last may go beyond the slice"
 
 
-async def test_unread_large_replies_count_in_full_and_those_of_closed_connections_are_freed_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unread_large_replies_count_until_a_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that does not read never receives the close, and would keep its large reply in memory until then."""
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT", 600.0)  # seconds: nothing here is freed by a timer
     limits = replace(LIMITS, message_bytes=8 * MIB, held_bytes=40 * MIB)
@@ -520,9 +518,7 @@ async def test_unread_large_replies_count_in_full_and_those_of_closed_connection
 
 
 @pytest.mark.parametrize(("fragments", "times"), [(False, 2), (True, 3)])
-async def test_receive_buffers_have_a_common_limit_and_the_oldest_is_closed(
-    tmp_path: Path, fragments: bool, times: int
-) -> None:
+async def test_full_receive_buffers_close_the_oldest(tmp_path: Path, fragments: bool, times: int) -> None:
     """picows' buffer has twice what it gathers; the first fragment is also kept by itself, and so is a whole text."""
     whole = frame(TEXT, b'{"type": "ping", "ping": "' + b"0" * (MIB - 1000) + b'"}', fin=not fragments)
     begun, rest = (whole, frame(CONTINUATION)) if fragments else (whole[:-1], whole[-1:])
@@ -801,9 +797,7 @@ async def test_requests_that_come_at_once_are_answered_over_several_turns(live: 
     assert max(turns) <= MAX_FRAMES_PER_TURN + (read_budget.READERS_PER_TURN + 1) * request
 
 
-async def test_large_messages_end_and_are_parsed_and_handled_in_different_turns(
-    live: LiveServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_steps_of_large_messages_are_turns_apart(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """To end, parse and handle one of 2 MiB takes 2, 3 and 4 ms. All in one turn held the loop for 14 ms."""
     turns: list[set[str]] = [set()]
 

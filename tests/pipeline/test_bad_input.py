@@ -321,9 +321,7 @@ exec sleep 600
 
 
 @pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.thorough), "SIGKILL"])
-def test_a_run_stopped_while_java_starts_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_stop_while_java_starts_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     java, copies = tmp_path / "java" / "bin" / "java", tmp_path / "copies"
     java.parent.mkdir(parents=True)
     java.write_text(JAVA)

@@ -306,9 +306,7 @@ def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorl
         ("vacuum --grace 720.1", "--grace: 720.1 is not a number of hours from 0 to 720"),
     ],
 )
-def test_misuse_is_one_sentence_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, sentence: str
-) -> None:
+def test_misuse_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, sentence: str) -> None:
     monkeypatch.chdir(tmp_path)
     done = command(*line.split(), ends=2)
     assert done.stdout == ""

@@ -143,9 +143,7 @@ def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_reads_wha
     assert hashes(read_new(files / "*.letters")) == of([ROWS[9]])
 
 
-def test_files_are_read_again_if_spark_observed_rows_twice(
-    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_seen_twice_are_read_again(world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does so if it repeats tasks of a worker that it lost."""
     (tmp_path / "one.rlp").write_bytes(BYTES)
     stage, staged = ingest._stage, []

@@ -360,9 +360,7 @@ def test_files_are_merged_up_to_a_size_a_number_of_rows_and_what_these_take_in_m
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["the same text", "each row its own"])
-def test_long_texts_are_in_small_groups_and_in_memory_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, same: bool
-) -> None:
+def test_long_texts_take_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, same: bool) -> None:
     """Two files of 2,000 rows with long texts take 4.2 MB in memory each. What they take is known beforehand."""
     texts = ["\U0001f4ee" * 127 + ("x" if same else chr(0x10000 + at)) for at in range(2_000)]
     letters = [letter(at) | {"table": text, "body": text.encode() * 3} for at, text in enumerate(texts)]

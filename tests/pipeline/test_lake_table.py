@@ -585,9 +585,7 @@ RANGES = {"day": Range(FIRST["day"], THIRD["day"], 0), "source": Range("b", "d",
         ({"id": {"7"}}, {"id": Range(7, 7, 0)}, Selected.SOME),
     ],
 )
-def test_a_range_shows_which_rows_of_a_file_are_selected(
-    where: dict[str, set[str | None]], ranges: dict[str, Range], expected: Selected
-) -> None:
+def test_ranges_select_rows(where: dict[str, set[str | None]], ranges: dict[str, Range], expected: Selected) -> None:
     file = DataFile(Path("x.parquet"), {"month": "2026-11-01"}, 3, 1, ranges)
     assert file.selected(where) is expected
 

@@ -256,9 +256,7 @@ exec unshare --user --mount --map-root-user sh -c 'mount -t tmpfs tmpfs "$0" && 
 """
 
 
-def test_files_that_no_worker_sees_are_read_here(
-    master: str, traces: Path, traced: dict[str, list[Row]], tmp_path: Path
-) -> None:
+def test_unseen_files_are_read_here(master: str, traces: Path, traced: dict[str, list[Row]], tmp_path: Path) -> None:
     blind = tmp_path / "python"
     blind.write_text(BLIND.format(folder=shlex.quote(str(traces)), python=shlex.quote(sys.executable)))
     blind.chmod(0o755)

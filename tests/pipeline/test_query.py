@@ -227,7 +227,7 @@ def test_an_error_in_the_sql_is_one_sentence_with_its_place(lake: LakeWorld, sql
 
 
 @pytest.mark.parametrize("change", ["vacuum", None, b"", b"PAR1" + bytes(100) + b"PAR1"], ids=str)
-def test_a_file_that_was_removed_or_damaged_while_the_query_ran_is_one_sentence(
+def test_a_file_lost_during_a_query_is_one_sentence(
     lake: LakeWorld, tmp_path: Path, change: str | bytes | None
 ) -> None:
     sql = "SELECT count(app_id) FROM outcomes"
@@ -261,9 +261,7 @@ def test_a_file_that_was_removed_or_damaged_while_the_query_ran_is_one_sentence(
         ((), "SELECT '\udcff'", 2, "restante: the SQL is not UTF-8: byte 9 is wrong\n"),
     ],
 )
-def test_sql_comes_from_standard_input(
-    lake: LakeWorld, words: tuple[str, ...], stdin: str, code: int, output: str
-) -> None:
+def test_sql_comes_from_stdin(lake: LakeWorld, words: tuple[str, ...], stdin: str, code: int, output: str) -> None:
     raw = io.BytesIO(stdin.encode(errors="surrogateescape"))
     with patch("sys.stdin", io.TextIOWrapper(raw)):
         done = command("query", "--lake", lake.path, "--format", "csv", *words, ends=code)

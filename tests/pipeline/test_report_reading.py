@@ -140,9 +140,7 @@ def test_the_command_writes_all_files_and_prints_the_summary(world: LakeWorld, t
     assert (folder / "2026-W47" / "results-by-day.csv").read_bytes().startswith(b"day,ended,happy,")
 
 
-def test_csv_files_that_a_report_no_longer_has_are_removed(
-    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outdated_csv_files_are_removed(world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "restante-lake").symlink_to(world.path)
     for line in Document("docs/pipeline/operating.md").lines("reports"):

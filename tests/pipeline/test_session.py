@@ -146,9 +146,7 @@ def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
 
 
 @pytest.mark.parametrize("master", ["spark://{}", "spark://127.0.0.1:1,{}", "k8s://https://somewhere", "yarn"])
-def test_a_remote_master_keeps_the_operator_s_settings(
-    asked: Callable[..., dict[str, str]], tmp_path: Path, master: str
-) -> None:
+def test_a_remote_master_keeps_settings(asked: Callable[..., dict[str, str]], tmp_path: Path, master: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = master.format(f"127.0.0.1:{server.getsockname()[1]}")
         conf = asked(url, folder=tmp_path, list_classes=True)

@@ -230,9 +230,7 @@ def test_imported_rows_are_duplicates_once_their_file_is_a_source_itself(tmp_pat
     [("write", 5), ("read", 0), ("write", 5), ("forget", 3), ("vacuum", 0), ("read", 0), ("write", 2), ("read", 0)]
 )
 @example([("write", 5), ("forget", 0), ("vacuum", 0), ("read", 0), ("write", 2), ("read", 0)])
-def test_any_split_of_reads_gives_the_same_rows(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
-) -> None:
+def test_any_split_gives_equal_rows(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
     """Every id is read once, or was dropped before and is missed; and what is read is what stood there."""
     folder = tmp_path_factory.mktemp("split")
     marks: Marks = {}

@@ -57,9 +57,7 @@ def test_what_a_killed_server_left_is_recovered_in_the_copy(their: Their, data: 
     assert prints(their.relay.parent) == crashed
 
 
-def test_the_copies_are_private_and_removed_and_a_source_that_changes_meanwhile_is_refused(
-    their: Their, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_are_private_and_of_one_moment(their: Their, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, changes = [], True
     copy = shutil.copyfile
 

@@ -74,7 +74,7 @@ async def commit(store: Store, ledger: Ledger, batch: list[tuple[Any, ...]]) -> 
 
 @examples(15)
 @given(st.lists(st.lists(commands, max_size=6), max_size=5), st.lists(st.lists(commands, max_size=6), max_size=20))
-def test_a_backup_has_the_batches_that_were_committed_when_it_began(
+def test_a_backup_is_of_when_it_began(
     before: list[list[tuple[Any, ...]]], during: list[list[tuple[Any, ...]]]
 ) -> None:
     """A batch is committed after each page that is copied, and no commit waits."""
@@ -133,7 +133,7 @@ def test_a_backup_is_one_file_that_only_its_owner_can_read_from_the_first_byte_o
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
-def test_a_backup_and_a_restore_are_flushed_before_they_get_their_names(
+def test_a_file_is_flushed_before_it_has_its_name(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []

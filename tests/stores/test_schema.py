@@ -128,9 +128,7 @@ async def test_every_old_database_opens_with_all_rows(old: int, tmp_path: Path) 
         ("no database", "not a database"),
     ],
 )
-def test_a_foreign_database_is_refused_in_one_sentence_and_not_changed(
-    what: str, sentence: str, kind: Schema, tmp_path: Path
-) -> None:
+def test_a_foreign_database_is_refused_and_unchanged(what: str, sentence: str, kind: Schema, tmp_path: Path) -> None:
     path = tmp_path / kind.file
     if what == "newer":
         kind.connect(str(path)).close()
