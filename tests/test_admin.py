@@ -67,7 +67,6 @@ class Admin(Look):
         return reader
 
     async def told(self, request: bytes) -> bytes:
-        """Send this on a connection of its own. Return what comes until the server ends it."""
         connection = await RawSocket.connect(self.port)
         connection.write(request)
         return await connection.rest()

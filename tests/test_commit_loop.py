@@ -231,8 +231,6 @@ async def test_replies_and_deliveries_count_in_the_weight_of_a_batch(tmp_path: P
 
 
 class TickingClock(FakeClock):
-    """Goes on by half a millisecond each time it is looked at."""
-
     def monotonic(self) -> float:
         self.now += 0.0005
         return super().monotonic()

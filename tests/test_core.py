@@ -119,7 +119,6 @@ def test_names_count_by_the_memory_that_they_take() -> None:
 
 
 def fill(peer: BoundPeer, mailbox: str, size: int) -> int:
-    """Add messages of this size until one is refused; return how many were taken."""
     peer.say(type="open", mailbox=mailbox)
     for number in itertools.count():
         [answer] = peer.say(type="add", phase=str(number), body="0" * size) or [{"type": "error"}]

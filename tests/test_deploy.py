@@ -106,8 +106,6 @@ FIELDS: Final = {
 
 
 class Munin:
-    """Runs the plugin by links, with the variables of its configuration and no others."""
-
     def __init__(self, folder: Path, port: int | None = None, **variables: str) -> None:
         self.folder = folder
         self.url = f"http://127.0.0.1:{port or nobodys_port()}"

@@ -401,7 +401,6 @@ def test_the_caddyfile_is_that_of_the_operations_guide_and_the_drop_in_sets_what
 
 
 def messages() -> list[str]:
-    """Return what the client says, by the first table of errors."""
     table = GUIDE.text.partition("## When it does not work")[2].partition("| what happens |")[0]
     return re.findall(r"^\| `([^`]+)` \| .+ \|$", table, re.MULTILINE)
 

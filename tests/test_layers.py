@@ -78,7 +78,6 @@ IMPURE = {
 
 @functools.cache
 def modules() -> dict[str, Path]:
-    """Return every module, less the `restante.` before its name."""
     files = {}
     for path in ROOT.rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -89,7 +88,6 @@ def modules() -> dict[str, Path]:
 
 @functools.cache
 def imports(module: str) -> frozenset[str]:
-    """Return what a module imports, by whole names, `restante.` left out."""
     return frozenset(name.removeprefix("restante.") for name in imported_by(modules()[module]))
 
 

@@ -186,7 +186,6 @@ class Manager:
         self.with_watchdog = {**self.variables, "WATCHDOG_USEC": "40000"}  # it is answered a hundred times a second
 
     def next(self, seconds: float = BOUND) -> Message:
-        """Wait for the next message, and meanwhile block the thread."""
         self.socket.settimeout(seconds)
         return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().splitlines())
 

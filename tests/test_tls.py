@@ -144,7 +144,6 @@ class ByHand:
         return self._outgoing.read()
 
     async def finish(self) -> None:
-        """Read the server's part, and leave our last records unsent."""
         while True:
             await self.hear()
             with suppress(ssl.SSLWantReadError):
@@ -152,7 +151,6 @@ class ByHand:
                 return
 
     def say(self, data: bytes) -> bytes:
-        """Encrypt data, after what was left unsent."""
         self._tls.write(data)
         return self._outgoing.read()
 

@@ -158,7 +158,6 @@ def of_lake(period: str) -> Report:
 
 
 def whole() -> Report:
-    """Return the report of a month, with a change."""
     report = of_lake("2026-11")
     change = ReportChange("results", ("Failures grew.",), 0.1, 0.27, ValueKind.SHARE, days=report.period.days[:3])
     return replace(report, changes=Changes(("A rule.",), (change,)))

@@ -316,7 +316,6 @@ def coverage(world: LakeWorld) -> list[str]:
 
 
 def coverage_days(world: LakeWorld) -> dict[str, list[str]]:
-    """Return, for each mailserver, its days with rows; days without envelopes are in brackets."""
     rows: dict[str, list[str]] = {}
     for row in sorted(world.rows("coverage"), key=lambda row: row["day"]):
         rows.setdefault(row["source"], []).append(str(row["day"]) if row["envelopes"] else f"({row['day']})")

@@ -36,7 +36,6 @@ GUIDE = Document("docs/pipeline/operating.md")
 
 @pytest.fixture
 def lake(sources: Sources) -> LakeWorld:
-    """Return a lake into which the one row of the server at "a" was taken."""
     world = LakeWorld(None, sources.folder)
     world.take(f"relay={sources.folder / 'a'}", "nameplates")
     return world
@@ -129,7 +128,6 @@ class Sources:
     def ingest(
         self, paths: Mapping[str, str], *, ends: int = 0, line: str = "ingest --plan"
     ) -> tuple[list[str], list[str]]:
-        """Plan an ingest of these paths, by name; give the lines of standard output and of standard error."""
         options = [f"--source={name}={self.folder / path}" for name, path in paths.items()]
         done = command(*line.split(), "--lake", self.lake, *options, ends=ends)
         return done.stdout.splitlines(), done.stderr.splitlines()
@@ -137,7 +135,6 @@ class Sources:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Sources:
-    """Return a folder with a server at "a" that has one row."""
     with ours(tmp_path / "a", nameplate(1)):
         return Sources(tmp_path)
 

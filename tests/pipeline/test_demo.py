@@ -62,7 +62,6 @@ def commands(text: str) -> list[str]:
 
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the words of the guide's command, which is run in an empty folder."""
     monkeypatch.chdir(tmp_path)
     [line] = Document("docs/pipeline/operating.md").lines("demo")
     return shlex.split(line.removeprefix("./run pipeline "))

@@ -287,7 +287,6 @@ BYTES_TYPES = [
 
 
 def typed(column: str, kind: pa.DataType) -> pa.Table:
-    """Return a table with a column of another type, also text that is not UTF-8."""
     whole = table()
     values = pa.array(whole[column].to_pylist(), pa.binary())
     if pa.types.is_dictionary(kind):
@@ -345,7 +344,6 @@ def test_indices_that_the_dictionary_of_a_damaged_file_does_not_have_are_not_fol
 
 
 def misnamed() -> bytes:
-    """Return a file with a column whose name is not UTF-8."""
     file = BytesIO()
     pq.write_table(table().append_column("qqqq", [[1] * 6]), file, store_schema=False)
     return file.getvalue().replace(b"qqqq", b"q\xff\xfeq")

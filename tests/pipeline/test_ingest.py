@@ -229,7 +229,6 @@ def add(server: Ours, *things: model.Nameplate | model.Mailbox) -> None:
 
 
 def saved_at(server: Ours, seconds: float) -> None:
-    """Set when the server last wrote, in seconds after T0."""
     alter(server.file, f"UPDATE service SET saved = {T0 + seconds}")
 
 

@@ -155,7 +155,6 @@ def test_a_killed_compaction_has_merged_the_files_or_has_not(tmp_path: Path, mom
 
 
 def files(lake: Path) -> set[Path]:
-    """Return all files in the table's folder, but for its log's."""
     paths = [*(lake / "letters").rglob("*")]
     assert not [path for path in paths if path.is_dir() and not any(path.iterdir())]
     return {path for path in paths if path.is_file() and path.parent.name != "_delta_log"}

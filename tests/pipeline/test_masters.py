@@ -97,7 +97,6 @@ def changed(block: str, changes: Mapping[str, str]) -> str:
 
 @contextmanager
 def worker(master: str, work: Path) -> Iterator[Daemon]:
-    """Start a worker with one core."""
     changes = {
         "spark://10.0.0.1:7077": master,
         "10.0.0.2": "127.0.0.1",
@@ -133,7 +132,6 @@ def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeW
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a master with two workers on loopback."""
     work = tmp_path_factory.mktemp("cluster")
     with daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})) as started:
         url = started.says(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
@@ -145,7 +143,6 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def expected(here: LakeWorld, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
-    """The built tables as the session of all tests makes them."""
     world = copied(here, tmp_path_factory.mktemp("here"))
     world.build()
     with world.run() as run:
@@ -280,14 +277,12 @@ def command(world: LakeWorld, *args: str) -> list[str]:
 
 @contextmanager
 def running(world: LakeWorld, *args: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a command of the pipeline until the end of the block."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with process_group(command(world, *args), env=cluster_environment(), **pipes) as process:
         yield process
 
 
 def until_written(world: LakeWorld) -> None:
-    """Wait until tasks of a job are writing files."""
     end = time.monotonic() + PATIENCE
     while not any(world.path.glob("*/run-*/_temporary/0/_temporary/*")):
         assert time.monotonic() < end

@@ -39,7 +39,6 @@ def lake(tmp_path: Path) -> LakeWorld:
 
 
 def query(lake: LakeWorld, *words: str, ends: int = 0) -> str:
-    """Return what a query prints, or the one sentence on standard error."""
     done = command("query", "--lake", lake.path, *words, ends=ends)
     if not ends:
         assert done.stderr == ""

@@ -35,7 +35,6 @@ def marks(figure: Figure) -> list[tuple[int, str, str, ET.Element]]:
 
 
 def rects(figure: Figure) -> list[tuple[float, ET.Element]]:
-    """Return the value of each mark and its outermost rectangle."""
     return [(float(value), mark.findall("rect")[-1]) for _, _, value, mark in marks(figure)]
 
 

@@ -90,7 +90,6 @@ def strangers() -> Inputs:
 
 @cache
 def whole(name: str) -> Mapping[str, Inputs]:
-    """Return the cases of which all is read."""
     cases = {case: inputs for case, (inputs, _) in cases_of(name).items()}
     if name not in OF_LOGS:
         cases[WEEK] = week()

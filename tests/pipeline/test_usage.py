@@ -399,7 +399,6 @@ def test_every_deviation_of_a_database_is_reported(case: dict[str, Any], tmp_pat
 
 
 def refused(spec: str, tmp_path: Path) -> str:
-    """Name a source that cannot be read; gives what is said of it."""
     with pytest.raises(SourceError) as failure:
         read(spec, tmp_path / "scratch")
     assert "\n" not in str(failure.value)

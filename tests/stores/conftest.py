@@ -60,7 +60,6 @@ class DataDirectory(Generic[S]):
 
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:
-        """Refuse whatever needs more room meanwhile."""
         pages = self.store.database.execute("PRAGMA page_count").fetchone()[0]
         self.store.database.execute(f"PRAGMA max_page_count = {pages}")
         yield

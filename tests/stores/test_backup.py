@@ -39,7 +39,6 @@ def names(folder: Path) -> list[str]:
 
 
 async def taken(store: Store) -> dict[str, Any]:
-    """Return all that a store has: what is live, and how many usage records."""
     usage = {table: store.database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in USAGE}
     return {"live": picture(await store.view(), touches=False), **usage}
 

@@ -46,7 +46,6 @@ def version(database: sqlite3.Connection) -> list[int]:
 
 
 def thaw(version: int, path: str | Path = ":memory:") -> sqlite3.Connection:
-    """Make a database as the program of that schema left it."""
     database = sqlite3.connect(path, isolation_level=None)
     database.executescript((FROZEN / f"sqlite-{version:04}.sql").read_text())
     return database

@@ -56,5 +56,4 @@ class Certificate:
 
     @property
     def trust(self) -> dict[str, str]:
-        """Return the environment variables with which programs trust this certificate and no other."""
         return {"SSL_CERT_FILE": str(self.path), "SSL_CERT_DIR": "/nowhere"}

@@ -43,7 +43,6 @@ class Shell:
         return command.replace(f"127.0.0.1:{self.usual}", f"127.0.0.1:{self.port}")
 
     def run(self, command: str) -> str:
-        """Execute a command; return its output. One of `restante` alone is executed in this process."""
         if re.match(r"(restante|\./run) ", command) and not re.search(r"[|&;<>$`*~\\\n]", command):
             _, *arguments = shlex.split(self.here(command))
             with contextlib.chdir(self.folder):

@@ -40,7 +40,6 @@ def program(name: str, package: str = "") -> ForeignProgram:
 
 
 def chromium() -> ForeignProgram:
-    """Return Chromium, or another browser that is built from it."""
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if path := shutil.which(name):
             return ForeignProgram(Path(path))

@@ -122,14 +122,12 @@ async def spawn(
     stdout: int = PIPE,
     variables: Mapping[str, str] | None = None,
 ) -> Process:
-    """Start a program, whose standard error we read."""
     its = environment(**(variables or {}))
     return await asyncio.create_subprocess_exec(*command, cwd=cwd, env=its, stdin=stdin, stdout=stdout, stderr=PIPE)
 
 
 @asynccontextmanager
 async def child(*command: str, **variables: str) -> AsyncIterator[Child]:
-    """Run a program, and read what it says. No process stays behind."""
     running = Child(await spawn(*command, variables=variables), "stdout", "stderr")
     try:
         yield running

@@ -62,7 +62,6 @@ class Client:
 
     @classmethod
     async def connect(cls, url: str, on_answer: Callable[[], None] = lambda: None) -> Self:
-        """Connect, and wait for the welcome."""
         address = urlsplit(url)
         assert address.port is not None
         try:

@@ -56,8 +56,6 @@ async def session(url: str, number: int) -> str:
 
 
 class Pair:
-    """Has sessions. Whether it plays alone or beside an attack, each is the same."""
-
     def __init__(self, port: int) -> None:
         self.url = f"ws://127.0.0.1:{port}/v1"
         self.mailboxes: list[str] = []

@@ -83,7 +83,6 @@ class RawSocket:
         return first & 0x0F, await self.reader.readexactly(size)
 
     async def hear(self) -> dict[str, Any]:
-        """Read the next message; pings are answered."""
         while (received := await self.read())[0] == PING:
             self.write(frame(PONG, received[1]))
         opcode, payload = received

@@ -86,7 +86,6 @@ def letter(number: int, day: str = "2026-11-01", source: str = "main", hour: int
 
 
 def frame(spark: SparkSession, rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
-    """Return rows to Spark, in one piece: a file per partition."""
     schema = columns.spark(table)
     return spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema).coalesce(1)
 
@@ -124,7 +123,6 @@ class Held:
 
 
 def held(rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
-    """Return rows to be staged without Spark, in one piece."""
     return cast(DataFrame, Held(pa.Table.from_pylist(list(rows), arrow(table))))
 
 

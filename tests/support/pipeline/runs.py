@@ -44,7 +44,6 @@ Row = dict[str, Any]
 
 
 def no_spark(*_: object, **_others: object) -> NoReturn:
-    """Stand where a session would be begun."""
     pytest.fail("Spark was asked for")
 
 

@@ -47,7 +47,6 @@ class Opened:
         return self.page.locator(selector).inner_text()
 
     def drawn(self, selector: str = "#base") -> dict[str, int]:
-        """Return how many pixels of a canvas have each colour."""
         self.next_frame()
         counts: dict[str, int] = self.page.evaluate(
             """(selector) => {
@@ -69,7 +68,6 @@ class Opened:
         return str(self.page.evaluate("document.querySelector('#base').toDataURL()"))
 
     def next_frame(self) -> None:
-        """Wait until the browser has drawn what is pending."""
         self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
