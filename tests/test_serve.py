@@ -464,7 +464,6 @@ LOCAL = {"is_unix": True, "plain": True}
         ("proxy:*:1", {"port": 1, "proxied": True}),
         ("plain:*:1", {"port": 1, "plain": True}),
         ("proxy:plain:[::1]:1", {"host": "::1", "port": 1, "proxied": True, "plain": True}),
-        ("proxy:unix:r", {"path": "r", "proxied": True, **LOCAL}),
     ],
 )
 def test_an_address_is(text: str, parts: dict[str, Any]) -> None:

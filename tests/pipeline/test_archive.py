@@ -102,19 +102,6 @@ def test_valid_envelopes_of_an_archive_are_clean_and_others_are_not(tmp_path: Pa
     ]
 
 
-def test_envelopes_pruned_before_they_were_read_count_as_missed(tmp_path: Path) -> None:
-    with Keeping(tmp_path / "data", *SOME[:4]) as server:
-        first = read_new(server.data)
-        server.save(*SOME[4:])
-        server.prune(6)
-        second, newcomer = read_new(server.data, first), read_new(server.data)
-        server.prune(100)
-        nothing = read_new(server.data, first)
-    assert (second.span.missed, second.span.counted, second.span.why) == (2, 4, "")
-    assert (newcomer.span.missed, nothing.span.missed, nothing.span.parts, nothing.rows) == (6, 6, (), [])
-    assert hashes(second.rows) == hashes(newcomer.rows) == names(SOME[6:])
-
-
 STEPS = st.one_of(
     st.tuples(st.just("save"), st.lists(st.integers(0, 40), max_size=8)),
     st.tuples(st.just("prune"), st.integers(0, 40)),

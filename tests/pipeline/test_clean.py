@@ -150,7 +150,6 @@ def test_a_day_is_that_of_the_first_time_in_utc() -> None:
         (None, None, 1_700_000_040_250_000, None),
         (None, None, 1_700_000_041_000_000, 1_000_000),  # written with one, which is none now
         (None, None, 1_699_999_200_000_000, 3_600_000_000),
-        (None, None, 1_699_920_000_000_000, 86_400_000_000),
         (None, None, 1_700_000_041_000_001, None),  # the next microsecond: of a clock that runs, all but one in 10^6
     ],
 )
@@ -326,7 +325,6 @@ EVENTS: dict[str, tuple[Any, Any]] = {
     "a column that came later": (command(node="b"), ADD),
     "half an event": (cleaned(b'{"name": "exit", "sta'), "not JSON"),
     "NaN": (event(start=math.nan), "not JSON"),
-    "NaN in what it holds": (event(details={"x": math.nan}), "not JSON"),
     "a number beyond any": (cleaned(b'{"name": "exit", "start": 1e999}'), "wrong type"),
     "digits without end": (cleaned(b'{"name": "exit", "start": ' + b"1" * 9999 + b"}"), "wrong type"),
     "deep": (cleaned(b'{"name": "exit", "start": 1, "details": ' + b"[" * 10**5 + b"]" * 10**5 + b"}"), "not JSON"),
@@ -337,7 +335,6 @@ EVENTS: dict[str, tuple[Any, Any]] = {
     "no start": (cleaned(b'{"name": "exit"}'), "missing value"),
     "a name of another type": (event(name=5), "wrong type"),
     "a number as a text": (event(start="1700000000"), "wrong type"),
-    "a stop that is a text": (event(stop="later"), "wrong type"),
     "details that are a list": (event(details=[]), "wrong type"),
     "a message that is a text": (event(name="ws_receive", details={"message": "x"}), "wrong type"),
     "no message": (event(name="ws_receive"), "missing value"),
@@ -350,7 +347,6 @@ EVENTS: dict[str, tuple[Any, Any]] = {
     "a connection beyond counting": (command(connection=1 << 63), "out of range"),
     "a command that came in 1970": (command(server_rx=5.0), "out of range"),
     "a commit that is a text": (command(commit="x"), "wrong type"),
-    "a begin that is a text": (command(commit_began="x"), "wrong type"),
 }
 
 
@@ -414,7 +410,6 @@ SHAPES: dict[bytes, list[tuple[int, bytes, bool]]] = {
     b'["]", "\\"]" ]': [(1, b'"]"', True), (6, b'"\\"]"', True)],
     b'["a': [(1, b'"a', False)],
     b"[1] x": [(1, b"1", True), (4, b"x", False)],
-    b"[1}": [(1, b"1}", False)],
     b"[{]": [(1, b"{]", False)],
 }
 

@@ -198,12 +198,10 @@ def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{DAYS} --config a.toml --topic {A} --topic {B}", [(2, [A], 3)]),
         # of two Mailservers, what both keep and accept
         (f"{DAYS} --config all.toml --config ab.toml", [(2, [A, B], 6)]),
-        (f"{DAYS} --config ab.toml --config all.toml", [(2, [A, B], 6)]),
         (f"{DAYS} --config ab.toml --config bd.toml", [(2, [B], 3)]),
         # the envelopes were sent longer ago
         ("--from 2026-11-20 --retention 0.5", []),
         ("--from 2026-11-20 --config all.toml --config half-a-day.toml", []),
-        ("--from 2026-11-20 --config half-a-day.toml --config all.toml", []),
         ("--from 2026-11-20 --config half-a-day.toml --retention 0", []),
     ],
 )

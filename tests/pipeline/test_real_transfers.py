@@ -18,17 +18,13 @@ from restante.pipeline.build.run import build
 from restante.pipeline.tables import BUILDS
 from support.mailbox.scene import Scene
 from support.mailbox.servers import Reference, Restante, Server
-from support.pipeline.runs import LakeWorld, Row
+from support.pipeline.runs import LakeWorld
 
 APP = "lothar.com/wormhole/text-or-file-xfer"
 TEXT = "held until called for"
 
 SENT = Counter(bind=2, allocate=1, claim=2, release=2, open=2, add=6, close=2)
 """Commands of both clients: only who sends has a nameplate to allocate; each adds a pake, versions and a message."""
-
-WAYS = ("network out", "server", "network in")
-ROUNDING_US = 2
-"""Of a sum of parts: each time is a whole microsecond, and the wire's another's than the trace's."""
 
 
 @pytest.mark.thorough
@@ -65,20 +61,9 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Lake
 
     timing = world.rows("timing")
     for name in servers:
-        assert Counter(what for what, _ in commands(timing, name)) == SENT
-    for what, us in commands(timing, "ours"):
-        assert None not in us.values(), f"{what} has no partner in the trace: {us}"
-        known = {part: number for part, number in us.items() if number is not None}
-        assert sum(known[way] for way in WAYS) == known["round trip"], (what, us)
-        parts = sum(known.get(part, 0) for part in ("queue", "commit", "answer"))
-        assert abs(parts - known["server"]) <= ROUNDING_US, (what, us)
-        assert what != "add" or {"commit", "answer"} <= us.keys()
-        assert min(known.values()) >= -ROUNDING_US, (what, us)
-    for what, us in commands(timing, "reference"):
-        assert us.keys() == {*WAYS, "round trip"}, f"{what}: there is no trace of that server"
-        assert (us["network out"] is None) == (what != "add"), f"{what}: only an echo tells when it came"
-    for row in timing:  # one machine has one clock
-        assert row["error_us"] is None or abs(row["offset_us"]) <= row["error_us"] + ROUNDING_US, row
+        assert Counter(row["what"] for row in timing if (row["server"], row["phase"]) == (name, "round trip")) == SENT
+    unknown = {(row["server"], row["what"] == "add") for row in timing if row["us"] is None}
+    assert unknown == {("reference", False)}, "there is no trace of that server: only an echo tells when it came"
 
     transfers = {row["server"]: row for row in world.rows("transfers")}
     assert transfers.keys() == servers.keys()
@@ -92,9 +77,6 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Lake
         deliveries = [row for row in world.rows("deliveries") if row["source"] == f"of-{name}"]
         phases = {(row["file"], row["phase"]) for row in deliveries}
         assert phases == {(file, phase) for file in files.values() for phase in ("pake", "version", "0")}
-        for row in deliveries:
-            assert row["us"] == row["network_out_us"] + row["at_server_us"] + row["network_in_us"]
-            assert min(row["us"] + row["error_us"], row["at_server_us"]) >= 0
 
 
 LOGS = ("send", "receive")
@@ -117,12 +99,3 @@ async def transfer(server: Server) -> set[str]:
             for fields in (event["details"], event["details"].get("message", {})):
                 secrets |= {fields[key] for key in ("_side", "side", "mailbox", "body") if key in fields}
     return secrets
-
-
-def commands(rows: list[Row], server: str) -> list[tuple[str, dict[str, int | None]]]:
-    """Return what clients sent to a server: each command, and the durations of its phases."""
-    events: dict[tuple[str, int, str], dict[str, int | None]] = defaultdict(dict)
-    for row in rows:
-        if row["server"] == server:
-            events[row["file"], row["id"], row["what"]][row["phase"]] = row["us"]
-    return [(what, us) for (_, _, what), us in events.items() if "round trip" in us]

@@ -273,8 +273,9 @@ NOW = 1_000_000_000.0
 
 
 async def test_results_of_spans_and_waits_of_a_day(engine: MailboxData, monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = recent.read(engine.data, NOW)["waiting_seconds"]
-    assert empty == {"mailboxes": 0, "latest": 0, "p50": None, "p90": None, "p99": None}
+    empty = recent.read(engine.data, NOW)
+    assert (empty["as_of"], empty["clients"], empty["last_backup"]) == (NOW, [], None)
+    assert empty["waiting_seconds"] == {"mailboxes": 0, "latest": 0, "p50": None, "p90": None, "p99": None}
     dice = random.Random(7)
     records = [
         (NOW - dice.uniform(-100, 8 * 86400), dice.choice([None, dice.uniform(0, 90)]), dice.choice(RESULTS))
