@@ -1,21 +1,32 @@
-"""Small modules of `restante.common`: errors in plain words, counts of an hour, fields of CSV."""
+"""Small modules of `restante.common`: errors in plain words, counts of an hour, CSV, lines that a thread writes."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
+import fcntl
 import io
+import os
+import resource
 import socket
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from restante.common import line_writer
 from restante.common.csv_fields import END_OF_LINE, FORMULA, field
 from restante.common.errors import plain
 from restante.common.last_hour import HOUR_SECONDS, STEP_SECONDS, LastHour
+from restante.common.line_writer import LineWriter, unblock_standard_error
+from restante.mailbox.server.trace import TraceFile
 
 SEVERAL = "Multiple exceptions: [Errno 111] a ('::1', 1), [Errno 111] b, [Errno 113] c"
 
@@ -75,3 +86,140 @@ def test_a_text_that_begins_like_a_formula_begins_with_an_apostrophe() -> None:
 def test_a_reader_of_csv_gets_the_same_texts(texts: list[str]) -> None:
     line = ",".join(field(text, is_text=True) for text in texts) + END_OF_LINE
     assert list(csv.reader(io.StringIO(line, newline=""))) == [texts]
+
+
+LINE = b"x" * 99 + b"\n"
+
+PIPE_BYTES = 4096
+
+
+class Notices:
+    def __init__(self) -> None:
+        self.notices: list[tuple[str, int]] = []
+        self.came = threading.Event()
+
+    def __call__(self, error: str, dropped: int) -> None:
+        self.notices.append((error, dropped))
+        self.came.set()
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    try:
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        yield reader, writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["a blocking pipe", "another process set O_NONBLOCK"])
+def test_lines_that_nobody_reads_are_dropped_and_counted(blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_writer, "CAPACITY_BYTES", 10_000)
+    notice = Notices()
+    with pipe() as (reader, descriptor):
+        os.set_blocking(descriptor, blocking)
+        lines = LineWriter(descriptor, notice)
+        for _ in range(200):
+            assert lines.write(LINE) == len(LINE)
+        text = b""
+        while not text.endswith(LINE) or len(text) < line_writer.CAPACITY_BYTES:
+            text += os.read(reader, PIPE_BYTES)
+        assert notice.came.wait(60)
+        lines.end()
+        os.set_blocking(reader, False)
+        with contextlib.suppress(BlockingIOError):
+            text += os.read(reader, PIPE_BYTES)
+    written = text.count(LINE)
+    assert text == LINE * written
+    assert notice.notices == [("", 200 - written)]
+
+
+def test_the_end_waits_for_the_last_lines_but_not_for_ever() -> None:
+    with pipe() as (reader, descriptor):
+        lines = LineWriter(descriptor, Notices())
+        lines.write(LINE)
+        lines.end()
+        assert os.read(reader, PIPE_BYTES) == LINE
+        lines = LineWriter(descriptor, Notices())
+        lines.write(LINE * 100)
+        lines.end(0.01)
+        lines.write(LINE)  # too late
+        text = b""
+        while len(text) < 100 * len(LINE):
+            text += os.read(reader, PIPE_BYTES)
+        os.set_blocking(reader, False)
+        with pytest.raises(BlockingIOError):
+            os.read(reader, PIPE_BYTES)
+
+
+def test_an_error_is_reported_when_it_begins_and_the_lines_that_it_cost_when_it_ends(tmp_path: Path) -> None:
+    notice = Notices()
+    with pipe() as (_, descriptor):
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, descriptor)
+        lines = LineWriter(descriptor, notice)
+        lines.write(LINE * 3)
+        assert notice.came.wait(60)
+        notice.came.clear()
+        file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, descriptor)
+        lines.write(LINE)
+        assert notice.came.wait(60)
+        lines.end()
+        os.close(full)
+        os.close(file)
+    assert notice.notices == [("No space left on device", 0), ("", 3)]
+    assert (tmp_path / "file").read_bytes() == LINE
+
+
+def test_a_line_that_an_error_cut_off_does_not_spoil_the_next(tmp_path: Path) -> None:
+    notice = Notices()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    lines = LineWriter(file, notice, owns=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (250, hard))
+    try:
+        lines.write(LINE * 4)
+        assert notice.came.wait(60)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    lines.write(LINE)
+    lines.write(LINE)
+    lines.end(60)
+    assert notice.notices == [("File too large", 0), ("", 2)]
+    assert (tmp_path / "file").read_bytes() == LINE * 2 + LINE[:50] + b"\n" + LINE * 2
+
+
+def test_a_program_that_has_closed_standard_error_can_start_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    unblock_standard_error()
+    sys.stderr.write("nobody reads this\n")
+    sys.stderr.close()
+
+
+def test_a_trace_that_is_still_the_same_file_is_not_written_by_two_threads(tmp_path: Path) -> None:
+    """Otherwise each would write pieces of lines between the other's, and each SIGHUP would leave a thread."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+        trace = TraceFile(path)
+        for _ in range(5):
+            trace.write(LINE * 100)
+            trace.reopen()
+        assert threading.active_count() == threads + 1
+        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors + 1
+        os.set_blocking(reader, True)
+        text = b""
+        while len(text) < 500 * len(LINE):
+            text += os.read(reader, PIPE_BYTES)
+        trace.close()
+        assert text == LINE * 500
+    finally:
+        os.close(reader)

@@ -598,9 +598,7 @@ async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_pat
         assert [message["phase"] for message in heard[2:]] == [str(number) for number in range(80)]
 
 
-async def test_a_closing_client_that_does_not_read_is_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_closing_client_that_never_reads_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT", 0.0)
     async with opened(tmp_path) as live:
         await fill(live, "m", 80, 100_000)

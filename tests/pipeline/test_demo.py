@@ -28,11 +28,9 @@ from support.documents import Document
 from support.pipeline.runs import command, spark_command
 
 
-def demo(
-    words: Sequence[str], make: Callable[..., subprocess.CompletedProcess[str]]
-) -> tuple[GroundTruth, list[str]]:
+def demo(words: Sequence[str], run: Callable[..., subprocess.CompletedProcess[str]]) -> tuple[GroundTruth, list[str]]:
     """Make the guide's demo in this folder. Return its fleet, and the commands in the text that it ends with."""
-    done = make(*words, "--days", str(MIN_DAYS), "--transfers", "60", "--last", "2026-11-20")
+    done = run(*words, "--days", str(MIN_DAYS), "--transfers", "60", "--last", "2026-11-20")
     folder = Path("restante-demo")
     assert [path.name for path in Path().iterdir()] == ["restante-demo"]
     assert sorted(path.name for path in folder.iterdir()) == ["lake", "reports", SOURCES]
@@ -50,7 +48,7 @@ def demo(
     assert "To see all of it on a page, open restante-demo/reports/2026-11.html\n" in done.stdout
     printed = commands(done.stdout)
     assert len(printed) == len(list(story(truth))) + 4
-    again = make(*words)
+    again = run(*words)
     assert again.stdout == done.stdout
     assert "demo: the fleet in restante-demo is used as it is" in again.stderr
     return truth, printed

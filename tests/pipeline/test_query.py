@@ -226,9 +226,7 @@ def test_an_error_in_the_sql_is_one_sentence_with_its_place(lake: LakeWorld, sql
 
 
 @pytest.mark.parametrize("change", ["vacuum", None, b"", b"PAR1" + bytes(100) + b"PAR1"], ids=str)
-def test_a_file_lost_during_a_query_is_one_sentence(
-    lake: LakeWorld, tmp_path: Path, change: str | bytes | None
-) -> None:
+def test_a_file_lost_in_a_query_is_one_sentence(lake: LakeWorld, tmp_path: Path, change: str | bytes | None) -> None:
     sql = "SELECT count(app_id) FROM outcomes"
     with Lake.open(lake.path, write=False) as opened, database(opened, sql, tmp_path, named(sql)) as db:
         [file] = opened.table(TABLES["outcomes"]).files()
@@ -283,9 +281,7 @@ def test_output_that_cannot_be_written_ends_the_query(lake: LakeWorld, line: str
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
-async def test_a_stopped_query_ends_and_leaves_no_files(
-    lake: LakeWorld, tmp_path: Path, number: signal.Signals
-) -> None:
+async def test_a_stopped_query_ends_without_files(lake: LakeWorld, tmp_path: Path, number: signal.Signals) -> None:
     """After the first rows DuckDB looks for more of them, and does not return."""
     (tmp_path / "tmp").mkdir()
     sql = "SELECT range AS number FROM range(1000000000000) WHERE range < 3000 OR hash(range) = 0"
