@@ -48,7 +48,7 @@ def pytest_timeout_set_timer() -> Generator[None, object, object]:
     end_test = signal.getsignal(signal.SIGALRM)
 
     def end_java_and_test(number: int, frame: FrameType | None) -> None:
-        if SparkContext._gateway is not None:
+        if SparkContext._gateway is not None:  # PySpark has no public name of its Java
             java = SparkContext._gateway.proc.pid
             sys.stdout.write(java_threads(java))
             os.kill(java, signal.SIGKILL)

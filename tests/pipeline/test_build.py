@@ -208,7 +208,7 @@ def test_a_build_reads_a_fixed_number_of_log_entries(plain: LakeWorld) -> None:
         outcomes(plain)
         return read.call_count
 
-    with patch.object(delta_log, "_read", side_effect=delta_log._read) as read:
+    with patch.object(delta_log, "_read", side_effect=delta_log._read) as read:  # only the costs show reads
         outcomes(plain)
         few = max(reads(), reads())
         for number in range(12):

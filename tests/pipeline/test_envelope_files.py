@@ -146,7 +146,7 @@ def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_reads_wha
 def test_rows_seen_twice_are_read_again(world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does so if it repeats tasks of a worker that it lost."""
     (tmp_path / "one.rlp").write_bytes(BYTES)
-    stage, staged = ingest._stage, []
+    stage, staged = ingest._stage, []  # a worker cannot be made to repeat a task here
 
     def observed(*arguments: Any) -> Any:
         read = stage(*arguments)

@@ -110,7 +110,7 @@ def test_faulty_rows_of_a_source_go_to_quarantine(
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool, rejected_per_task: int
 ) -> None:
     """The copy of the source has gone then, unless a task had too many of them."""
-    quarantine = ingest._quarantine
+    quarantine = ingest._quarantine  # nothing public comes between the rows and the quarantine
 
     def without_copy(*arguments: Any) -> None:
         for copy in (world.folder / "scratch").rglob("*.sqlite"):
@@ -137,7 +137,7 @@ def test_a_source_that_fails_or_miscounts_holds_up_no_other(world: LakeWorld, tm
 
     def miscounted(usage: OpenedUsage, *arguments: Any) -> Span | None:
         span = find_new(usage, *arguments)
-        return span and (span._replace(counted=2) if usage._name == "odd" else span)
+        return span and (span._replace(counted=2) if usage._name == "odd" else span)  # a span names no source
 
     names = ("torn", "odd", "whole")
     for name in names:

@@ -181,7 +181,7 @@ def test_a_connect_server_gives_our_session_unless_it_is_too_old(address: str, v
             assert spark_module.watch_tasks(spark, "anything")() is None
             spark_module.disconnect(spark)
     [builder] = create.call_args.args
-    assert builder._options["spark.remote"] == address
+    assert builder._options["spark.remote"] == address  # PySpark has no public way to read them
     client.stop.assert_called_once_with()
 
 
@@ -230,7 +230,7 @@ def test_running_tasks_are_counted_per_thread(spark: SparkSession, tmp_path: Pat
 
 
 def test_a_thread_that_ends_can_close_its_connection_to_java(spark: SparkSession) -> None:
-    client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+    client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr] # PySpark names it nowhere else
 
     def work() -> list[socket.socket]:
         sockets = []

@@ -47,7 +47,7 @@ def test_a_small_job_is_one_task_without_generated_code(spark: SparkSession) -> 
     small = small_jobs.session_for(spark, JobSize(0))
     frame = small_jobs.one_task(small.range(1000))
     assert frame.rdd.getNumPartitions() == 1
-    plan = frame.groupBy("id").count()._jdf.queryExecution().executedPlan().toString()
+    plan = frame.groupBy("id").count()._jdf.queryExecution().executedPlan().toString()  # explain() only prints
     assert "WholeStageCodegen" not in plan
     assert "Exchange" not in plan
     assert small_jobs.one_task(spark.range(1000)).rdd.getNumPartitions() > 1

@@ -48,14 +48,14 @@ class Ours:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.file = data / FILE
-        self._store = Store.open(data)
+        self.store = Store.open(data)
 
     def write(self, *changes: Change) -> None:
-        asyncio.run(self._store.apply(changes, Now(T0, 0.0)))
+        asyncio.run(self.store.apply(changes, Now(T0, 0.0)))
 
     def forget(self, before: float) -> int:
         """As --keep-usage does."""
-        return asyncio.run(self._store.forget_usage(before, 1_000_000))
+        return asyncio.run(self.store.forget_usage(before, 1_000_000))
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def ours(data: Path, *changes: Change) -> Iterator[Ours]:
             server.write(*changes)
         yield server
     finally:
-        asyncio.run(server._store.close())
+        asyncio.run(server.store.close())
 
 
 def alter(file: Path, *statements: str) -> None:
