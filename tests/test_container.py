@@ -27,7 +27,6 @@ from support.processes import Child, child, run
 from support.tools import MissingError, fetch, installed
 
 DOCKERFILE: Final = ROOT / "deploy" / "container" / "Dockerfile"
-COMPOSE: Final = DOCKERFILE.with_name("compose.yaml")
 CADDYFILE: Final = DOCKERFILE.with_name("Caddyfile")
 SERVERS: Final = ("server", "waku")
 """The targets whose images run a server."""
@@ -79,7 +78,7 @@ async def test_the_health_check_of_an_image_finds_its_server_healthy(target: str
 
 
 def test_the_example_of_compose_lets_the_server_do_little_and_trusts_the_proxy() -> None:
-    text = COMPOSE.read_text()
+    text = DOCKERFILE.with_name("compose.yaml").read_text()
     service = text.partition("  restante:\n")[2].partition("\n\n")[0]
     for line in ("read_only: true", 'cap_drop: ["ALL"]', '"no-new-privileges:true"', 'volumes: ["mailboxes:/data"]'):
         assert line in service

@@ -34,7 +34,6 @@ def test_here(script: Script, world: type[World]) -> None:
 
 
 ROWS = {"nameplates": "nameplates", "mailboxes": "mailboxes", "messages": "messages", "sides": "mailbox_sides"}
-INTERNAL_ERROR = 1011
 
 
 class ReferenceInbox(Inbox):
@@ -95,7 +94,7 @@ class ReferenceWorld(World):
             inbox.protocol.onMessage(text.encode(), False)
         except Exception as error:  # noqa: BLE001 - whatever it is
             del inbox.frames[before:]
-            inbox.hang_up(INTERNAL_ERROR, repr(error))
+            inbox.hang_up(1011, repr(error))
             self.lose(inbox)
 
     def lose(self, inbox: Inbox) -> None:

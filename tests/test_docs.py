@@ -317,9 +317,6 @@ def test_links_lead_to_a_file_of_the_project_and_to_a_heading_in_it() -> None:
 GUIDE = Document("docs/mailbox/first-server.md")
 TEXT: Final = "held until called for\n"
 
-PROGRAM: Final = "#!/bin/sh\nexec {python} -c 'from support.mailbox.wormhole import main; main()' \"$@\"\n"
-"""A `wormhole` that listens on a port that is free on all addresses."""
-
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Shell]:
@@ -327,7 +324,8 @@ def here(tmp_path: Path) -> Iterator[Shell]:
     folder = tmp_path / "programs"
     folder.mkdir()
     program = folder / "wormhole"
-    program.write_text(PROGRAM.format(python=sys.executable))
+    line = "from support.mailbox.wormhole import main; main()"  # it listens on a port that is free on all addresses
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{line}' \"$@\"\n")
     program.chmod(0o755)
     with shell(tmp_path) as opened:
         opened.environment |= dict.fromkeys(HOMES, str(tmp_path))

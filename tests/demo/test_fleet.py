@@ -8,9 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from datetime import date, timedelta
 from itertools import pairwise
@@ -35,7 +33,7 @@ from restante.timing.logs.events import items
 from restante.timing.logs.records import read_event, read_line
 from restante.waku.envelope.envelope import parse
 from restante.waku.protocol.acceptance import Policy, judge
-from support.bounds import PATIENCE
+from support.bounds import PATIENCE, wait_until
 from support.processes import RESTANTE, called, run
 
 LAST = date(2026, 11, 20)
@@ -302,10 +300,3 @@ def test_no_process_goes_on_after_a_signal(tmp_path: Path, number: int) -> None:
         assert list(folder.iterdir()) == []
     wait_until(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children))
     assert find(folder) is None
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)  # nothing tells when another process has come so far

@@ -12,8 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -27,7 +25,7 @@ from restante.pipeline.lake.lake import LAKE_FORMAT
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.sources.source import Source
-from support.bounds import PATIENCE
+from support.bounds import PATIENCE, wait_until
 from support.pipeline.runs import COUNTING, LakeWorld, command
 from support.pipeline.servers import NOW, T0, current, mailbox, nameplate, ours
 from support.pipeline.sessions import ENVIRONMENT, INTERPRETED, environment
@@ -155,6 +153,7 @@ def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_a
     tmp_path: Path, sources: tuple[str, ...], named: tuple[str, ...], leaves: str
 ) -> None:
     mount = tmp_path / "mount"
+    mount.mkdir()
     with ours(mount / "usage", nameplate(1), current(None)):
         pass
     archive_of(mount / "waku")
@@ -162,7 +161,7 @@ def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_a
         (mount / name).mkdir()
         (mount / name / "x.rlp").write_bytes(content)
     paths = [mount / {"one": "traces/x.rlp", "glob": "files/*.rlp"}.get(name, name) for name in named]
-    refused = ingest._refused
+    refused = ingest._refused  # nothing public is between finding a source and reading it
 
     def gone(*arguments: Any) -> dict[str, str]:
         for folder in mount.iterdir():
@@ -194,7 +193,7 @@ def test_a_source_that_disappears_during_a_run_is_finished_by_the_next(world: La
     (tmp_path / "logs" / "log").write_text(json.dumps([{"name": "pake1", "start": T0, "stop": T0 + 1}]))
     (tmp_path / "files" / "x.rlp").write_bytes(letter(1).raw)
     specs = [f"{name}={tmp_path / name}" for name in ("logs", "files")]
-    read = ingest._read
+    read = ingest._read  # nothing public is between two sources of a run
 
     def meanwhile(run: ingest.Run, spark: SparkSession, source: Source, *rest: Any) -> Any:
         rows = read(run, spark, source, *rest) if source.name == "logs" else None
@@ -217,7 +216,7 @@ def test_a_source_that_disappears_during_a_run_is_finished_by_the_next(world: La
 
 
 def test_a_disk_that_fills_between_two_tables_loses_nothing(world: LakeWorld, tmp_path: Path) -> None:
-    append = LakeTable._append
+    append = LakeTable._append  # Delta's writer; LakeTable.commit also translates its errors
 
     def full(table: LakeTable, *arguments: Any) -> None:
         if table.table.name == "mailboxes":
@@ -267,13 +266,6 @@ def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: Lake
 
 
 STOPPED: Final = "restante: stopped; committed rows stay; run this again to do the rest"
-
-
-def until(happened: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 STOPS_WHILE_SPARK_WRITES: Final = """
@@ -331,7 +323,7 @@ def test_a_stop_while_java_starts_leaves_nothing(tmp_path: Path, monkeypatch: py
     line = [*RESTANTE, "pipeline", "ingest", f"--lake={tmp_path / 'lake'}", f"--source=relay={tmp_path / 'a'}"]
     environ = ENVIRONMENT | {"JAVA_HOME": str(tmp_path / "java"), "TMPDIR": str(copies)}
     with ours(tmp_path / "a", nameplate(1)), process_group(line, env=environ, stderr=subprocess.PIPE) as running:
-        until(java.with_name("java.started").exists)
+        wait_until(java.with_name("java.started").exists)
         process = Path("/proc") / java.with_name("java.started").read_text().strip() / "cmdline"
         running.send_signal(signal.Signals[name])
         if name == "SIGKILL":
@@ -339,7 +331,7 @@ def test_a_stop_while_java_starts_leaves_nothing(tmp_path: Path, monkeypatch: py
             assert list(copies.iterdir())
         else:
             _, output = running.communicate(timeout=PATIENCE)
-            until(lambda: not process.exists() or not process.read_bytes())  # a zombie has none
+            wait_until(lambda: not process.exists() or not process.read_bytes())  # a zombie has none
             assert (running.returncode, output.splitlines()[-1]) == (128 + signal.Signals[name], STOPPED)
     monkeypatch.setattr(tempfile, "tempdir", str(copies))
     with scratch() as folder:

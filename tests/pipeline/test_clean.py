@@ -236,7 +236,6 @@ def test_envelopes_with_wrong_lengths_are_not_valid() -> None:
 
 T = 1_700_000_000.0
 LIMITS = limits(date(2016, 1, 1), T + 100)
-DAY_NUMBER = 19_675
 
 EVENT = [column.name for column in CLIENT_EVENTS.columns[3:-1]]
 COMMAND = [column.name for column in SERVER_COMMANDS.columns[2:-1]]
@@ -255,7 +254,7 @@ def filled(columns: list[str], values: Any, **expected: Any) -> dict[str, Any] |
     if isinstance(values, Fault):
         return str(values)
     row = dict(zip(columns, values, strict=True))
-    assert {name: row.pop(name) for name in (*expected, "day")} == {**expected, "day": DAY_NUMBER}
+    assert {name: row.pop(name) for name in (*expected, "day")} == {**expected, "day": 19_675}
     return {name: value for name, value in row.items() if value is not None}
 
 

@@ -27,7 +27,7 @@ from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.spark import java
 from restante.pipeline.spark.session import HEARTBEAT_TIMEOUT, LOCAL_SETTINGS
 from restante.pipeline.tables import BUILT_TABLES
-from support.bounds import PATIENCE
+from support.bounds import PATIENCE, wait_until
 from support.documents import Document
 from support.pipeline.busy_week import TODAY, busy_week
 from support.pipeline.runs import LakeWorld, Row
@@ -283,10 +283,7 @@ def running(world: LakeWorld, *args: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def until_written(world: LakeWorld) -> None:
-    end = time.monotonic() + PATIENCE
-    while not any(world.path.glob("*/run-*/_temporary/0/_temporary/*")):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(lambda: any(world.path.glob("*/run-*/_temporary/0/_temporary/*")))
 
 
 def copied(world: LakeWorld, folder: Path, *tables: str) -> LakeWorld:

@@ -20,7 +20,6 @@ from support.mailbox.scene import Scene
 from support.mailbox.servers import Reference, Restante, Server
 from support.pipeline.runs import LakeWorld
 
-APP = "lothar.com/wormhole/text-or-file-xfer"
 TEXT = "held until called for"
 
 SENT = Counter(bind=2, allocate=1, claim=2, release=2, open=2, add=6, close=2)
@@ -52,7 +51,8 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Lake
     assert [secret for secret in secrets if secret.encode() in lake] == []
 
     outcomes = [(row["source"], row["kind"], row["app_id"], row["happy"]) for row in world.rows("outcomes")]
-    assert sorted(outcomes) == [(name, kind, APP, 1) for name in servers for kind in ("claimed", "nameplate")]
+    app = "lothar.com/wormhole/text-or-file-xfer"
+    assert sorted(outcomes) == [(name, kind, app, 1) for name in servers for kind in ("claimed", "nameplate")]
     clients: dict[str, Counter[str]] = defaultdict(Counter)
     for row in world.rows("versions"):  # midnight may be between them
         assert (row["implementation"], row["version"]) == ("python", version("magic-wormhole"))

@@ -52,8 +52,6 @@ DAYS: Final = (TODAY.date(), TODAY.date() - timedelta(2))
 LEFT_OUT: Final = TODAY.date() - timedelta(1)
 """A day that is not asked for where days are built apart from others."""
 
-GENERATED: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
-
 Made = Callable[[str], Mapping[str, Counter[Values]]]
 """Table → case → rows."""
 
@@ -262,7 +260,8 @@ def spread(
 @pytest.mark.parametrize("name", BUILDS)
 def test_no_split_no_order_of_its_input_and_no_generated_code_changes_a_table(spark: SparkSession, name: str) -> None:
     """Of two splits one has few tasks, which share folders; the other has so many that some have no rows."""
-    few, of_few = spread(spark, name, 3, GENERATED)
+    generated = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
+    few, of_few = spread(spark, name, 3, generated)
     many, of_many = spread(spark, name, 8, {})
     assert few == many
     cases = parted(name, few)

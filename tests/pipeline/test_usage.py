@@ -467,15 +467,13 @@ def test_a_server_is_named_by_its_directory_or_its_file(tmp_path: Path) -> None:
 
 DAY = 86_400
 
-New = tuple[bool | None, bool | None]
-"""Whether a bind is the first from its address, of the day and of the day and application."""
-
 
 def bind(number: float, address: str | None, app_id: str = "x") -> ClientVersion:
     return client(0, connect_time=T0 + number, address_id=address, app_id=app_id)
 
 
-def new(path: Path, tmp_path: Path, marks: Marks | None = None) -> list[New]:
+def new(path: Path, tmp_path: Path, marks: Marks | None = None) -> list[tuple[bool | None, bool | None]]:
+    """Return whether a bind is the first from its address, of the day and of the day and application."""
     found = read(f"relay={path}", tmp_path / "scratch", marks).get("client_versions")
     return [(row["new_address"], row["new_address_of_app"]) for row in (found.clean if found else [])]
 

@@ -202,9 +202,6 @@ def test_an_unexpected_flag_or_mood_excludes_no_side(their: Their, data: Path) -
     assert mailbox.for_nameplate is False
 
 
-TABLES = ("nameplates", "mailboxes", "client_versions")
-
-
 def play_usage(their: Their) -> None:
     for when, side in enumerate(("a", "b", "c")):
         their.bind(side, 1000.5 + when)
@@ -229,7 +226,7 @@ def test_usage_records_are_imported_and_exported_unchanged(their: Their, data: P
     assert report.skipped == {}
     export = tmp_path / "export.sqlite"
     assert export_usage(data, export) == {"nameplates": 2, "mailboxes": 7, "client_versions": 3}
-    for table in TABLES:
+    for table in ("nameplates", "mailboxes", "client_versions"):
         columns = ", ".join(name for (name,) in select(their.usage, f"SELECT name FROM pragma_table_info('{table}')"))
         theirs = select(their.usage, f"SELECT {columns} FROM {table} ORDER BY rowid")
         assert rows(data, f"SELECT {columns} FROM usage_{table} ORDER BY id") == theirs

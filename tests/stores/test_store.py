@@ -180,9 +180,7 @@ async def test_small_messages_are_written_without_reading_large_ones(engine: Mai
     assert bytes_read() - before < 1_000_000
 
 
-Refusal = Callable[[MailboxData], AbstractContextManager[None]]
-
-REFUSALS: dict[str, tuple[Refusal, type[StoreError], str]] = {
+REFUSALS: dict[str, tuple[Callable[[MailboxData], AbstractContextManager[None]], type[StoreError], str]] = {
     "another writer": (MailboxData.refusing, StoreBusy, r"\A\S[^\n]+\Z"),
     "no room": (MailboxData.full, StoreBusy, "full"),
     "for good, halfway": (MailboxData.failing, StoreError, "not this"),  # it is of no use to try again

@@ -1,7 +1,8 @@
 """No wait in this folder is by the clock: each waits for something to happen, and fails after a bound."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -20,3 +21,11 @@ async def bounded(what: str, seconds: float = BOUND) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise AssertionError(f"not within {seconds:g} s: {what}") from None
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Wait for something that another process does, of which nothing tells."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
