@@ -150,6 +150,7 @@ def test_a_day_is_that_of_the_first_time_in_utc() -> None:
         (None, None, 1_700_000_040_250_000, None),
         (None, None, 1_700_000_041_000_000, 1_000_000),  # written with one, which is none now
         (None, None, 1_699_999_200_000_000, 3_600_000_000),
+        (None, None, 1_699_920_000_000_000, 86_400_000_000),
         (None, None, 1_700_000_041_000_001, None),  # the next microsecond: of a clock that runs, all but one in 10^6
     ],
 )
