@@ -319,7 +319,7 @@ async def test_exported_records_are_read_by_the_reference_and_its_munin_plugins(
         assert select(tmp_path / "export.sqlite", counting) == [(count,)]
 
 
-def test_an_export_overwrites_and_if_it_fails_leaves_nothing(tmp_path: Path, data: Path, their: Their) -> None:
+def test_an_export_overwrites_nothing_and_leaves_none_if_it_fails(tmp_path: Path, data: Path, their: Their) -> None:
     taking(data, usage=their.usage)
     there = tmp_path / "there.sqlite"
     there.write_text("something dear")
