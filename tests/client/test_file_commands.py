@@ -446,8 +446,8 @@ async def test_a_file_on_a_terminal_is_shown_with_escapes(monkeypatch: pytest.Mo
     with os.fdopen(its, "w", encoding="utf-8") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         output = StandardOutput()
-        for some in (b"a\x1b[2J\xc3", b"\xbc\xff\x9b\n", b"\xe2\x82"):
-            output.write(memoryview(some), lambda: None)
+        for data in (b"a\x1b[2J\xc3", b"\xbc\xff\x9b\n", b"\xe2\x82"):
+            output.write(memoryview(data), lambda: None)
         output.end()
         expected, content = "a\\x1b[2Jü\\xff\\x9b\r\n\\xe2\\x82".encode(), b""
         while len(content) < len(expected):  # the kernel brings what was written in parts

@@ -139,14 +139,14 @@ def lake(tmp_path: Path) -> LakeWorld:
 DAYS = "--from 2026-11-20 --to 2026-11-21"
 
 
-def gaps_command(lake: LakeWorld, words: str, *more: str | Path, ends: int = 0) -> tuple[str, str]:
+def gaps_command(lake: LakeWorld, options: str, *more: str | Path, ends: int = 0) -> tuple[str, str]:
     """Run the command for the Mailserver east. Return what it prints, and what is on standard error."""
-    done = command("gaps", "--lake", lake.path, "--mailserver", "east", *words.split(), *more, ends=ends)
+    done = command("gaps", "--lake", lake.path, "--mailserver", "east", *options.split(), *more, ends=ends)
     return done.stdout, done.stderr
 
 
-def printed_ranges(lake: LakeWorld, words: str) -> list[tuple[float, list[str] | None, int]]:
-    printed, _ = gaps_command(lake, words)
+def printed_ranges(lake: LakeWorld, options: str) -> list[tuple[float, list[str] | None, int]]:
+    printed, _ = gaps_command(lake, options)
     return [
         ((one["to"] - one["from"]) / HOUR, one["topics"], one["missing"]) for one in json.loads(printed)["ranges"]
     ]
@@ -165,8 +165,8 @@ def test_the_file_has_what_to_request(lake: LakeWorld, tmp_path: Path) -> None:
     assert json.loads(file.read_text()) == {**head, "ranges": [{**whole, "holders": ["north", "west"]}]}
     assert missing_ranges.write(missing_ranges.read(file)) == file.read_bytes()
     assert printed_ranges(lake, f"{DAYS} --retention 0") == [(2, None, 11)], "without a file it is printed"
-    words = f"pipeline gaps --mailserver full {DAYS} --retention 0 --lake".split()
-    assert "full lacks nothing of these times and topics" in on_a_terminal(*RESTANTE, *words, lake.path)
+    arguments = f"pipeline gaps --mailserver full {DAYS} --retention 0 --lake".split()
+    assert "full lacks nothing of these times and topics" in on_a_terminal(*RESTANTE, *arguments, lake.path)
 
 
 A, B, D = "0000000a", "0000000b", "0000000d"
@@ -188,7 +188,7 @@ def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("configs")
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("options", "expected"),
     [
         (f"{DAYS} --retention 0 --topic 0x{A} --topic {D}", [(2, [A, D], 8)]),
         (f"{DAYS} --retention 0 --holder north --topic {B}", []),
@@ -205,8 +205,8 @@ def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--from 2026-11-20 --config half-a-day.toml --retention 0", []),
     ],
 )
-def test_only_what_the_mailservers_keep_and_accept_is_listed(lake: LakeWorld, words: str, expected: object) -> None:
-    assert printed_ranges(lake, words) == expected
+def test_only_what_the_mailservers_keep_and_accept_is_listed(lake: LakeWorld, options: str, expected: object) -> None:
+    assert printed_ranges(lake, options) == expected
 
 
 @pytest.mark.usefixtures("configs")
@@ -244,7 +244,7 @@ def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("options", "sentence"),
     [
         ("--mailserver nord", "the lake has no Mailserver nord: it has east, full, west (--mailserver)"),
         ("--holder nord", "no envelopes from a source nord (--holder)"),
@@ -260,8 +260,8 @@ def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.Monk
         ),
     ],
 )
-def test_misuse_is_one_sentence(lake: LakeWorld, words: str, sentence: str) -> None:
-    printed, errors = gaps_command(lake, words, ends=2)
+def test_misuse_is_one_sentence(lake: LakeWorld, options: str, sentence: str) -> None:
+    printed, errors = gaps_command(lake, options, ends=2)
     [error] = errors.splitlines()
     assert sentence in error
     assert printed == ""

@@ -335,8 +335,8 @@ def test_an_attack_is_one_incident_with_its_parts_and_its_results_do_not_count_i
     files = {path.name: content.decode() for path, content in report_files(made)}
     numbers = {row["measure"]: row["incident"] for row in csv.DictReader(io.StringIO(files["changes.csv"]))}
     assert numbers[Compared.ONE_SIDE] == numbers[Compared.GUESSES]
-    found = json.loads(files["2026-W46.json"])["changes"]["found"]
-    assert [len(change["parts"]) for change in found if change["measure"] == Compared.GUESSES] == [3]
+    incidents = json.loads(files["2026-W46.json"])["changes"]["found"]
+    assert [len(change["parts"]) for change in incidents if change["measure"] == Compared.GUESSES] == [3]
     assert "  - At east, up to 400 nameplates a day" in " ".join(summary(made))
     facts = {fact.name: fact.value for fact in made.sections[0].facts}
     ended, happy = 2 * 7 * 100 + 40, 2 * 7 * 90 - 30
@@ -347,8 +347,8 @@ def test_an_attack_is_one_incident_with_its_parts_and_its_results_do_not_count_i
 
 def test_failures_before_or_after_an_attack_are_no_part_of_it() -> None:
     failed = on("outcomes", {"source": "east"}, {"happy": 10, "errory": 80}, [LAST - timedelta(1), LAST])
-    found = changes(lake(all_of(guessed, failed)), "2026-W46").found
-    assert [len(change.parts) for change in found] == [0, 0]
+    incidents = changes(lake(all_of(guessed, failed)), "2026-W46").found
+    assert [len(change.parts) for change in incidents] == [0, 0]
 
 
 def test_the_rare_versions_of_a_client_together_are_no_version() -> None:

@@ -125,8 +125,8 @@ def test_a_day_is_shown_by_hours() -> None:
         row["crowded"] for row in within("failures", day) if row["kind"] == "nameplate" and row["hour"] == 5
     )
     assert wrong[5,] == (crowded, expected[5,][RESULTS.index("scary")])
-    most = max(row["envelopes"] + row["missing"] for row in within("hourly_coverage", day))
-    assert table(of_day["envelopes-by-hour"], ["hour"], "envelopes")[12,] == (most,)
+    largest = max(row["envelopes"] + row["missing"] for row in within("hourly_coverage", day))
+    assert table(of_day["envelopes-by-hour"], ["hour"], "envelopes")[12,] == (largest,)
 
 
 def test_hours_of_today_that_have_not_begun_are_not_known() -> None:

@@ -204,8 +204,8 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
 
 async def test_a_post_is_confirmed_before_the_rest_of_its_senders_own_page(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
-        kept = [letter(number, age=30, size=30_000) for number in range(100)]
-        await here.archive.save(kept, EPOCH)
+        letters = [letter(number, age=30, size=30_000) for number in range(100)]
+        await here.archive.save(letters, EPOCH)
         peer = await here.greet()
         here.narrow(peer)
         [connection] = here.node.connections

@@ -144,8 +144,8 @@ def output_path(output: str | None, *, may_be_file: bool) -> Path | None:
     if is_file and not may_be_file:
         raise Misuse(in_the_way(path))
     if is_special(path):
-        words = "leads to a device, a pipe or a socket: name a directory or a file, or - for standard output"
-        raise Misuse(f"{shown_path(output)} {words}")
+        reason = "leads to a device, a pipe or a socket: name a directory or a file, or - for standard output"
+        raise Misuse(f"{shown_path(output)} {reason}")
     return path
 
 
@@ -179,33 +179,33 @@ def outgoing_input(name: str | None) -> Iterator[Outgoing]:
         say("Reading what to send from the terminal; Ctrl-D ends it.")
     with scratch_file(Path(gettempdir())) as draft:
         try:
-            while some := os.read(sys.stdin.fileno(), READ_BYTES):
-                draft.write(some)
+            while data := os.read(sys.stdin.fileno(), READ_BYTES):
+                draft.write(data)
         except OSError as error:
             raise Misuse(f"cannot read standard input: {plain(error)}") from error
-        found = outgoing_stream(draft.file, name)
-        _warn(found)
-        yield found
+        outgoing = outgoing_stream(draft.file, name)
+        _warn(outgoing)
+        yield outgoing
 
 
 def outgoing(paths: list[Path], name: str | None = None, *, ignore_unsendable: bool) -> Outgoing:
     """Return what is sent of the paths on the command line. Raises Misuse, UnsendableFileError."""
     if len(paths) == 1 and not os.path.isdir(paths[0]):  # noqa: PTH112 - Path's raises an error for a long name
-        found = outgoing_file(paths[0], name)
+        outgoing = outgoing_file(paths[0], name)
     else:
-        found = outgoing_directory(tuple(paths), name, ignore_unsendable=ignore_unsendable)
-    _warn(found)
-    return found
+        outgoing = outgoing_directory(tuple(paths), name, ignore_unsendable=ignore_unsendable)
+    _warn(outgoing)
+    return outgoing
 
 
-def _warn(found: Outgoing) -> None:
+def _warn(outgoing: Outgoing) -> None:
     """Say which names other systems cannot store, and what is left out."""
-    if found.doubtful:
+    if outgoing.doubtful:
         say("Receivers on other systems may not be able to store these names:")
-    for each in found.doubtful:
-        say(f"  {visible(each)}")
-    for each in found.left_out:
-        say(f"left out: {visible(each)}")
+    for name in outgoing.doubtful:
+        say(f"  {visible(name)}")
+    for name in outgoing.left_out:
+        say(f"left out: {visible(name)}")
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -275,7 +275,7 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
     directory_name = offered.directory_name if storing.unpack and isinstance(offered, OfferedFile) else None
     async with reasons_sent(offered.wormhole, Role.RECEIVER):
         path = storing.path(offered, directory_name)
-    words = _offered(offered)
+    description = _offered(offered)
     replace, is_directory = storing.replace, directory_name is not None or isinstance(offered, OfferedDirectory)
     if storing.is_replaced_by_log(path):
         await offered.reject("the receiver has another use for this name")
@@ -293,11 +293,11 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
             check_place(path, replace=not storing.rename, rename=storing.rename, directory=is_directory)
             check_writable(path.parent)
     if exists and not storing.accept:
-        replace = await _wanted(offered, f"{visible(str(path))} exists already. Replace it by the {words}?")
+        replace = await _wanted(offered, f"{visible(str(path))} exists already. Replace it by the {description}?")
     elif not storing.accept:
-        await _wanted(offered, f"Receive the {words} as {visible(str(shown_place))}?")
+        await _wanted(offered, f"Receive the {description} as {visible(str(shown_place))}?")
     else:
-        say(f"Receiving the {words} as {visible(str(shown_place))}")
+        say(f"Receiving the {description} as {visible(str(shown_place))}")
     await _clear_drafts(offered.wormhole, path.parent, ask=not storing.accept)
     size = offered.size if isinstance(offered, OfferedFile) else offered.archive_size
     rename = storing.rename
@@ -335,14 +335,14 @@ async def _clear_drafts(wormhole: Wormhole, folder: Path, *, ask: bool) -> None:
 
 async def _print_file(offered: OfferedFile | OfferedDirectory, storing: Storing) -> None:
     """Write a file to standard output, after asking the user."""
-    words = _offered(offered)
+    description = _offered(offered)
     if isinstance(offered, OfferedDirectory):
         await offered.reject("the receiver writes to standard output, and a directory cannot be written there")
-        raise Misuse(f"the {words} cannot be written to standard output: --output names another place")
+        raise Misuse(f"the {description} cannot be written to standard output: --output names another place")
     if storing.accept:
-        say(f"Receiving the {words}")
+        say(f"Receiving the {description}")
     else:
-        await _wanted(offered, f"Receive the {words} and write it to standard output?")
+        await _wanted(offered, f"Receive the {description} and write it to standard output?")
     output = StandardOutput()
     with stop_explained(), bar(offered.size, "waiting", hidden=output.is_terminal) as on_progress:
         await offered._write_to(output.write, on_progress)
@@ -360,12 +360,12 @@ class StandardOutput:
         self._encoding = sys.stdout.encoding
         self._waits = not stat.S_ISREG(os.fstat(self._descriptor).st_mode)
 
-    def write(self, some: memoryview, check: Callable[[], None]) -> None:
+    def write(self, data: memoryview, check: Callable[[], None]) -> None:
         """Write all bytes. Call `check` while nobody reads them. Raises StoreError."""
         if self.is_terminal:
-            self._write(self._shown(self._decoder.decode(some)), check)
+            self._write(self._shown(self._decoder.decode(data)), check)
         else:
-            self._write(some, check)
+            self._write(data, check)
 
     def end(self) -> None:
         """Show the bytes of a character that the end of the file has cut off."""
@@ -384,8 +384,8 @@ class StandardOutput:
                 # A pipe that is ready takes as many bytes without waiting (pipe(7)).
                 left = left[os.write(self._descriptor, left[:PIPE_BUF] if self._waits else left) :]
         except OSError as error:
-            words = f"cannot write to standard output: {plain(error)}"
-            raise StoreError(words).with_peer_words(words) from error
+            reason = f"cannot write to standard output: {plain(error)}"
+            raise StoreError(reason).with_peer_words(reason) from error
 
 
 async def _wanted(offered: OfferedFile | OfferedDirectory, question: str) -> bool:

@@ -52,8 +52,8 @@ def open_descriptors() -> int:
     return sum(1 for _ in Path("/dev/fd").iterdir())
 
 
-def free_descriptors(any_open: int, most: int, at_most: int) -> int:
-    """Return how many descriptors below `most` are free, counting up to `at_most`.
+def free_descriptors(any_open: int, limit: int, at_most: int) -> int:
+    """Return how many descriptors below `limit` are free, counting up to `at_most`.
 
     It duplicates `any_open`, which must be an open descriptor, to find free ones. 100 take 0.05 ms.
     """
@@ -64,6 +64,6 @@ def free_descriptors(any_open: int, most: int, at_most: int) -> int:
     except OSError:
         pass  # no more are free
     finally:
-        for each in taken:
-            os.close(each)
-    return sum(each < most for each in taken)
+        for descriptor in taken:
+            os.close(descriptor)
+    return sum(descriptor < limit for descriptor in taken)

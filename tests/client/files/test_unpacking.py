@@ -178,14 +178,14 @@ def test_directories_have_their_modes_when_all_is_there(
     """Files come into a directory after one has come that its owner may not write in; the umask is 022."""
     kind, path = stat.S_IFDIR, "" if last.endswith("/") else last
     parents = (kind | root, kind | inner, kind | inner)
-    found = [Found("d/", 0, 0, kind | inner, 0, parents[:1])] if not path else []
-    found += [Found(last, 0, 0, kind | inner if not path else stat.S_IFREG | 0o6600, 0, parents)]
-    found += [Found("d/file", 0, 0, stat.S_IFREG | 0o6600, 0, parents[:2])]
+    members = [Found("d/", 0, 0, kind | inner, 0, parents[:1])] if not path else []
+    members += [Found(last, 0, 0, kind | inner if not path else stat.S_IFREG | 0o6600, 0, parents)]
+    members += [Found("d/file", 0, 0, stat.S_IFREG | 0o6600, 0, parents[:2])]
     before = os.umask(0o022)
     try:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(zip_stream, "_contents", lambda _: [])
-            data = b"".join(ZipPlan(found, Walk(ignore_unsendable=False)).chunks())
+            data = b"".join(ZipPlan(members, Walk(ignore_unsendable=False)).chunks())
         unpacked(data, tmp_path / "into")
     finally:
         os.umask(before)

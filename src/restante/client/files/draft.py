@@ -175,28 +175,32 @@ def scratch_file(folder: Path) -> Iterator[OpenDraft]:
             file.close()
 
 
-def free_path(place: Path, *, directory: bool) -> Path:
+def free_path(target: Path, *, directory: bool) -> Path:
     """Return a path in the same folder that nothing has: `name (1).txt` for `name.txt`. Raises StoreError."""
-    suffixes = [] if directory else place.suffixes[-2:] if place.suffixes[-2:-1] == [".tar"] else place.suffixes[-1:]
+    suffixes = (
+        [] if directory else target.suffixes[-2:] if target.suffixes[-2:-1] == [".tar"] else target.suffixes[-1:]
+    )
     suffix = "".join(suffixes)
     if len(suffix) > MAX_SUFFIX:
         suffix = ""
-    if not os.path.lexists(place):
-        return place
+    if not os.path.lexists(target):
+        return target
     for number in range(1, MAX_NUMBER + 1):
         ending = f" ({number}){suffix}"
-        start = os.fsencode(place.name.removesuffix(suffix))[: MAX_NAME_BYTES - len(os.fsencode(ending))]
-        path = place.with_name(f"{start.decode(errors='ignore')}{ending}")
+        start = os.fsencode(target.name.removesuffix(suffix))[: MAX_NAME_BYTES - len(os.fsencode(ending))]
+        path = target.with_name(f"{start.decode(errors='ignore')}{ending}")
         if not os.path.lexists(path):
             return path
-    words = f"there are {MAX_NUMBER:,} files and directories with the name and a number already"
-    raise StoreError(f"cannot store {shown_path(str(place))}: {words}").with_peer_words(f"cannot store it: {words}")
+    reason = f"there are {MAX_NUMBER:,} files and directories with the name and a number already"
+    raise StoreError(f"cannot store {shown_path(str(target))}: {reason}").with_peer_words(
+        f"cannot store it: {reason}"
+    )
 
 
-def _give_free_name(place: Path, give: Callable[[Path], object], *, directory: bool) -> Path:
+def _give_free_name(target: Path, give: Callable[[Path], object], *, directory: bool) -> Path:
     """Give a draft a name that nothing has. Return the path. Another program may be faster, also again and again."""
     while True:
-        path = free_path(place, directory=directory)
+        path = free_path(target, directory=directory)
         try:
             give(path)
         except OSError as error:

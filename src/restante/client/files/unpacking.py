@@ -247,8 +247,8 @@ def _error_about(member: Member, error: OSError) -> ArchiveError | StoreError:
         return ArchiveError(f"the archive has {shown(member.name)} twice")
     if error.errno == errno.ENAMETOOLONG:
         return ArchiveError(f"the archive has {shown(member.name)}, whose path is too long")
-    words = f"cannot write {shown(member.name)}: {plain(error)}"
-    return StoreError(words).with_peer_words(words)
+    reason = f"cannot write {shown(member.name)}: {plain(error)}"
+    return StoreError(reason).with_peer_words(reason)
 
 
 def _write(file: int, block: bytes) -> None:

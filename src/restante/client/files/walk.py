@@ -114,8 +114,8 @@ class Walk:
         self.note_doubtful(path, names)
         if not names:
             yield Found(f"{path}/", start, 0, status.st_mode, status.st_mtime, parents)
-        for each in names:
-            yield from self._at(f"{path}/{each}", each, start, (*above, here), (*parents, status.st_mode))
+        for entry in names:
+            yield from self._at(f"{path}/{entry}", entry, start, (*above, here), (*parents, status.st_mode))
 
     def note_doubtful(self, folder: str, names: Iterable[str]) -> None:
         """Note which names in one directory other systems cannot store."""

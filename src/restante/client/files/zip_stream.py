@@ -75,13 +75,13 @@ class ZipPlan:
     files that a receiver on another system cannot store.
     """
 
-    def __init__(self, found: Iterable[Found], walk: Walk) -> None:
+    def __init__(self, members: Iterable[Found], walk: Walk) -> None:
         self.left_out, self.doubtful = walk.left_out, walk.doubtful
         self.number_of_files = 0
         self.number_of_bytes = 0
         self._members: list[Found] = []
         position = directory = 0
-        for member in found:
+        for member in members:
             self._members.append(member)
             in_place, in_directory = _sizes(member, position)
             position += in_place

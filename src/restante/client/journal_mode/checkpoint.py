@@ -59,10 +59,10 @@ class CheckpointFile:
         try:
             self._lock = lock_file(lock)
         except BlockingIOError:
-            words = (
+            reason = (
                 f"the journal {path} is in use, by another process or a Journal that is not closed: close that first"
             )
-            raise InUse(words) from None
+            raise InUse(reason) from None
         except OSError as error:
             raise StoreError(f"cannot use the journal {path}: {plain(error)}") from None
         self._written = b""

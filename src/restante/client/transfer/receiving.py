@@ -183,7 +183,7 @@ class OfferedFile(_OfferedBytes):
         self._answer()
 
         def store(stream: Stream) -> None:
-            stream.receive(lambda some: write(some, stream.check))
+            stream.receive(lambda data: write(data, stream.check))
 
         await self._transfer.run(self.size, lambda: None, store, on_progress, left="a part of it was written")
 
@@ -204,9 +204,9 @@ class OfferedFile(_OfferedBytes):
         check_path(path)
         self._answer()
         if self.directory_name is None:
-            words = f"{shown(self.offered_name)} is not named like a directory's tar file"
+            reason = f"{shown(self.offered_name)} is not named like a directory's tar file"
             async with reasons_sent(self.wormhole, Role.RECEIVER):
-                raise Misuse(f"{words}: call accept if directory_name is None").with_peer_words(words)
+                raise Misuse(f"{reason}: call accept if directory_name is None").with_peer_words(reason)
         members = self.size // TAR_BLOCK_BYTES
         archive = _Archive(self.size, self.size, members, members, 0, self.directory_name)
         return await self._transfer.run_archive(archive, path, replace, rename, on_progress, on_unpack)
@@ -214,7 +214,7 @@ class OfferedFile(_OfferedBytes):
 
 def _check_choice(*, replace: bool, rename: bool) -> None:
     if replace and rename:
-        raise Misuse("what has the path is replaced, or what comes is renamed: set one of replace and rename")
+        raise Misuse("replace and rename say what to do if the path exists: set one of them")
 
 
 def _directory_name(name: str) -> str | None:

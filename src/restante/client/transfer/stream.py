@@ -213,9 +213,9 @@ class Stream:
         """
         done = 0
 
-        def count(some: int) -> None:
+        def count(size: int) -> None:
             nonlocal done
-            done += some
+            done += size
             self._report_now_and_then(on_progress, done)
 
         yield count

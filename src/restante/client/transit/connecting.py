@@ -373,10 +373,10 @@ def _listen(port: int) -> list[socket.socket]:
             listener.setblocking(False)
         except OSError as error:
             if port and error.errno in {errno.EADDRINUSE, errno.EACCES}:
-                for each in listeners:
-                    each.close()
-                words = f"cannot listen on port {port}: {plain(error)}"
-                raise Misuse(words).with_peer_words("it cannot listen on its port") from error
+                for listener in listeners:
+                    listener.close()
+                reason = f"cannot listen on port {port}: {plain(error)}"
+                raise Misuse(reason).with_peer_words("it cannot listen on its port") from error
             if listeners and listeners[-1].family == family:
                 listeners.pop().close()
     return listeners

@@ -63,9 +63,9 @@ function showState(text, kind) {
 }
 
 function showValues(now) {
-  for (const each of document.querySelectorAll("[data-value]")) {
-    const value = at(now, each.dataset.value);
-    setText(each, value === null && each.dataset.none ? each.dataset.none : form(value, each.dataset.as));
+  for (const element of document.querySelectorAll("[data-value]")) {
+    const value = at(now, element.dataset.value);
+    setText(element, value === null && element.dataset.none ? element.dataset.none : form(value, element.dataset.as));
   }
 }
 
@@ -126,13 +126,13 @@ function showGrids(now) {
 // second. The value is null where there is none: nothing was counted, or the server was restarted.
 function series(figure) {
   const { series: name, of: other, kind } = figure.dataset;
-  const point = (each, value) => ({ time: each.time, value, peak: value === null ? null : Math.max(value, each.peaks?.[name] ?? value) });
-  if (kind === "gauge") return samples.map((each) => point(each, each[name]));
-  return samples.slice(1).map((each, number) => {
+  const point = (sample, value) => ({ time: sample.time, value, peak: value === null ? null : Math.max(value, sample.peaks?.[name] ?? value) });
+  if (kind === "gauge") return samples.map((sample) => point(sample, sample[name]));
+  return samples.slice(1).map((sample, number) => {
     const before = samples[number];
-    const grown = each[name] - before[name];
-    const by = kind === "rate" ? each.time - before.time : each[other] - before[other];
-    return point(each, grown >= 0 && by > 0 ? grown / by : null);
+    const grown = sample[name] - before[name];
+    const by = kind === "rate" ? sample.time - before.time : sample[other] - before[other];
+    return point(sample, grown >= 0 && by > 0 ? grown / by : null);
   });
 }
 
@@ -181,14 +181,14 @@ function showSeries() {
   const clock = (time) => new Date(1000 * time).toISOString().slice(11, end - begin < 120 ? 19 : 16);
   for (const figure of document.querySelectorAll("[data-series]")) {
     const points = series(figure);
-    const most = Math.max(...points.map((each) => each.peak), 0);
+    const highest = Math.max(...points.map((point) => point.peak), 0);
     const svg = figure.querySelector("svg");
-    for (const [name, d] of Object.entries(paths(points, begin, end, round(most)))) svg.querySelector(`.${name}`).setAttribute("d", d);
-    const scaled = most > 0;
-    setText(figure.querySelector("[data-top]"), scaled ? form(round(most), figure.dataset.as) : "");
+    for (const [name, d] of Object.entries(paths(points, begin, end, round(highest)))) svg.querySelector(`.${name}`).setAttribute("d", d);
+    const scaled = highest > 0;
+    setText(figure.querySelector("[data-top]"), scaled ? form(round(highest), figure.dataset.as) : "");
     setText(figure.querySelector("[data-bottom]"), points.length ? "0" : "");
     const said = points.length
-      ? `latest ${form(points.at(-1).value, figure.dataset.as)}, highest ${form(most, figure.dataset.as)}`
+      ? `latest ${form(points.at(-1).value, figure.dataset.as)}, highest ${form(highest, figure.dataset.as)}`
       : "no figures yet";
     setText(figure.querySelector("[data-said]"), said);
     const title = figure.querySelector("h3").textContent;
@@ -240,7 +240,7 @@ function show(now) {
 const EVENTS = {
   history(data) { samples = data; showSeries(); },
   now: show,
-  replaced(words) { throw new Replaced(words); },
+  replaced(reason) { throw new Replaced(reason); },
 };
 
 function headers() {
@@ -297,8 +297,8 @@ async function follow() {
   try {
     while (await read());
   } catch (error) {
-    const words = error instanceof Refused || error instanceof Replaced ? error.message : `No connection: ${error.message}.`;
-    showState(shown ? `${words} The figures below are old.` : words, "bad");
+    const reason = error instanceof Refused || error instanceof Replaced ? error.message : `No connection: ${error.message}.`;
+    showState(shown ? `${reason} The figures below are old.` : reason, "bad");
     content.hidden = !shown;
     if (!(error instanceof Replaced)) setTimeout(follow, RETRY_MS);
   }

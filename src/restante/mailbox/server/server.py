@@ -355,12 +355,12 @@ class Server:
         self._ping(list(self.buckets[self.second % PING_INTERVAL_SECONDS]))
 
     def _ping(self, due: list[Socket]) -> None:
-        for each in due[-MAX_PINGS_PER_TURN:]:
-            each.note_progress(self.second, MIN_BYTES_PER_SECOND * PING_INTERVAL_SECONDS)
-            if self.second - each.last_frame_second > SILENCE_TIMEOUT_SECONDS and not each.read_pauses.reasons:
-                each.drop()
+        for socket in due[-MAX_PINGS_PER_TURN:]:
+            socket.note_progress(self.second, MIN_BYTES_PER_SECOND * PING_INTERVAL_SECONDS)
+            if self.second - socket.last_frame_second > SILENCE_TIMEOUT_SECONDS and not socket.read_pauses.reasons:
+                socket.drop()
             else:
-                each.ping()
+                socket.ping()
         del due[-MAX_PINGS_PER_TURN:]
         if due:
             asyncio.get_running_loop().call_soon(self._ping, due)

@@ -55,7 +55,7 @@ def read(data: Path, now: float) -> dict[str, Any]:
     """
     with SCHEMA.reading(data) as database:
         rows = {span: database.execute(_RESULTS, (now - seconds, now)).fetchall() for span, seconds in SPANS.items()}
-        waits = sorted(each for (each,) in database.execute(_WAITS, (now - DAY, now, MAX_WAITS)).fetchall())
+        waits = sorted(seconds for (seconds,) in database.execute(_WAITS, (now - DAY, now, MAX_WAITS)).fetchall())
         [(today,)] = database.execute(_SINCE, (now - now % DAY, now)).fetchall()
         clients = database.execute(_CLIENTS, (now - DAY, now, MAX_CLIENTS)).fetchall()
     return {

@@ -337,7 +337,7 @@ class Report(msgspec.Struct, frozen=True):
             _require(len(ids) == len(set(ids)), f"{ids} are not different")
         if self.changes:
             sections = {section.id for section in self.sections}
-            _require({each.section for each in self.changes.all} <= sections, "each section is there")
+            _require({change.section for change in self.changes.all} <= sections, "each section is there")
 
 
 def figures(report: Report) -> Iterator[tuple[Section, Figure]]:

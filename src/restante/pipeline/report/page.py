@@ -48,7 +48,9 @@ def page(report: Report, links: str = "") -> bytes:
         made=escape(spoken_value(report.made, ValueKind.MOMENT)),
         remarks=item_list(map(escape, report.remarks), "remarks"),
         changes=_changes(report),
-        contents=item_list(element("a", escape(each.title), href=f"#{_anchor(each.id)}") for each in report.sections),
+        contents=item_list(
+            element("a", escape(section.title), href=f"#{_anchor(section.id)}") for section in report.sections
+        ),
         sections="\n".join(map(_section, report.sections)),
     )
 
@@ -79,13 +81,13 @@ def _changes(report: Report) -> str:
     if report.changes is None:
         return ""
     titles = {section.id: section.title for section in report.sections}
-    found = [_incident(change, titles) for change in report.changes.found]
+    incidents = [_incident(change, titles) for change in report.changes.found]
     omitted = omitted_words(report.changes)
     rule = element("summary", "What counts as a change") + item_list(map(escape, report.changes.rule))
     return element(
         "section",
         element("h2", escape(changes_heading(report.period)), id="changes-heading")
-        + (item_list(found, "changes") or element("p", NOTHING_CHANGED))
+        + (item_list(incidents, "changes") or element("p", NOTHING_CHANGED))
         + (element("p", escape(omitted)) if omitted else "")
         + element("details", rule, class_="meanings"),
         aria_labelledby="changes-heading",

@@ -100,12 +100,12 @@ def _pages(file: Path) -> Iterator[list[Archived]]:
 
 
 def _lines(output: IO[bytes], envelopes: list[Envelope], keys: Sequence[SymmetricKey | Key]) -> None:
-    output.writelines(msgspec.json.encode(line(each, keys)) + b"\n" for each in envelopes)
+    output.writelines(msgspec.json.encode(line(envelope, keys)) + b"\n" for envelope in envelopes)
     output.flush()
 
 
 def _texts(output: IO[bytes], envelopes: list[Envelope], keys: Sequence[SymmetricKey | Key]) -> None:
-    output.writelines(text_line(each, keys).encode() + b"\n" for each in envelopes)
+    output.writelines(text_line(envelope, keys).encode() + b"\n" for envelope in envelopes)
     output.flush()
 
 

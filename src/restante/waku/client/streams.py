@@ -101,9 +101,9 @@ class EnvelopeStream:
     async def __aiter__(self) -> AsyncIterator[Envelope]:
         async with aclosing(self.pages()) as pages:
             async for page in pages:
-                for left, each in zip(range(len(page) - 1, -1, -1), page, strict=True):
+                for left, envelope in zip(range(len(page) - 1, -1, -1), page, strict=True):
                     self._in_list = left > 0
-                    yield each
+                    yield envelope
 
     async def pages(self) -> AsyncGenerator[list[Envelope], None]:
         """Yield envelopes in lists, as they come. Raises what the function that returned the stream names."""

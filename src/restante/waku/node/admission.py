@@ -81,8 +81,8 @@ class Admission:
     def _shorten_half_open(self) -> None:
         """Close connections that have no place among the peers if there are too many."""
         terms = self._housekeeping
-        most = max(terms.max_peers - len(self.peers), 0) + terms.max_handshakes
-        while len(self._half_open) > most:
+        places = max(terms.max_peers - len(self.peers), 0) + terms.max_handshakes
+        while len(self._half_open) > places:
             oldest = self._half_open.oldest()
             self._half_open.discard(oldest)
             if oldest.ending:

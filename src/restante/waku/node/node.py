@@ -161,11 +161,11 @@ class Node:
         """
         protocol = partial(self._connected, address, proxies)
         listener, sockets, bound = await listening.listen(address, protocol, backlog=1024, flag="--listen")
-        for each in sockets:
+        for listening_socket in sockets:
             # Accepted connections inherit it.
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-            if each.family != socket.AF_UNIX:
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            if listening_socket.family != socket.AF_UNIX:
+                listening_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._listeners.append((listener, address, bound))
         shown = [listening.shown_address(each) for each in sockets]
         for each in sockets:

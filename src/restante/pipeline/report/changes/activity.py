@@ -52,17 +52,17 @@ def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
                 longest = silence([hour for hour in now if now[hour]], _known_hours(day, rows["fed"]), before)
                 silent |= {day: longest} if longest else {}
         for spell in spells(silent, of):
-            day, most = max(((day, silent[day]) for day in spell), key=lambda item: item[1].expected)
+            day, largest = max(((day, silent[day]) for day in spell), key=lambda item: item[1].expected)
             more = "" if len(spell) == 1 else f" It is one of {len(spell)} such days in a row."
             words = (
-                f" {when([day])} from {most.first:02}:00 to {most.last + 1:02}:00 UTC: the server had none, or it was"
-                f" not read.{more} On three quarters of the days before, it had at least {most.expected} in these"
-                " hours."
+                f" {when([day])} from {largest.first:02}:00 to {largest.last + 1:02}:00 UTC: the server had none, or"
+                f" it was not read.{more} On three quarters of the days before, it had at least {largest.expected} in"
+                " these hours."
             )
             sentence = ("The lake has no connections of ", shown(source), words)
             found.append(
                 ReportChange(
-                    *("busy-hours", sentence, most.expected, 0, ValueKind.COUNT, Compared.SILENT_HOURS),
+                    *("busy-hours", sentence, largest.expected, 0, ValueKind.COUNT, Compared.SILENT_HOURS),
                     source=source,
                     days=spell,
                     size=sum(silent[day].expected for day in spell),

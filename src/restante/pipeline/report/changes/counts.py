@@ -104,22 +104,27 @@ def suspects(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     found = []
     for source, spell in ((source, spell) for source, flagged in of.items() for spell in spells(flagged, days.now)):
         flagged = [of[source][day] for day in spell]
-        most = max(flagged, key=lambda day: day.number - day.usual)
+        largest = max(flagged, key=lambda day: day.number - day.usual)
         together = sum(day.applications for day in flagged)
         more = ""
         if together > 1:
-            each = "application" if len(spell) == 1 else "application and day"
-            more = f" This is the largest of {together:,} such counts {when(spell)}, one for each {each}."
+            unit = "application" if len(spell) == 1 else "application and day"
+            more = f" This is the largest of {together:,} such counts {when(spell)}, one for each {unit}."
         sentence = (
-            *("At ", shown(source), f", {counted(most.number, 'result')} of the application ", quoted(most.app_id)),
+            *(
+                "At ",
+                shown(source),
+                f", {counted(largest.number, 'result')} of the application ",
+                quoted(largest.app_id),
+            ),
             (
-                f" {when([most.day])} look like guesses of codes. More than {most.threshold:,} stand out, and the"
-                f" median of the {GUESSES_DAYS} days before is {most.usual:,}.{more}"
+                f" {when([largest.day])} look like guesses of codes. More than {largest.threshold:,} stand out, and"
+                f" the median of the {GUESSES_DAYS} days before is {largest.usual:,}.{more}"
             ),
         )
         found.append(
             ReportChange(
-                *("guesses", sentence, most.usual, most.number, ValueKind.COUNT, Compared.GUESSES),
+                *("guesses", sentence, largest.usual, largest.number, ValueKind.COUNT, Compared.GUESSES),
                 source=source,
                 days=spell,
                 size=sum(each.excess for each in flagged),

@@ -67,13 +67,13 @@ def servers(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     found = []
     for source, of in _by_name(rows["servers"]).items():
         compared = [of[day] for day in days.before if day in of]
-        kept = ordinary(compared)
-        before = added(kept)
+        usual = ordinary(compared)
+        before = added(usual)
         for spell in risen(of, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
             now = added(of[day] for day in spell)
             words = (
                 f", {share(now.share)} of the mailboxes failed {when(spell)}."
-                f" {_before(kept, compared)}, {share(before.share)} failed."
+                f" {_before(usual, compared)}, {share(before.share)} failed."
             )
             found.append(
                 ReportChange(
@@ -101,13 +101,13 @@ def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     found = []
     for (client, version), of in named.items():
         whose, compared = _compared(of, clients[client], everyone, days)
-        kept = ordinary(compared)
-        before = added(kept)
+        usual = ordinary(compared)
+        before = added(usual)
         for spell in risen(of, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
             now = added(of[day] for day in spell)
             words = (
                 f", {share(now.share)} failed"
-                f" {when(spell)}. {_before(kept, compared)}, {share(before.share)} of {whose} failed."
+                f" {when(spell)}. {_before(usual, compared)}, {share(before.share)} of {whose} failed."
                 " Any client can claim any version."
             )
             sentence = ("Of the mailboxes of ", quoted(client), " ", quoted(version), words)
@@ -123,8 +123,8 @@ def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     return found
 
 
-def _before(kept: list[Portion], compared: list[Portion]) -> str:
-    return f"On {len(kept)} of the {len(compared)} days before"
+def _before(usual: list[Portion], compared: list[Portion]) -> str:
+    return f"On {len(usual)} of the {len(compared)} days before"
 
 
 def _compared(own: ByDay, client: ByDay, everyone: ByDay, days: Days) -> tuple[str, list[Portion]]:
