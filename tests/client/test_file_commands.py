@@ -170,7 +170,7 @@ async def test_standard_input_is_sent_under_a_name_and_a_file_is_written_to_stan
 @pytest.mark.parametrize(
     ("send", "streams", "code", "reason"),
     [
-        ("from/parcel", ">/dev/full", 1, "cannot write to standard output: No space left on device"),
+        ("from/parcel", ">/dev/full", 1, "No space left on device"),
         ("from", "", 2, "a directory cannot be written there"),
     ],
 )
@@ -182,24 +182,17 @@ async def test_the_sender_is_told_why_nothing_was_written_to_standard_output(
         desk.receive("-o", "-", "--accept", streams=streams) as receiver,
     ):
         assert await end(sender, receiver) == (1, code), (sender.said, receiver.said)
-    assert re.search(f"gave up: .*{reason.removeprefix('cannot write to standard output: ')}", sender.said["stderr"])
+    assert re.search(f"gave up: .*{reason}", sender.said["stderr"])
     assert receiver.said["stdout"] == ""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *(
-            ("send", *given)
-            for given in (("-",), ("-", "x", "--name", "y"), ("-", "--name", "../x"), ("-", "--verify"))
-        ),
-        *(("receive", "-o", "-", option) for option in ("--replace", "--unpack")),
-    ],
-)
-async def test_standard_streams_are_refused_where_they_cannot_be_used(arguments: tuple[str, ...]) -> None:
-    refused = called(*arguments)
-    assert refused.returncode == 2
-    assert refused.stderr.count("\n") == 1
+MISUSED = ["send -", "send - x --name y", "send - --name ../x", "send - --verify"]
+
+
+@pytest.mark.parametrize("command", [*MISUSED, "receive -o - --replace", "receive -o - --unpack"])
+async def test_standard_streams_are_refused_where_they_cannot_be_used(command: str) -> None:
+    refused = called(*command.split())
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
 
 
 async def test_with_rename_what_is_there_stays(desk: Desk, to: Path) -> None:

@@ -317,16 +317,6 @@ async def test_without_an_acknowledgement_the_sender_does_not_say_that_it_arrive
             assert await heard(theirs, "error")
 
 
-async def test_a_receiver_that_gives_a_reason_at_the_end_has_not_stored_it(parcel: Path) -> None:
-    async with pair() as (ours, theirs):
-        sending = asyncio.create_task(
-            gives_up(sent(ours, parcel), r"no room \(after sending everything: the receiver has not stored it\)$")
-        )
-        await receives(theirs, behind_the_bytes(lambda _: None))
-        await say(theirs, error="no room")
-        await sending
-
-
 async def test_before_the_first_byte_a_folder_is_refused_that_nothing_can_be_written_in() -> None:
     async with pair() as (ours, theirs):
         await say(theirs, transit={}, offer=OFFER)
