@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import itertools
 import json
 import re
@@ -185,7 +184,6 @@ def test_without_pip_the_command_is_uv_from_the_path_or_from_the_checkout(
     monkeypatch.setattr(shutil, "which", lambda _: on_path)
     monkeypatch.setattr(extras, "_origin", dict)
     monkeypatch.setitem(sys.modules, "pip", None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     command = "uv" if on_path else str(fetched)
     assert extras.how_to_install("leveldb") == f"{command} pip install --python {sys.executable} 'restante[leveldb]'"
 

@@ -321,7 +321,6 @@ PLAIN = ("ws://10.0.0.5:4000/v1", True, True)
         ("10.0.0.5:4000", "10.0.0.5:4000", {}, PLAIN),
         ("plain:*:4000", "0.0.0.0:4000", {}, (*PLAIN[:2], False)),
         ("*:4000", "0.0.0.0:4000", {"proxies": True}, (*PLAIN[:2], False)),
-        ("*:4000", "0.0.0.0:4000", {"tls": True}, ("wss://10.0.0.5:4000/v1", True, False)),
         ("*:4000", "[::]:4000", {"tls": True, "names": ["a.example"]}, ("wss://a.example:4000/v1", True, False)),
         ("[::1]:4000", "[::1]:4000", {"tls": True, "names": ["a.example"]}, ("wss://[::1]:4000/v1", False, False)),
         ("*:443", "[::]:443", {"tls": True}, ("wss://[fd00::5]/v1", True, False)),
