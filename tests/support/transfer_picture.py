@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
@@ -30,7 +30,7 @@ async def transfer(folder: Path) -> Text:
     """Send a file to another folder; return what the sender and the receiver printed, in the order of time."""
     (folder / "photo.jpg").write_bytes(os.urandom(25_600_000))
     (folder / "downloads").mkdir()
-    server = {"RESTANTE_CLIENT_SERVER": f"ws://{SERVER}/v1", "RESTANTE_CLIENT_TRANSIT_RELAY": ""}
+    server: dict[str, Any] = {"RESTANTE_CLIENT_SERVER": f"ws://{SERVER}/v1", "RESTANTE_CLIENT_TRANSIT_RELAY": ""}
     async with (
         serving(folder / "data", options=("--listen", SERVER)),
         command(folder, "send", "photo.jpg", **server) as sender,
