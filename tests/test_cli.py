@@ -618,6 +618,7 @@ REFUSED = {
     "restore copy.sqlite --data copy.sqlite": "copy.sqlite is not a directory: name a directory with --data",
     "backup /proc/copy --data post": "cannot write /proc/copy: ",
     "restore copy.sqlite --data gone/new": "cannot create gone/new: there is no directory gone: create that first",
+    "restore copy.sqlite --data copy.sqlite/new": "cannot create copy.sqlite/new: copy.sqlite is not a directory",
     "restore copy.sqlite --data /proc/new": "cannot use the data directory /proc/new: ",
 }
 

@@ -29,7 +29,7 @@ from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.server.main import Disk
 from restante.mailbox.server.system import system_secret
-from restante.mailbox.server.user_address import UNENCRYPTED, user_address
+from restante.mailbox.server.user_address import UNENCRYPTED, first_lines, user_address
 from support.bounds import BOUND, bounded
 from support.documents import Document
 from support.loops import on_uvloop
@@ -333,6 +333,17 @@ def test_the_address_for_users_can_be_used_by_them(
     """And whether others can use it, and whether there is a warning that it is not encrypted."""
     own = {4: "10.0.0.5", 6: "fd00::5"}.__getitem__
     assert user_address(listen_address(listen, "--listen"), shown, **{"tls": False, **options}, own=own) == url
+
+
+@pytest.mark.parametrize(("program", "first"), [("", "restante"), ("./run", "./run")])
+def test_the_first_lines_are_the_address_and_commands_that_this_machine_has(
+    program: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_RESTANTE_PROGRAM", program)
+    here = user_address(listen_address("127.0.0.1:4000", "--listen"), "127.0.0.1:4000", tls=False)
+    lines = first_lines([here], proxies=False).splitlines()
+    assert lines[0] == "Users of this machine connect to ws://127.0.0.1:4000/v1"
+    assert [line.split()[:2] for line in lines[-2:]] == [[first, "send"], [first, "receive"]]
 
 
 async def test_a_server_of_every_interface_logs_an_address_that_can_be_used(tmp_path: Path) -> None:

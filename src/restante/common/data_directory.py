@@ -70,6 +70,8 @@ def refuse_unusable(data: Path) -> None:
         if not data.is_dir() and (data.exists() or data.is_symlink()):
             raise Misuse(f"{data} is not a directory: name a directory with --data")
         if not data.exists() and not data.parent.is_dir():
+            if data.parent.exists():
+                raise Misuse(f"cannot create {data}: {data.parent} is not a directory: name another with --data")
             raise Misuse(f"cannot create {data}: there is no directory {data.parent}: create that first")
     except OSError as error:
         raise StoreError(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error

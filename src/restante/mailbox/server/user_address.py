@@ -6,12 +6,14 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from restante.common.called import command_line
 from restante.common.listening import ListenAddress
 from restante.common.net import host_and_port, read
 
 UNENCRYPTED: Final = (
     "clients of other machines connect without TLS: others on their network see what they send, and can end their"
-    " transfers. Use --tls-cert, or a proxy with TLS and --trust-proxy; plain: before the address ends this warning"
+    " transfers. Use --tls-cert, or a proxy with TLS and --trust-proxy. If this is intended, write"
+    " plain: before the address of --listen"
 )
 
 NOWHERE: Final = {4: "192.0.2.1", 6: "2001:db8::1"}
@@ -96,6 +98,6 @@ def first_lines(addresses: Sequence[UserAddress], *, proxies: bool) -> str:
         "To try it, send a text with one of these, and receive it in another terminal with the code that is shown:\n"
         f"    wormhole --relay-url {url} send --text hello\n"
         f"    wormhole --relay-url {url} receive CODE\n"
-        f"    restante send --server {url} --text hello\n"
-        f"    restante receive --server {url} CODE\n"
+        f"    {command_line('send', '--server', url, '--text', 'hello')}\n"
+        f"    {command_line('receive', '--server', url, 'CODE')}\n"
     )
