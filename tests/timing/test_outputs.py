@@ -83,11 +83,13 @@ def test_the_first_sentences_say_where_the_time_went_and_what_the_other_client_d
 
 
 def test_the_time_in_the_network_counts_together_and_the_page_says_the_same_as_the_text() -> None:
-    spent = [Spent("human", 40), Spent("network out", 30), Spent("network in", 29), Spent("commit", 1)]
+    spent = [Spent("commit", 1), Spent("network in", 29), Spent("human", 40), Spent("network out", 30)]
     client = replace(SENDER.clients[0], start_us=0, stop_us=100, spent=spent)
     timeline = replace(SENDER, clients=[client])
     sentence = "The sender ran for 100 µs. For 59 µs (59%) it waited for the network to and from the server."
-    assert text(timeline, 200).splitlines()[0] == sentence
+    first, _, _, *table = text(timeline, 200).splitlines()[:7]
+    assert first == sentence
+    assert [line[2:].split("  ")[0] for line in table] == ["human", "network out", "network in", "commit"]
     assert sentence in plain(page(timeline))
 
 

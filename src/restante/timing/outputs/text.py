@@ -58,7 +58,7 @@ def _spent(client: Client, width: int, *, colour: bool) -> list[str]:
     """Return the table of a client's time by cause."""
     whole = client.stop_us - client.start_us
     lines = [_heading(f"{client.role.capitalize()}, {duration(whole)}", colour=colour)]
-    for spent in client.spent:
+    for spent in sorted(client.spent, key=lambda each: -each.us):
         lines.append(_bar_line(f"  {spent.cause}", spent.cause, spent.us, whole, width, colour=colour))
         lines.extend(
             _bar_line(f"    {cause}", cause, part, whole, width, colour=colour)
