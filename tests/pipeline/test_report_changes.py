@@ -341,8 +341,20 @@ def test_an_attack_is_one_incident_with_its_parts_and_its_results_do_not_count_i
     facts = {fact.name: fact.value for fact in made.sections[0].facts}
     ended, happy = 2 * 7 * 100 + 40, 2 * 7 * 90 - 30
     assert facts["Mailboxes that ended"] == ended
-    assert facts["Suspected guesses among them"] == 40
-    assert facts["Happy, without suspected guesses"] == pytest.approx(happy / (ended - 40))
+    lonely = 2 * 7 * 10  # all: there are more nameplates of one side
+    assert facts["Suspected guesses among them"] == 40 + lonely
+    assert facts["Happy, without suspected guesses"] == pytest.approx(happy / (ended - 40 - lonely))
+
+
+def test_a_bad_release_is_one_incident_at_all_servers() -> None:
+    version = on("versions", {"version": "1.1"}, {"mailboxes": 100, "happy": 10, "errory": 85})
+    east, north = (
+        on("outcomes", {"source": source}, {"happy": happy, "errory": errory})
+        for source, happy, errory in (("east", 60, 30), ("north", 100, 900))
+    )
+    other, release = changes(lake(all_of(version, east, north))).found
+    assert (release.measure, [part.source for part in release.parts]) == (Compared.FAILURES_OF_VERSION, ["east"])
+    assert (other.source, other.parts) == ("north", ()), "more failed there than of this version"
 
 
 def test_failures_before_or_after_an_attack_are_no_part_of_it() -> None:

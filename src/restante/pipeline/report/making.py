@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from typing import Any, Final
 
+from restante.pipeline.report.changes.measure import Compared
 from restante.pipeline.report.changes.rule import MEASURES, changes_of
 from restante.pipeline.report.lacking import EVERYTHING_THERE, LakeState, state_remarks, without_tables
 from restante.pipeline.report.model import Report, Section
@@ -40,11 +41,14 @@ def made_report(
 ) -> Report:
     """Return the report of a period. Tables that the lake lacks are empty for `fetch`."""
     scope = Scope(period, lake_days(fetch), made)
+    changes = changes_of(fetch, scope)
+    lonely = (change.size for change in (changes.all if changes else ()) if change.measure == Compared.ONE_SIDE)
+    scope = scope._replace(lonely_guesses=sum(lonely))
     sections = tuple(without_tables(_section(fetch, subject, scope), subject.tables, state) for subject in SUBJECTS)
     said = state_remarks(state, has_records=scope.held is not None)
     if scope.held is not None or not state.unbuilt:
         said += remarks(period, scope.held, today)
-    return Report(period, made, sections, tuple(said), changes_of(fetch, scope))
+    return Report(period, made, sections, tuple(said), changes)
 
 
 def _section(fetch: Fetch, subject: Subject, scope: Scope) -> Section:

@@ -72,7 +72,9 @@ def section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     ended, failed = sum(whole), sum(whole[1:])
     if not rows["kinds"]:
         return Section("results", "Success")
-    [(guesses,)] = rows["guesses"]
+    [(wrong_codes,)] = rows["guesses"]
+    lonely = whole[tuple(RESULT_MEANINGS).index("lonely")]
+    guesses = wrong_codes + min(scope.lonely_guesses, lonely)
     return Section(
         "results",
         "Success",
@@ -91,7 +93,8 @@ def section(rows: Mapping[str, Rows], scope: Scope) -> Section:
         " as failed, also if only one side came."
         + (
             " Suspected guesses are the scary and crowded ones of applications and days that stand out by the rule of"
-            " the table guesses."
+            " the table guesses, and as many lonely ones as there are nameplates of one side beyond the usual, if"
+            " these are listed as a change."
             if guesses
             else ""
         ),

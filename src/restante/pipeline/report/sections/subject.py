@@ -28,6 +28,8 @@ class Scope(NamedTuple):
     held: LakeDays | None
     """The days of the lake. None: it has no records."""
     made: datetime
+    lonely_guesses: int = 0
+    """Nameplates of one side that are suspected guesses: how many more there are than usual."""
 
     def has(self, day: date) -> bool:
         """Return whether the lake may have records of a day. If not, its counts are not known, rather than 0."""
