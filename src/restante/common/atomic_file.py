@@ -116,8 +116,15 @@ def leads_to_open_file(path: Path) -> bool:
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the names in a directory, to disk (fsync(2), NOTES)."""
-    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Flush a file, or the names in a directory, to disk (fsync(2), NOTES).
+
+    A directory in which the user may write need not be readable, as a drop box. Then all disks are flushed.
+    """
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        os.sync()
+        return
     try:
         os.fsync(opened)
     finally:

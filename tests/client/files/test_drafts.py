@@ -6,6 +6,7 @@ import errno
 import os
 import pwd
 import stat
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from restante.client.files import draft
 from restante.client.files.draft import OpenDraft, check_place, draft_directory, draft_file, free_path
 from restante.client.files.names import MAX_NAME_BYTES, file_name, not_everywhere, shown
 from restante.common.errors import Misuse, StoreError
+from support.isolation import unavailable
+from support.processes import run
 
 both = pytest.mark.parametrize("kind", ["file", "directory"])
 whatever_is_there = pytest.mark.parametrize("there", ["file", "directory", "empty", "dangling"])
@@ -292,6 +295,35 @@ def test_the_umask_decides_the_mode(tmp_path: Path) -> None:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {"file": 0o640, "directory": 0o750}
+
+
+unshares = pytest.mark.skipif(bool(unavailable()), reason=f"disks and users of their own: {unavailable()}")
+IMPORTS = """\
+from pathlib import Path
+from restante.client.files.draft import draft_directory, draft_file, left_drafts, remove_left_draft
+"""
+
+
+@unshares
+def test_what_is_stored_in_a_folder_that_may_not_be_read_is_no_error(tmp_path: Path) -> None:
+    """A drop box. Otherwise the sender is told that nothing was stored, when it has its name."""
+    (tmp_path / "box").mkdir(0o300)
+    script = f"{IMPORTS}with draft_file(Path('box/file')), draft_directory(Path('box/folder')): pass"
+    ended = run("unshare", "--user", sys.executable, "-c", script, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    (tmp_path / "box").chmod(0o700)
+    assert sorted(contents(tmp_path / "box")) == ["file", "folder"]
+
+
+@unshares
+def test_a_draft_with_a_mounted_disk_in_it_is_not_offered_nor_removed(tmp_path: Path) -> None:
+    draft = f".x.part-{'0' * 16}"
+    (tmp_path / draft / "disk").mkdir(parents=True)
+    script = f"{IMPORTS}print(left_drafts(Path())); remove_left_draft(Path('{draft}'))"
+    line = f'mount -t tmpfs none {draft}/disk && touch {draft}/disk/mine && "$@" && ls {draft}/disk'
+    unshared = ("unshare", "--user", "--mount", "--map-root-user", "sh", "-c", line, "sh")
+    ended = run(*unshared, sys.executable, "-c", script, cwd=tmp_path)
+    assert ended.stdout == "[]\nmine\n", ended.stderr
 
 
 @both

@@ -235,6 +235,8 @@ def _is_left(draft: Path) -> bool:
         status = draft.lstat()
         if status.st_uid != os.geteuid() or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             return False
+        if _has_mount_point(Path(os.path.realpath(draft))):
+            return False
         access = os.O_RDONLY | os.O_DIRECTORY if stat.S_ISDIR(status.st_mode) else os.O_RDWR
         opened = os.open(draft, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -416,7 +418,7 @@ def _remove(aside: Path) -> None:
     if aside.is_symlink() or not aside.is_dir():
         with suppress(OSError):
             aside.unlink()
-    elif not _has_mount_point(aside):  # mounted after the check
+    elif not _has_mount_point(Path(os.path.realpath(aside))):  # mounted after the check
         _remove_tree(aside)
 
 
