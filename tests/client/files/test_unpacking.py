@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,9 +220,27 @@ def test_nothing_is_written_through_links_that_are_there(tmp_path: Path, into: P
     (into / "d").symlink_to(tmp_path / "outside")
     (into / "a").symlink_to(tmp_path / "outside" / "new")
     for name in ("a", "d/e/x", "d/"):
-        with pytest.raises(ArchiveError):
+        with pytest.raises(StoreError, match="another program has changed the unfinished directory"):
             unpacked(zip_of({name: b""}), into)
     assert not list((tmp_path / "outside").iterdir())
+
+
+@pytest.mark.parametrize("planted", ["file", "directory", "owner"])
+def test_a_directory_to_which_another_user_had_access_is_not_unpacked_into(
+    into: Path, planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that is shared with a group, others may write in new directories, or put their own in the place."""
+    into.mkdir()
+    if planted == "owner":
+        real = os.fstat
+        monkeypatch.setattr(os, "geteuid", lambda: 1 << 20)
+        unpacked(zip_of({}), into)  # the file system gives new files the same owner
+        monkeypatch.setattr(os, "fstat", lambda file: SimpleNamespace(st_uid=file, st_mode=real(file).st_mode))
+    else:
+        (into / "d").touch() if planted == "file" else (into / "d").mkdir()
+    with pytest.raises(StoreError, match="another program has changed the unfinished directory"):
+        unpacked(zip_of({"d/e": b"1"}), into)
+    assert not [path for path in into.rglob("*") if path.name != "d"]
 
 
 def test_what_is_unpacked_goes_into_the_directory_and_not_to_its_path(tmp_path: Path, into: Path) -> None:
@@ -477,5 +496,6 @@ def test_any_archive_stays_inside_and_within_bounds(tmp_path_factory: pytest.Tem
 def test_a_full_disk_is_one_sentence(into: Path) -> None:
     with no_file_beyond(1000), pytest.raises(StoreError, match="cannot write 'a': File too large"):
         unpacked(zip_of({"a": b"1" * 3000}), into)
-    with pytest.raises(StoreError, match="cannot write 'a': "):  # nothing can be created there
-        unpacked(zip_of({"a": b"1"}), Path("/proc/self").resolve())
+    with pytest.raises(StoreError, match="cannot write 'a': "), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "listdir", lambda _: [])
+        unpacked(zip_of({"a": b"1"}), Path("/proc/self").resolve())  # nothing can be created there

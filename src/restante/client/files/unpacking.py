@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -57,6 +58,7 @@ def unpack(
     with _opened(into) as directory:
         mode = stat.S_IMODE(os.fstat(directory).st_mode)
         _change_mode(directory, mode & ~OTHERS)
+        _check_own(directory)
         target = _Target(directory, max_files, max_directories, max_bytes, progress, top)
         try:
             archive.seek(0)
@@ -84,6 +86,30 @@ def _opened(directory: Path) -> Iterator[int]:
         yield opened
     finally:
         os.close(opened)
+
+
+def _check_own(directory: int) -> None:
+    """Raise StoreError if another user has put the directory there, or something in it while they still could.
+
+    Such a user could lead what is unpacked to another directory, by links. On some file systems of a network the
+    owner of a new file is not the user of the process.
+    """
+    try:
+        owner, planted = os.fstat(directory).st_uid, os.listdir(directory)
+        if owner != os.geteuid():
+            name = f".restante-{secrets.token_hex(8)}"
+            made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
+            try:
+                os.unlink(name, dir_fd=directory)
+                planted += [] if os.fstat(made).st_uid == owner else [name]
+            finally:
+                os.close(made)
+    except OSError as error:
+        words = f"cannot unpack what was received: {plain(error)}"
+        raise StoreError(words).with_peer_words(words) from error
+    if planted:
+        words = "cannot unpack what was received: another program has changed the unfinished directory"
+        raise StoreError(words).with_peer_words(words)
 
 
 class _Target:
