@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import signal
+import sys
 import termios
 from typing import Any, get_args
 from unittest.mock import Mock
@@ -205,6 +206,26 @@ async def test_a_signal_tells_the_other_side(desk: Desk, number: signal.Signals)
             assert await sender.ended() == 128 + number, sender.said
         assert await receiver.ended() == 1, receiver.said
     assert "the other side gave up: the sender stopped" in receiver.said["stderr"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_second_signal_ends_a_command_that_removes_many_files(number: signal.Signals) -> None:
+    script = """if True:
+        import sys, threading
+        from restante.cli import client_run
+        from restante.client.tasks import in_thread
+        client_run.STOPPING_SECONDS = 0
+        async def transfer():
+            print("began", file=sys.stderr, flush=True)
+            await in_thread(threading.Event().wait, lambda: None)
+        client_run.run(transfer())
+    """
+    async with child(sys.executable, "-c", script) as running:
+        await running.says("began")
+        running.send(number)
+        await running.says("Still removing unfinished files")
+        running.send(number)
+        assert await running.ended() == 128 + number
 
 
 async def test_a_command_that_ignores_the_end_of_its_terminal_goes_on(desk: Desk) -> None:

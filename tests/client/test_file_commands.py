@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import termios
 import time
 from contextlib import suppress
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +23,10 @@ import pytest
 from client.commands import Desk, end
 from client.live import url_of
 from client.transfer.hostile import CONTENT, heard, names, records, say, sends
-from restante.cli.client_files import StandardOutput, bar
+from restante.cli.client_files import StandardOutput, bar, outgoing_input
 from restante.client import DEFAULT_APP_ID, Wormhole
 from restante.client.files.draft import draft_directory, draft_file
+from restante.common.errors import StoreError
 from restante.pipeline.clean.rules import Fault, limits
 from restante.pipeline.clean.timing import event
 from restante.timing.logs import events
@@ -193,6 +196,15 @@ MISUSED = ["send -", "send - x --name y", "send - --name ../x", "send - --verify
 async def test_standard_streams_are_refused_where_they_cannot_be_used(command: str) -> None:
     refused = called(*command.split())
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+
+
+async def test_without_a_directory_for_temporary_files_standard_input_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("restante.cli.client_files.gettempdir", partial(os.stat, "/nonexistent"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(StoreError, match=r"set \$TMPDIR"), outgoing_input("name"):
+        pass
 
 
 async def test_with_rename_what_is_there_stays(desk: Desk, to: Path) -> None:

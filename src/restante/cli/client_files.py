@@ -177,7 +177,12 @@ def outgoing_input(name: str | None) -> Iterator[Outgoing]:
         raise Misuse("standard input is closed: name a file")
     if sys.stdin.isatty():
         say("Reading what to send from the terminal; Ctrl-D ends it.")
-    with scratch_file(Path(gettempdir())) as draft:
+    try:
+        folder = Path(gettempdir())
+    except FileNotFoundError as error:
+        words = "no directory for temporary files can be written in: set $TMPDIR to one, or send a file"
+        raise StoreError(words) from error
+    with scratch_file(folder) as draft:
         try:
             while data := os.read(sys.stdin.fileno(), READ_BYTES):
                 draft.write(data)

@@ -52,6 +52,7 @@ from restante.client.transfer.text import check_text
 from restante.client.transit.records import Role
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.plural import counted
+from restante.common.terminal import can_rewrite
 from restante.common.texts import visible
 
 SIGNAL_EXIT: Final = 128
@@ -59,6 +60,16 @@ SIGNAL_EXIT: Final = 128
 
 COMPLETION_SECONDS: Final = 5.0
 """Seconds within which a server must list its nameplates for completion. The user waits for it."""
+
+STOPPING_SECONDS: Final = 2.0
+"""Seconds after a signal until the user is told why the command still runs."""
+
+STILL_STOPPING: Final = (
+    "Still removing unfinished files, or telling the other side. Ctrl-C ends this and may leave files."
+)
+
+SHOW_CURSOR: Final = "\x1b[?25h"
+"""A bar hides the cursor of the terminal (DECTCEM of xterm)."""
 
 RECEIVER: Final = "follower"
 
@@ -174,8 +185,8 @@ def read_code(place: Place, words: int) -> str:
 def run(transfer: Coroutine[Any, Any, None]) -> None:
     """Run a transfer. Ctrl-C, SIGTERM and SIGHUP end it after the other side is informed.
 
-    A second Ctrl-C or SIGTERM ends it at once, and a second SIGHUP does nothing: when a terminal is closed, the shell
-    and the system may both send one. A command that ignores SIGHUP, as with nohup, goes on.
+    A second Ctrl-C or SIGTERM ends it at once, and leaves unfinished files. A second SIGHUP does nothing: when a
+    terminal is closed, the shell and the system may both send one. A signal that is ignored, as with nohup, stays so.
     """
     came: list[signal.Signals] = []
 
@@ -186,23 +197,26 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
         loop.set_exception_handler(_report)
 
         def stop(number: signal.Signals) -> None:
-            loop.remove_signal_handler(signal.SIGTERM)  # a second one ends the process
             if not came:
                 task.cancel()
+                loop.call_later(STOPPING_SECONDS, say, STILL_STOPPING)
+            elif number != signal.SIGHUP:
+                # A thread may remove files for minutes, and asyncio would wait for it (in_thread).
+                say(SHOW_CURSOR if can_rewrite(sys.stderr) else "")
+                os._exit(SIGNAL_EXIT + number)
             came.append(number)
 
-        loop.add_signal_handler(signal.SIGTERM, stop, signal.SIGTERM)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            loop.add_signal_handler(signal.SIGHUP, stop, signal.SIGHUP)
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(each) is not signal.SIG_IGN:
+                loop.add_signal_handler(each, stop, each)
         await transfer
 
     try:
         asyncio.run(guarded())
     except asyncio.CancelledError:
+        if came[0] == signal.SIGINT:
+            say("")  # so that the shell's prompt is not on the line of ^C
         raise typer.Exit(SIGNAL_EXIT + came[0]) from None
-    except KeyboardInterrupt:
-        say("")  # so that the shell's prompt is not on the line of ^C
-        raise
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
