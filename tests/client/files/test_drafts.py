@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pwd
+import shutil
 import stat
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -218,6 +219,10 @@ def fails(*_: object, **__: object) -> None:
     raise OSError(errno.EIO, "")
 
 
+def too_deep(*_: object, **__: object) -> None:
+    raise RecursionError
+
+
 @pytest.mark.parametrize(
     ("there", "module", "name", "fake", "raised"),
     [
@@ -225,8 +230,9 @@ def fails(*_: object, **__: object) -> None:
         ("directory", draft, "flush", fails, pytest.raises(StoreError)),
         ("directory", os, "unlink", fails, nullcontext()),
         ("file", os, "unlink", fails, nullcontext()),
+        ("directory", shutil, "rmtree", too_deep, nullcontext()),
     ],
-    ids=["it was mounted after the check", "the new is not safe", "it cannot be removed", "nor a file"],
+    ids=["it was mounted after the check", "the new is not safe", "it cannot be removed", "nor a file", "it is deep"],
 )
 def test_what_was_replaced_stays_aside_if(
     target: Path,

@@ -336,6 +336,25 @@ async def test_an_error_of_our_program_ends_the_transfer_and_is_told_without_its
     assert re.fullmatch(INCOMPLETE, ended.value.__notes__[0])
 
 
+async def test_the_sender_is_told_no_reason_for_an_error_after_all_is_stored(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would say that nothing is stored."""
+
+    def fails(_bytes: int) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Stream, "check", lambda _: None)  # the error comes after the last one
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, sends_it)
+        with pytest.raises(ZeroDivisionError) as ended:
+            await stored(ours, folder, fails)
+        await asyncio.gather(sending, return_exceptions=True)
+        await say(ours, error="the next message")
+        assert (await heard(theirs, "error"))[0] == "the next message"
+    assert (ended.value.__notes__, names(folder)) == (["after everything was stored"], ["parcel"])
+
+
 @pytest.mark.parametrize(
     ("path", "size", "sentence"),
     [

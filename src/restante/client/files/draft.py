@@ -424,8 +424,8 @@ def _remove(aside: Path) -> None:
 
 def _remove_tree(folder: Path) -> None:
     """Remove a directory, also if its owner may not write in all of it. What cannot be removed remains."""
-    shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):
+    with suppress(OSError, RecursionError):  # Python removes at most 1,000 levels (shutil before 3.13)
+        shutil.rmtree(folder, ignore_errors=True)
         for _, _, _, opened in os.fwalk(folder):
             with suppress(OSError):
                 os.fchmod(opened, 0o700)

@@ -192,16 +192,23 @@ async def reasons_sent(wormhole: Wormhole, role: Role) -> AsyncIterator[None]:
     except GaveUpError:
         raise  # the peer knows
     except asyncio.CancelledError as error:
-        if STORED not in getattr(error, "__notes__", ()):  # then there is no reason why it failed
+        if not _all_is_stored(error):
             await _abandon(wormhole, f"the {role} stopped")
         raise
-    except RestanteError as error:
+    except Exception as error:
+        if _all_is_stored(error):
+            raise
+        if not isinstance(error, RestanteError):
+            await _abandon(wormhole, f"the {role} failed")
+            raise
         ours = isinstance(error, (Misuse, StoreError))
         await _abandon(wormhole, error.peer_words or (f"the {role} failed" if ours else str(error)))
         raise
-    except Exception:
-        await _abandon(wormhole, f"the {role} failed")
-        raise
+
+
+def _all_is_stored(error: BaseException) -> bool:
+    """Return whether a transfer was complete before an error. Then there is no reason for the peer why it failed."""
+    return STORED in getattr(error, "__notes__", ())
 
 
 @contextmanager
