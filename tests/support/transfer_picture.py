@@ -22,27 +22,32 @@ from support.documents import ROOT
 from support.processes import serving
 
 PICTURE: Final = ROOT / "docs/client/transfer.svg"
-SERVER: Final = "127.0.0.1:4000"
-COLUMNS: Final = 76
+LISTEN: Final = "127.0.0.1:4000"
+SERVER: Final = ("--server", f"ws://{LISTEN}/v1")
+COLUMNS: Final = 86
 
 
 async def transfer(folder: Path) -> Text:
     """Send a file to another folder; return what the sender and the receiver printed, in the order of time."""
     (folder / "photo.jpg").write_bytes(os.urandom(25_600_000))
     (folder / "downloads").mkdir()
-    server: dict[str, Any] = {"RESTANTE_CLIENT_SERVER": f"ws://{SERVER}/v1", "RESTANTE_CLIENT_TRANSIT_RELAY": ""}
+    no_relay: dict[str, Any] = {"RESTANTE_CLIENT_TRANSIT_RELAY": ""}
     async with (
-        serving(folder / "data", options=("--listen", SERVER)),
-        command(folder, "send", "photo.jpg", **server) as sender,
+        serving(folder / "data", options=("--listen", LISTEN)),
+        command(folder, "send", *SERVER, "photo.jpg", **no_relay) as sender,
     ):
         code = (await sender.says(r"code is: (\S+)(.|\n)*Waiting for the other side …\n"))[1]
         before = sender.said["stderr"]
-        async with command(folder / "downloads", "receive", code, typed=b"yes\n", **server) as receiver:
+        async with command(folder / "downloads", "receive", *SERVER, code, typed=b"yes\n", **no_relay) as receiver:
             assert await end(receiver, sender) == (0, 0)
     shown = Text()
     for who, typed, said in (
-        ("sender", "restante send photo.jpg", before),
-        ("receiver", f"restante receive {code}", receiver.said["stderr"].replace("(yes/no): ", "(yes/no): yes\n")),
+        ("sender", f"restante send {' '.join(SERVER)} photo.jpg", before),
+        (
+            "receiver",
+            f"restante receive {' '.join(SERVER)} {code}",
+            receiver.said["stderr"].replace("(yes/no): ", "(yes/no): yes\n"),
+        ),
         ("sender", "", sender.said["stderr"].removeprefix(before)),
     ):
         style = "bold cyan" if who == "sender" else "bold magenta"
