@@ -157,7 +157,7 @@ def test_a_version_message_that_cannot_be_read_is_the_peer_s_error(
     world: World, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     alice, bob = pair(world)
-    sealed = alice.machine._conversation._seal
+    sealed = alice.machine._conversation._seal  # only a client that breaks the rules would send this
     content = f'{{"app_versions":{version}}}'.encode("latin-1")
     monkeypatch.setattr(alice.machine._conversation, "_seal", lambda phase, _: sealed(phase, content))
     settle(alice, bob)

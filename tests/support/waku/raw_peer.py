@@ -170,6 +170,10 @@ class RawPeer:
         if self.rlpx.broken is not None:
             raise self.rlpx.broken
 
+    async def answer(self) -> None:
+        """Take in a frame: answer a Ping, and leave another packet in the inbox."""
+        self._take(await self._frame())
+
     async def _frame(self) -> bytes:
         while not self._frames:
             await self.read()
