@@ -214,7 +214,7 @@ async def test_the_wheel_alone_serves_mailboxes(packages: tuple[Path, Path], tmp
         await server.stop()
     refused = run(*restante, *COMMANDS["waku"])
     python = rf"{re.escape(str(Path(restante[-1]).parent))}/python\S*"
-    command = rf"{python} -m pip install '{re.escape(str(packages[0]))}\[waku\]'"
+    command = rf"uv pip install --python {python} '{re.escape(str(packages[0]))}\[waku\]'"
     assert refused.returncode == 2
     assert re.fullmatch(rf"restante: this command needs the extra 'waku': {command}\n", refused.stderr), (
         refused.stderr
