@@ -26,7 +26,9 @@ from restante.mailbox.store.schema import connect
 from support.admin_port import looking
 from support.bounds import BOUND, PATIENCE, bounded
 from support.documents import ROOT, Document
+from support.faulty_disk import HANGS, CommandedDisk
 from support.mailbox import altered
+from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import RawSocket, handshake
 from support.ports import held_port
 from support.processes import RESTANTE, called, environment, run, serving, started
@@ -242,6 +244,33 @@ async def test_a_server_that_cannot_listen_is_never_ready(tmp_path: Path, manage
         async with started(tmp_path / "data", RESTANTE, options, DEVNULL, **manager.variables) as server:
             assert await server.ended() == 2
     assert manager.waiting() == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["slow-disk", "fast-disk"])
+async def test_a_disk_that_hangs_causes_no_restart(way: str, tmp_path: Path, manager: Manager) -> None:
+    """Whether the commit is in a thread or on the event loop."""
+    disk = CommandedDisk(tmp_path)
+    program = (RESTANTE[0], "-m", altered.__name__, way)
+    with held_port() as port:
+        options = ("--admin", f"127.0.0.1:{port}")
+        async with (
+            serving(disk.data, program, options, **manager.with_watchdog, **disk.variables) as server,
+            looking(port) as look,
+            Clients() as clients,
+        ):
+            client = await clients.opened(server.url, "app", "a", "m")
+            await look.reports(disk.hang, HANGS)
+            added = await client.say("add", phase="1", body="held")  # its commit hangs
+            assert (await look.get("/readyz"))[1] == HANGS
+            manager.waiting()
+            for _ in range(10):
+                await manager.message("WATCHDOG")
+            assert not added.answered
+            disk.go_on()
+            await client.answers(added)
+            await client.leave()
+            await server.stop()
 
 
 @pytest.mark.thorough

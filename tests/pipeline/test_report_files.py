@@ -26,6 +26,7 @@ from rich.cells import cell_len
 from pipeline import reports
 from restante.cli import report_output
 from restante.cli.report_output import write_report
+from restante.common.csv_fields import FORMULA
 from restante.common.errors import StoreError
 from restante.pipeline.report.changes.measure import quoted
 from restante.pipeline.report.charts import axes
@@ -34,9 +35,20 @@ from restante.pipeline.report.charts.hatching import HATCHINGS, MIN_HATCHED, hat
 from restante.pipeline.report.charts.maps import missing_height
 from restante.pipeline.report.charts.picture import legend, picture
 from restante.pipeline.report.charts.strips import SHAPES
+from restante.pipeline.report.csv_file import as_csv
 from restante.pipeline.report.files import report_files
 from restante.pipeline.report.json_file import as_json
-from restante.pipeline.report.model import MAX_PARTS, MAX_PERCENTILES, Figure, Section, ValueKind, drawn, figures
+from restante.pipeline.report.model import (
+    MAX_PARTS,
+    MAX_PERCENTILES,
+    Figure,
+    ReportColumn,
+    ReportTable,
+    Section,
+    ValueKind,
+    drawn,
+    figures,
+)
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse
 from restante.pipeline.report.summary import ISOLATE, POP, summary
@@ -144,6 +156,12 @@ def test_csv_and_json_have_the_same_values_and_the_page_is_written_last() -> Non
     units = [column["unit"] for column in in_json["waiting-by-kind"]["columns"]]
     assert units == [*[None] * 3, *["microseconds"] * 3]
     assert as_json(HOSTILE).isascii()
+
+
+def test_no_text_in_csv_begins_like_a_formula() -> None:
+    table = ReportTable((ReportColumn("a", "A", ValueKind.TEXT),), tuple((name,) for name in reports.HOSTILE))
+    rows = [row for [row] in list(csv.reader(io.StringIO(as_csv(table).decode(), newline="")))[1:]]
+    assert rows == ["'" * text.startswith(FORMULA) + text for text in reports.HOSTILE]
 
 
 @every_report

@@ -285,6 +285,7 @@ settings = {
     "spark.executor.heartbeatInterval": "999ms",
     "spark.network.timeout": "1s",
     "spark.network.timeoutInterval": "1ms",
+    "spark.rpc.askTimeout": "600s",
 }
 with session("local[1]", settings=settings, verbose=True) as spark:
     java = spark.sparkContext._gateway.proc.pid

@@ -8,10 +8,12 @@ import re
 import socket
 import stat
 import threading
+from collections.abc import Iterator
 from contextlib import closing, suppress
+from itertools import repeat
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, BinaryIO
 from unittest.mock import Mock
 
 import pytest
@@ -44,6 +46,7 @@ from client.transfer.hostile import (
 from restante.client import Wormhole
 from restante.client.errors import ConnectionLostError, TransferError
 from restante.client.files.draft import draft_file
+from restante.client.files.member import Member
 from restante.client.files.zip_stream import plan_directory
 from restante.client.transfer.receiving import OfferedDirectory, OfferedText, receive
 from restante.client.transfer.sending import send_directory, send_file
@@ -217,12 +220,9 @@ async def test_whatever_else_happens_at_the_server_in_the_middle_changes_nothing
 
 
 @how_it_ends
-@pytest.mark.parametrize("phase", ["waits for an offer", "connects", "waits for bytes", "unpacks"])
-async def test_a_receiver_ends_at_once_and_keeps_nothing(tmp_path: Path, folder: Path, phase: str, how: str) -> None:
+@pytest.mark.parametrize("phase", ["waits for an offer", "connects", "waits for bytes"])
+async def test_a_receiver_ends_at_once_and_keeps_nothing(folder: Path, phase: str, how: str) -> None:
     waits = asyncio.Event()
-    (tmp_path / "parcel").write_bytes(CONTENT)
-    archive = b"".join(plan_directory(tmp_path).chunks())
-    directory = {"mode": "zipfile/deflated", "dirname": "x", "zipsize": len(archive), "numbytes": 10, "numfiles": 1}
     async with pair() as (ours, theirs):
         receiving = asyncio.create_task(stored(ours, folder, lambda _: waits.set()))
         await asyncio.gather(ours.verifier(), theirs.verifier())
@@ -233,13 +233,33 @@ async def test_a_receiver_ends_at_once_and_keeps_nothing(tmp_path: Path, folder:
         elif phase == "waits for bytes":
             tasks.append(sends(theirs, sends_half))
             await waits.wait()
-        elif phase == "unpacks":
-            tasks.append(sends(theirs, records(archive[:-1]), {"directory": directory}))
-            await waits.wait()
         notes = await ends(receiving, theirs, Role.RECEIVER, how)
         await asyncio.gather(*tasks)
-    received = f"{len(archive) - 1} of {len(archive)}" if phase == "unpacks" else "5 of 10"
-    assert notes == ([f"after receiving {received} bytes: nothing was kept"] if tasks else [])
+    assert notes == (["after receiving 5 of 10 bytes: nothing was kept"] if tasks else [])
+    assert names(folder) == []
+
+
+@how_it_ends
+async def test_an_end_while_unpacking_leaves_nothing(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    (tmp_path / "x").mkdir()
+    archive = b"".join(plan_directory(tmp_path / "x").chunks())
+    directory = {"mode": "zipfile/deflated", "dirname": "x", "zipsize": len(archive), "numbytes": 0, "numfiles": 0}
+    loop, unpacking = asyncio.get_running_loop(), asyncio.Event()
+
+    def endless(_: BinaryIO) -> Iterator[Member]:
+        loop.call_soon_threadsafe(unpacking.set)
+        return repeat(Member("a", True, (), 0o755, 0, lambda: iter(())))
+
+    monkeypatch.setattr("restante.client.files.unpacking.zip_members", endless)
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, records(archive), {"directory": directory})
+        receiving = asyncio.create_task(stored(ours, folder))
+        await unpacking.wait()
+        assert len(names(folder)) == 1
+        await ends(receiving, theirs, Role.RECEIVER, how)
+        await sending
     assert names(folder) == []
 
 
