@@ -19,6 +19,20 @@ def held_port(host: str = "127.0.0.1") -> Iterator[int]:
         yield port
 
 
+@contextmanager
+def held_everywhere() -> Iterator[int]:
+    """Hold a port of all addresses: another test may get the port that `held_port` holds on another address."""
+    if not socket.has_dualstack_ipv6():
+        with held_port("0.0.0.0") as port:
+            yield port
+        return
+    with socket.socket(socket.AF_INET6) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        holder.bind(("::", 0))
+        yield holder.getsockname()[1]
+
+
 def kept_port(host: str = "127.0.0.1") -> int:
     return _kept.enter_context(held_port(host))
 

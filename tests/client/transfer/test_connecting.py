@@ -27,7 +27,7 @@ from restante.common.errors import Misuse
 from support.bounds import BOUND, bounded
 from support.dice import Seeded
 from support.effort import examples
-from support.ports import held_port, nobodys_port
+from support.ports import held_everywhere, nobodys_port
 
 KEY: Final = bytes(range(32))
 SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
@@ -113,7 +113,7 @@ async def test_without_listening_no_address_is_told() -> None:
 
 
 async def test_a_port_that_is_chosen_is_the_one_that_is_told_and_is_not_shared() -> None:
-    with held_port() as port:
+    with held_everywhere() as port:
         options = TransitOptions(relays=(), port=port)
         for _ in range(2):  # the first connection is in TIME_WAIT then
             async with bounded("a connection"), Side(Role.SENDER, options) as sender, Side(Role.RECEIVER) as receiver:
