@@ -32,6 +32,12 @@ on_uvloop = on_loop(uvloop.new_event_loop)
 """As the servers run. uvloop has transports and a TLS of its own."""
 
 
+def move_clock(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    """Move the clock of a loop of asyncio: what is due by then happens in the next turn."""
+    before = loop.time
+    loop.time = lambda: before() + seconds  # type: ignore[method-assign]
+
+
 async def until(what: str, holds: Callable[[], object]) -> None:
     """Wait for something that nobody tells."""
     async with bounded(what):

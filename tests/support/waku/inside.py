@@ -24,7 +24,7 @@ from restante.waku.node.mailserver import ArchiveTerms, Mailserver
 from restante.waku.node.node import Node
 from restante.waku.node.pool import Pool
 from restante.waku.protocol.acceptance import Policy
-from support.loops import until
+from support.loops import move_clock, until
 from support.waku.letters import EPOCH
 from support.waku.raw_peer import RawPeer, Reachable, everybody_goes
 
@@ -110,9 +110,7 @@ class Inside(Reachable):
         await self.until("the archive", lambda: not self.node.mailserver.gathered and not self.archive.saving)
 
     def later(self, seconds: float) -> None:
-        """Move the loop's clock: what is due by then happens in the next turn."""
-        before = self.node.loop.time
-        self.node.loop.time = lambda: before() + seconds  # type: ignore[method-assign]
+        move_clock(self.node.loop, seconds)
 
     until = staticmethod(until)
 
