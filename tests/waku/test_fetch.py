@@ -26,7 +26,7 @@ from restante.waku.client.actions import Action, Budgets, FetchReport, Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.inbox import Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
-from restante.waku.client.probe import Outcome, _probe
+from restante.waku.client.probe import Outcome, probe
 from restante.waku.client.ranges import FetchState, HistoryQuery, Range, including, without
 from restante.waku.client.requester import OVERSIZED, UNREQUESTED, Phase, Requester
 from restante.waku.client.subscribe import Intervals, subscribe
@@ -517,7 +517,7 @@ async def test_only_a_requester_with_a_key_is_recognised() -> None:
         node.asked, node.known = [], set()
         for _ in range(2):
             await fetch([enode], QUERY, own, lambda _: None)
-        assert (await _probe(enode, own, 60.0)).outcome is Outcome.WELL
+        assert (await probe(enode, own, 60.0)).outcome is Outcome.WELL
     assert {request.signer for request in node.asked} == node.known == {KEY.public}
 
 
@@ -598,7 +598,7 @@ PROBES: dict[str, tuple[dict[str, Any], Outcome, str]] = {
 @in_virtual_time
 async def test_a_probe_reports_each_outcome(options: dict[str, Any], outcome: Outcome, text: str) -> None:
     async with listening(**{"mailserver": Honest([]), **options}) as (_, enode):
-        result = await _probe(enode, ENVELOPE, 60.0)
+        result = await probe(enode, ENVELOPE, 60.0)
     assert result.outcome is outcome
     assert text in result.words
 
@@ -615,12 +615,12 @@ class Tardy(Honest):
 async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet_and_reports_who_cannot_be_reached() -> None:
     tardy = Tardy([])
     async with listening(tardy) as (_, enode):
-        result = await _probe(enode, ENVELOPE, 60.0)
+        result = await probe(enode, ENVELOPE, 60.0)
     assert (result.outcome, tardy.asked) == (Outcome.WELL, 2)
-    result = await _probe(enode, ENVELOPE, 60.0)
+    result = await probe(enode, ENVELOPE, 60.0)
     assert (result.outcome, "Connection refused" in result.words) == (Outcome.UNREACHABLE, True)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        result = await _probe(Enode(enode.public, *silent.getsockname()), ENVELOPE, 60.0)
+        result = await probe(Enode(enode.public, *silent.getsockname()), ENVELOPE, 60.0)
     assert (result.outcome, "no Hello arrived" in result.words) == (Outcome.SILENT, True)
 
 

@@ -736,8 +736,7 @@ async def test_the_log_has_all_counts_of_each_minute(tmp_path: Path) -> None:
         await here.until("the loss", lambda: len(here.node.connections) == 2)
         node = here.node
         with structlog.testing.capture_logs() as logs:
-            # Only `serve` calls it, each minute of a clock that no argument sets.
-            main._log_minute(node, node.mailserver.counts + node.counts + node.history_requests.counts)
+            main.log_minute(node, node.mailserver.counts + node.counts + node.history_requests.counts)
     counts = {"new": 1, "known": 1, "archived": 1, "old": 1, "requests": 1, "requests refused": 1}
     counts |= {"peers": 2, "hashes": 1, "lost: already_connected": 1}
     assert logs == [{"event": "the last minute", "log_level": "info", **counts}]
@@ -750,7 +749,7 @@ async def test_a_clock_that_is_probably_wrong_is_logged(tmp_path: Path) -> None:
             bad = [letter(number, age=-60 if number % 2 else 1000) for number in range(late)]
             await (await here.greet()).post(*good, *bad)
             with structlog.testing.capture_logs() as logs:
-                main._log_minute(here.node, here.node.mailserver.counts)
+                main.log_minute(here.node, here.node.mailserver.counts)
             assert [line["log_level"] for line in logs] == levels
 
 

@@ -45,7 +45,7 @@ from restante.waku.node import status_pages
 from restante.waku.node.history_requests import REFUSALS
 from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
-from restante.waku.node.main import MIN_DESCRIPTORS, PRUNE_GRACE_SECONDS, _history_terms, _password
+from restante.waku.node.main import MIN_DESCRIPTORS, PRUNE_GRACE_SECONDS, history_terms, password_key
 from restante.waku.node.metrics import CONNECTION_LABELS
 from restante.waku.passwords import PASSWORD_VARIABLE
 from restante.waku.protocol import packets as waku_packets
@@ -151,35 +151,30 @@ def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
     here, there = (Enode(Key(bytes([1]) * 32).public, "127.0.0.1", port) for port in (1, 2))
     settings = WakuServe(peer=(str(here), str(there), f"{here}?discport=0"))
     # A second dial of the same peer would not show: it has a connection already.
-    assert [peer.port for peer in waku_serve._static(settings, Key(bytes([2]) * 32))] == [1, 2]
+    assert [peer.port for peer in waku_serve.static_peers(settings, Key(bytes([2]) * 32))] == [1, 2]
 
 
-async def test_the_first_prune_is_announced_and_a_full_disk_pruned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_first_prune_is_announced_and_a_full_disk_pruned(tmp_path: Path) -> None:
     old = [letter(number, age=200) for number in range(2)]
     housekeeping = Housekeeping(retention=100, retention_bytes=len(old[0].raw))
     async with inside(tmp_path, housekeeping=housekeeping, policy=Policy(min_pow=0.0)) as here:
         await here.archive.save([*old, letter(2)], EPOCH)
         with structlog.testing.capture_logs() as logs:
-            # Only `serve` calls these two, by a clock that no argument sets.
-            await waku_serve._log_first_prune(here.node)
-            pruning = asyncio.create_task(waku_serve._prune(here.node))
-            await asyncio.sleep(0)
-            here.node.archiving.short_of_room.set()
-            await here.archive.older(0)
-            assert not pruning.done()
-            pruning.cancel()
+            await waku_serve.log_first_prune(here.node)
+        here.clock.on.clear()
+        pruning = asyncio.create_task(waku_serve.prune_regularly(here.node))
+        here.node.archiving.short_of_room.set()
+        await here.until("a prune that waits", lambda: here.clock.waiting == 1)
         assert [(line.get("envelopes"), line.get("bytes"), line["in_seconds"]) for line in logs] == [
             (2, None, PRUNE_GRACE_SECONDS),
             (None, 2 * len(old[0].raw), PRUNE_GRACE_SECONDS),
         ]
         assert len(await here.archive.hashes()) == 3, "nothing goes before its time"
-        monkeypatch.setattr(waku_serve, "PRUNE_GRACE_SECONDS", 0)
         with structlog.testing.capture_logs() as logs:
-            pruning = asyncio.create_task(waku_serve._prune(here.node))
+            here.clock.on.set()
             await here.until("the log", lambda: bool(logs))
             assert (logs.pop()["event"], await here.archive.hashes()) == ("pruned", [letter(2).hash])
+            assert here.clock.passed == PRUNE_GRACE_SECONDS
             poster = await here.greet()
             await poster.post(letter(3))
             here.archive.full = True
@@ -285,7 +280,7 @@ def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
     password, own, friend = tmp_path / "password", Key(bytes([2]) * 32), Key(bytes([1]) * 32)
     password.write_text("swordfish\n")
     usual = resolved()
-    terms = _history_terms(usual, own, _password(usual))
+    terms = history_terms(usual, own, password_key(usual))
     assert (terms.descending, terms.allow) == (False, None)
     everybodys, ours = terms.demands.keys
     assert isinstance(everybodys, SymmetricKey)
@@ -299,7 +294,7 @@ def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
         order="desc",
         min_pow=0.5,
     )
-    terms = _history_terms(settings, own, _password(settings))
+    terms = history_terms(settings, own, password_key(settings))
     assert (terms.descending, terms.allow) == (True, frozenset((node_id(friend.public),)))
     [only] = terms.demands.keys
     assert isinstance(only, SymmetricKey)
@@ -314,9 +309,9 @@ def test_an_empty_password_is_refused_and_not_taken_for_none(tmp_path: Path) -> 
     with_file, without = resolved(password_file=str(file)), resolved()
     with patch.dict(os.environ, {PASSWORD_VARIABLE: ""}):
         for name, read in (
-            ("--password-file", lambda: _password(with_file)),
+            ("--password-file", lambda: password_key(with_file)),
             ("--password-file", lambda: request_options("envelope", file, None, {})),
-            (PASSWORD_VARIABLE, lambda: _password(without)),
+            (PASSWORD_VARIABLE, lambda: password_key(without)),
             (PASSWORD_VARIABLE, lambda: request_options("envelope", None, None, os.environ)),
         ):
             with pytest.raises(Misuse, match=f"^{name}: it is empty"):

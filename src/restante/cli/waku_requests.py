@@ -289,12 +289,14 @@ def probe_command(
     Exit codes: 0 all is well, 3 it cannot be reached, 4 it does not greet, 5 it does not confirm the envelope or
     refuses it, 6 it does not answer the request, 7 it answers with an error, 8 the envelope is missing.
     """
+    import asyncio
+
     from restante.cli.waku_arguments import request_options
     from restante.common.settings import convert
     from restante.waku.client.probe import probe
     from restante.waku.devp2p import enode
 
     seconds = convert(patience, Annotated[float, Meta(ge=0.1, le=1_000_000)], "--patience")
-    found = probe(enode.parse(node), request_options(form, password_file, key, os.environ), seconds)
+    found = asyncio.run(probe(enode.parse(node), request_options(form, password_file, key, os.environ), seconds))
     print(found.words, file=sys.stderr if found.outcome else sys.stdout)
     raise typer.Exit(found.outcome)

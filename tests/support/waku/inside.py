@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -33,15 +34,32 @@ TURNS = 4
 
 
 class Clock:
+    """It stands still, and whoever waits for a time makes it that time at once."""
+
     now = EPOCH
     passed = 0.0
     """Seconds of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.on = asyncio.Event()
+        """Cleared by a test that is to see somebody wait."""
+        self.on.set()
+        self.waiting = 0
 
     def wall(self) -> float:
         return self.now
 
     def monotonic(self) -> float:
         return self.passed
+
+    async def pause(self, seconds: float) -> None:
+        due = math.ceil((self.passed + seconds) * 1000) / 1000  # uvloop's timers have whole milliseconds, too
+        self.waiting += 1
+        try:
+            await self.on.wait()
+        finally:
+            self.waiting -= 1
+        self.passed = max(self.passed, due)
 
 
 class Today(Clock):

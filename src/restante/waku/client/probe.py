@@ -47,12 +47,8 @@ class Found(msgspec.Struct, frozen=True):
     words: str
 
 
-def probe(node: Enode, options: RequestOptions, timeout: float) -> Found:
-    """Probe a Mailserver and return the outcome. Each of its answers may take `timeout` seconds. Raises NotMined."""
-    return asyncio.run(_probe(node, options, timeout))
-
-
-async def _probe(node: Enode, options: RequestOptions, seconds: float) -> Found:
+async def probe(node: Enode, options: RequestOptions, seconds: float) -> Found:
+    """Probe a Mailserver and return the outcome. Each of its answers may take `seconds`. Raises NotMined."""
     dice = SystemDice()
     message = Message(dice.draw(16), dice.draw(TOPIC), SymmetricKey(dice.draw(32)))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Protocol
 
@@ -15,9 +16,13 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return the seconds of a clock that is never set back."""
 
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+
 
 class SystemClock:
     """The clock of the system."""
 
     wall = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
+    pause = staticmethod(asyncio.sleep)

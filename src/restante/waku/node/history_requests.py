@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from time import perf_counter
@@ -35,6 +35,7 @@ from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import cut
 from restante.waku.envelope.keccak import keccak
 from restante.waku.limits import Limits
+from restante.waku.node.clock import Clock
 from restante.waku.node.requester_quotas import PageSlots, RequesterQuota, RequesterQuotas
 from restante.waku.protocol import completion, packets, request
 from restante.waku.protocol.request import Demands, Request, RequestError
@@ -125,7 +126,7 @@ def _filter(asked: Request) -> str:
 class HistoryRequests:
     """The requests of all peers, queued and answered in turns."""
 
-    def __init__(self, archive: Archive, terms: HistoryTerms, limits: Limits, now: Callable[[], int]) -> None:
+    def __init__(self, archive: Archive, terms: HistoryTerms, limits: Limits, clock: Clock) -> None:
         self.counts: Counter[str] = Counter()
         """Numbers of requests and envelopes, by what became of them."""
         self.refusals: Counter[str] = Counter()
@@ -149,7 +150,7 @@ class HistoryRequests:
         self._archive = archive
         self._terms = terms
         self._limits = limits
-        self._now = now
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._quotas = RequesterQuotas()
         self._lines: dict[PeerConnection, deque[_QueuedRequest]] = {}
@@ -163,7 +164,7 @@ class HistoryRequests:
         """Handle a P2P Request: queue it, or refuse it."""
         self.counts["requests"] += 1
         try:
-            asked = request.read(payload, self._terms.demands, self._now())
+            asked = request.read(payload, self._terms.demands, int(self._clock.wall()))
             self._check_cursor(asked)
         except RequestError as error:
             connection.charge(REFUSAL_COST)
@@ -237,7 +238,7 @@ class HistoryRequests:
             await connection.writable()
             asked, done = line[0], True
             try:
-                async with self._turn(connection, self._loop.time() + MAX_QUEUE_SECONDS) as in_time:
+                async with self._turn(connection, self._clock.monotonic() + MAX_QUEUE_SECONDS) as in_time:
                     if in_time:
                         done = await self._answer(connection, asked.request)
                     else:
@@ -277,20 +278,17 @@ class HistoryRequests:
     async def _take_page(self, connection: PeerConnection, late: float) -> bool:
         """Wait until the peer may have its next page, and charge it. Return False if that would be too late."""
         while True:
-            now = self._loop.time()
+            now = self._clock.monotonic()
             quotas = self._both_quotas(connection)
             wait = max(each.wait(now, self._limits) for each in quotas)
             if now + wait > late:
                 return False
             if not wait:
                 break
-            await self._pause(wait)
+            await self._clock.pause(wait)
         for each in quotas:
             each.pages.take(now, self._limits.pages, 1)
         return True
-
-    async def _pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     def _both_quotas(self, connection: PeerConnection) -> list[RequesterQuota]:
         """Return the quotas of a peer's node id and of its address."""
@@ -325,7 +323,7 @@ class HistoryRequests:
             self._refuse(connection, asked.id, "internal error", PROCESS)
             return True
         self.searches.add(perf_counter() - since)
-        now = self._loop.time()
+        now = self._clock.monotonic()
         self.queries[_filter(asked)] += 1
         for each in self._both_quotas(connection):
             each.rows.take(now, self._limits.rows, page.looked)

@@ -86,10 +86,10 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
     data = Path(settings.data)
     token = read_admin_token(settings.admin, settings.admin_token_file)
     # What the operator named is read first: an error in it creates nothing in the data directory.
-    password = _password(settings)
+    password = password_key(settings)
     path = Path(settings.key) if settings.key else data / KEY_FILE
     known_key = key_file.load_or_make(path) if settings.key or path.exists() else None
-    peers = _static(settings, known_key)
+    peers = static_peers(settings, known_key)
     archive = open_archive(data)
     try:
         key = known_key or key_file.load_or_make(path)
@@ -99,9 +99,9 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
             archive,
             _fit(_housekeeping(settings), descriptors, len(peers) + len(settings.allow)),
             settings.limits,
-            _history_terms(settings, key, password),
+            history_terms(settings, key, password),
         )
-        await _log_first_prune(node)  # reads much of the archive, so a damaged one is not served
+        await log_first_prune(node)  # reads much of the archive, so a damaged one is not served
         async with contextlib.AsyncExitStack() as stack:
             dashboard = None
             if settings.admin != "off":
@@ -138,7 +138,7 @@ def _announce(key: Key, where: str) -> None:
         print(words, file=sys.stderr)  # noqa: T201
 
 
-def _static(settings: WakuServe, key: Key | None) -> list[Enode]:
+def static_peers(settings: WakuServe, key: Key | None) -> list[Enode]:
     """Return the static peers without duplicates. Raises Misuse if one is this node; a new key (None) is nobody's."""
     peers = {(each.public, each.address): each for each in map(enode.parse, settings.peer)}
     for each in peers.values():
@@ -158,12 +158,12 @@ def _mailserver(settings: WakuServe) -> Mailserver:
     )
 
 
-def _password(settings: WakuServe) -> SymmetricKey:
+def password_key(settings: WakuServe) -> SymmetricKey:
     """Return the key of the requesters' password. Raises Misuse."""
     return SymmetricKey.from_password(read_password(settings.password_file, os.environ) or OFFLINE_INBOX)
 
 
-def _history_terms(settings: WakuServe, key: Key, password: SymmetricKey) -> HistoryTerms:
+def history_terms(settings: WakuServe, key: Key, password: SymmetricKey) -> HistoryTerms:
     return HistoryTerms(
         demands=Demands(
             # Our public key is in our enode. If it opened requests, a password would restrict no requester.
@@ -213,7 +213,7 @@ def _seconds(days: float) -> int | None:
 async def _until(stop: asyncio.Event, node: Node, peers: list[Enode]) -> None:
     """Serve until a signal, then drain. Raises StoreError if a commit failed."""
     running = asyncio.create_task(node.archiving.run())
-    others = [asyncio.create_task(_tick(node)), asyncio.create_task(_prune(node))]
+    others = [asyncio.create_task(_tick(node)), asyncio.create_task(prune_regularly(node))]
     others += [asyncio.create_task(node.stay_connected(each)) for each in peers]
     waiting = asyncio.ensure_future(stop.wait())
     await asyncio.wait({running, waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
@@ -236,11 +236,11 @@ async def _tick(node: Node) -> None:
         node.tick()
         if second % 60 == 0:
             counts = node.mailserver.counts + node.counts + node.relay.counts + node.history_requests.counts
-            _log_minute(node, counts - before)
+            log_minute(node, counts - before)
             before = counts
 
 
-def _log_minute(node: Node, minute: Counter[str]) -> None:
+def log_minute(node: Node, minute: Counter[str]) -> None:
     """Log the counts of a minute, without peers and topics."""
     log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known), **minute)
     offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
@@ -249,9 +249,9 @@ def _log_minute(node: Node, minute: Counter[str]) -> None:
         log.warning("a fifth of all envelopes seem to be from the future or too old: check the clock of this machine")
 
 
-async def _prune(node: Node) -> None:
+async def prune_regularly(node: Node) -> None:
     """Prune every `PRUNE_INTERVAL`, and at once when the archive is full, but not before `PRUNE_GRACE_SECONDS`."""
-    await asyncio.sleep(PRUNE_GRACE_SECONDS)
+    await node.clock.pause(PRUNE_GRACE_SECONDS)
     while True:
         node.archiving.short_of_room.clear()
         try:
@@ -266,7 +266,7 @@ async def _prune(node: Node) -> None:
                 await node.archiving.short_of_room.wait()
 
 
-async def _log_first_prune(node: Node) -> None:
+async def log_first_prune(node: Node) -> None:
     """Log what the first prune will remove. It reads the index of topics, whether anything is pruned or not."""
     housekeeping = node.housekeeping
     old = await node.archive.older(node.now() - (housekeeping.retention or 0))

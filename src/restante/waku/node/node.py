@@ -110,7 +110,7 @@ class Node:
         self.clock: Clock = clock or SystemClock()
         self.loop = asyncio.get_running_loop()
         terms = history or HistoryTerms()
-        self.history_requests = HistoryRequests(archive, terms, limits, self.now)
+        self.history_requests = HistoryRequests(archive, terms, limits, self.clock)
         self.relay = Relay(mailserver, self.loop)
         self.counts: Counter[str] = Counter()
         """Numbers of connections and unreadable packets, by what became of them."""
