@@ -149,15 +149,14 @@ def test_arguments_that_cannot_be_used(call: Callable[[], Any], text: str) -> No
         call()
 
 
-async def test_a_subscription_begins_now_or_where_its_state_ends() -> None:
-    sent = [*letters(2, age=3600), *letters(1, age=1000)]
+async def test_a_fetch_goes_back_a_day_and_a_subscription_begins_now_or_where_its_state_ends() -> None:
+    sent = [*letters(1, age=86_401), *letters(2, age=86_400 - 600), *letters(1, age=1000)]
     async with listening(Honest(sent), password=PASSWORD) as (node, enode), bounded("the envelopes"):
         first = fetch(enode, topics=[TOPIC], until=time.time() - 2000)
-        assert [letter async for letter in first] == sent[:2]
-        stream = subscribe(enode, topics=[TOPIC], state=first.state)
-        async for letter in stream:
-            assert letter == sent[2]
-            stream.stop()
+        assert [letter async for letter in first] == sent[1:3]
+        for state, envelope in ((first.state, sent[3]), (FetchState(), sent[1])):
+            async with subscribe(enode, topics=[TOPIC], state=state) as stream:
+                assert await anext(aiter(stream)) == envelope
         stream = subscribe(enode, topics=[TOPIC])
         before = len(node.asked)
         async with stream:
