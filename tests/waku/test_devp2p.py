@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common.errors import Misuse, PeerError
-from restante.waku.devp2p import frames, handshake
-from restante.waku.devp2p.handshake import PREFIX_BYTES
+from restante.waku.devp2p import rlpx
 from restante.waku.devp2p.hello import Capability, Hello, Reason, Shared, share
-from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
+from restante.waku.devp2p.rlpx import PREFIX_BYTES, Rlpx, max_frame_bytes
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionEvent, SessionLimits
 from restante.waku.devp2p.snappy import compress, decompress, literal_head
 from restante.waku.envelope import ecies, rlp
@@ -469,18 +468,18 @@ def packet(remote: Key, plain: bytes) -> bytes:
 
 def test_the_packets_of_the_vectors_are_read() -> None:
     for auth in AUTHS.values():
-        assert handshake.size(auth[:PREFIX_BYTES]) == len(auth) - 2
-        assert handshake.read_auth(EIP8_B, auth) == (EIP8_A.public, EPHEMERAL_A.public, NONCE_A)
+        assert rlpx.size(auth[:PREFIX_BYTES]) == len(auth) - 2
+        assert rlpx.read_auth(EIP8_B, auth) == (EIP8_A.public, EPHEMERAL_A.public, NONCE_A)
     for ack in ACKS.values():
-        assert handshake.size(ack[:PREFIX_BYTES]) == len(ack) - 2
-        assert handshake.read_ack(EIP8_A, ack) == (EPHEMERAL_B.public, NONCE_B)
+        assert rlpx.size(ack[:PREFIX_BYTES]) == len(ack) - 2
+        assert rlpx.read_ack(EIP8_A, ack) == (EPHEMERAL_B.public, NONCE_B)
 
 
 def test_both_come_to_the_secrets_of_the_vectors() -> None:
-    ours = handshake.conclude(EIP8_A, handshake.Proposal(AUTH, EPHEMERAL_A, NONCE_A), ACK)
-    remote, answer, theirs = handshake.accept(EIP8_B, AUTH, Fixed([EPHEMERAL_B.secret, NONCE_B]))
+    ours = rlpx.conclude(EIP8_A, rlpx.Proposal(AUTH, EPHEMERAL_A, NONCE_A), ACK)
+    remote, answer, theirs = rlpx.accept(EIP8_B, AUTH, Fixed([EPHEMERAL_B.secret, NONCE_B]))
     assert remote == EIP8_A.public
-    assert handshake.read_ack(EIP8_A, answer) == (EPHEMERAL_B.public, NONCE_B)
+    assert rlpx.read_ack(EIP8_A, answer) == (EPHEMERAL_B.public, NONCE_B)
     for secrets, running in ((ours, ours.egress), (theirs, theirs.ingress)):
         assert (secrets.aes.hex(), secrets.mac.hex()) == (EIP8["aes secret"], EIP8["mac secret"])
         running.update(b"foo")
@@ -489,7 +488,7 @@ def test_both_come_to_the_secrets_of_the_vectors() -> None:
 
 def test_packets_of_two_handshakes_have_nothing_in_common_and_differ_in_size() -> None:
     dice = Seeded(1)
-    proposals = [handshake.propose(EIP8_A, EIP8_B.public, dice) for _ in range(40)]
+    proposals = [rlpx.propose(EIP8_A, EIP8_B.public, dice) for _ in range(40)]
     assert len({proposal.nonce for proposal in proposals}) == 40
     assert len({proposal.ephemeral.public for proposal in proposals}) == 40
     assert not any(proposal.ephemeral.public in proposal.packet for proposal in proposals)
@@ -501,16 +500,16 @@ def test_packets_of_two_handshakes_have_nothing_in_common_and_differ_in_size() -
 def test_a_packet_of_the_format_before_eip_8_or_of_a_wrong_size_is_refused_at_its_size() -> None:
     for kind in ("auth", "ack"):
         with pytest.raises(PeerError, match="before EIP-8"):
-            handshake.size(bytes.fromhex(EIP8[kind]["before EIP-8"])[:PREFIX_BYTES])
+            rlpx.size(bytes.fromhex(EIP8[kind]["before EIP-8"])[:PREFIX_BYTES])
     for size in (0, 113, 2049, 0xFFFF):
         with pytest.raises(PeerError, match="114 to 2048 bytes"):
-            handshake.size(size.to_bytes(2, "big") + b"\4")
+            rlpx.size(size.to_bytes(2, "big") + b"\4")
     for size in (114, 0x401, 2048):
-        assert handshake.size(size.to_bytes(2, "big") + b"\4") == size
+        assert rlpx.size(size.to_bytes(2, "big") + b"\4") == size
 
 
 def test_an_invalid_auth_or_ack_is_refused() -> None:
-    signature, proposal = EPHEMERAL_A.sign(bytes(32)), handshake.Proposal(AUTH, EPHEMERAL_A, NONCE_A)
+    signature, proposal = EPHEMERAL_A.sign(bytes(32)), rlpx.Proposal(AUTH, EPHEMERAL_A, NONCE_A)
     auths: tuple[tuple[list[Any], str], ...] = (
         ([signature, EIP8_A.public, NONCE_A], "at least 4 items, not 3"),
         ([signature[1:], EIP8_A.public, NONCE_A, 4], "65 bytes"),
@@ -523,7 +522,7 @@ def test_an_invalid_auth_or_ack_is_refused() -> None:
     )
     for fields, text in auths:
         with pytest.raises(PeerError, match=text):
-            handshake.read_auth(EIP8_B, packet(EIP8_B, rlp.encode(fields)))
+            rlpx.read_auth(EIP8_B, packet(EIP8_B, rlp.encode(fields)))
     for fields, text in (
         ([EPHEMERAL_B.public, NONCE_B], "at least 3 items, not 2"),
         ([EPHEMERAL_B.public[1:], NONCE_B, 4], "64 bytes"),
@@ -531,7 +530,7 @@ def test_an_invalid_auth_or_ack_is_refused() -> None:
         ([bytes(64), NONCE_B, 4], "not on the curve"),
     ):
         with pytest.raises(PeerError, match=text):
-            handshake.conclude(EIP8_A, proposal, packet(EIP8_A, rlp.encode(fields)))
+            rlpx.conclude(EIP8_A, proposal, packet(EIP8_A, rlp.encode(fields)))
 
 
 @given(mutated(st.sampled_from([AUTH[2:], ACK[2:]])) | st.binary(max_size=400))
@@ -539,9 +538,9 @@ def test_reading_raises_nothing_but_peer_errors(rest: bytes) -> None:
     if rest in {AUTH[2:], ACK[2:]}:
         return
     with pytest.raises(PeerError):
-        handshake.read_auth(EIP8_B, AUTH[:2] + rest)
+        rlpx.read_auth(EIP8_B, AUTH[:2] + rest)
     with pytest.raises(PeerError):
-        handshake.read_ack(EIP8_A, ACK[:2] + rest)
+        rlpx.read_ack(EIP8_A, ACK[:2] + rest)
 
 
 def begun(cap: int = 1 << 20) -> tuple[Rlpx, Rlpx]:
@@ -562,7 +561,7 @@ def assert_broken(end: Rlpx, text: str) -> None:
 
 def test_a_header_is_what_status_go_was_seen_to_send() -> None:
     auth = Rlpx.initiator(A, B.public, Seeded(1)).data_to_send()
-    _, _, secrets = handshake.accept(B, auth, Seeded(2))
+    _, _, secrets = rlpx.accept(B, auth, Seeded(2))
     b = Rlpx.recipient(B, Seeded(2))
     b.receive_data(auth)
     wire = b.seal(b"\7" * 0x78)
@@ -601,7 +600,7 @@ def test_a_frame_that_is_empty_or_larger_than_the_cap_is_refused_at_its_header()
 def test_the_cap_leaves_room_for_what_does_not_compress() -> None:
     assert max_frame_bytes(0) >= 34
     assert max_frame_bytes(10 * 1024 * 1024) > 10 * 1024 * 1024 * 7 // 6
-    assert max_frame_bytes(1 << 24) == frames.MAX_FRAME_BYTES
+    assert max_frame_bytes(1 << 24) == rlpx.MAX_FRAME_BYTES
 
 
 def test_a_large_frame_in_small_pieces_is_not_copied_for_each() -> None:

@@ -20,8 +20,8 @@ from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PL
 from restante.waku.archive.history.readers import READER_COUNT
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import open_archive
-from restante.waku.devp2p.handshake import MAX_HANDSHAKE_BYTES
 from restante.waku.devp2p.hello import CAPABILITY_LENGTHS, Reason
+from restante.waku.devp2p.rlpx import MAX_HANDSHAKE_BYTES
 from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import Envelope, make

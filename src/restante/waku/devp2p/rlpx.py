@@ -10,15 +10,292 @@ received bytes to `receive_data`, and write what `data_to_send` and `seal` retur
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from hmac import compare_digest
+from typing import Final, NamedTuple, TypeAlias
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from restante.common.dice import Dice
 from restante.common.errors import PeerError
-from restante.waku.devp2p import frames, handshake
-from restante.waku.devp2p.frames import Frames
-from restante.waku.devp2p.handshake import Proposal, Secrets
-from restante.waku.envelope.keys import Key
+from restante.waku.envelope import ecies, keys, rlp
+from restante.waku.envelope.keccak import Keccak, keccak, running
+from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Key, new_key
 from restante.waku.envelope.rlp import BREACH
+
+# ── The RLPx handshake: two packets that agree on the secrets of a connection (EIP-8; devp2p, rlpx.md) ───
+#     auth = size(2) ‖ ECIES(recipient's key, [signature(65), initiator's key(64), nonce(32), version] ‖ padding)
+#     ack  = size(2) ‖ ECIES(initiator's key, [recipient's ephemeral key(64), nonce(32), version] ‖ padding)
+#
+# The size is big-endian and is authenticated with the ciphertext that it counts. The initiator signs (static shared
+# secret ⊕ nonce) with its ephemeral key. The recipient recovers that key from the signature, so the packet does not
+# contain it. Only the EIP-8 form is supported, as in go-ethereum (p2p/rlpx/rlpx.go:597-622). As EIP-8 requires, further
+# items of the list, bytes after the list, and a version other than 4 are ignored.
+
+
+HANDSHAKE_VERSION: Final = 4
+NONCE_BYTES: Final = 32
+
+PREFIX_BYTES: Final = 3
+"""Bytes that determine the size and the form of a packet: the size, and the 04 with which every point begins."""
+
+MAX_HANDSHAKE_BYTES: Final = 2048
+"""Maximum size of a packet in bytes, without its size field. The peer is not authenticated yet. EIP-8 recommends at
+most 300 bytes of padding, which makes packets of about 600. The limit is that of a Hello."""
+
+_MIN_PADDING_BYTES: Final = 100
+"""Minimum padding in bytes. A random number of bytes, less than this minimum, is added (EIP-8)."""
+
+
+class Auth(NamedTuple):
+    """The initiator's packet."""
+
+    remote: bytes
+    """The initiator's public key. The signature alone does not prove it; the frames that follow do."""
+    ephemeral: bytes
+    nonce: bytes
+
+
+class Ack(NamedTuple):
+    """The recipient's packet."""
+
+    ephemeral: bytes
+    nonce: bytes
+
+
+class Secrets(NamedTuple):
+    """The secrets that both ends have after the handshake."""
+
+    aes: bytes
+    mac: bytes
+    egress: Keccak
+    ingress: Keccak
+
+
+class Proposal(NamedTuple):
+    """What an initiator keeps until the ack arrives."""
+
+    packet: bytes
+    ephemeral: Key
+    nonce: bytes
+
+
+def size(prefix: bytes) -> int:
+    """Return the number of bytes that follow a packet's size field.
+
+    Raises PeerError if the packet has the form from before EIP-8, or if the size is out of range.
+    """
+    # Before EIP-8 a packet was ECIES only: 04, then a random X. In the EIP-8 form 04 is the third byte, after the
+    # size.
+    if prefix[0] == 4 and prefix[2] != 4:
+        raise PeerError(BREACH, "the handshake has the format from before EIP-8, which is not supported")
+    found = int.from_bytes(prefix[:2], "big")
+    if not ecies.OVERHEAD_BYTES < found <= MAX_HANDSHAKE_BYTES:
+        raise PeerError(
+            BREACH, f"a handshake packet has {ecies.OVERHEAD_BYTES + 1} to {MAX_HANDSHAKE_BYTES} bytes, not {found}"
+        )
+    return found
+
+
+# ── the initiator ────────────────────────────────────────────────────────────────────────────────
+
+
+def propose(key: Key, remote: bytes, dice: Dice) -> Proposal:
+    """Return the auth packet for the recipient with this public key. Raises PeerError if it is not a public key."""
+    ephemeral, nonce = new_key(dice), dice.draw(NONCE_BYTES)
+    signature = ephemeral.sign(_xor(key.agree(remote), nonce))
+    packet = _seal(remote, [signature, key.public, nonce, HANDSHAKE_VERSION], dice)
+    return Proposal(packet, ephemeral, nonce)
+
+
+def conclude(key: Key, proposal: Proposal, packet: bytes) -> Secrets:
+    """Read the recipient's ack and return the secrets. Raises PeerError."""
+    ack = read_ack(key, packet)
+    shared = proposal.ephemeral.agree(ack.ephemeral)
+    aes, mac = derive(shared, proposal.nonce, ack.nonce)
+    egress = running(_xor(mac, ack.nonce) + proposal.packet)
+    ingress = running(_xor(mac, proposal.nonce) + packet)
+    return Secrets(aes, mac, egress, ingress)
+
+
+def read_ack(key: Key, packet: bytes) -> Ack:
+    """Parse an ack packet, including its size field. Raises PeerError."""
+    fields = _open(key, packet, 3)
+    return Ack(rlp.string(fields[0], PUBLIC_BYTES), rlp.string(fields[1], NONCE_BYTES))
+
+
+# ── the recipient ────────────────────────────────────────────────────────────────────────────────
+
+
+def accept(key: Key, packet: bytes, dice: Dice) -> tuple[bytes, bytes, Secrets]:
+    """Read an auth packet. Return the initiator's public key, our ack packet and the secrets. Raises PeerError."""
+    auth = read_auth(key, packet)
+    ephemeral, nonce = new_key(dice), dice.draw(NONCE_BYTES)
+    answer = _seal(auth.remote, [ephemeral.public, nonce, HANDSHAKE_VERSION], dice)
+    aes, mac = derive(ephemeral.agree(auth.ephemeral), auth.nonce, nonce)
+    egress = running(_xor(mac, auth.nonce) + answer)
+    ingress = running(_xor(mac, nonce) + packet)
+    return auth.remote, answer, Secrets(aes, mac, egress, ingress)
+
+
+def read_auth(key: Key, packet: bytes) -> Auth:
+    """Parse an auth packet, including its size field. Raises PeerError."""
+    fields = _open(key, packet, 4)
+    signature, remote = rlp.string(fields[0], SIGNATURE_BYTES), rlp.string(fields[1], PUBLIC_BYTES)
+    nonce = rlp.string(fields[2], NONCE_BYTES)
+    return Auth(remote, keys.recover(_xor(key.agree(remote), nonce), signature), nonce)
+
+
+# ── both ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def derive(shared: bytes, initiator: bytes, recipient: bytes) -> tuple[bytes, bytes]:
+    """Derive the AES and the MAC secret from the ephemeral shared secret and both nonces (rlpx.md, "Handshake")."""
+    session = keccak(shared + keccak(recipient + initiator))
+    aes = keccak(shared + session)
+    return aes, keccak(shared + aes)
+
+
+def _seal(remote: bytes, fields: list[bytes | int], dice: Dice) -> bytes:
+    plain = rlp.encode(fields) + bytes(_MIN_PADDING_BYTES + dice.draw(1)[0] % _MIN_PADDING_BYTES)
+    prefix = (len(plain) + ecies.OVERHEAD_BYTES).to_bytes(2, "big")
+    return prefix + ecies.encrypt(
+        remote, plain, ephemeral=new_key(dice), iv=dice.draw(ecies.IV_BYTES), authenticated=prefix
+    )
+
+
+def _open(key: Key, packet: bytes, least: int) -> list[rlp.Item]:
+    fields = rlp.items(rlp.decode(ecies.decrypt(key, packet[2:], packet[:2]), tail=True))
+    if len(fields) < least:
+        raise PeerError(BREACH, f"a handshake packet has at least {least} items, not {len(fields)}")
+    return fields
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")
+
+
+# ──────────
+# Sealing and opening of RLPx frames: one cipher and one running hash per direction (devp2p, rlpx.md "Framing").
+#
+#     wire   = header(16) ‖ header MAC(16) ‖ frame, padded with zeros to a multiple of 16 ‖ frame MAC(16)
+#     header = bytes of the frame(3) ‖ C2 80 80 ‖ zeros
+#
+# Headers and frames are encrypted with one AES-256-CTR stream that never restarts. The MACs cover the ciphertext and
+# are verified before it is decrypted.
+
+
+HEADER_BYTES: Final = 32
+"""Size of a header with its MAC in bytes."""
+MAC_BYTES: Final = 16
+BLOCK_BYTES: Final = 16
+
+MAX_FRAME_BYTES: Final = 0xFFFFFF
+"""Maximum size of a frame in bytes: the header has three bytes for the size."""
+
+_REST: Final = b"\xc2\x80\x80" + bytes(10)
+"""The bytes of a header after the size: [capability id, context id], both 0 and unused, and zeros."""
+
+_number = int.from_bytes
+
+BlockCipher: TypeAlias = Callable[[bytes], bytes]
+"""AES of one block."""
+
+_PADDING: Final = tuple(bytes(-size % BLOCK_BYTES) for size in range(BLOCK_BYTES))
+
+
+class _Mac:
+    """The MAC of one direction: a running hash of all headers and frames.
+
+    The last digest is the MAC of the last frame and also the seed of the next header's MAC, so it is kept.
+    """
+
+    __slots__ = ("_block", "_digest", "_running")
+
+    def __init__(self, running: Keccak, block: BlockCipher) -> None:
+        self._running = running
+        self._block = block
+        self._digest = running.digest()
+
+    def add_header(self, sealed: bytes) -> bytes:
+        """Add a header to the hash and return its MAC."""
+        running = self._running
+        seed = _number(self._block(self._digest[:16]), "big") ^ _number(sealed, "big")
+        running.update(seed.to_bytes(16, "big"))
+        self._digest = digest = running.digest()
+        return digest[:16]
+
+    def add_frame(self, sealed: bytes | memoryview) -> bytes:
+        """Add a frame to the hash and return its MAC."""
+        running = self._running
+        running.update(sealed)
+        digest = running.digest()[:16]
+        seed = _number(self._block(digest), "big") ^ _number(digest, "big")
+        running.update(seed.to_bytes(16, "big"))
+        self._digest = digest = running.digest()
+        return digest[:16]
+
+
+class Frames:
+    """The ciphers and MACs of both directions of a connection."""
+
+    __slots__ = ("_decrypt", "_egress", "_encrypt", "_encrypt_into", "_ingress")
+
+    def __init__(self, secrets: Secrets) -> None:
+        # A block cipher without a mode has no state between blocks, so one instance serves both MACs.
+        block = Cipher(algorithms.AES(secrets.mac), modes.ECB()).encryptor().update  # noqa: S305 - RLPx requires it
+        self._egress = _Mac(secrets.egress, block)
+        self._ingress = _Mac(secrets.ingress, block)
+        # In counter mode decryption is the same operation as encryption.
+        stream = Cipher(algorithms.AES(secrets.aes), modes.CTR(bytes(BLOCK_BYTES)))
+        encryptor = stream.encryptor()
+        self._encrypt, self._encrypt_into = encryptor.update, encryptor.update_into
+        self._decrypt = stream.encryptor().update
+
+    def seal(self, frame: bytes) -> bytes:
+        """Return a frame in its form on the wire. Raises OverflowError if it has more than `MAX_FRAME_BYTES`."""
+        size = len(frame)
+        sealed = self._encrypt(b"".join((size.to_bytes(3, "big"), _REST, frame, _PADDING[size % BLOCK_BYTES])))
+        header, body = sealed[:BLOCK_BYTES], sealed[BLOCK_BYTES:]
+        return b"".join((header, self._egress.add_header(header), body, self._egress.add_frame(body)))
+
+    def seal_whole(self, head: bytes, body: memoryview) -> bytearray:
+        """Return a large frame of two pieces in its form on the wire, without copying the pieces.
+
+        Raises OverflowError.
+        """
+        size = len(head) + len(body)
+        wire = bytearray(HEADER_BYTES + length(size))
+        out = memoryview(wire)
+        out[:BLOCK_BYTES] = header = self._encrypt(size.to_bytes(3, "big") + _REST)
+        out[BLOCK_BYTES:HEADER_BYTES] = self._egress.add_header(header)
+        at = HEADER_BYTES
+        for piece in (head, body, _PADDING[size % BLOCK_BYTES]):
+            at += self._encrypt_into(piece, out[at:])
+        out[at:] = self._egress.add_frame(out[HEADER_BYTES:at])
+        return wire
+
+    def open_header(self, wire: bytes) -> int:
+        """Verify and decrypt a header and return the size of its frame. Raises PeerError."""
+        sealed = wire[:BLOCK_BYTES]
+        if not compare_digest(self._ingress.add_header(sealed), wire[BLOCK_BYTES:]):
+            raise PeerError(BREACH, "the MAC of a header is wrong")
+        return _number(self._decrypt(sealed)[:3], "big")
+
+    def open(self, wire: bytes, size: int) -> bytes:
+        """Verify and decrypt a frame and return it. Raises PeerError."""
+        sealed = wire[:-MAC_BYTES]
+        if not compare_digest(self._ingress.add_frame(sealed), wire[-MAC_BYTES:]):
+            raise PeerError(BREACH, "the MAC of a frame is wrong")
+        return self._decrypt(sealed)[:size]
+
+
+def length(size: int) -> int:
+    """Return the bytes that a frame of this size takes on the wire after its header."""
+    return size + -size % BLOCK_BYTES + MAC_BYTES
+
+
+# ── rlpx ──────────────────────────────────────────────────────────────────────────────────────────
+
 
 MAX_FIRST_FRAME_BYTES: Final = 2048 + 1
 """Maximum size of the first frame in bytes: a Hello and its message id (geth p2p/peer.go, baseProtocolMaxMsgSize)."""
@@ -32,7 +309,7 @@ def max_frame_bytes(plain: int) -> int:
 
     The result is at most the maximum size of a frame (snappy.cc, MaxCompressedLength).
     """
-    return min(2 + 32 + plain + plain // 6, frames.MAX_FRAME_BYTES)
+    return min(2 + 32 + plain + plain // 6, MAX_FRAME_BYTES)
 
 
 class Rlpx:
@@ -69,7 +346,7 @@ class Rlpx:
         self._buffer: bytes | bytearray = b""
         self._packet = b""
         self._state: Callable[[Rlpx, bytes], bytes | None] = Rlpx._prefix
-        self._need = handshake.PREFIX_BYTES
+        self._need = PREFIX_BYTES
         self._size = 0
         self._cap = cap
 
@@ -83,7 +360,7 @@ class Rlpx:
         """
         self = cls(key, dice, cap)
         self.remote = remote
-        self._proposal = handshake.propose(key, remote, dice)
+        self._proposal = propose(key, remote, dice)
         self._out = self._proposal.packet
         return self
 
@@ -149,23 +426,23 @@ class Rlpx:
     # The states. Each receives the bytes that it needs, sets the next state, and returns a frame if it completed one.
 
     def _prefix(self, prefix: bytes) -> None:
-        self._need = handshake.size(prefix) + 2 - len(prefix)
+        self._need = size(prefix) + 2 - len(prefix)
         self._packet = prefix
         self._state = Rlpx._ack if self._proposal else Rlpx._auth
 
     def _auth(self, rest: bytes) -> None:
         assert self._dice
-        self.remote, self._out, secrets = handshake.accept(self._key, self._packet + rest, self._dice)
+        self.remote, self._out, secrets = accept(self._key, self._packet + rest, self._dice)
         self._begin(secrets)
 
     def _ack(self, rest: bytes) -> None:
         assert self._proposal
-        self._begin(handshake.conclude(self._key, self._proposal, self._packet + rest))
+        self._begin(conclude(self._key, self._proposal, self._packet + rest))
 
     def _begin(self, secrets: Secrets) -> None:
         self._frames = Frames(secrets)
         self._packet, self._proposal, self._dice = b"", None, None
-        self._state, self._need = Rlpx._header, frames.HEADER_BYTES
+        self._state, self._need = Rlpx._header, HEADER_BYTES
 
     def _header(self, wire: bytes) -> None:
         assert self._frames
@@ -175,9 +452,9 @@ class Rlpx:
         if not 0 < size <= cap:
             raise PeerError(BREACH, f"a frame has 1 to {cap} bytes here, not {size}")
         self._size = size
-        self._state, self._need = Rlpx._body, frames.length(size)
+        self._state, self._need = Rlpx._body, length(size)
 
     def _body(self, wire: bytes) -> bytes:
         assert self._frames
-        self._state, self._need = Rlpx._header, frames.HEADER_BYTES
+        self._state, self._need = Rlpx._header, HEADER_BYTES
         return self._frames.open(wire, self._size)
