@@ -65,11 +65,11 @@ def import_command(
 def check(data: DataOption = DEFAULT_DATA) -> None:
     """Check an archive for damage. The server may be running."""
     from restante.common.progress import progress
-    from restante.waku.archive import checking, reading
+    from restante.waku.archive import checking, statements
     from restante.waku.archive.schema import SCHEMA
 
     with SCHEMA.reading(data) as database:
-        counts = reading.counts(database)
+        counts = statements.counts(database)
         with progress("check", counts.envelopes) as advance:
             wrong = list(islice(checking.check(database, advance), MAX_SENTENCES))
     for sentence in wrong:

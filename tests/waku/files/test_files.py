@@ -341,7 +341,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "BATCH_ENVELOPES", 7)
-    monkeypatch.setattr("restante.waku.archive.reading.MAX_PAGE_ROWS", 9)
+    monkeypatch.setattr("restante.waku.archive.statements.MAX_PAGE_ROWS", 9)
 
 
 @SUFFIXES
@@ -467,7 +467,7 @@ def test_an_export_ends_with_the_last_arrival_before_its_start(
             archive_of(data, rows)
             asyncio.run(prune())
 
-    monkeypatch.setattr("restante.waku.archive.reading.MAX_PAGE_ROWS", 9)
+    monkeypatch.setattr("restante.waku.archive.statements.MAX_PAGE_ROWS", 9)
     monkeypatch.setattr("restante.waku.files.exporting.progress", lambda *_: nullcontext(advance))
     monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_TIMEOUT_SECONDS", 0.01)  # the log stays while it is read
     assert export(data, tmp_path / "all.rlp") == len(ROWS)

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from restante.waku.archive import ids, reading
+from restante.waku.archive import ids, statements
 from restante.waku.envelope.envelope import parse
 from restante.waku.envelope.rlp import RlpError
 
@@ -87,14 +87,14 @@ def _is_its_place(database: sqlite3.Connection, at: int, home: int) -> bool:
 
 
 def _sums(database: sqlite3.Connection, counted: _Counted) -> Iterator[str]:
-    stored = reading.counts(database)
+    stored = statements.counts(database)
     for name, here, there in (
         ("envelopes", stored.envelopes, counted.envelopes),
         ("bytes", stored.bytes, counted.bytes),
     ):
         if here != there:
             yield f"the count of {name} is {here}, but there are {there}"
-    topics = {ids.number(each.topic): (each.count, each.first, each.last) for each in reading.topics(database)}
+    topics = {ids.number(each.topic): (each.count, each.first, each.last) for each in statements.topics(database)}
     for topic in sorted(topics.keys() | counted.topics.keys()):
         if topics.get(topic) != counted.topics.get(topic):
             yield f"the counts of topic {ids.topic(topic).hex()} are wrong"

@@ -18,13 +18,13 @@ from restante.common.errors import StoreBusy, StoreError
 from restante.common.logs import log
 from restante.common.sqlite import roll_back, roll_back_commit
 from restante.common.worker import Worker
-from restante.waku.archive import pruning, reading, rows
+from restante.waku.archive import statements
 from restante.waku.archive.history import page
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.history.readers import Readers
-from restante.waku.archive.pruning import Pruned
 from restante.waku.archive.records import Archived, Counts, TopicCount
 from restante.waku.archive.schema import FILE, SCHEMA, unreadable
+from restante.waku.archive.statements import Pruned
 from restante.waku.envelope.envelope import Envelope
 
 WriteResult = TypeVar("WriteResult")
@@ -97,14 +97,14 @@ class Archive:
 
         Fewer than `most` means that none are left. Raises StoreBusy like `save`.
         """
-        return await self._write(lambda: self._prune(lambda: pruning.prune(self.database, before, most)))
+        return await self._write(lambda: self._prune(lambda: statements.prune(self.database, before, most)))
 
     async def prune_bytes(self, limit: int, most: int) -> int:
         """Delete the oldest envelopes, at most `most`, until the rest has at most `limit` bytes.
 
         Return the number deleted.
         """
-        return await self._write(lambda: self._prune(lambda: pruning.prune_bytes(self.database, limit, most)))
+        return await self._write(lambda: self._prune(lambda: statements.prune_bytes(self.database, limit, most)))
 
     async def _write(self, work: Callable[[], WriteResult]) -> WriteResult:
         try:
@@ -121,7 +121,7 @@ class Archive:
 
     def _save(self, batch: Sequence[Envelope], arrived: int) -> None:
         with self._transaction():
-            saved = rows.save(self.database, batch, arrived)
+            saved = statements.save(self.database, batch, arrived)
         self._unmoved += saved * DATABASE_PAGE_BYTES + sum(len(envelope.raw) for envelope in batch)
 
     def _prune(self, work: Callable[[], Pruned]) -> int:
@@ -164,22 +164,22 @@ class Archive:
 
     async def counts(self) -> Counts:
         """Return the archive's totals. The cost does not depend on its size."""
-        return await self.readers.read(reading.counts)
+        return await self.readers.read(statements.counts)
 
     async def older(self, before: int) -> int:
         """Return the number of envelopes sent before a time. This reads an index entry for every envelope."""
-        return await self.readers.read(lambda database: reading.older(database, before))
+        return await self.readers.read(lambda database: statements.older(database, before))
 
     async def topics(self) -> list[TopicCount]:
         """Return all topics with their counts, in no particular order."""
-        return await self.readers.read(reading.topics)
+        return await self.readers.read(statements.topics)
 
     async def after(self, arrival: int, limit: int) -> list[Archived]:
         """Return the envelopes after an arrival number, in order of arrival. 0 is before all.
 
         Returns at most `limit`, fewer if they have more than about 8 MiB, but none only if there are none.
         """
-        return await self.readers.read(lambda database: reading.after(database, arrival, limit))
+        return await self.readers.read(lambda database: statements.after(database, arrival, limit))
 
     async def page(self, query: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> Page:
         """Return a page of history. For the next page, repeat the query with `after` set to the page's cursor.
@@ -214,6 +214,6 @@ def open_archive(data: Path) -> Archive:
 def _look(database: sqlite3.Connection) -> None:
     """Raise StoreError if the archive cannot be read."""
     try:
-        reading.ends(database)
+        statements.ends(database)
     except sqlite3.Error as error:
         raise unreadable(error) from error

@@ -10,7 +10,7 @@ from restante.common.atomic_file import new_file
 from restante.common.errors import Misuse, StoreError
 from restante.common.plural import counted
 from restante.common.progress import Advance, progress
-from restante.waku.archive import reading
+from restante.waku.archive import statements
 from restante.waku.archive.records import Archived
 from restante.waku.archive.schema import SCHEMA
 from restante.waku.envelope.rlp import RlpError
@@ -26,7 +26,7 @@ def export(data: Path, file: Path) -> int:
     write = _writer(file)
     with SCHEMA.reading(data) as database, new_file(file) as unfinished:
         database.execute("BEGIN")  # so that all reads see the archive at one moment
-        counts = reading.counts(database)
+        counts = statements.counts(database)
         with progress("export", counts.envelopes) as advance:
             pages = _Pages(database, advance)
             try:
@@ -52,7 +52,7 @@ class _Pages:
         self._advance = advance
 
     def __iter__(self) -> Iterator[list[Archived]]:
-        for page in reading.everything(self._database):
+        for page in statements.everything(self._database):
             yield page
             self.count += len(page)
             self._advance(len(page))

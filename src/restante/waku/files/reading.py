@@ -7,7 +7,7 @@ from pathlib import Path
 
 from restante.common.errors import Misuse, StoreError, plain
 from restante.waku import files
-from restante.waku.archive import reading
+from restante.waku.archive import statements
 from restante.waku.archive.schema import FILE, SCHEMA
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import FileItems, UnreadableItem, leveldb, rlp_file
@@ -57,6 +57,6 @@ def _archived(data: Path) -> FileItems:
     """Yield the items of a data directory, as they are at the first of them."""
     with SCHEMA.reading(data) as database:
         database.execute("BEGIN")
-        for page in reading.everything(database):
+        for page in statements.everything(database):
             for each in page:
                 yield files.read(each.raw, f"arrival {each.arrival}")
