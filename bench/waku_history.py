@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from host import facts, scratch_root
-from restante.waku.archive.history.query import Page, PageQuery
+from restante.waku.archive.query import Page, PageQuery
 from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope, make

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from restante.waku.archive.history.query import PageQuery
+from restante.waku.archive.query import PageQuery
 from restante.waku.archive.sqlite import open_archive
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope

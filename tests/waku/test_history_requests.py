@@ -12,9 +12,9 @@ import pytest
 import structlog
 
 from restante.common.errors import StoreDamaged, StoreError
-from restante.waku.archive.history.query import Bounds, PageQuery
-from restante.waku.archive.history.readers import Readers
+from restante.waku.archive.query import Bounds, PageQuery
 from restante.waku.archive.schema import FILE
+from restante.waku.archive.sqlite import Readers
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import Key, new_key, node_id

@@ -61,7 +61,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from restante.common.errors import Misuse, PeerError, RestanteError, StoreError
-    from restante.waku.archive.history.query import Page, PageQuery
+    from restante.waku.archive.query import Page, PageQuery
     from restante.waku.archive.records import Archived
     from restante.waku.archive.sqlite import Archive, open_archive
     from restante.waku.client.actions import Budgets, Timeouts
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "restante.common.errors": "Misuse PeerError RestanteError StoreError",
-        "restante.waku.archive.history.query": "Page PageQuery",
+        "restante.waku.archive.query": "Page PageQuery",
         "restante.waku.archive.records": "Archived",
         "restante.waku.archive.sqlite": "Archive open_archive",
         "restante.waku.client.actions": "Budgets Timeouts",

@@ -13,7 +13,7 @@ from typing import Any
 
 from restante.common.errors import StoreFull
 from restante.common.listening import listen_address
-from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
+from restante.waku.archive.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.sqlite import Archive
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope

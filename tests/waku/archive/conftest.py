@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from restante.waku.archive import sqlite
-from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
+from restante.waku.archive.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope import bloom

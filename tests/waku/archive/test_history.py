@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from restante.common.errors import Misuse, StoreError
-from restante.waku.archive import ids
+from restante.waku.archive import ids, sqlite
 from restante.waku.archive.history import page as history_page
-from restante.waku.archive.history import plans, readers
-from restante.waku.archive.history.query import PAGE_CURSOR_BYTES, Bounds, Page, PageQuery, cursor, read_cursor
-from restante.waku.archive.history.readers import READER_COUNT
+from restante.waku.archive.history import plans
+from restante.waku.archive.query import PAGE_CURSOR_BYTES, Bounds, Page, PageQuery, cursor, read_cursor
 from restante.waku.archive.schema import SCHEMA
-from restante.waku.archive.sqlite import Archive, open_archive
+from restante.waku.archive.sqlite import READER_COUNT, Archive, open_archive
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
@@ -422,7 +421,7 @@ async def test_searches_block_nobody_and_who_leaves_stops_only_its_own(
 
 
 def test_a_search_that_is_cancelled_before_its_turn_does_not_start() -> None:
-    turn = readers.ReaderTurn([sqlite3.connect(":memory:")])
+    turn = sqlite.ReaderTurn([sqlite3.connect(":memory:")])
     turn.stop()
     with pytest.raises(StoreError, match="was cancelled"):
         turn.take(lambda _: pytest.fail("it began"))

@@ -17,9 +17,8 @@ import pytest
 import pytest_asyncio
 
 from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PLACES
-from restante.waku.archive.history.readers import READER_COUNT
 from restante.waku.archive.schema import FILE
-from restante.waku.archive.sqlite import open_archive
+from restante.waku.archive.sqlite import READER_COUNT, open_archive
 from restante.waku.devp2p.hello import CAPABILITY_LENGTHS, Reason
 from restante.waku.devp2p.rlpx import MAX_HANDSHAKE_BYTES
 from restante.waku.devp2p.snappy import compress

@@ -26,7 +26,7 @@ import msgspec
 from restante.common.errors import StoreDamaged, StoreError
 from restante.common.histogram import Histogram
 from restante.common.logs import log, where
-from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
+from restante.waku.archive.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.sqlite import Archive
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.read_pacing import REFUSAL_COST

@@ -19,7 +19,7 @@ import msgspec
 from restante.waku.archive import ids
 from restante.waku.archive.history import plans
 from restante.waku.archive.history.plans import Part, Way
-from restante.waku.archive.history.query import Bounds, Page, PageQuery, cursor, read_cursor
+from restante.waku.archive.query import Bounds, Page, PageQuery, cursor, read_cursor
 from restante.waku.envelope.envelope import U32
 from restante.waku.envelope.keccak import keccak
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from restante.waku.archive import ids
-from restante.waku.archive.history.query import PageQuery
+from restante.waku.archive.query import PageQuery
 from restante.waku.envelope.bloom import ALL_BITS
 
 SEEK_COST: Final = 8_000
