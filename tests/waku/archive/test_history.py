@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from restante.common.errors import Misuse, StoreError
-from restante.waku.archive import ids, sqlite
-from restante.waku.archive.history import page as history_page
-from restante.waku.archive.history import plans
+from restante.waku.archive import history, ids, sqlite
 from restante.waku.archive.query import PAGE_CURSOR_BYTES, Bounds, Page, PageQuery, cursor, read_cursor
 from restante.waku.archive.schema import SCHEMA
 from restante.waku.archive.sqlite import READER_COUNT, Archive, open_archive
@@ -114,8 +112,8 @@ BOUNDS = st.builds(Bounds, st.sampled_from([100, 8 << 20]), st.sampled_from([3, 
 WAYS = st.fixed_dictionaries(
     {
         "SEEK_COST": st.sampled_from([0, 3000, 10**6]),
-        "PART_FACTORS": st.sampled_from([(), (0.5, 2.0), plans.PART_FACTORS]),
-        "MAX_SORT_FACTOR": st.sampled_from([1, plans.MAX_SORT_FACTOR]),
+        "PART_FACTORS": st.sampled_from([(), (0.5, 2.0), history.PART_FACTORS]),
+        "MAX_SORT_FACTOR": st.sampled_from([1, history.MAX_SORT_FACTOR]),
         "MAX_PAIRED_PLACES": st.sampled_from([0, 40]),
         "MAX_SINGLE_PLACES": st.sampled_from([0, 160, 512]),
         "MAX_SEEK_TOPICS": st.sampled_from([1, 5000]),
@@ -177,7 +175,7 @@ async def test_all_pages_together_are_the_answer_whatever_happens_in_between(
     room: int,
 ) -> None:
     """`room`: whether a page's envelopes are read at the first attempt, or counted first."""
-    with patch.multiple(plans, **ways), patch.multiple(history_page, keccak=name, MAX_RESULT_BYTES=room):
+    with patch.multiple(history, **ways), patch.multiple(history, keccak=name, MAX_RESULT_BYTES=room):
         async with Engine() as engine:
             await engine.store.save(start, 1)
             taken = [partial(getattr(engine, step[0]), *step[1:]) if step else lambda: None for step in steps]
@@ -206,7 +204,7 @@ async def test_any_cursor_means_after_this_key(
 ) -> None:
     """Of those alike, all come where it is none of theirs; where it is, those behind it."""
     after = key(at) if end is None else key(at)[:8] + end
-    with patch.object(history_page, "keccak", name):
+    with patch.object(history, "keccak", name):
         async with Engine() as engine:
             await engine.store.save(start, 1)
             exact = await whole(engine, asked)
@@ -309,7 +307,7 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
 
 async def test_each_plan_is_chosen_where_it_is_meant_to_be_and_leaves_no_transaction_behind(archive: Archive) -> None:
     """The log can be moved into the database and begun anew after each page, so it does not grow."""
-    kinds = {plans.RANGE_SQL: "everything", plans.MERGE_SQL: "part"}
+    kinds = {history.RANGE_SQL: "everything", history.MERGE_SQL: "part"}
     for plan, asked in (
         ("everything", query()),
         ("part", query(topics=MANY[:1])),
@@ -322,7 +320,7 @@ async def test_each_plan_is_chosen_where_it_is_meant_to_be_and_leaves_no_transac
         ("walk", query(bloom=HALF, limit=100)),
     ):
         low, high = ids.floor(asked.lower), ids.floor(asked.upper + 1) - 1
-        way = plans.choose(archive.readers.free[0], asked, low, high, asked.limit + 1, 200_000).way
+        way = history.choose(archive.readers.free[0], asked, low, high, asked.limit + 1, 200_000).way
         assert way is not None
         assert plan == ("walk" if way.walks else kinds[way.statement])
         page = await archive.page(asked)
@@ -347,7 +345,7 @@ async def test_every_plan_finds_topics_at_the_edges_and_with_overlapping_filter_
     ]
     rows = [envelope(number, 5000 + number, topic=topic) for number, topic in enumerate(special)]
     await archive.save(rows, 1)
-    with patch.multiple(plans, **changed):
+    with patch.multiple(history, **changed):
         for row in rows:
             for filtered in (bloom.kept(row.topic), bloom.of([row.topic])):
                 raws = await loop(archive, query(bloom=filtered))
@@ -398,7 +396,7 @@ async def test_searches_block_nobody_and_who_leaves_stops_only_its_own(
             assert await asyncio.to_thread(begun.acquire, timeout=BOUND)
         return searches
 
-    monkeypatch.setattr(history_page, "page", long_search)
+    monkeypatch.setattr(history, "page", long_search)
     searches = await begin(READER_COUNT - 1)
     async with bounded("the counts"):
         assert (await archive.counts()).envelopes == len(ROWS)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PLACES
+from restante.waku.archive.history import MAX_PAIRED_PLACES, MAX_SINGLE_PLACES
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import READER_COUNT, open_archive
 from restante.waku.devp2p.hello import CAPABILITY_LENGTHS, Reason

@@ -20,8 +20,7 @@ from restante.common.errors import StoreBusy, StoreError
 from restante.common.logs import log
 from restante.common.sqlite import roll_back, roll_back_commit
 from restante.common.worker import Worker
-from restante.waku.archive import statements
-from restante.waku.archive.history import page
+from restante.waku.archive import history, statements
 from restante.waku.archive.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.records import Archived, Counts, TopicCount
 from restante.waku.archive.schema import FILE, SCHEMA, unreadable
@@ -288,7 +287,7 @@ class Archive:
         the pages. An envelope that is saved meanwhile may or may not be returned. Cancelling the call stops the
         search.
         """
-        return await self.readers.read(lambda database: page.page(database, query, bounds))
+        return await self.readers.read(lambda database: history.page(database, query, bounds))
 
     async def close(self) -> None:
         """Close the archive after a last checkpoint. No other call may be in progress."""

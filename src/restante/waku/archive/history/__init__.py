@@ -1,1 +1,0 @@
-"""Pages of archived envelopes, and the plans that find them."""
