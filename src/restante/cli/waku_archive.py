@@ -93,7 +93,7 @@ def backup_command(
 ) -> None:
     """Copy an archive into a new data directory. The server may be running."""
     from restante.common.progress import progress
-    from restante.waku.archive.backup import backup
+    from restante.waku.archive.schema import backup
 
     os.umask(0o077)  # as for `serve`
     with progress("backup") as advance:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from restante.common import database_copy
 from restante.common.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
-from restante.waku.archive import backup, checking
+from restante.waku.archive import checking
 from restante.waku.archive.records import Counts, TopicCount
-from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
+from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA, backup
 from restante.waku.archive.sqlite import open_archive
 from restante.waku.envelope.envelope import Envelope
 from stores.test_schema import schema, version
@@ -379,7 +379,7 @@ async def test_a_backup_is_of_one_moment_and_delays_no_writer(
         if more:  # the next step waits until this is on disk
             asyncio.run_coroutine_threadsafe(archive.save(more.pop(), 2), loop).result(30)
 
-    await asyncio.to_thread(backup.backup, tmp_path / "data", tmp_path / "copy", write)
+    await asyncio.to_thread(backup, tmp_path / "data", tmp_path / "copy", write)
     await archive.close()
     assert not more
     assert await asyncio.to_thread(raws_of, tmp_path / "copy") == [row.raw for row in LARGE]
@@ -393,8 +393,8 @@ async def test_a_backup_is_of_one_moment_and_delays_no_writer(
 def test_a_backup_without_room_is_reported_in_one_sentence_and_leaves_no_archive(tmp_path: Path) -> None:
     archive_of(tmp_path / "data", LARGE)
     with no_file_beyond(100_000), pytest.raises(StoreError, match=r"\Acannot copy the database: [^\n]+\Z"):
-        backup.backup(tmp_path / "data", tmp_path / "copy", lambda _: None)
+        backup(tmp_path / "data", tmp_path / "copy", lambda _: None)
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["lock"]
     (tmp_path / "empty").mkdir()
-    backup.backup(tmp_path / "data", tmp_path / "empty", lambda _: None)
+    backup(tmp_path / "data", tmp_path / "empty", lambda _: None)
     assert raws_of(tmp_path / "empty") == [row.raw for row in LARGE]
