@@ -21,14 +21,22 @@ from hypothesis import strategies as st
 
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, StoreError
-from restante.waku.client import actions
-from restante.waku.client.actions import Action, Budgets, FetchReport, Timeouts
+from restante.waku.client import requester
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.inbox import Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.probe import Outcome, probe
 from restante.waku.client.ranges import FetchState, HistoryQuery, Range, including, without
-from restante.waku.client.requester import OVERSIZED, UNREQUESTED, Phase, Requester
+from restante.waku.client.requester import (
+    OVERSIZED,
+    UNREQUESTED,
+    Action,
+    Budgets,
+    FetchReport,
+    Phase,
+    Requester,
+    Timeouts,
+)
 from restante.waku.client.subscribe import Intervals, subscribe
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope import bloom
@@ -140,24 +148,24 @@ class Simulation:
         for action in todo:
             assert self.report is None, "nothing comes after the report"
             match action:
-                case actions.Connect(server):
+                case requester.Connect(server):
                     self.lines[server] = deque()
                     if self.decide("connect") == DROP:
                         self.drop(server)
                     else:
                         self.do(self.core.connected(server, self.now))
-                case actions.SendRequest(server, request):
+                case requester.SendRequest(server, request):
                     request = msgspec.structs.replace(request, id=(len(self.asked) + 1).to_bytes(32))
                     self.asked.append((server, request))
                     self.do(self.core.request_sent(server, request.id, self.now))
                     self.lines[server].extend(self.servers[server](request))
-                case actions.Leave(server):
+                case requester.Leave(server):
                     self.lines.pop(server, None)
-                case actions.HandOver(envelopes):
+                case requester.HandOver(envelopes):
                     self.handed += envelopes
-                case actions.Save(state):
+                case requester.Save(state):
                     self.saved.append((state, len(self.handed)))
-                case actions.Finished(report):
+                case requester.Finished(report):
                     self.report = report
 
 

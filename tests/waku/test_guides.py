@@ -27,8 +27,8 @@ from restante import waku
 from restante.cli.waku import app
 from restante.common.dice import SystemDice
 from restante.waku import key_file
-from restante.waku.client.actions import Budgets
 from restante.waku.client.probe import Outcome
+from restante.waku.client.requester import Budgets
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import node_id

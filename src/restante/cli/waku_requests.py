@@ -15,9 +15,9 @@ from restante.common.errors import Misuse
 from restante.common.plural import counted
 
 if TYPE_CHECKING:
-    from restante.waku.client.actions import Budgets
     from restante.waku.client.fetch import RequestOptions
     from restante.waku.client.history import Destination
+    from restante.waku.client.requester import Budgets
     from restante.waku.devp2p.enode import Enode
 
 app = typer.Typer()

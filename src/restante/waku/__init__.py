@@ -64,10 +64,10 @@ if TYPE_CHECKING:
     from restante.waku.archive.query import Page, PageQuery
     from restante.waku.archive.records import Archived
     from restante.waku.archive.sqlite import Archive, open_archive
-    from restante.waku.client.actions import Budgets, Timeouts
     from restante.waku.client.outbound_connection import NodeUnavailableError
     from restante.waku.client.post import Posted, RefusedError, UnconfirmedError, post, post_envelope
     from restante.waku.client.ranges import FetchState
+    from restante.waku.client.requester import Budgets, Timeouts
     from restante.waku.client.streams import (
         EnvelopeStream,
         IncompleteError,
@@ -101,7 +101,7 @@ else:
         "restante.waku.archive.query": "Page PageQuery",
         "restante.waku.archive.records": "Archived",
         "restante.waku.archive.sqlite": "Archive open_archive",
-        "restante.waku.client.actions": "Budgets Timeouts",
+        "restante.waku.client.requester": "Budgets Timeouts",
         "restante.waku.client.outbound_connection": "NodeUnavailableError",
         "restante.waku.client.post": "Posted RefusedError UnconfirmedError post post_envelope",
         "restante.waku.client.ranges": "FetchState",

@@ -11,7 +11,10 @@ import msgspec
 
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
-from restante.waku.client.actions import (
+from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
+from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
+from restante.waku.client.ranges import FetchState, HistoryQuery
+from restante.waku.client.requester import (
     Action,
     Budgets,
     Connect,
@@ -19,14 +22,11 @@ from restante.waku.client.actions import (
     Finished,
     HandOver,
     Leave,
+    Requester,
     Save,
     SendRequest,
     Timeouts,
 )
-from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
-from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
-from restante.waku.client.ranges import FetchState, HistoryQuery
-from restante.waku.client.requester import Requester
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key, new_key

@@ -16,9 +16,9 @@ from restante.common.progress import progress
 from restante.common.settings import convert, limits_given
 from restante.common.signals import cleaning_up
 from restante.waku.client import state_file
-from restante.waku.client.actions import Budgets, FetchReport
 from restante.waku.client.fetch import Keep, RequestOptions, Subscriber
 from restante.waku.client.ranges import FetchState, HistoryQuery
+from restante.waku.client.requester import Budgets, FetchReport
 from restante.waku.client.results import results
 from restante.waku.client.streams import (
     EnvelopeStream,

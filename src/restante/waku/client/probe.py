@@ -10,12 +10,11 @@ from typing import Final
 import msgspec
 
 from restante.common.dice import SystemDice
-from restante.waku.client.actions import Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
 from restante.waku.client.post import Message, RefusedError, UnconfirmedError, seal_and_post
 from restante.waku.client.ranges import HistoryQuery
-from restante.waku.client.requester import REFUSAL_PREFIX
+from restante.waku.client.requester import REFUSAL_PREFIX, Timeouts
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import TOPIC, Envelope
 from restante.waku.envelope.keys import new_key

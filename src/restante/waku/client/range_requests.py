@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from restante.waku.client.actions import Budgets
 from restante.waku.client.fetch import Keep, RequestOptions, Subscriber
 from restante.waku.client.history import Destination, carry_out, take_all
 from restante.waku.client.ranges import FetchState, HistoryQuery
+from restante.waku.client.requester import Budgets
 from restante.waku.client.streams import fetch_query
 from restante.waku.client.subscribe import OnFailure
 from restante.waku.devp2p.enode import Enode

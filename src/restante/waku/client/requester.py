@@ -23,31 +23,210 @@ from __future__ import annotations
 import math
 from collections import Counter
 from enum import Enum, auto
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from restante.common.errors import PeerError
-from restante.waku.client.actions import (
-    Action,
-    Budgets,
-    Connect,
-    FetchReport,
-    Finished,
-    HandOver,
-    Leave,
-    Save,
-    SendRequest,
-    Timeouts,
-)
 from restante.waku.client.inbox import Inbox
 from restante.waku.client.ranges import FetchState, HistoryQuery, Range, without
-from restante.waku.client.walk import StuckError, Walk
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.rlp import BREACH
 from restante.waku.protocol import completion
 from restante.waku.protocol.completion import Completed, Failed
-from restante.waku.protocol.request import Request
+from restante.waku.protocol.request import CURSOR_BYTES, MAX_PAGE_ENVELOPES, Request
+
+# ── The actions of a requester, the budgets and timeouts that limit it, and the report at its end ───
+
+
+PositiveInt = Annotated[int, Meta(ge=1)]
+
+
+class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The most that each server may cost the requester."""
+
+    pages: PositiveInt = 1_000
+    envelopes: PositiveInt = 200_000
+    """Envelopes that the server sends, wanted or not."""
+    bytes: PositiveInt = 256 << 20
+    """Bytes of the envelopes that the server sends."""
+    seconds: Annotated[float, Meta(gt=0, le=1e9)] = 600.0
+    """Seconds spent on the server: connecting, asking, and backing off after a failure."""
+    size: PositiveInt = 1 << 20
+    """Bytes of one envelope. Larger ones are not handed over."""
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the requester waits, in seconds, unless a field says otherwise."""
+
+    connect: float = 20.0
+    answer: float = 30.0
+    """Seconds without anything that was requested. status-go waits as long (protocol/messenger_mailserver.go)."""
+    back_off: float = 2.0
+    """Seconds until a server that failed is tried again. Each failure in a row doubles them."""
+    tries: int = 3
+    """Failures in a row after which a server is not tried again."""
+    overlap: float = 80.0
+    """Age in seconds below which envelopes are requested again in the next run. An envelope lives for 50 s, is still
+    accepted for 20 s after that, and clocks may differ by 10 s."""
+    limit: int = MAX_PAGE_ENVELOPES
+    """Envelopes per page."""
+
+
+# ── actions ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Connect(msgspec.Struct, frozen=True):
+    """Action: connect to a server, trust it, and call `connected` or `lost`."""
+
+    server: int
+
+
+class SendRequest(msgspec.Struct, frozen=True):
+    """Action: send this request to a server, under an id that the caller chooses.
+
+    Call `request_sent` with that id before any event of the answer.
+    """
+
+    server: int
+    request: Request
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """Action: disconnect from a server. The requester expects no event for this."""
+
+    server: int
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    """Action: hand these envelopes to the subscriber."""
+
+    envelopes: list[Envelope]
+
+
+class Save(msgspec.Struct, frozen=True):
+    """Action: save this state. The subscriber has everything that was handed over before."""
+
+    state: FetchState
+
+
+class FetchReport(msgspec.Struct, frozen=True):
+    """The result of a query."""
+
+    missing: list[Range]
+    """Times that no server answered for. If empty, the query is complete."""
+    counts: Counter[str]
+    """Numbers of envelopes: `handed over`, `known`, and why others were unwanted. Also `pages`."""
+    failures: dict[int, str]
+    """By server: why it is not asked any more, or its last failure."""
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """Action: the query has ended. The requester expects no event and returns no action after this."""
+
+    report: FetchReport
+
+
+Action = Connect | SendRequest | Leave | HandOver | Save | Finished
+
+
+# ──────────
+# One range of times at one Mailserver, page by page: what it sent, in which order, and what is known from that.
+#
+# Shipped servers iterate over their archive by key: the sending time, then the hash. The order is ascending with
+# LevelDB and descending with PostgreSQL. A cursor is a key. If all that was sent is in one of these orders, everything
+# from the first end to the cursor is known, whatever happens later. If the order is neither, or a cursor is not a key
+# as shipped servers send it, nothing is known before the last page.
+
+
+class StuckError(PeerError):
+    """The server sends page after page without progress. No honest server does."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(BREACH, words)
+
+
+class Walk:
+    """One range at one server. `requested` is when it was first requested, by the wall clock."""
+
+    def __init__(self, lower: int, upper: int, requested: float) -> None:
+        self.lower = lower
+        self.upper = upper
+        self.requested = requested
+        self.cursor = b""
+        """Where the next page begins."""
+        self.known: Range | None = None
+        """The times that are fully known, unless the server lies."""
+        self.over = False
+        self._cursors: set[bytes] = set()
+        self._hashes: set[bytes] = set()
+        self._brought = 0
+        """Envelopes of the current page."""
+        self._fresh = 0
+        """Envelopes of the current page that no earlier page had."""
+        self._key = b""
+        self._upward: bool | None = None
+        self._ordered = True
+
+    def take(self, envelope: Envelope) -> bool:
+        """Record an envelope. Return False if this server has already sent it."""
+        self._brought += 1
+        if envelope.hash in self._hashes:
+            self._ordered = False
+            return False
+        self._hashes.add(envelope.hash)
+        self._fresh += 1
+        self._pass(envelope.sent.to_bytes(4) + envelope.hash)
+        return True
+
+    def has(self, last: bytes) -> bool:
+        """Return whether this envelope, the last of a page according to the server, has arrived."""
+        return last in self._hashes
+
+    def turn(self, end: Completed) -> None:
+        """Record the end of a page. Raises StuckError."""
+        if not end.cursor:
+            self.known = (self.lower, self.upper)
+            self.over = True
+            self._hashes.clear()
+            return
+        if end.cursor in self._cursors:
+            raise StuckError("its cursor does not advance")
+        if self._brought and not self._fresh:
+            raise StuckError("its pages repeat")
+        self._cursors.add(end.cursor)
+        self.cursor = end.cursor
+        self._brought = self._fresh = 0
+        sent = int.from_bytes(end.cursor[:4])
+        if len(end.cursor) != CURSOR_BYTES or not self.lower <= sent <= self.upper:
+            self._ordered = False  # it is not a key of the requested range
+        self._pass(end.cursor)
+        self._conclude(sent)
+
+    def _pass(self, key: bytes) -> None:
+        """Check that the keys still go in the same direction."""
+        if self._key and key != self._key:
+            upward = key > self._key
+            if self._upward is None:
+                self._upward = upward
+            elif self._upward != upward:
+                self._ordered = False
+        self._key = key
+
+    def _conclude(self, sent: int) -> None:
+        """Set what is known at a cursor. Other envelopes of its second may still follow."""
+        self.known = None
+        if not self._ordered or self._upward is None:
+            return
+        known = (self.lower, min(sent - 1, self.upper)) if self._upward else (max(sent + 1, self.lower), self.upper)
+        if known[0] <= known[1]:
+            self.known = known
+
+
+# ── requester ─────────────────────────────────────────────────────────────────────────────────────
+
 
 UNREQUESTED: Final = "from a server that was not asked"
 OVERSIZED: Final = "too large"

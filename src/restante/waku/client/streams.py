@@ -19,9 +19,9 @@ from restante.common.errors import Misuse, RestanteError
 from restante.common.plural import counted
 from restante.waku.client import fetch as fetching
 from restante.waku.client import subscribe as subscribing
-from restante.waku.client.actions import Budgets, FetchReport, Timeouts
 from restante.waku.client.fetch import Keep, RequestOptions, Subscriber
 from restante.waku.client.ranges import FetchState, HistoryQuery, Range
+from restante.waku.client.requester import Budgets, FetchReport, Timeouts
 from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope import bloom

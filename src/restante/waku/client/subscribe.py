@@ -22,11 +22,11 @@ import msgspec
 
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
-from restante.waku.client.actions import Budgets, FetchReport, Timeouts
 from restante.waku.client.fetch import GREET_TIMEOUT, Keep, RequestOptions, Subscriber, fetch
 from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.ranges import FetchState, HistoryQuery
+from restante.waku.client.requester import Budgets, FetchReport, Timeouts
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import new_key
