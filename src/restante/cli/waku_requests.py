@@ -163,12 +163,12 @@ def request_command(
     Name what to fetch: --channel, --topic or --ranges.
     """
     from restante.cli.waku_arguments import opening, request_options, requested_topics
-    from restante.waku.client import results
+    from restante.waku.client import history
     from restante.waku.client.history import Destination, budgets, run_fetch, run_subscribe
     from restante.waku.devp2p import enode
 
     options = request_options(form, password_file, key, os.environ)
-    results.check(output)
+    history.check(output)
     servers = [enode.parse(each) for each in nodes]
     say_failure = _failure_printer([each.address for each in servers])
     costs = budgets(limit or [])
