@@ -16,15 +16,15 @@ from restante.common.listening import listen_address
 from restante.common.net import networks
 from restante.waku.archive.schema import FILE
 from restante.waku.connection import quotas
-from restante.waku.connection.deadlines import (
+from restante.waku.connection.peer_connection import (
     CLOSE_TIMEOUT,
     EARLY,
     STATUS_TIMEOUT,
     TIMER_STEP,
     WRITE_STALL_TIMEOUT,
     Deadlines,
+    PeerConnection,
 )
-from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.quotas import Quotas
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.connection.sender_pace import SenderPace
