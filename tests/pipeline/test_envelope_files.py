@@ -35,7 +35,7 @@ from restante.waku.archive import ids
 from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make
-from restante.waku.files import UnreadableItem, rlp_items
+from restante.waku.files import UnreadableItem, rlp_file
 from restante.waku.files.exporting import export
 from support.effort import examples
 from support.mutation import mutated
@@ -209,8 +209,8 @@ def test_items_are_found_however_the_file_is_read(sizes: list[int], window: int)
     wanted = [rlp.encode([bytes(size)]) for size in sizes]
     whole = b"".join(wanted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rlp_items, "WINDOW_BYTES", window)
-        assert [item.raw for item in rlp_items.items(BytesIO(whole), len(whole))] == wanted
+        patch.setattr(rlp_file, "WINDOW_BYTES", window)
+        assert [item.raw for item in rlp_file.items(BytesIO(whole), len(whole))] == wanted
 
 
 def table(rows: Sequence[Envelope] = SOME) -> pa.Table:

@@ -30,7 +30,7 @@ from restante.waku.archive.schema import FILE
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make, parse
 from restante.waku.envelope.rlp import RlpError
-from restante.waku.files import UnreadableItem, importing, leveldb, missing_ranges, parquet, rlp_file, rlp_items
+from restante.waku.files import UnreadableItem, importing, leveldb, missing_ranges, parquet, rlp_file
 from restante.waku.files.exporting import export
 from restante.waku.files.importing import take_in
 from restante.waku.files.missing_ranges import MAX_FILE_BYTES, MAX_RANGES, MAX_TOPICS, MissingRange, MissingRanges
@@ -58,8 +58,8 @@ def test_a_large_item_is_left_out_and_reading_ends_at_an_impossible_length(tmp_p
     file = tmp_path / "file"
     file.write_bytes(b"")
     assert list(rlp_file.read(file)) == []
-    large = UnreadableItem("byte 0", rlp_items.ITEM_TOO_LARGE)
-    start = rlp.encode(bytes(rlp_items.MAX_ITEM_BYTES)) + A.raw
+    large = UnreadableItem("byte 0", rlp_file.ITEM_TOO_LARGE)
+    start = rlp.encode(bytes(rlp_file.MAX_ITEM_BYTES)) + A.raw
     for tail in (b"\xf8\x01", b"\xff" * 20, A.raw[:-1], b"\xb8", b"\x81\x05"):
         file.write_bytes(start + tail)
         *before, unreadable = rlp_file.read(file)

@@ -12,7 +12,7 @@ import numpy as np
 
 from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.sources.archived import UNREADABLE_REST, FoundEnvelopes, groups
-from restante.waku.files.rlp_items import items
+from restante.waku.files.rlp_file import items
 
 
 def found(data: BinaryIO, size: int, latest: int) -> Iterator[FoundEnvelopes]:
