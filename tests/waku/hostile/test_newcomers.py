@@ -19,9 +19,8 @@ from restante.waku.devp2p import session
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.node import crowding
-from restante.waku.node.admission import GAVE_WAY, HALF_OPEN
-from restante.waku.node.crowding import SILENT_AFTER, SILENT_WEIGHT
+from restante.waku.node import admission
+from restante.waku.node.admission import GAVE_WAY, HALF_OPEN, SILENT_AFTER, SILENT_WEIGHT
 from restante.waku.node.history_requests import HistoryTerms
 from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.protocol import packets
@@ -147,7 +146,7 @@ class Crowd:
 
     def comes(self, address: str) -> Occupant | None:
         newcomer = self._occupant(address)
-        yielding = crowding.choose(self.peers, newcomer, self.now)
+        yielding = admission.choose(self.peers, newcomer, self.now)
         if yielding is not None:
             self.peers.remove(yielding)
             self.peers.append(newcomer)
