@@ -20,9 +20,8 @@ from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import Key, new_key, node_id
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
-from restante.waku.node import history_requests, requester_quotas
-from restante.waku.node.history_requests import MAX_PAGES, MAX_QUEUE_SECONDS, HistoryTerms
-from restante.waku.node.requester_quotas import MAX_PAGES_PER_ADDRESS
+from restante.waku.node import history_requests
+from restante.waku.node.history_requests import MAX_PAGES, MAX_PAGES_PER_ADDRESS, MAX_QUEUE_SECONDS, HistoryTerms
 from restante.waku.protocol import completion
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed, Failed
@@ -164,7 +163,7 @@ async def test_who_asks_too_often_or_for_too_much_is_refused_also_after_it_recon
         assert (await ask(await here.greet(key=other.key)))[1] == LATE
 
 
-@pytest.mark.parametrize("limit", ["history_requests.MAX_PAGES", "requester_quotas.MAX_PAGES_PER_ADDRESS"])
+@pytest.mark.parametrize("limit", ["history_requests.MAX_PAGES", "history_requests.MAX_PAGES_PER_ADDRESS"])
 async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
     limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,7 +405,7 @@ async def test_a_request_waits_for_few_pages_of_others(
     fields: dict[str, Any], alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those in the making may be finished before ours is read, before it is in line, and before its page is heard."""
-    monkeypatch.setattr(requester_quotas, "REMEMBERED_REQUESTERS", 2)
+    monkeypatch.setattr(history_requests, "REMEMBERED_REQUESTERS", 2)
     many, body = MAX_PAGES + 4, plain(limit=1000, **{"topics": frozenset()} | fields)
     before, made = (MAX_PAGES_PER_ADDRESS, MAX_PAGES_PER_ADDRESS) if alone else (many, MAX_PAGES)
 
