@@ -46,7 +46,7 @@ from restante.waku.node.history_requests import REFUSALS
 from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
 from restante.waku.node.main import MIN_DESCRIPTORS, PRUNE_GRACE_SECONDS, history_terms, password_key
-from restante.waku.node.metrics import CONNECTION_LABELS
+from restante.waku.node.status_pages import CONNECTION_LABELS
 from restante.waku.passwords import PASSWORD_VARIABLE
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
