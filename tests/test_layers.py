@@ -56,9 +56,9 @@ BETWEEN_PARTS = {(importer, name) for importer, names in by_name(_BETWEEN_PARTS)
 _PURE = """
     mailbox.protocol mailbox.core mailbox.reference_import.reference mailbox.reference_import.report
     mailbox.reference_import.translation waku.envelope waku.devp2p waku.protocol waku.limits waku.archive.ids
-    waku.archive.history.query waku.node.pool waku.node.mailserver waku.connection.quotas
-    waku.connection.sender_pace waku.node.crowding waku.node.save_schedule waku.client.ranges waku.client.inbox
-    waku.client.actions waku.client.walk waku.client.requester client.protocol client.core client.files.names
+    waku.archive.query waku.node.pool waku.node.mailserver waku.connection.quotas
+    waku.connection.sender_pace waku.node.save_schedule waku.client.ranges waku.client.inbox waku.client.requester
+    client.protocol client.core client.files.names
     pipeline.clean pipeline.sources.marks pipeline.report.periods pipeline.report.model
     pipeline.report.percentiles pipeline.report.top_rows pipeline.report.values pipeline.report.changes
     pipeline.report.changes_table pipeline.report.charts pipeline.report.sections pipeline.report.making

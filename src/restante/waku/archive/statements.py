@@ -118,7 +118,7 @@ def _with_slots(statement: str, columns: int, rows: int) -> str:
 
 # ── Pruning: deletion of the oldest envelopes, inside a transaction ───────────────────────────────
 # It always deletes from the lowest id upward (see ids.py). Each step is one statement over the range of deleted ids,
-# for the reason given in rows.py.
+# for the reason given above.
 
 
 _LAST_OF_MOST: Final = "SELECT id FROM envelopes WHERE id <= ? ORDER BY id LIMIT 1 OFFSET ? - 1"

@@ -11,7 +11,7 @@ and calls `handle_timeout` at `next_timeout`. Servers are numbers; the first is 
 
 One server is asked at a time. `Budgets` limits what each may cost, so that a server whose answer never ends leaves
 the others their turn. A cursor is valid only at the server that sent it. The next server is asked for what is not
-known yet (`walk.py`). What a cheating server sent does not count as known. The requester cannot detect that a server
+known yet (`Walk`). What a cheating server sent does not count as known. The requester cannot detect that a server
 omits envelopes; therefore servers must be trusted.
 
 An envelope may reach an archive late, by its time to live and 20 s. So what is younger than `overlap` at the request
