@@ -29,8 +29,7 @@ from restante.client.files.draft import draft_directory, draft_file
 from restante.common.errors import StoreError
 from restante.pipeline.clean.rules import Fault, limits
 from restante.pipeline.clean.timing import event
-from restante.timing.logs import events
-from restante.timing.logs.records import UNLISTED
+from restante.timing.logs import UNLISTED, log_items
 from support.bounds import bounded
 from support.isolation import unavailable
 from support.mailbox.servers import Restante
@@ -352,7 +351,7 @@ async def test_a_signal_leaves_nothing(desk: Desk, to: Path, number: signal.Sign
 
 def logged(file: Path) -> list[dict[str, Any]]:
     """Return the events of a log, and check that the pipeline takes each of them, by a name that it knows."""
-    for item in events.items(file.read_bytes()):
+    for item in log_items(file.read_bytes()):
         cleaned = event(item.raw, limits(date(2020, 1, 1), time.time()))
         assert not isinstance(cleaned, Fault)
         assert cleaned[0] != UNLISTED

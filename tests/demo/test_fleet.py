@@ -29,8 +29,7 @@ from restante.demo.generate import SOURCES, TRUTH, UNFINISHED, find, make
 from restante.demo.story import story
 from restante.mailbox.core import usage
 from restante.mailbox.settings import Serve
-from restante.timing.logs.events import items
-from restante.timing.logs.records import read_event, read_line
+from restante.timing.logs import log_items, read_event, read_line
 from restante.waku.envelope.envelope import parse
 from restante.waku.protocol.acceptance import Policy, judge
 from support.bounds import PATIENCE, wait_until
@@ -211,7 +210,7 @@ def test_timing_logs_and_the_trace_are_of_the_same_commands(demo: Demo) -> None:
     logs = sorted((folder / served.LOGS_FOLDER).glob("*.json"))
     roles = Counter[str]()
     for log in logs:
-        events = [read_event(item.raw) for item in items(log.read_bytes())]
+        events = [read_event(item.raw) for item in log_items(log.read_bytes())]
         roles.update(event.role for event in events if event.role)
         assert {"pake1", "pake2", "transit connect"} <= {event.name for event in events}
         for event in events:

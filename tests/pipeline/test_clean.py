@@ -21,8 +21,8 @@ from restante.pipeline.clean.fields import Fields
 from restante.pipeline.clean.rules import OWN_RULES, USAGE_FAULTS, Fault, TimeLimits, limits
 from restante.pipeline.schemas import CLIENT_EVENTS, MAX_TEXT_CHARACTERS, SERVER_COMMANDS
 from restante.pipeline.sources.usage_scan import UsageScan, clean_rows
-from restante.timing.logs import records
-from restante.timing.logs.events import items
+from restante.timing import logs
+from restante.timing.logs import log_items
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make, parse
 from restante.waku.envelope.rlp import RlpError
@@ -365,7 +365,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9) | keys, inner, max_size=4),
     max_leaves=12,
 )
-KNOWN = records.EVENT_NAMES | records.COMMAND_TYPES | records.REPLY_TYPES | records.WAITS_FOR | {records.UNLISTED, ""}
+KNOWN = logs.EVENT_NAMES | logs.COMMAND_TYPES | logs.REPLY_TYPES | logs.WAITS_FOR | {logs.UNLISTED, ""}
 
 
 @given(
@@ -381,23 +381,23 @@ def test_no_text_of_an_event_is_kept_but_ids_and_known_words(name: str, stop: An
         return
     for column, value in values.items():
         if isinstance(value, str) and column != "command_id":
-            assert value in KNOWN or records.MESSAGE_PHASE.fullmatch(value)
+            assert value in KNOWN or logs.MESSAGE_PHASE.fullmatch(value)
 
 
 def test_the_real_client_s_events_are_known() -> None:
     source = [path.read_text() for path in Path(wormhole.__file__).parent.rglob("*.py") if "test" not in path.parts]
     called = {name for text in source for name in re.findall(r'timing\.add\(\s*"([^"]+)"', text)}
     waited = {name for text in source for name in re.findall(r'timing\.add\([^)]*waiting="([^"]+)"', text)}
-    assert called == records.EVENT_NAMES
-    assert waited == records.WAITS_FOR
+    assert called == logs.EVENT_NAMES
+    assert waited == logs.WAITS_FOR
 
 
 def test_the_mailbox_server_s_words_are_known() -> None:
     replies = {str(kind.__struct_config__.tag) for kind in messages.Reply.__subclasses__()}
     direct = {str(kind.__struct_config__.tag) for kind in messages.Direct.__subclasses__()}
-    assert set(messages.KINDS) == records.COMMAND_TYPES
-    assert (replies | direct) - {"direct"} == records.REPLY_TYPES
-    assert trace.MAX_ID_CHARACTERS == records.MAX_ID_CHARACTERS
+    assert set(messages.KINDS) == logs.COMMAND_TYPES
+    assert (replies | direct) - {"direct"} == logs.REPLY_TYPES
+    assert trace.MAX_ID_CHARACTERS == logs.MAX_ID_CHARACTERS
 
 
 SHAPES: dict[bytes, list[tuple[int, bytes, bool]]] = {
@@ -416,21 +416,21 @@ SHAPES: dict[bytes, list[tuple[int, bytes, bool]]] = {
 
 @pytest.mark.parametrize("log", SHAPES)
 def test_a_log_is_split_at_its_commas_up_to_its_first_fault(log: bytes) -> None:
-    assert [(item.at, item.raw, item.fault is None) for item in items(log)] == SHAPES[log]
+    assert [(item.at, item.raw, item.fault is None) for item in log_items(log)] == SHAPES[log]
 
 
 @given(st.lists(json_values, max_size=6), st.sampled_from((None, 1)), st.data())
 @examples(150)
 def test_a_list_is_split_as_far_as_it_is_there(values: list[Any], indent: int | None, data: st.DataObject) -> None:
     log = json.dumps(values, indent=indent).encode()
-    whole = list(items(log))
+    whole = list(log_items(log))
     assert [repr(json.loads(item.raw)) for item in whole] == [repr(value) for value in json.loads(log)]
     stop = data.draw(st.integers(0, len(log) - 1))
-    *before, rest = items(log[:stop])
+    *before, rest = log_items(log[:stop])
     assert before == whole[: len(before)]
     assert rest.fault == "not a timing log"
 
 
 def test_a_log_with_a_million_open_lists_is_read_to_its_end() -> None:
-    assert len(list(items(b"[" * 10**6))) == 1
-    assert len(list(items(b'["' + b"\\" * 10**6))) == 1
+    assert len(list(log_items(b"[" * 10**6))) == 1
+    assert len(list(log_items(b'["' + b"\\" * 10**6))) == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from restante.timing.logs.records import read_line
+from restante.timing.logs import read_line
 from restante.timing.model import elapsed
 from restante.timing.model.deliveries import MeasuredLog, deliveries
 from restante.timing.model.exchanges import day_of, exchanges

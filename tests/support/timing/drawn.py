@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from restante.timing.logs.records import read_event, read_line
+from restante.timing.logs import read_event, read_line
 from restante.timing.model.timeline import ROLES, ClientLog, Role, Timeline, timeline
 
 BEGAN = 1_795_000_000.0

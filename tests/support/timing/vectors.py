@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from restante.timing.logs.records import Event, TraceLine, read_event, read_line
+from restante.timing.logs import Event, TraceLine, read_event, read_line
 from restante.timing.model.exchanges import day_of, exchanges, us
 from restante.timing.model.offsets import offsets
 from restante.timing.model.phases import phases

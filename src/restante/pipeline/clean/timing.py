@@ -1,6 +1,6 @@
 """Converts a line of a server's trace, or an event of a client's log, to the lake's values or its fault. Pure.
 
-restante.timing.logs.records reads only times, ids of commands and listed words; nothing else passes into the lake.
+restante.timing.logs reads only times, ids of commands and listed words; nothing else passes into the lake.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from restante.pipeline.clean.rules import (
     text,
     time,
 )
-from restante.timing.logs.records import NOT_A_LOG, NOT_JSON, READ_ERRORS, fault_of, read_event, read_line
+from restante.timing.logs import NOT_A_LOG, NOT_JSON, READ_ERRORS, fault_of, read_event, read_line
 
 TIMING_FAULTS: Final = (NOT_JSON, NOT_A_LOG, MISSING_VALUE, WRONG_TYPE, OUT_OF_RANGE)
 """All faults of timing. NOT_A_LOG is the fault of a whole file, or of the rest of one."""

@@ -23,7 +23,7 @@ from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import batches
 from restante.pipeline.sources.source import IngestContext, Inode, Part, PathPreview, Say, SourceSpec, Span
 from restante.pipeline.spark.workers import SharedFile
-from restante.timing.logs import events
+from restante.timing.logs import EventItem, log_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -192,7 +192,7 @@ def _count(file: SourceFile) -> int:
     if file.size > MAX_LOG_BYTES:
         return 1
     with paths.opened(file) as data:
-        return sum(1 for _ in events.items(data.read()))
+        return sum(1 for _ in log_items(data.read()))
 
 
 class LogTask(NamedTuple):
@@ -212,7 +212,7 @@ class LogTask(NamedTuple):
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         with paths.opened(self.file) as data:
             log = data.read(MAX_LOG_BYTES + 1)
-        found = events.items(log) if len(log) <= MAX_LOG_BYTES else [events.EventItem(0, log, LOG_TOO_LARGE)]
+        found = log_items(log) if len(log) <= MAX_LOG_BYTES else [EventItem(0, log, LOG_TOO_LARGE)]
         for place, item in enumerate(found):
             values = Fault(item.fault) if item.fault else timing.event(item.raw, self.limits)
             if isinstance(values, Fault):

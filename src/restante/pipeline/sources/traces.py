@@ -22,7 +22,7 @@ from restante.pipeline.schemas import SERVER_COMMANDS
 from restante.pipeline.sources import paths
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import batches
-from restante.timing.logs.records import NOT_JSON
+from restante.timing.logs import NOT_JSON
 
 MAX_LINE_BYTES: Final = 1 << 16
 """Bytes of a line that are read; a server's lines have about 200."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from restante.timing.logs.records import Event
+from restante.timing.logs import Event
 from restante.timing.model import phases
 from restante.timing.model.exchanges import Exchange, day_of, us
 from restante.timing.model.offsets import Offset, nearest

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from restante.timing.logs.records import Event, TraceLine
+from restante.timing.logs import Event, TraceLine
 
 MICROSECONDS: Final = 1_000_000
 """Microseconds of a second."""

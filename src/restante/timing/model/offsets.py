@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import msgspec
 
-from restante.timing.logs.records import Event
+from restante.timing.logs import Event
 from restante.timing.model.exchanges import MICROSECONDS, Exchange, day_of, us
 
 ROUNDING_US: Final = 2

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from restante.timing.logs.records import Event, TraceLine
+from restante.timing.logs import Event, TraceLine
 from restante.timing.model import elapsed, phases
 from restante.timing.model.deliveries import END_TO_END, Delivered, MeasuredLog, delivered
 from restante.timing.model.exchanges import MICROSECONDS, Exchange, day_of, exchanges, us

@@ -21,7 +21,7 @@ later was stored meanwhile, and has a row of its own."""
 GAP_SHARE: Final = 0.05
 """Share of the duration without a message that is drawn as a gap."""
 
-_TIME_WIDTH: Final = 10
+_MOMENT_WIDTH: Final = 10
 _TOOK_WIDTH: Final = 10
 _MIN_WIDTH_WITH_TOOK: Final = 60
 _MAX_ARROW_WIDTH: Final = 40
@@ -50,7 +50,7 @@ def diagram(timeline: Timeline, width: int) -> list[str]:
     kept = _longest(joined)
     lanes = _lanes(timeline)
     with_took = width >= _MIN_WIDTH_WITH_TOOK
-    room = width - _TIME_WIDTH - (_TOOK_WIDTH if with_took else 0) - len(lanes)
+    room = width - _MOMENT_WIDTH - (_TOOK_WIDTH if with_took else 0) - len(lanes)
     arrow = min(room // (len(lanes) - 1), _MAX_ARROW_WIDTH)
     if not kept:
         return ["No messages."]
@@ -58,7 +58,7 @@ def diagram(timeline: Timeline, width: int) -> list[str]:
     before = kept[0].at
     for row in kept:
         if row.at - before > GAP_SHARE * timeline.duration_us:
-            lines.append(" " * _TIME_WIDTH + (" " * arrow).join("⋮" * len(lanes)))
+            lines.append(" " * _MOMENT_WIDTH + (" " * arrow).join("⋮" * len(lanes)))
         lines.append(_drawn(row, lanes, arrow, with_took))
         before = max(before, row.at)
     left_out = sum(row.count for row in joined) - sum(row.count for row in kept)
@@ -147,9 +147,9 @@ def _longest(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _heads(lanes: Sequence[str], arrow: int, with_took: bool) -> str:
-    line = list(" " * (_TIME_WIDTH + len(lanes) + arrow * (len(lanes) - 1)))
+    line = list(" " * (_MOMENT_WIDTH + len(lanes) + arrow * (len(lanes) - 1)))
     for number, name in enumerate(lanes):
-        at = _TIME_WIDTH + number * (arrow + 1)
+        at = _MOMENT_WIDTH + number * (arrow + 1)
         start = at if number == 0 else at - len(name) + 1 if number == len(lanes) - 1 else at - len(name) // 2
         line[start : start + len(name)] = name
     return "".join(line) + ("took".rjust(_TOOK_WIDTH) if with_took else "")
@@ -171,7 +171,7 @@ def _drawn(row: _Row, lanes: Sequence[str], arrow: int, with_took: bool) -> str:
         cells[own] = _arrow(label, arrow, rightwards=rightwards)
         if row.through and len(lanes) == 3:
             cells[1 - own] = _arrow("", arrow, rightwards=rightwards)
-    line = moment(row.at).rjust(_TIME_WIDTH - 1) + " "
+    line = moment(row.at).rjust(_MOMENT_WIDTH - 1) + " "
     line += "".join(mark + cell for mark, cell in zip(marks, [*cells, ""], strict=True))
     return line + (_or_unknown(row.took).rjust(_TOOK_WIDTH) if with_took else "")
 

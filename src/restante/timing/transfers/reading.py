@@ -10,8 +10,7 @@ import msgspec
 
 from restante.common.errors import Misuse, plain
 from restante.common.plural import counted
-from restante.timing.logs import events
-from restante.timing.logs.records import (
+from restante.timing.logs import (
     MISSING_VALUE,
     NOT_JSON,
     READ_ERRORS,
@@ -19,6 +18,7 @@ from restante.timing.logs.records import (
     Event,
     TraceLine,
     fault_of,
+    log_items,
     read_event,
     read_line,
 )
@@ -73,7 +73,7 @@ def read_log(path: Path, say: Say) -> Log:
     found: list[Event] = []
     bad: list[tuple[int, str]] = []
     end = None
-    for item in events.items(content):
+    for item in log_items(content):
         if item.fault is not None:
             end = item
             break
