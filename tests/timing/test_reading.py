@@ -11,10 +11,9 @@ from typing import Any, TypeAlias
 import pytest
 
 from restante.common.errors import Misuse
+from restante.timing import transfers
 from restante.timing.model.timeline import Timeline
-from restante.timing.transfers import reading
-from restante.timing.transfers.reading import read_log
-from restante.timing.transfers.transfer import read_transfer
+from restante.timing.transfers import read_log, read_transfer
 from support.timing import drawn
 from support.timing.drawn import Drawn, draw
 
@@ -83,8 +82,8 @@ NOT_AN_EVENT = f"{NO_LOG}: none of its items is an event; byte 1: a value"
 def test_a_file_that_is_no_log_is_refused_in_one_sentence(
     files: Files, monkeypatch: pytest.MonkeyPatch, content: Content, sentence: str
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_EVENTS", 10)
-    monkeypatch.setattr(reading, "MAX_LOG_BYTES", 1 << 20)
+    monkeypatch.setattr(transfers, "MAX_EVENTS", 10)
+    monkeypatch.setattr(transfers, "MAX_LOG_BYTES", 1 << 20)
     assert files.refused(content) == sentence
     assert len(read_log(files.write("log", [EVENT] * 10), files.hear).events) == 10
 

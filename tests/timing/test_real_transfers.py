@@ -12,7 +12,7 @@ import pytest
 
 from client import commands
 from restante.timing.model.timeline import Timeline
-from restante.timing.transfers.transfer import read_transfer
+from restante.timing.transfers import read_transfer
 from support.bounds import bounded
 from support.documents import Document
 from support.mailbox.raw_socket import RawSocket

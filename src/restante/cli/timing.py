@@ -80,7 +80,7 @@ def render(
 
     With --output it writes an HTML page, unless another form is chosen. Otherwise it prints text.
     """
-    from restante.timing.transfers.transfer import read_transfer
+    from restante.timing.transfers import read_transfer
 
     form = _form(text=text, json=json, trace_event=trace_event, output=output)
     if len(logs) > 2:
@@ -110,7 +110,7 @@ def _form(*, text: bool, json: bool, trace_event: bool, output: Path | None) -> 
 
 def _skews(given: list[str]) -> dict[Role, float]:
     from restante.timing.model.timeline import ROLES
-    from restante.timing.transfers.transfer import MAX_SKEW_SECONDS
+    from restante.timing.transfers import MAX_SKEW_SECONDS
 
     found: dict[Role, float] = {}
     for each in given:
@@ -223,7 +223,7 @@ def compare(
     """
     from restante.timing.comparison.compare import compare as compare_runs
     from restante.timing.outputs.compare_text import compare_text
-    from restante.timing.transfers.transfer import read_transfer
+    from restante.timing.transfers import read_transfer
 
     new: list[Path] = context.obj
     if not new:

@@ -1,1 +1,0 @@
-"""Files of logs and traces, and which belong to one transfer."""
