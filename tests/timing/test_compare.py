@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from restante.timing.comparison import rank_test
-from restante.timing.comparison.compare import (
+from restante.timing import rank_test
+from restante.timing.comparison import (
     ALPHA,
     MARGIN,
     MAX_RUNS,
@@ -27,9 +27,9 @@ from restante.timing.comparison.compare import (
     compare,
     holm,
 )
-from restante.timing.comparison.rank_test import Draws, interval, p_value, runs_needed, smallest_p, superiority
 from restante.timing.model.timeline import ROLES, Role, Timeline
 from restante.timing.outputs.compare_text import compare_text
+from restante.timing.rank_test import Draws, interval, p_value, runs_needed, smallest_p, superiority
 from support.timing.drawn import PATHS, SKEWS, Path, draw, drawn_timeline, timeline_of
 
 DISTRIBUTIONS: dict[str, Callable[[Random], float]] = {

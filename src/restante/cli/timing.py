@@ -20,7 +20,7 @@ from restante.common.errors import Misuse, StoreError, plain
 from restante.common.terminal import has_colours
 
 if TYPE_CHECKING:
-    from restante.timing.comparison.compare import Comparison
+    from restante.timing.comparison import Comparison
     from restante.timing.model.timeline import Role, Timeline
 
 app = typer.Typer(no_args_is_help=True)
@@ -221,7 +221,7 @@ def compare(
     It also shows whether the runs are enough to tell. Each log is one run of one client. Senders are compared with
     senders, and receivers with receivers. Options come before the logs.
     """
-    from restante.timing.comparison.compare import compare as compare_runs
+    from restante.timing.comparison import compare as compare_runs
     from restante.timing.outputs.compare_text import compare_text
     from restante.timing.transfers import read_transfer
 

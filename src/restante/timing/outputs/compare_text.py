@@ -8,9 +8,9 @@ from typing import Final
 
 from restante.common.plural import counted
 from restante.common.units import columns, duration, plain_ascii
-from restante.timing.comparison.compare import TOTAL, Change, Comparison, too_few
-from restante.timing.comparison.rank_test import Interval
+from restante.timing.comparison import TOTAL, Change, Comparison, too_few
 from restante.timing.outputs.text import MAX_WIDTH, MIN_WIDTH
+from restante.timing.rank_test import Interval
 
 _HEADS: Final = ("", "old", "new", "change", "at least", "at most", "")
 

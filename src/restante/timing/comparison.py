@@ -19,17 +19,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from restante.timing.comparison.rank_test import (
-    Draws,
-    Interval,
-    interval,
-    p_value,
-    runs_needed,
-    smallest_p,
-    superiority,
-)
 from restante.timing.model import elapsed, phases
 from restante.timing.model.timeline import ROLES, Client, Command, Role, Timeline
+from restante.timing.rank_test import Draws, Interval, interval, p_value, runs_needed, smallest_p, superiority
 
 COMPARISON_VERSION: Final = 1
 """Version of the JSON. A new key does not change it."""

@@ -1,1 +1,0 @@
-"""What got slower or faster between two groups of runs."""
