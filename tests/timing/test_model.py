@@ -12,10 +12,10 @@ import pytest
 
 from restante.timing.logs import read_line
 from restante.timing.model import elapsed
-from restante.timing.model.deliveries import MeasuredLog, deliveries
 from restante.timing.model.exchanges import day_of, exchanges
 from restante.timing.model.offsets import Offset, best, offsets
 from restante.timing.model.phases import ALL_PHASES
+from restante.timing.model.timeline import MeasuredLog, deliveries
 from support.timing.drawn import BEGAN, SIDES, Drawn, Path, draw, timeline_of
 from support.timing.vectors import DELIVERY_VECTORS, VECTORS, by_id, events_of, lines_of, timing_rows
 
