@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from restante.common.units import duration, moment, percent
 from restante.timing.model.elapsed import CAUSES, NOT_RUNNING
 from restante.timing.model.timeline import Spent, Timeline
-from restante.timing.outputs.page import page
-from restante.timing.outputs.page_tables import APPEARANCES
+from restante.timing.outputs.page import APPEARANCES, page
 from restante.timing.outputs.text import MAX_ROWS, diagram, text
 from restante.timing.outputs.trace_event import trace_event
 from restante.timing.outputs.wording import CLAUSES, GROUPS
