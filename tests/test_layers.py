@@ -30,7 +30,7 @@ _LAYERS = """
     waku: envelope devp2p protocol limits settings passwords defaults key_file archive files connection client node
     client: errors arguments defaults protocol files core events tasks timing_log connection unread sent_message
     client: base wormhole transit transfer journal_mode
-    timing: logs model transfers comparison outputs
+    timing: logs model transfers rank_test comparison outputs
     demo: fleet load events story people simulation server client world conversations guessing usage envelopes
     demo: generate
     pipeline: schemas spark lake clean sources tables views query gaps report steps ingest build
@@ -64,8 +64,8 @@ _PURE = """
     pipeline.report.changes_table pipeline.report.charts pipeline.report.sections pipeline.report.making
     pipeline.report.csv_file pipeline.report.json_file pipeline.report.summary timing.logs timing.model
     demo.simulation demo.story common.units common.texts common.csv_fields common.content_policy
-    timing.outputs.diagram timing.outputs.text timing.outputs.trace_event timing.outputs.compare_text
-    timing.outputs.page_tables timing.outputs.wording
+    timing.outputs.text timing.outputs.trace_event timing.outputs.compare_text timing.outputs.page
+    timing.outputs.wording
 """
 PURE = _PURE.split()
 """Folders and modules that know no I/O, no clock and no randomness: these are arguments."""
