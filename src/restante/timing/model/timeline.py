@@ -20,7 +20,7 @@ from restante.timing.model.offsets import Offset, best, offsets
 from restante.timing.model.phases import Phase, span_phase
 
 # ── Finds when each message of one client was received by the other one, from both logs. Pure ─────
-# docs/timing/specification.md, "Deliveries". The pipeline does the same in Spark (restante.pipeline.tables.deliveries).
+# docs/timing/specification.md, "Deliveries". The pipeline does the same in Spark (pipeline/tables/deliveries.py).
 
 
 END_TO_END: Final = "end to end"

@@ -13,7 +13,7 @@ from restante.waku.archive.records import Archived, Counts, TopicCount
 from restante.waku.envelope.envelope import U32, Envelope
 
 # ── Inserting a batch of envelopes, inside a transaction ──────────────────────────────────────────
-# Each statement inserts many rows. SQLite releases the interpreter lock only within a statement, so with one statement
+# Each statement inserts many rows. SQLite releases the interpreter lock only within a statement. With one statement
 # per row the server's event loop and this thread would switch thousands of times.
 
 

@@ -136,9 +136,9 @@ Action = Connect | SendRequest | Leave | HandOver | Save | Finished
 # One range of times at one Mailserver, page by page: what it sent, in which order, and what is known from that.
 #
 # Shipped servers iterate over their archive by key: the sending time, then the hash. The order is ascending with
-# LevelDB and descending with PostgreSQL. A cursor is a key. If all that was sent is in one of these orders, everything
-# from the first end to the cursor is known, whatever happens later. If the order is neither, or a cursor is not a key
-# as shipped servers send it, nothing is known before the last page.
+# LevelDB and descending with PostgreSQL. A cursor is a key. If all that was sent is in one of these orders,
+# everything from the first end to the cursor is known, whatever happens later. If the order is neither, or a cursor
+# is not a key as shipped servers send it, nothing is known before the last page.
 
 
 class StuckError(PeerError):

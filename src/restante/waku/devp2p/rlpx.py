@@ -28,8 +28,8 @@ from restante.waku.envelope.rlp import BREACH
 #
 # The size is big-endian and is authenticated with the ciphertext that it counts. The initiator signs (static shared
 # secret ⊕ nonce) with its ephemeral key. The recipient recovers that key from the signature, so the packet does not
-# contain it. Only the EIP-8 form is supported, as in go-ethereum (p2p/rlpx/rlpx.go:597-622). As EIP-8 requires, further
-# items of the list, bytes after the list, and a version other than 4 are ignored.
+# contain it. Only the EIP-8 form is supported, as in go-ethereum (p2p/rlpx/rlpx.go:597-622). As EIP-8 requires,
+# further items of the list, bytes after the list, and a version other than 4 are ignored.
 
 
 HANDSHAKE_VERSION: Final = 4
