@@ -120,7 +120,7 @@ class ConnectionLostError(TransferError):
 
 
 class PeerStalledError(ConnectionLostError):
-    """The connection is there, and the peer has not sent or taken a byte for too long (`TransitOptions`)."""
+    """The connection is there, and the peer has sent or taken too little for too long (`TransitOptions`)."""
 
 
 class UnsafeNameError(WormholeError):

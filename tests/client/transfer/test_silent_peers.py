@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final, NoReturn
+from unittest.mock import Mock
 
 import pytest
 
@@ -37,10 +39,10 @@ from restante.client import (
     Wormhole,
 )
 from restante.client.transfer.sending import send_file
-from restante.client.transfer.stream import CONFIRMATION_STALLS, CONFIRMED_BYTES_PER_SECOND
+from restante.client.transfer.stream import Stream
 from restante.client.transfer.text import receive_text, send_text
 from restante.client.transit.connecting import TRANSIT_SECONDS
-from restante.client.transit.pipe import STALL_SECONDS, RecordPipe
+from restante.client.transit.pipe import LEAST_BYTES_PER_SECOND, RECEIVER_STALLS, RECORD_BYTES, RecordPipe
 from restante.client.transit.records import RecordSealer, Role, TransitKeys
 from restante.client.wormhole import SILENCE_SECONDS
 from restante.common.errors import Misuse
@@ -196,9 +198,8 @@ async def test_a_peer_that_stalls_is_told_then_the_transfer_ends_and_the_peer_he
         assert (await heard(theirs, "error"))[0].startswith("no answer for ")
     assert ended.value.outcome in str(ended.value)
     silences = [silence for silence in events.of(PeerSilent) if silence.awaited == awaited]
-    limit = 0.2
-    if awaited == "confirmation":
-        limit = CONFIRMATION_STALLS * limit + size / CONFIRMED_BYTES_PER_SECOND
+    limit = 0.2 if role is Role.RECEIVER else RECEIVER_STALLS * 0.2
+    limit += size / LEAST_BYTES_PER_SECOND if awaited == "confirmation" else 0
     assert silences == [PeerSilent(0.1, awaited, limit)]  # type: ignore[arg-type]
     assert names(folder) == []
 
@@ -206,8 +207,9 @@ async def test_a_peer_that_stalls_is_told_then_the_transfer_ends_and_the_peer_he
 class Scripted:
     """A socket whose calls take as many seconds as a list says, or as long as is allowed."""
 
-    def __init__(self, seconds: Iterator[float], read: bytes) -> None:
-        self._seconds, self._read, self._timeout = seconds, read, 0.0
+    def __init__(self, seconds: Iterator[float], read: bytes, takes: int, answers_until: float) -> None:
+        self._seconds, self._read, self._takes, self._timeout = seconds, read, takes, 0.0
+        self._answers_until = answers_until
         self.waited = 0.0
         self._left = 0.0
 
@@ -215,6 +217,9 @@ class Scripted:
         self._timeout = seconds
 
     setsockopt = close = staticmethod(lambda *_: None)
+
+    def getsockopt(self, *_: int) -> bytes:
+        return bytes(56) + struct.pack("=I", round(1000 * max(self.waited - self._answers_until, 0)))
 
     def _wait(self) -> None:
         self._left = self._left or next(self._seconds)
@@ -231,17 +236,19 @@ class Scripted:
         into[: len(some)] = some
         return len(some)
 
-    def send(self, _buffer: Any) -> int:
+    def send(self, buffer: memoryview) -> int:
         self._wait()
-        return 1
+        return min(self._takes, len(buffer))
 
 
 KEYS: Final = TransitKeys.of(bytes(32), Role.RECEIVER)
 
 
-def scripted(*seconds: float, read: bytes = b"") -> tuple[RecordPipe, Scripted, list[tuple[float, float]]]:
-    connected, silences = Scripted(iter(seconds), read), list[tuple[float, float]]()
-    pipe = RecordPipe(connected, KEYS)  # type: ignore[arg-type]
+def scripted(
+    *seconds: float, read: bytes = b"", takes: int = 1, answers_until: float = 1e9
+) -> tuple[RecordPipe, Scripted, list[tuple[float, float]]]:
+    connected, silences = Scripted(iter(seconds), read, takes, answers_until), list[tuple[float, float]]()
+    pipe = RecordPipe(connected, KEYS, clock=lambda: connected.waited)  # type: ignore[arg-type]
     pipe.warn_after(60.0, lambda waited, limit: silences.append((waited, limit)))
     return pipe, connected, silences
 
@@ -249,34 +256,57 @@ def scripted(*seconds: float, read: bytes = b"") -> tuple[RecordPipe, Scripted, 
 RECORD: Final = bytes(RecordSealer(KEYS.opening).seal(CONTENT))
 
 
-def test_a_byte_now_and_then_is_enough() -> None:
-    pipe, connected, silences = scripted(*[119.0] * len(RECORD), read=RECORD)
-    assert bytes(pipe.receive()) == CONTENT
-    assert connected.waited == 119.0 * len(RECORD)
-    assert silences == [(60.0, STALL_SECONDS)] * len(RECORD)  # of which a transfer reports one
-    pipe, connected, silences = scripted(*[59.0] * len(RECORD))
-    pipe.send(CONTENT)
-    assert silences == []
+def test_a_receiver_whose_buffers_drain_at_10_kb_a_second_is_waited_for() -> None:
+    """Linux tells the sender of room when some 2 MB of the buffers are read, here or in a relay."""
+    pipe, connected, silences = scripted(*[210.0, *[0.0] * 15] * 100, takes=2 * RECORD_BYTES)
+    for _ in range(1600):
+        pipe.send(bytes(RECORD_BYTES))
+    assert connected.waited == 210.0 * 100
+    assert set(silences) == {(60.0, 600.0), (120.0, 600.0)}  # of which a transfer reports one
+
+
+ACTS: Final[list[Callable[[RecordPipe], object]]] = [lambda pipe: pipe.send(CONTENT), lambda pipe: pipe.receive()]
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_byte_now_and_then_is_enough_for_ten_minutes(act: Callable[[RecordPipe], object]) -> None:
+    act(scripted(*[11.0] * len(RECORD), read=RECORD)[0])
+    pipe, connected, silences = scripted(*[59.0] * len(RECORD), read=RECORD)
+    with pytest.raises(PeerStalledError, match=r"^the other side sends or takes less than 1,000 bytes a second$"):
+        act(pipe)
+    assert (connected.waited, silences) == (59.0 * 11, [])
 
 
 @pytest.mark.parametrize(
-    ("act", "warning", "limit"),
+    ("act", "warning", "limit", "answers_until"),
     [
-        (lambda pipe: pipe.send(CONTENT), 60, 120),
-        (lambda pipe: pipe.receive(), 60, 120),
-        (lambda pipe: pipe.receive(stall_seconds=500_000.0), 60, 500_000),
-        (lambda pipe: pipe.receive(stall_seconds=1000.0), 300, 1000),  # a warning after the usual limit
+        (ACTS[0], 60, 600, 1e9),
+        (ACTS[0], 60, 120, 30),  # then its system is gone
+        (ACTS[0], 60, 120, 0),
+        (ACTS[1], 60, 120, 1e9),
+        (lambda pipe: pipe.receive(stall_seconds=500_000.0), 60, 500_000, 1e9),
+        (lambda pipe: pipe.receive(stall_seconds=1000.0), 300, 1000, 1e9),  # a warning after the usual limit
     ],
 )
 def test_after_so_many_seconds_without_a_byte_it_ends(
-    act: Callable[[RecordPipe], object], warning: float, limit: float
+    act: Callable[[RecordPipe], object], warning: float, limit: float, answers_until: float
 ) -> None:
-    pipe, connected, silences = scripted(1.0, 1e9, read=RECORD)
+    pipe, connected, silences = scripted(1.0, 1e9, read=RECORD, answers_until=answers_until)
     pipe.warn_after(warning, lambda waited, limit: silences.append((waited, limit)))
     with pytest.raises(PeerStalledError, match=rf"^the other side has not answered for {limit} s$"):
         act(pipe)
     assert connected.waited == 1.0 + limit
-    assert silences[0] == (warning, limit)
+    assert silences[0] == (warning, 600 if answers_until == 30 else limit)
+
+
+@pytest.mark.parametrize(("size", "directories", "limit"), [(10_000, 100, 620), (10**15, 0, 600 + 24 * HOUR)])
+async def test_for_the_confirmation_of_many_bytes_a_sender_waits_at_most_a_day_longer(
+    size: int, directories: int, limit: float
+) -> None:
+    pipe = Mock(stall_seconds=120.0, receive=Mock(side_effect=PeerStalledError))
+    with pytest.raises(PeerStalledError):
+        Stream(pipe, Role.SENDER, size, directories=directories).send([])
+    pipe.receive.assert_called_once_with(limit)
 
 
 def fill(pipe: RecordPipe) -> NoReturn:
@@ -288,7 +318,7 @@ def test_the_system_does_not_end_a_connection_before_a_longer_limit(monkeypatch:
     """A receiver whose disk is busy reads nothing for a while: it has not taken what is on its way."""
     monkeypatch.setattr("restante.client.transit.pipe.GONE_SECONDS", 0)
     ours, theirs = tcp_pair()
-    with closing(theirs), closing(RecordPipe(ours, KEYS, stall_seconds=0.5)) as pipe:
+    with closing(theirs), closing(RecordPipe(ours, KEYS, stall_seconds=0.1)) as pipe:
         with pytest.raises(PeerStalledError):
             fill(pipe)
         answer = threading.Timer(3.0, theirs.sendall, [RECORD])

@@ -23,7 +23,7 @@ from restante.client.transfer.messages import (
     encode,
     refusal,
 )
-from restante.client.transit.pipe import RecordPipe
+from restante.client.transit.pipe import LEAST_BYTES_PER_SECOND, RECEIVER_STALLS, RecordPipe
 from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
 from restante.common.plural import counted
@@ -31,13 +31,9 @@ from restante.common.plural import counted
 PROGRESS_SECONDS: Final = 0.1
 """Seconds between two calls of a function for progress. People read no faster."""
 
-CONFIRMATION_STALLS: Final = 5
-"""How many times as long as for bytes a sender waits for the confirmation at least. The receiver flushes a disk that
-other programs may keep busy, and removes what it replaces. If it has ended, its connection ends at once."""
-
-CONFIRMED_BYTES_PER_SECOND: Final = 1000
-"""Bytes for which a sender waits a second longer for the confirmation. Some are still on their way, perhaps in a
-relay, and the receiver unpacks them: a thousand small files on a disk of the network take ten seconds and 100 kB."""
+MAX_BYTES_SECONDS: Final = 24 * 3600.0
+"""Seconds by which a sender waits longer for the confirmation of many bytes, at most. A peer that never confirms
+would keep it for twelve days after a gigabyte."""
 
 CONFIRMED_DIRECTORY_BYTES: Final = 100
 """As how many of these bytes a directory counts. A file takes as many in an archive, besides its contents."""
@@ -160,10 +156,8 @@ class Stream:
             self._report_progress()
         with span(self._timing, "get ack"):
             self._awaited = "confirmation"
-            limit = (
-                CONFIRMATION_STALLS * self._pipe.stall_seconds + self._confirmed_bytes / CONFIRMED_BYTES_PER_SECOND
-            )
-            record = self._pipe.receive(limit)
+            longer = min(self._confirmed_bytes / LEAST_BYTES_PER_SECOND, MAX_BYTES_SECONDS)
+            record = self._pipe.receive(RECEIVER_STALLS * self._pipe.stall_seconds + longer)
         said = acknowledgement_of(record)
         if said.ack != ARRIVED:
             raise TransferError(f"the receiver refused it: {refusal(said.ack)}")

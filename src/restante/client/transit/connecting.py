@@ -67,8 +67,10 @@ class TransitOptions(msgspec.Struct, frozen=True):
     connect_seconds: float = TRANSIT_SECONDS
     """Seconds after which a transfer ends with TransferError if the two sides are not connected."""
     stall_seconds: float = STALL_SECONDS
-    """Seconds after which a transfer ends with PeerStalledError if the peer has not sent or taken a byte. For the
-    receiver's confirmation a sender waits five times as long, and a second more for each 1,000 bytes."""
+    """Seconds after which a transfer ends with PeerStalledError if the peer has not sent or taken a byte. A sender
+    waits five times as long for a receiver whose system, or whose relay, answers that its buffer is full, and for the
+    confirmation, there also a second more for each 1,000 bytes, but at most a day. By five times as long a peer may
+    fall behind 1,000 bytes a second."""
     port: int = 0
     """TCP port on which this computer listens, for example one that a firewall lets through. 0: any free port."""
 

@@ -6,6 +6,9 @@ import contextlib
 import io
 import math
 import socket
+import struct
+import sys
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,6 +27,21 @@ STALL_SECONDS: Final = 120.0
 """Seconds without a byte after which a peer that is connected counts as gone. A network or a disk that works delays
 by less. The records have no word for a peer that only waits for its disk."""
 
+RECEIVER_STALLS: Final = 5
+"""How many times as long a sender waits for a receiver whose system answers. A slow one reads first what lies in
+buffers. Linux reports room only when a third of a send buffer or a sixteenth of a receive buffer is free: with the
+usual limits up to 2 MB (tcp_wmem, tcp_rmem), in a relay, too. Nor may it confirm sooner: it flushes a disk that other
+programs may keep busy, and removes what it replaces."""
+
+LEAST_BYTES_PER_SECOND: Final = 1000
+"""The rate behind which a peer may fall only by `RECEIVER_STALLS`: one that sends or takes a byte now and then would
+keep this side for years. For the confirmation a sender waits a second longer for so many bytes: some are still on
+their way, perhaps in a relay, and the receiver unpacks them. A thousand small files on a disk of the network take ten
+seconds and 100 kB."""
+
+LAST_ACK_RECEIVED: Final = 56
+"""Where `tcpi_last_ack_recv`, in milliseconds, is in the `struct tcp_info` of linux/tcp.h."""
+
 KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10}
 """When the system asks whether the peer's system is there (tcp(7))."""
 
@@ -34,6 +52,8 @@ for the confirmation has no such limit."""
 MAX_CALL_SECONDS: Final = 24 * 3600.0
 """Seconds of one call of the system. `settimeout` takes no more than 24 days."""
 
+TOO_SLOW: Final = f"sends or takes less than {LEAST_BYTES_PER_SECOND:,} bytes a second"
+
 CLOSED: Final = "the connection to the other side was closed"
 """What a user is told whichever system call finds it. A relay may have closed it, so that it is not said who did."""
 
@@ -41,18 +61,25 @@ CLOSED: Final = "the connection to the other side was closed"
 class RecordPipe:
     """Records in both directions. Each call blocks until it is done, or until `end` is called.
 
-    It raises PeerStalledError if the peer sends or takes no byte for too long, while it is called.
+    It raises PeerStalledError if the peer sends or takes no byte for too long, or too few, while it is called.
     """
 
-    def __init__(self, connected: socket.socket, keys: TransitKeys, stall_seconds: float = STALL_SECONDS) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        keys: TransitKeys,
+        stall_seconds: float = STALL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Use a connection on which both sides have said their lines. `close` closes it."""
-        self._socket = connected
+        self._socket, self._clock = connected, clock
         self.stall_seconds = self._limit = stall_seconds
+        self._behind = 0.0  # seconds by which the peer is behind the least rate
         self._sealer = RecordSealer(keys.sealing)
         self._opener = RecordOpener(keys.opening)
         self.warn_after(math.inf, lambda _waited, _limit: None)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        gone = min((stall_seconds + GONE_SECONDS) * 1000, MAX_CALL_SECONDS * 1000)
+        gone = min((RECEIVER_STALLS * stall_seconds + GONE_SECONDS) * 1000, MAX_CALL_SECONDS * 1000)
         self._set(**KEEP_ALIVE, TCP_USER_TIMEOUT=int(gone))
         self._reader = io.BufferedReader(_Unbuffered(self._read_some), SOCKET_READ_BYTES)
         self._buffer = bytearray(LENGTH_BYTES)
@@ -77,7 +104,23 @@ class RecordPipe:
         record = self._sealer.seal(plaintext)
         sent = 0
         while sent < len(record):
-            sent += self._wait(self._socket.send, record[sent:], self.stall_seconds)
+            sent += self._wait(self._socket.send, record[sent:], self._sending_limit)
+
+    def _sending_limit(self, waited: float) -> float:
+        """Return for how many seconds the peer may take nothing, when so many are over."""
+        return self.stall_seconds * (RECEIVER_STALLS if self._is_answered(waited) else 1)
+
+    def _is_answered(self, waited: float) -> bool:
+        """Return whether the peer's system, or the relay's, has answered lately in a wait of so many seconds.
+
+        A system without room is asked again after about twice the time, and at least every two minutes (Linux,
+        TCP_RTO_MAX). Others than Linux do not say when it answered.
+        """
+        if sys.platform != "linux":
+            return True
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, LAST_ACK_RECEIVED + 4)
+        (milliseconds,) = struct.unpack_from("=I", info, LAST_ACK_RECEIVED)
+        return bool(milliseconds <= max(600 * waited, 1000))
 
     def receive(self, stall_seconds: float | None = None) -> memoryview:
         """Wait for a record. The next call overwrites it. `stall_seconds` is another limit for this one.
@@ -98,11 +141,12 @@ class RecordPipe:
         return into
 
     def _read_some(self, into: Any) -> int:
-        return self._wait(self._socket.recv_into, into, self._limit)
+        return self._wait(self._socket.recv_into, into, lambda _waited: self._limit)
 
-    def _wait(self, call: Callable[[Any], int], buffer: Any, limit: float) -> int:
+    def _wait(self, call: Callable[[Any], int], buffer: Any, limit_after: Callable[[float], float]) -> int:
         """Send or receive some bytes. Return how many."""
-        waited, wait = 0.0, self._first_wait
+        waited, wait, began = 0.0, self._first_wait, self._clock()
+        next_look = self.stall_seconds
         while True:
             try:
                 count = call(buffer)
@@ -115,15 +159,26 @@ class RecordPipe:
             else:
                 if waited:
                     self._socket.settimeout(self._first_wait)
+                # While this process is stopped, its clock goes on: no more than was waited for counts.
+                self._check_rate(count, min(self._clock() - began, waited + wait))
                 return count
+            limit = limit_after(waited)
             if waited >= limit:
                 stalled = PeerStalledError(f"the other side has not answered for {waited:.0f} s")
                 raise stalled.with_peer_words(f"no answer for {waited:.0f} s")
             warned = waited >= self._warn_seconds
             if warned:
                 self._on_silence(waited, limit)
-            wait = min((limit if warned else min(self._warn_seconds, limit)) - waited, MAX_CALL_SECONDS)
+            next_look += self.stall_seconds if waited >= next_look else 0
+            until = min(limit if warned else min(self._warn_seconds, limit), next_look)
+            wait = min(until - waited, MAX_CALL_SECONDS)
             self._socket.settimeout(wait)
+
+    def _check_rate(self, count: int, seconds: float) -> None:
+        """Raise PeerStalledError if the peer is too far behind the least rate, after so many bytes and seconds."""
+        self._behind = max(self._behind + seconds - count / LEAST_BYTES_PER_SECOND, 0)
+        if self._behind > max(RECEIVER_STALLS * self.stall_seconds, self._limit):
+            raise PeerStalledError(f"the other side {TOO_SLOW}").with_peer_words(TOO_SLOW)
 
     def end(self) -> None:
         """End the connection, also for a thread that waits for it. May be called from any thread, at any time."""
