@@ -8,7 +8,7 @@ import re
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import repeat
 from pathlib import Path
@@ -45,6 +45,7 @@ from client.transfer.hostile import (
 )
 from restante.client import Wormhole
 from restante.client.errors import ConnectionLostError, TransferError
+from restante.client.files import draft
 from restante.client.files.draft import draft_file
 from restante.client.files.member import Member
 from restante.client.files.zip_stream import plan_directory
@@ -55,7 +56,7 @@ from restante.client.transit.connecting import TransitOptions
 from restante.client.transit.pipe import RECORD_BYTES, RecordPipe
 from restante.client.transit.records import LENGTH_BYTES, Role, TransitKeys
 from restante.common.errors import Misuse, StoreError
-from support.bounds import bounded
+from support.bounds import BOUND, bounded
 
 KEY = bytes(range(32))
 SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
@@ -181,15 +182,19 @@ CANCELLED, GIVEN_UP = "it is cancelled", "the peer gives up"
 how_it_ends = pytest.mark.parametrize("how", [CANCELLED, GIVEN_UP])
 
 
-async def ends(task: asyncio.Task[Any], theirs: Wormhole, role: Role, how: str) -> list[str]:
+async def ends(
+    task: asyncio.Task[Any], theirs: Wormhole, role: Role, how: str, told: Callable[[], None] = lambda: None
+) -> list[str]:
     if how == GIVEN_UP:
+        told()
         await say(theirs, error="no paper")
         outcome = (await gives_up(task, "no paper( |$)")).outcome
         return [outcome] if outcome else []
     task.cancel()
+    assert (await heard(theirs, "error"))[0] == f"the {role} stopped"
+    told()
     with pytest.raises(asyncio.CancelledError) as ended:
         await task
-    assert (await heard(theirs, "error"))[0] == f"the {role} stopped"
     return getattr(ended.value, "__notes__", [])
 
 
@@ -240,7 +245,7 @@ async def test_a_receiver_ends_at_once_and_keeps_nothing(folder: Path, phase: st
 
 
 @how_it_ends
-async def test_an_end_while_unpacking_leaves_nothing(
+async def test_an_end_while_unpacking_is_told_and_then_leaves_nothing(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     (tmp_path / "x").mkdir()
@@ -252,13 +257,20 @@ async def test_an_end_while_unpacking_leaves_nothing(
         loop.call_soon_threadsafe(unpacking.set)
         return repeat(Member("a", True, (), 0o755, 0, lambda: iter(())))
 
+    told, remove = threading.Event(), draft._remove_tree
+
+    def remove_slowly(path: Path) -> None:
+        assert told.wait(BOUND)
+        remove(path)
+
     monkeypatch.setattr("restante.client.files.unpacking.zip_members", endless)
+    monkeypatch.setattr(draft, "_remove_tree", remove_slowly)
     async with pair() as (ours, theirs):
         sending = sends(theirs, records(archive), {"directory": directory})
         receiving = asyncio.create_task(stored(ours, folder))
         await unpacking.wait()
         assert len(names(folder)) == 1
-        await ends(receiving, theirs, Role.RECEIVER, how)
+        await ends(receiving, theirs, Role.RECEIVER, how, told.set)
         await sending
     assert names(folder) == []
 

@@ -126,8 +126,11 @@ def draft_directory(
     rename: bool = False,
     before_naming: Callable[[], None] = lambda: None,
     named: Callable[[Path], None] = lambda _: None,
+    leave: Callable[[Callable[[], None]], None] = lambda remove: remove(),
 ) -> Iterator[Path]:
     """Yield a new directory beside `place`; on success flush it and give it the name, on an error remove it.
+
+    After an error, `leave` is called with a function that removes it, which takes long if there are many files.
 
     With `rename` it gets a number if something has the name. `named` is called with the path that it got. With
     `replace` what has the name is moved aside, and removed when the new directory has its name. A directory that came
@@ -159,8 +162,9 @@ def draft_directory(
         if aside is not None:  # and not before the new directory has its name on disk
             _remove(aside)
         named(place.with_name(real.name))
-    finally:
-        _remove_tree(draft)
+    except BaseException:
+        leave(lambda: _remove_tree(draft))
+        raise
 
 
 @contextmanager

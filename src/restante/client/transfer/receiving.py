@@ -18,6 +18,7 @@ from restante.client.files.draft import (
 )
 from restante.client.files.names import file_name, shown
 from restante.client.files.unpacking import unpack
+from restante.client.tasks import in_thread
 from restante.client.timing_log import span
 from restante.client.transfer.messages import (
     ARRIVED,
@@ -340,7 +341,7 @@ class _Transfer:
         on_unpack: OnProgress | None,
     ) -> Path:
         """Do the same with an archive, and store what is in it as a directory. Return where."""
-        stored: list[Path] = []
+        stored, left = list[Path](), list[Callable[[], None]]()
 
         def check() -> None:
             _check_choice(replace=replace, rename=rename)
@@ -350,7 +351,12 @@ class _Transfer:
 
         def store(stream: Stream) -> None:
             drafted = draft_directory(
-                path, replace=replace, rename=rename, before_naming=stream.check, named=stored.append
+                path,
+                replace=replace,
+                rename=rename,
+                before_naming=stream.check,
+                named=stored.append,
+                leave=left.append,
             )
             with scratch_file(path.parent) as received, drafted as draft:
                 stream.receive(received.write)
@@ -365,7 +371,11 @@ class _Transfer:
                         top=archive.top,
                     )
 
-        await self.run(archive.size, check, store, on_progress)
+        try:
+            await self.run(archive.size, check, store, on_progress)
+        finally:  # the sender knows by now
+            for remove in left:
+                await in_thread(remove, lambda: None)
         return stored[0]
 
 

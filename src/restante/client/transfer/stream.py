@@ -186,7 +186,7 @@ class Stream:
                 write(record)
                 self._count(record)
             self._report_progress()
-        self._uses_pipe = False  # what is unpacked is removed after a stop, and the sender waits for the reason
+        self._uses_pipe = False  # a stop is noticed between two files, and the sender waits for the reason
 
     def acknowledge(self) -> None:
         """Send the last record, which says that everything is stored. If the sender is gone, it is stored, too."""
