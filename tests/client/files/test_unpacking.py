@@ -86,7 +86,7 @@ def unpacked(
     """Offered are files, bytes and directories, without the last as many as files."""
     into.mkdir(exist_ok=True)
     files, size, directories = (*offered, offered[0])[:3]
-    limits = {"max_files": files, "max_bytes": size, "max_directories": directories}
+    limits: dict[str, Any] = {"max_files": files, "max_bytes": size, "max_directories": directories}
     unpack(io.BytesIO(data), into, **limits, progress=progress, top=top)
     return files_in(into)
 

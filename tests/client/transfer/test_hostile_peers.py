@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 import json
+import shutil
 import socket
-import zipfile
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,20 +216,34 @@ async def test_after_records_that_break_the_rules_nothing_is_kept(
     assert names(folder) == []
 
 
-@pytest.mark.parametrize("counts", [{"numdirs": 2}, {"numfiles": 0}])
-async def test_no_more_directories_are_stored_than_were_offered(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, counts: dict[str, int]
+@pytest.mark.parametrize(
+    ("counts", "free", "reason"),
+    [
+        ({"numdirs": 2}, 1 << 30, "more directories than were offered"),
+        ({"numfiles": 0}, 1 << 30, "more directories than were offered"),
+        ({}, 4 * 4096, "room for 16,384 bytes, and 16,385 are offered"),
+        (None, 4 * 4096 + 10240 - 1, "room for 26,623 bytes, and 26,624 are offered"),
+    ],
+)
+async def test_no_more_directories_are_stored_than_were_offered_and_have_room(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, counts: Any, free: int, reason: str
 ) -> None:
-    """A sender that does not count them may have a few."""
+    """A sender that does not count them, as that of a tar file never does, may have a few."""
     monkeypatch.setattr("restante.client.transfer.receiving.MAX_UNCOUNTED_DIRECTORIES", 2)
-    with zipfile.ZipFile(archive := io.BytesIO(), "w") as made:
-        for name in "abc":
-            made.mkdir(name)
-    data = archive.getvalue()
+    for name in "abc":
+        (tmp_path / "x" / name).mkdir(parents=True)
+    archive = tmp_path / ("x.tar" if counts is None else "x.zip")
+    shutil.make_archive(str(tmp_path / "x"), archive.suffix[1:], tmp_path, "x")
+    data = archive.read_bytes()
+    offer = {"directory": {**DIRECTORY, "zipsize": len(data), **(counts or {})}}
+    if counts is None:
+        offer = {"file": {"filename": "x.tar", "filesize": len(data)}}
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=free, f_frsize=1, f_blocks=1))
     async with pair() as (ours, theirs):
-        sending = sends(theirs, records(data), {"directory": {**DIRECTORY, "zipsize": len(data), **counts}})
-        with pytest.raises(ArchiveError, match="more directories than were offered"):
-            await stored(ours, folder)
+        sending = sends(theirs, records(data), offer)
+        offered: Any = await receive(ours, DIRECT)
+        with pytest.raises((ArchiveError, StoreError), match=reason):
+            await (offered.unpack if counts is None else offered.accept)(folder / "x")
         await asyncio.gather(sending, return_exceptions=True)
     assert names(folder) == []
 

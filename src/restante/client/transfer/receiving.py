@@ -209,7 +209,7 @@ class OfferedFile(_OfferedBytes):
             async with reasons_sent(self.wormhole, Role.RECEIVER):
                 raise Misuse(f"{reason}: call accept if directory_name is None").with_peer_words(reason)
         members = self.size // TAR_BLOCK_BYTES
-        archive = _Archive(self.size, self.size, members, members, 0, self.directory_name)
+        archive = _Archive(self.size, self.size, members, members, None, self.directory_name)
         return await self._transfer.run_archive(archive, path, replace, rename, on_progress, on_unpack)
 
 
@@ -280,7 +280,7 @@ class OfferedDirectory(_OfferedBytes):
         self._answer()
         said = self.directories
         max_directories = self.files + MAX_UNCOUNTED_DIRECTORIES if said is None else said
-        archive = _Archive(self.archive_size, self.size, self.files, max_directories, said or 0)
+        archive = _Archive(self.archive_size, self.size, self.files, max_directories, said)
         return await self._transfer.run_archive(archive, path, replace, rename, on_progress, on_unpack)
 
 
@@ -291,8 +291,8 @@ class _Archive(NamedTuple):
     max_bytes: int
     max_files: int
     max_directories: int
-    directories: int
-    """How many directories the sender offers."""
+    directories: int | None
+    """How many directories the sender offers. None: it does not say, and they are counted in the archive."""
     top: str | None = None
     """The one folder that all of it is in, if there is one."""
 
@@ -347,7 +347,10 @@ class _Transfer:
             _check_choice(replace=replace, rename=rename)
             check_place(path, replace=replace, rename=rename, directory=True)
             check_writable(path.parent)
-            check_free_space(path.parent, archive.size + archive.max_bytes + archive.directories * DIRECTORY_BYTES)
+            check_unpacked(archive.directories or 0, archive.size)
+
+        def check_unpacked(directories: int, more: int = 0) -> None:
+            check_free_space(path.parent, archive.max_bytes + directories * DIRECTORY_BYTES + more)
 
         def store(stream: Stream) -> None:
             drafted = draft_directory(
@@ -369,6 +372,7 @@ class _Transfer:
                         max_bytes=archive.max_bytes,
                         progress=count,
                         top=archive.top,
+                        counted_directories=check_unpacked if archive.directories is None else None,
                     )
 
         try:
