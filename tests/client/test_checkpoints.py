@@ -16,18 +16,11 @@ import pytest
 
 from client.live import APP_ID, CODE, Heard, Program, State
 from client.transfer.hostile import sparse
-from restante.client import (
-    CheckpointError,
-    Journal,
-    OldCheckpointError,
-    Reconnecting,
-    ReplayEnded,
-    RestanteError,
-    StoreError,
-)
+from restante.client import CheckpointError, Journal, OldCheckpointError, RestanteError, StoreError
 from restante.client.connection import driver
 from restante.client.core.machine import Machine
 from restante.client.core.state import State as WormholeState
+from restante.client.events import Reconnecting, ReplayEnded
 from restante.client.journal_mode.checkpoint import MAX_BYTES, CheckpointFile
 from support.bounds import BOUND
 from support.disk import no_file_beyond

@@ -13,20 +13,10 @@ import msgspec
 import pytest
 
 from client.live import APP_ID, CODE, Heard, Program, State
-from restante.client import (
-    ClosedError,
-    CodeExpiredError,
-    Event,
-    Journal,
-    Misuse,
-    Reconnecting,
-    ServerGoneError,
-    Welcomed,
-    Wormhole,
-    WrongPasswordError,
-    base,
-)
+from restante.client import Journal, Misuse, Wormhole, base
 from restante.client.connection import driver
+from restante.client.errors import ClosedError, CodeExpiredError, ServerGoneError, WrongPasswordError
+from restante.client.events import Event, Reconnecting, Welcomed
 from support.bounds import bounded
 from support.mailbox.live import DAY, LiveServer
 from support.ports import nobodys_port

@@ -38,13 +38,7 @@ from restante.client.transit.hints import (
     parse_relay,
     transit_message,
 )
-from restante.client.transit.records import (
-    LENGTH_BYTES,
-    RecordOpener,
-    RecordSealer,
-    Role,
-    TransitKeys,
-)
+from restante.client.transit.records import LENGTH_BYTES, RecordOpener, RecordSealer, Role, TransitKeys
 from support.effort import examples
 
 

@@ -13,51 +13,28 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from client.live import (
-    APP_ID,
-    NOBODY,
-    Heard,
-    Network,
-    meet,
-    read,
-    simulated,
-    url_of,
-    use,
-    virtual_wormhole,
-    wormhole,
-)
-from restante.client import (
-    Closed,
-    ClosedError,
-    CodeError,
-    CodeKnown,
-    Connecting,
-    Event,
-    Journal,
-    KeyAgreed,
-    LonelyError,
-    MessageStored,
-    Misuse,
-    NoReceiptsError,
-    PeerConfirmed,
-    Reconnecting,
-    ReplayEnded,
-    ServerGoneError,
-    WaitingForPeer,
-    Welcomed,
-    WelcomeError,
-    Wormhole,
-    WormholeError,
-    completions,
-    send_directory,
-    send_file,
-    send_text,
-    unread,
-)
+from client.live import APP_ID, NOBODY, Heard, Network, meet, read, simulated, url_of, use, virtual_wormhole, wormhole
+from restante.client import CodeError, Journal, Misuse, Wormhole, WormholeError, completions, unread
 from restante.client.base import MAX_CLOSE_SECONDS
 from restante.client.connection import websocket
 from restante.client.core import unstored
+from restante.client.errors import ClosedError, LonelyError, NoReceiptsError, ServerGoneError, WelcomeError
+from restante.client.events import (
+    Closed,
+    CodeKnown,
+    Connecting,
+    Event,
+    KeyAgreed,
+    MessageStored,
+    PeerConfirmed,
+    Reconnecting,
+    ReplayEnded,
+    WaitingForPeer,
+    Welcomed,
+)
 from restante.client.sent_message import MAX_SENT_BYTES
+from restante.client.transfer.sending import send_directory, send_file
+from restante.client.transfer.text import send_text
 from support.bounds import bounded
 from support.effort import examples
 from support.mailbox.givens import Options

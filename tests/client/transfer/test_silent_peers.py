@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -28,23 +28,15 @@ from client.transfer.hostile import (
     stored,
     tcp_pair,
 )
-from restante.client import (
-    Closed,
-    Event,
-    KeyAgreed,
-    PeerSilent,
-    PeerStalledError,
-    TransferError,
-    TransitOptions,
-    Wormhole,
-)
+from restante.client.errors import PeerStalledError, TransferError
+from restante.client.events import Closed, Event, KeyAgreed, PeerSilent
 from restante.client.transfer.sending import send_file
 from restante.client.transfer.stream import Stream
 from restante.client.transfer.text import receive_text, send_text
-from restante.client.transit.connecting import TRANSIT_SECONDS
+from restante.client.transit.connecting import TRANSIT_SECONDS, TransitOptions
 from restante.client.transit.pipe import LEAST_BYTES_PER_SECOND, RECEIVER_STALLS, RECORD_BYTES, RecordPipe
 from restante.client.transit.records import RecordSealer, Role, TransitKeys
-from restante.client.wormhole import SILENCE_SECONDS
+from restante.client.wormhole import SILENCE_SECONDS, Wormhole
 from restante.common.errors import Misuse
 from support.bounds import BOUND
 
@@ -204,14 +196,16 @@ async def test_a_peer_that_stalls_is_told_then_the_transfer_ends_and_the_peer_he
     assert names(folder) == []
 
 
+KEYS: Final = TransitKeys.of(bytes(32), Role.RECEIVER)
+RECORD: Final = bytes(RecordSealer(KEYS.opening).seal(CONTENT))
+
+
 class Scripted:
     """A socket whose calls take as many seconds as a list says, or as long as is allowed."""
 
-    def __init__(self, seconds: Iterator[float], read: bytes, takes: int, answers_until: float) -> None:
-        self._seconds, self._read, self._takes, self._timeout = seconds, read, takes, 0.0
-        self._answers_until = answers_until
-        self.waited = 0.0
-        self._left = 0.0
+    def __init__(self, seconds: Iterable[float], takes: int = 1, answers_until: float = 1e9) -> None:
+        self._seconds, self._takes, self._answers_until = iter(seconds), takes, answers_until
+        self._read, self._timeout, self._left, self.waited = RECORD, 0.0, 0.0, 0.0
 
     def settimeout(self, seconds: float) -> None:
         self._timeout = seconds
@@ -241,19 +235,11 @@ class Scripted:
         return min(self._takes, len(buffer))
 
 
-KEYS: Final = TransitKeys.of(bytes(32), Role.RECEIVER)
-
-
-def scripted(
-    *seconds: float, read: bytes = b"", takes: int = 1, answers_until: float = 1e9
-) -> tuple[RecordPipe, Scripted, list[tuple[float, float]]]:
-    connected, silences = Scripted(iter(seconds), read, takes, answers_until), list[tuple[float, float]]()
+def scripted(*seconds: float, **how: Any) -> tuple[RecordPipe, Scripted, list[tuple[float, float]]]:
+    connected, silences = Scripted(seconds, **how), list[tuple[float, float]]()
     pipe = RecordPipe(connected, KEYS, clock=lambda: connected.waited)  # type: ignore[arg-type]
     pipe.warn_after(60.0, lambda waited, limit: silences.append((waited, limit)))
     return pipe, connected, silences
-
-
-RECORD: Final = bytes(RecordSealer(KEYS.opening).seal(CONTENT))
 
 
 def test_a_receiver_whose_buffers_drain_at_10_kb_a_second_is_waited_for() -> None:
@@ -270,8 +256,8 @@ ACTS: Final[list[Callable[[RecordPipe], object]]] = [lambda pipe: pipe.send(CONT
 
 @pytest.mark.parametrize("act", ACTS)
 def test_a_byte_now_and_then_is_enough_for_ten_minutes(act: Callable[[RecordPipe], object]) -> None:
-    act(scripted(*[11.0] * len(RECORD), read=RECORD)[0])
-    pipe, connected, silences = scripted(*[59.0] * len(RECORD), read=RECORD)
+    act(scripted(*[11.0] * len(RECORD))[0])
+    pipe, connected, silences = scripted(*[59.0] * len(RECORD))
     with pytest.raises(PeerStalledError, match=r"^the other side sends or takes less than 1,000 bytes a second$"):
         act(pipe)
     assert (connected.waited, silences) == (59.0 * 11, [])
@@ -291,7 +277,7 @@ def test_a_byte_now_and_then_is_enough_for_ten_minutes(act: Callable[[RecordPipe
 def test_after_so_many_seconds_without_a_byte_it_ends(
     act: Callable[[RecordPipe], object], warning: float, limit: float, answers_until: float
 ) -> None:
-    pipe, connected, silences = scripted(1.0, 1e9, read=RECORD, answers_until=answers_until)
+    pipe, connected, silences = scripted(1.0, 1e9, answers_until=answers_until)
     pipe.warn_after(warning, lambda waited, limit: silences.append((waited, limit)))
     with pytest.raises(PeerStalledError, match=rf"^the other side has not answered for {limit} s$"):
         act(pipe)
