@@ -279,7 +279,7 @@ async def test_commands_beyond_the_limit_wait_and_are_answered_in_time(tmp_path:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 5))])
-async def test_commands_put_back_run_in_order(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_put_back_keep_their_order(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some are long, some connections have no limits, some are lost. Batches are taken at any time."""
     dice, clock = random.Random(seed), FakeClock()
     async with opened(tmp_path, SLOW, clock) as loop:

@@ -492,7 +492,7 @@ async def test_a_replay_is_written_a_slice_in_each_turn(tmp_path: Path, monkeypa
         assert max(written) < MAX_BYTES_PER_TURN + MIB, "what is written last may go beyond the slice"
 
 
-async def test_unread_large_replies_count_until_a_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_replies_nobody_reads_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that does not read never receives the close, and would keep its large reply in memory until then."""
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT", 600.0)  # seconds: nothing here is freed by a timer
     limits = replace(LIMITS, message_bytes=8 * MIB, held_bytes=40 * MIB)

@@ -197,9 +197,7 @@ async def test_standard_streams_are_refused_where_they_cannot_be_used(command: s
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
 
 
-async def test_without_a_directory_for_temporary_files_standard_input_is_not_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_without_a_temporary_directory_standard_input_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.cli.client_files.gettempdir", partial(os.stat, "/nonexistent"))
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with pytest.raises(StoreError, match=r"set \$TMPDIR"), outgoing_input("name"):
@@ -418,9 +416,7 @@ SIZE: Final = 64 << 20
 
 
 @pytest.mark.parametrize(("columns", "drawn"), [(100, True), (60, True), (40, False), (20, False)])
-async def test_the_bar_and_its_figures_have_one_row(
-    columns: int, drawn: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_bar_and_figures_have_one_row(columns: int, drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, its = os.openpty()
     termios.tcsetwinsize(its, (24, columns))
     monkeypatch.setenv("TERM", "xterm")

@@ -198,9 +198,7 @@ async def test_what_is_sent_in_a_step_goes_out_after_it_and_is_delivered_by_the_
     assert alice.received == ["asked"]
 
 
-async def test_another_task_that_sends_during_a_step_is_not_part_of_it(
-    friends: None, alice: Program, bob: Program
-) -> None:
+async def test_a_task_that_sends_during_a_step_is_not_part_of_it(friends: None, alice: Program, bob: Program) -> None:
     async with bob.running() as (_, theirs), alice.running() as (journal, ours), bounded("both messages"):
         with pytest.raises(RuntimeError):  # noqa: PT012 - the step raises it
             async with journal.step():

@@ -418,9 +418,7 @@ async def closes(wormhole: Wormhole) -> None:
 
 @pytest.mark.parametrize(("latency", "away"), [(0.0, 0.0), (0.0, 1.0), (0.0, 3.0), (2.4, 0.0)])
 @simulated
-async def test_a_close_waits_for_a_slow_server_for_five_seconds(
-    network: Network, latency: float, away: float
-) -> None:
+async def test_a_close_waits_for_a_slow_server_five_seconds(network: Network, latency: float, away: float) -> None:
     network.latency = latency
     async with virtual_wormhole(1) as alice:
         await alice.allocate_code()

@@ -112,9 +112,7 @@ async def sender(siege: Siege, number: int) -> tuple[RawSocket, str, str]:
 
 
 @pytest.mark.parametrize("speaks", [False, True], ids=["and leaves", "and speaks"])
-async def test_a_client_that_claims_nameplates_gets_one_guess_each_up_to_its_quota(
-    siege: Siege, *, speaks: bool
-) -> None:
+async def test_who_claims_nameplates_gets_one_guess_each_up_to_its_quota(siege: Siege, *, speaks: bool) -> None:
     """Where one side waits, the guesser is the other, if it is the first: that is the protocol."""
     siege.live.clock.now += 3600
     busy, *senders = [await sender(siege, number) for number in range(CLAIMS + 3)]

@@ -274,9 +274,7 @@ async def test_the_rust_client_stores_our_directory_as_a_zip_file(
 
 @thorough
 @pytest.mark.parametrize("unpack", [False, True])
-async def test_the_rust_client_sends_a_directory_as_a_tar_file(
-    deployment: Deployment, tree: Path, *, unpack: bool
-) -> None:
+async def test_the_rust_client_sends_directories_as_tar(deployment: Deployment, tree: Path, *, unpack: bool) -> None:
     """It gives all files the same mode (transfer/v1.rs:768)."""
     arguments = (*OURS.language.receive, *["--unpack"] * unpack)
     receiver = replace(OURS, language=replace(OURS.language, receive=arguments))
@@ -302,9 +300,7 @@ async def test_a_large_file_arrives(deployment: Deployment, tmp_path: Path, pair
         *((OURS, receiver) for receiver in (CURRENT, GO_NEW, OURS)),
     ]
 )
-async def test_a_code_from_before_a_kill_works(
-    deployment: Deployment, tmp_path: Path, parcel: Path, pair: Pair
-) -> None:
+async def test_a_code_works_after_a_kill(deployment: Deployment, tmp_path: Path, parcel: Path, pair: Pair) -> None:
     async def start(port: int = 0) -> Serving:
         program = (*deployment.inside, *RESTANTE)
         server = serving(tmp_path / "data", program, ("--listen", f"127.0.0.1:{port}"))

@@ -421,7 +421,7 @@ def test_a_log_is_split_at_its_commas_up_to_its_first_fault(log: bytes) -> None:
 
 @given(st.lists(json_values, max_size=6), st.sampled_from((None, 1)), st.data())
 @examples(150)
-def test_a_list_is_split_as_far_as_it_is_there(values: list[Any], indent: int | None, data: st.DataObject) -> None:
+def test_a_log_cut_short_is_split_up_to_there(values: list[Any], indent: int | None, data: st.DataObject) -> None:
     log = json.dumps(values, indent=indent).encode()
     whole = list(log_items(log))
     assert [repr(json.loads(item.raw)) for item in whole] == [repr(value) for value in json.loads(log)]

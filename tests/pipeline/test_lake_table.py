@@ -585,7 +585,9 @@ RANGES = {"day": Range(FIRST["day"], THIRD["day"], 0), "source": Range("b", "d",
         ({"id": {"7"}}, {"id": Range(7, 7, 0)}, Selected.SOME),
     ],
 )
-def test_ranges_select_rows(where: dict[str, set[str | None]], ranges: dict[str, Range], expected: Selected) -> None:
+def test_a_file_s_ranges_tell_whether_all_some_or_none_of_its_rows_are_selected(
+    where: dict[str, set[str | None]], ranges: dict[str, Range], expected: Selected
+) -> None:
     file = DataFile(Path("x.parquet"), {"month": "2026-11-01"}, 3, 1, ranges)
     assert file.selected(where) is expected
 

@@ -253,7 +253,9 @@ exec unshare --user --mount --map-root-user sh -c 'mount -t tmpfs tmpfs "$0" && 
 """
 
 
-def test_unseen_files_are_read_here(master: str, traces: Path, traced: dict[str, list[Row]], tmp_path: Path) -> None:
+def test_files_that_workers_do_not_see_are_read_by_the_machine_of_the_command(
+    master: str, traces: Path, traced: dict[str, list[Row]], tmp_path: Path
+) -> None:
     blind = tmp_path / "python"
     blind.write_text(BLIND.format(folder=shlex.quote(str(traces)), python=shlex.quote(sys.executable)))
     blind.chmod(0o755)

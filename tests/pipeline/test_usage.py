@@ -230,7 +230,9 @@ def test_imported_rows_are_duplicates_once_their_file_is_a_source_itself(tmp_pat
     [("write", 5), ("read", 0), ("write", 5), ("forget", 3), ("vacuum", 0), ("read", 0), ("write", 2), ("read", 0)]
 )
 @example([("write", 5), ("forget", 0), ("vacuum", 0), ("read", 0), ("write", 2), ("read", 0)])
-def test_any_split_gives_equal_rows(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
+def test_each_usage_record_is_read_once_or_counted_as_missed_whenever_one_reads(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
     """Every id is read once, or was dropped before and is missed; and what is read is what stood there."""
     folder = tmp_path_factory.mktemp("split")
     marks: Marks = {}

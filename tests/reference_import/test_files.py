@@ -57,7 +57,9 @@ def test_what_a_killed_server_left_is_recovered_in_the_copy(their: Their, data: 
     assert prints(their.relay.parent) == crashed
 
 
-def test_copies_are_private_and_of_one_moment(their: Their, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_copies_into_a_private_folder_and_refuses_files_that_change_meanwhile(
+    their: Their, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen, changes = [], True
     copy = shutil.copyfile
 

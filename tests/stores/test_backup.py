@@ -73,7 +73,9 @@ async def commit(store: Store, ledger: Ledger, batch: list[tuple[Any, ...]]) -> 
 
 @examples(15)
 @given(st.lists(st.lists(commands, max_size=6), max_size=5), st.lists(st.lists(commands, max_size=6), max_size=20))
-def test_a_backup_is_of_its_start(before: list[list[tuple[Any, ...]]], during: list[list[tuple[Any, ...]]]) -> None:
+def test_a_backup_contains_what_was_committed_when_it_began(
+    before: list[list[tuple[Any, ...]]], during: list[list[tuple[Any, ...]]]
+) -> None:
     """A batch is committed after each page that is copied, and no commit waits."""
 
     async def play() -> None:
@@ -130,7 +132,7 @@ def test_a_backup_is_one_file_that_only_its_owner_can_read_from_the_first_byte_o
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
-def test_a_file_is_flushed_before_it_has_a_name(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_flushed_before_it_has_a_name(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     flush, link = os.fsync, os.link
 

@@ -275,7 +275,9 @@ async def test_forgetting_deletes_old_records_up_to_the_maximum(engine: MailboxD
 NOW = 1_000_000_000.0
 
 
-async def test_results_of_spans_and_waits_of_a_day(engine: MailboxData, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_are_counted_for_an_hour_a_day_and_a_week_and_the_waits_of_a_day_have_percentiles(
+    engine: MailboxData, monkeypatch: pytest.MonkeyPatch
+) -> None:
     empty = recent.read(engine.data, NOW)
     assert (empty["as_of"], empty["clients"], empty["last_backup"]) == (NOW, [], None)
     assert empty["waiting_seconds"] == {"mailboxes": 0, "latest": 0, "p50": None, "p90": None, "p99": None}
@@ -354,9 +356,7 @@ async def test_service_time_never_decreases_across_restarts_and_clock_changes(en
     assert served == [0.0, 100.0, 200.0, 300.0, 400.0]
 
 
-async def test_the_log_shrinks_after_a_reader_has_made_it_grow(
-    engine: MailboxData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_log_shrinks_after_a_reader_grew_it(engine: MailboxData, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "ROWS_PER_CHECKPOINT", 1)
     monkeypatch.setattr(sqlite, "LOG_BYTES", 1 << 20)
     await engine.restart()
@@ -406,7 +406,7 @@ def test_a_lock_file_that_is_a_named_pipe_lets_nobody_wait(tmp_path: Path) -> No
         assert running(tmp_path)
 
 
-def test_where_directories_cannot_be_locked_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_directories_cannot_be_locked_the_lock_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flock = fcntl.flock
 
     def flock_of_nfs(descriptor: int, operation: int) -> None:

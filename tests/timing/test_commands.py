@@ -92,9 +92,7 @@ def test_a_link_stays_a_link(logs: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/proc/self/fd/{}", "/dev/fd/{}", "link"])
-def test_a_file_that_a_process_has_open_is_appended_to(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_open_in_a_process_is_appended_to(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `-o /dev/stdout >> FILE` does."""
     monkeypatch.chdir(tmp_path)
     with (tmp_path / "file").open("w") as file:

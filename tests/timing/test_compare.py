@@ -275,9 +275,7 @@ def test_the_text_begins_with_what_changed_and_fits_the_terminal(name: str, sent
 @pytest.mark.parametrize(
     ("old", "new", "size"), [(range(10, 20), range(1_000, 1_010), "x69"), ([0] * 9, [5_000] * 9, "+5 ms")]
 )
-def test_a_change_is_a_percentage_a_factor_or_a_difference(
-    old: Sequence[float], new: Sequence[float], size: str
-) -> None:
+def test_a_change_is_a_percentage_factor_or_difference(old: Sequence[float], new: Sequence[float], size: str) -> None:
     changes = compared([measure(old, new)])
     written = compare_text(replace(comparison("equal"), changes=changes), 120)
     row = next(line for line in written.splitlines() if line.startswith("  crypto "))

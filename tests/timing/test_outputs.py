@@ -141,9 +141,7 @@ HOUR = 3_600_000_000
         (lambda of: percent(int(of), 1000), [0, 1, 333, 1000], "0%, <1%, 33%, 100%"),
     ],
 )
-def test_times_are_written_as_people_read_them(
-    written: Callable[[float], str], times: list[float], texts: str
-) -> None:
+def test_times_are_written_for_people(written: Callable[[float], str], times: list[float], texts: str) -> None:
     assert ", ".join(map(written, times)) == texts
 
 
@@ -319,9 +317,7 @@ CLOCKS = [replace(WAITED.clients[0], moved_us=2_000_000), replace(WAITED.clients
         ),
     ],
 )
-def test_the_tables_are_there_without_a_script_and_say_what_is_missing(
-    timeline: Timeline, sentences: list[str]
-) -> None:
+def test_the_tables_need_no_script_and_say_what_is_missing(timeline: Timeline, sentences: list[str]) -> None:
     assert set(APPEARANCES) == {*CAUSES, NOT_RUNNING}
     text = plain(page(timeline))
     assert [sentence for sentence in sentences if sentence not in text] == []

@@ -108,9 +108,7 @@ NO_TIME = "its time is not a time since 1970"
         ({**EVENT, "stop": T - 1}, "it ends before it begins"),
     ],
 )
-def test_a_bad_event_is_left_out_and_said_with_its_place(
-    files: Files, event: dict[str, Any] | str, sentence: str
-) -> None:
+def test_a_bad_event_is_left_out_and_its_place_said(files: Files, event: dict[str, Any] | str, sentence: str) -> None:
     good, bad = json.dumps(EVENT), event if isinstance(event, str) else json.dumps(event)
     log = read_log(files.write("log", f"[{good},\n{bad},\n{bad}]"), files.hear)
     assert len(log.events) == 1

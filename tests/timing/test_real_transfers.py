@@ -139,9 +139,7 @@ def started(folder: Path, block: str, url: str, code: str = "") -> AbstractAsync
     return commands.command(folder, *arguments, typed=b"yes\n", RESTANTE_CLIENT_SERVER=url)
 
 
-async def test_logs_are_written_and_rendered_as_the_guide_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_logs_are_made_and_rendered_as_the_guide_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "photo.jpg").write_bytes(PARCEL)
     async with Scene(tmp_path, Traced(tmp_path / "server")) as scene, bounded("the transfer"):
         async with started(tmp_path, "send", scene.url) as sender:

@@ -84,9 +84,7 @@ def test_it_has_its_name_only_when_it_is_complete(tmp_path: Path, kind: str, nam
 
 
 @both
-def test_the_working_directory_may_be_changed_or_removed(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_working_directory_may_change_or_go(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gone").mkdir()
     with draft_of_a(kind, Path("name")) as unfinished:
@@ -141,9 +139,7 @@ def test_a_device_or_pipe_is_never_replaced(tmp_path: Path, kind: str, there: st
 
 @both
 @pytest.mark.parametrize("path", ["", ".", "..", "/", "folder/.."])
-def test_a_path_without_a_name_is_refused(
-    tmp_path: Path, path: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nameless_path_is_refused(tmp_path: Path, path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "folder", "directory")
     monkeypatch.chdir(tmp_path / "folder")
     is_refused(kind, Path(path), "does not end with a name")
@@ -178,9 +174,7 @@ def test_what_others_need_is_kept(tmp_path: Path, path: str, kind: str, monkeypa
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_home_is_never_replaced_whatever_the_environment_says(
-    target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_home_is_never_replaced_whatever_variables_say(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(target, "directory")
     monkeypatch.setenv("HOME", "")
     account = pwd.struct_passwd(("user", "", os.getuid(), 0, "", str(target), ""))
@@ -202,9 +196,7 @@ def test_a_directory_that_came_meanwhile_is_never_replaced(target: Path, before:
 
 
 @pytest.mark.parametrize("there", ["file", "directory"])
-def test_what_came_after_the_last_check_is_not_replaced(
-    target: Path, there: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_came_after_the_check_is_not_replaced(target: Path, there: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def checked(target: Path, **_: bool) -> None:
         if any(target.parent.iterdir()):  # the draft is there, so it is the last check
             make(target, there)
@@ -277,9 +269,7 @@ def test_what_was_moved_aside_comes_back_unless_another_program_has_taken_the_na
 
 
 @pytest.mark.parametrize("comes", [False, True])
-def test_a_disk_without_links_gives_names_as_safely(
-    target: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
-) -> None:
+def test_disks_without_links_give_names_as_safely(target: Path, monkeypatch: pytest.MonkeyPatch, comes: bool) -> None:
     def no_links(*_: object) -> None:
         if comes:
             make(target, "file")
@@ -399,9 +389,7 @@ def test_a_name_that_other_systems_cannot_store_is_known(names: list[str], doubt
         ("a." + "x" * 253, "a." + "x" * 249 + " (2)"),
     ],
 )
-def test_a_number_is_put_before_the_suffix_of_a_name_that_is_not_free(
-    tmp_path: Path, name: str, numbered: str
-) -> None:
+def test_a_number_is_put_before_the_suffix_of_a_name_that_is_taken(tmp_path: Path, name: str, numbered: str) -> None:
     (tmp_path / name).touch()
     free_path(tmp_path / name, directory=False).touch()
     assert free_path(tmp_path / name, directory=False).name == numbered

@@ -119,9 +119,7 @@ async def test_what_no_sender_says_is_refused_and_it_is_told(
         *((name, None) for name in ("x", "x.TAR", ".tar", "..tar", "...tar", " .tar", "\u3164.tar")),
     ],
 )
-async def test_a_tar_file_s_name_without_suffix_is_checked(
-    folder: Path, name: str, directory_name: str | None
-) -> None:
+async def test_a_tar_s_name_without_suffix_is_checked(folder: Path, name: str, directory_name: str | None) -> None:
     """A program that cuts the suffix itself would replace the folder that it stores things in."""
     (folder / "mine").touch()
     async with pair() as (ours, theirs):

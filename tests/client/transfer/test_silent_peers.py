@@ -122,9 +122,7 @@ async def test_behind_the_last_event_no_silence_is_told(network: Network) -> Non
 
 
 @simulated
-async def test_a_transfer_that_goes_on_without_its_wormhole_tells_no_silence(
-    network: Network, tmp_path: Path
-) -> None:
+async def test_a_transfer_that_outlives_its_wormhole_tells_no_silence(network: Network, tmp_path: Path) -> None:
     (tmp_path / "parcel").write_bytes(CONTENT)
     events = Heard()
     async with met(events) as (ours, theirs):
