@@ -415,6 +415,7 @@ def test_bash_completes_commands_options_and_values() -> None:
         assert sorted(filter(None, done.stdout.splitlines())) == sorted(expected), line
 
 
+@pytest.mark.thorough
 def test_the_commands_print_the_files() -> None:
     assert called("man").stdout == (FOLDER / MAN_PAGE).read_text()
     for shell, file in SHELLS.items():
