@@ -360,7 +360,7 @@ async def test_results_that_nobody_looked_at_for_long_are_not_shown_at_first(tmp
 
         async def look() -> dict[str, Any]:
             result: dict[str, Any] = (await pages.details())["recent"]
-            while pages._reading:  # noqa: ASYNC110 - a thread
+            while pages._reading:  # noqa: ASYNC110 - a thread, as above
                 await asyncio.sleep(0)
             return result
 

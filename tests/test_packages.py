@@ -182,7 +182,7 @@ def test_without_pip_the_command_is_uv_from_the_path_or_from_the_checkout(
     fetched.touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
     monkeypatch.setattr(shutil, "which", lambda _: on_path)
-    monkeypatch.setattr(extras, "_origin", dict)
+    monkeypatch.setattr(extras, "distribution", lambda _: PathDistribution(tmp_path))
     monkeypatch.setitem(sys.modules, "pip", None)
     command = "uv" if on_path else str(fetched)
     assert extras.how_to_install("leveldb") == f"{command} pip install --python {sys.executable} 'restante[leveldb]'"
@@ -192,7 +192,7 @@ def test_uv_and_pipx_are_named_with_extras_that_are_there(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     for module in ("coincurve", "pyspark", "plyvel"):
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr(extras, "_origin", dict)
+    monkeypatch.setattr(extras, "distribution", lambda _: PathDistribution(tmp_path))
     for file, command in (("uv-receipt.toml", "uv tool"), ("pipx_metadata.json", "pipx")):
         (tmp_path / file).touch()
         with pytest.raises(Misuse) as refused:

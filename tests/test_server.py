@@ -227,7 +227,7 @@ async def test_a_frame_that_arrives_steadily_is_no_silence(live: LiveServer, slo
             read += piece
             await until(KERNEL, lambda: socket.unfinished >= read)  # noqa: B023 - awaited at once
         live.server.tick()
-    assert (socket._open() is None) == bool(slower)  # it is dropped only when the client answers the close
+    assert (socket._open() is None) == bool(slower)  # nothing public tells: it is dropped when the client answers
 
 
 async def test_pings_due_at_once_are_sent_in_several_turns(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ async def test_refused_connections_that_still_clean_up_are_closed_with_1001_in_a
     assert await socket.closed() == 1001
 
 
-BUGS = {"server.server.Socket._take_frame": [], "core.dispatcher.decide": ["ack", "error"]}
+BUGS = {"server.fragments.Fragments.add": [], "core.dispatcher.decide": ["ack", "error"]}
 """Where a bug is, and what its client is told before the end."""
 
 
@@ -724,7 +724,7 @@ FLOODERS = 20
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The frames that were read in each turn of the loop."""
     turns: list[int] = []
-    renew = ReadBudget._renew
+    renew = ReadBudget._renew  # nothing public is called once in each turn
 
     def counted(budget: ReadBudget) -> None:
         turns.append(budget.frames)

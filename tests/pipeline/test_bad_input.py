@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 
 from restante.common.errors import StoreError
 from restante.pipeline import ingest
+from restante.pipeline.lake import delta_table
 from restante.pipeline.lake.lake import LAKE_FORMAT
-from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.sources.source import Source
 from support.bounds import PATIENCE, wait_until
@@ -216,15 +216,15 @@ def test_a_source_that_disappears_during_a_run_is_finished_by_the_next(world: La
 
 
 def test_a_disk_that_fills_between_two_tables_loses_nothing(world: LakeWorld, tmp_path: Path) -> None:
-    append = LakeTable._append  # Delta's writer; LakeTable.commit also translates its errors
+    append = delta_table.append
 
-    def full(table: LakeTable, *arguments: Any) -> None:
-        if table.table.name == "mailboxes":
+    def full(delta: Any, folder: Path, table: Any, **commit: Any) -> None:
+        if table.name == "mailboxes":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        append(table, *arguments)
+        append(delta, folder, table, **commit)
 
     with ours(tmp_path / "relay", nameplate(1), mailbox(1), current(None)):
-        with patch.object(LakeTable, "_append", full), pytest.raises(StoreError) as refused:
+        with patch.object(delta_table, "append", full), pytest.raises(StoreError) as refused:
             world.ingest(f"relay={tmp_path / 'relay'}")
         assert str(refused.value) == (
             f"cannot commit to {world.path}/mailboxes: No space left on device; this commit was not made;"

@@ -200,6 +200,7 @@ def test_spark_is_started_by_the_thread_that_handles_signals(tmp_path: Path, mon
 
     world = LakeWorld(None, tmp_path)
     world.spark = begin
+    # The session that begins here can build nothing.
     monkeypatch.setattr(build_run, "_build_days", lambda *_, **_others: 1)
     world.lived("2023-11-14")
     world.build(only="outcomes")

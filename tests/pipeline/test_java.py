@@ -241,7 +241,7 @@ def test_a_run_whose_archive_is_not_made_says_so_and_succeeds(
 ) -> None:
     with (
         patch.object(session, "session", lambda *_, **_others: nullcontext(object())),
-        patch.object(SparkContext, "_gateway", object()),
+        patch.object(SparkContext, "_gateway", object()),  # no Java is started
         patch.object(module, name, side_effect=fails),
     ):
         with opened(tmp_path) as run:

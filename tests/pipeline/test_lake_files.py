@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from restante.common import atomic_file
 from restante.common.errors import StoreError
-from restante.pipeline.lake import coded, data_files, delta_log, staging
+from restante.pipeline.lake import coded, data_files, delta_log, delta_table, staging
 from restante.pipeline.lake import compact as lake_compact
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake import writer as lake_writer
@@ -161,20 +161,20 @@ def files(lake: Path) -> set[Path]:
 
 
 def test_files_are_flushed_before_the_commit_and_it_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    properly, append = atomic_file.flush, lake_table.LakeTable._append  # the moment of the commit
+    properly, append = atomic_file.flush, delta_table.append
     done: list[str | Path] = []
 
     def flush(path: Path) -> None:
         done.append(path)
         properly(path)
 
-    def commit(*given: object) -> None:
-        append(*given)  # type: ignore[arg-type]
+    def commit(*arguments: Any, **named: Any) -> None:
+        append(*arguments, **named)
         done.append("commit")
 
     for module in (staging, lake_table):
         monkeypatch.setattr(module, "flush", flush)
-    monkeypatch.setattr(lake_table.LakeTable, "_append", commit)
+    monkeypatch.setattr(delta_table, "append", commit)
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
     folder, log = tmp_path / "letters", tmp_path / "letters" / "_delta_log"
     main = folder / "day=2026-11-01" / "source=main"

@@ -105,7 +105,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
 
     for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", *JAVA_OPTIONS_VARIABLES):
         monkeypatch.setenv(name, "" if name in JAVA_OPTIONS_VARIABLES else os.environ.get(name, ""))
-    for name in ("_gateway", "_jvm"):
+    for name in ("_gateway", "_jvm"):  # PySpark has no public way to begin anew
         monkeypatch.setattr(SparkContext, name, None)
     monkeypatch.setattr(java, "find_home", lambda: Path("/java"))
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)

@@ -114,7 +114,7 @@ def test_the_size_is_exact_for_files_and_archives_above_4_gib(
         # A range has as many items as the file has bytes, and nobody has to hold them.
         patched.setattr(zip_stream, "_contents", lambda member: [range(member.size)])
         patched.setattr("zlib.crc32", lambda *_: 0)
-        for piece in plan._pieces():
+        for piece in plan._pieces():  # `chunks` joins them
             if isinstance(piece, range):
                 archive.seek(len(piece), os.SEEK_CUR)
             else:

@@ -185,7 +185,7 @@ def test_directories_have_their_modes_when_all_is_there(
     before = os.umask(0o022)
     try:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(zip_stream, "_contents", lambda _: [])
+            patched.setattr(zip_stream, "_contents", lambda _: [])  # there are no such files
             data = b"".join(ZipPlan(members, Walk(ignore_unsendable=False)).chunks())
         unpacked(data, tmp_path / "into")
     finally:
