@@ -274,11 +274,15 @@ def _default_shown(name: str, default: Any) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def test_the_protocol_notes_list_every_difference_that_the_tests_know() -> None:
+def test_the_protocol_notes_list_every_difference_and_error_that_the_tests_know() -> None:
     notes = (ROOT / "docs/mailbox/protocol.md").read_text()
     table = notes.partition("## Where the reference differs")[2]
     rows = {line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| here")}
     assert rows == {f"| {s.title} | {s.reference_differs} |" for s in read_scripts() if s.reference_differs}
+    errors = re.findall(r"`([^`]+)`", notes.partition("## Errors")[2].partition("\n## ")[0])
+    listed = re.compile("|".join(re.sub(r"<type>|<key>", r"\\w+", error) for error in errors))
+    for line in (line.text for script in read_scripts() for line in script.lines):
+        assert all(map(listed.fullmatch, re.findall(r'\berror="?((?<=")[^"]+|\w+)', line))), line
 
 
 LINK: Final = re.compile(r"\]\(\s*([^)\s]+)\s*\)|<(https?://[^>\s]+)>|\b(?:src|href)=\"([^\"]+)\"")

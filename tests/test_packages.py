@@ -24,7 +24,7 @@ import pytest
 import typer
 
 from restante import __version__
-from restante.cli.main import application
+from restante.cli.main import application, main
 from restante.common import extras
 from restante.common.errors import Misuse
 from support.bounds import PATIENCE
@@ -115,6 +115,8 @@ def test_the_wheel_has_every_file_of_the_package_and_says_what_it_is(packages: t
         names = {name for name in opened.namelist() if name.startswith("restante/")}
         shared = {name.partition("/data/share/")[2] for name in opened.namelist() if "/data/share/" in name}
         metadata = message_from_bytes(opened.read(f"restante-{__version__}.dist-info/METADATA"))
+    [script] = PathDistribution(zipfile.Path(packages[0], f"restante-{__version__}.dist-info/")).entry_points
+    assert (script.group, script.name, script.load()) == ("console_scripts", "restante", main)
     assert names == {name.removeprefix("src/") for name in files_of_the_project("src")}
     assert "restante/py.typed" in names
     assert shared == {

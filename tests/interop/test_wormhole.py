@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import signal
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -110,6 +112,21 @@ async def test_a_disk_without_room_ends_both_clients(tmp_path: Path, moment: Mom
         refused.let_go()
         await assert_refused(sender, receiver, error="the server is full")
         assert server.live() == {}
+
+
+@thorough
+async def test_clients_send_again_what_a_locked_database_refused(scene: Scene) -> None:
+    refused = scene.hold(to_server(RECEIVER, "add", phase="pake"))
+    sender = await scene.send_text(TEXT)
+    receiver = await scene.receive(await sender.code())
+    await refused.reached()
+    with closing(sqlite3.connect(scene.server.folder / Restante.live_file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        refused.let_go()
+        await scene.server.logged("a batch was not stored")
+    await assert_text_arrives(sender, receiver, TEXT)
+    assert scene.connections_of(RECEIVER) > 1
+    scene.assert_one_happy_session()
 
 
 # Each test kills once, at a message: `before` loses it and all behind it, `after` lets it through and nothing else.

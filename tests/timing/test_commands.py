@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import shlex
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +15,10 @@ from pathlib import Path
 import pytest
 
 from restante.common.atomic_file import write_output
-from support.documents import Document
+from restante.timing.comparison.compare import Change, Comparison
+from restante.timing.model.deliveries import Delivered
+from restante.timing.model.timeline import Client, Command, Delay, Elapsed, Frame, Span, Timeline
+from support.documents import ROOT, Document
 from support.processes import RESTANTE, called, run
 from support.timing.drawn import SIDES, draw
 from support.timing.drawn import Path as Route
@@ -175,3 +179,11 @@ def test_runs_are_compared_as_the_guide_says(tmp_path: Path) -> None:
     done = run("sh", "-c", f"{shlex.join(RESTANTE)} {line}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Faster: " in done.stdout
+
+
+def test_the_guide_has_every_key_of_the_json() -> None:
+    guide = (ROOT / "docs/timing/guide.md").read_text()
+    tables = re.findall(r"^\| (?:key|in `\w+`) \|.*\n\|-.*\n((?:\|.*\n)+)", guide, re.MULTILINE)
+    described = [re.findall(r"`(\w+)`", "".join(re.findall(r"^\|[^|]+", rows, re.MULTILINE))) for rows in tables]
+    of_a_transfer = (Timeline, Client, Command, Frame, Span, Elapsed, Delay, Delivered)
+    assert list(map(set, described)) == [set(of.__struct_fields__) for of in (*of_a_transfer, Comparison, Change)]

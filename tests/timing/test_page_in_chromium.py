@@ -90,6 +90,12 @@ def test_the_pointer_shows_the_numbers_of_a_message_and_who_waited(wide: Opened)
     assert not tooltip.is_visible()
 
 
+def test_the_drawing_follows_a_change_to_dark_colours(wide: Opened) -> None:
+    light = wide.drawn()
+    wide.page.emulate_media(color_scheme="dark")
+    assert wide.drawn() != light
+
+
 def test_the_keyboard_alone_suffices(wide: Opened) -> None:
     keys = wide.page.keyboard
     for _ in range(12):
