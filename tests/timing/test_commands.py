@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from restante.common.atomic_file import write_output
-from restante.timing.comparison.compare import Change, Comparison
-from restante.timing.model.deliveries import Delivered
-from restante.timing.model.timeline import Client, Command, Delay, Elapsed, Frame, Span, Timeline
+from restante.timing.comparison import Change, Comparison
+from restante.timing.model.timeline import Client, Command, Delay, Delivered, Elapsed, Frame, Span, Timeline
 from support.documents import ROOT, Document
 from support.processes import RESTANTE, called, run
 from support.timing.drawn import SIDES, draw
