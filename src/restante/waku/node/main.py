@@ -164,6 +164,7 @@ def password_key(settings: WakuServe) -> SymmetricKey:
 
 
 def history_terms(settings: WakuServe, key: Key, password: SymmetricKey) -> HistoryTerms:
+    """Return which requests for history the node answers. `password` opens those that are in envelopes."""
     return HistoryTerms(
         demands=Demands(
             # Our public key is in our enode. If it opened requests, a password would restrict no requester.
