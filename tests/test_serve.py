@@ -535,6 +535,7 @@ def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(t
     (tmp_path / "file").write_text("mine")
     no_proxy = "'proxy:127.0.0.1:0' needs a proxy that may name clients: name its network with --trust-proxy"
     no_key = "--tls-cert and --tls-key belong together: set both or neither"
+    two_of_one = "the server listens on port 4000 already (--listen): name another port"
     with unix_socket(str(tmp_path / "s"), "--listen") as taken:
         taken.listen()
         cases = (
@@ -545,14 +546,17 @@ def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(t
             ("serve --tls-cert c.pem", no_key),
             (f"serve --tls-cert {tmp_path}/missing --tls-key {tmp_path}/missing", "No such file or directory"),
             (f"serve --listen unix:{tmp_path}/file", "is there already and is no socket"),
-            (f"serve --listen unix:{tmp_path}/s", "another program listens there"),
+            (f"serve --listen unix:{tmp_path}/s", "Address already in use"),
+            ("serve --listen *:4000 --listen [::1]:4000", two_of_one),
+            ("waku serve --listen [::1]:4000 --admin [::1]:4000", two_of_one),
             (f"serve --listen unix:{tmp_path}/missing/s", "No such file or directory"),
         )
         for number, (command, message) in enumerate(cases):
             data = tmp_path / f"data-{number}"
-            ended = called(*command.split(), "--data", data, "--admin", "off")
-            assert (ended.returncode, message in ended.stderr) == (2, True), ended.stderr
-            clear = message in {no_proxy, no_key}
+            ended = called(*command.replace("serve", f"serve --data {data} --admin off", 1).split())
+            code = 75 if "in use" in message else 2
+            assert (ended.returncode, message in ended.stderr) == (code, True), ended.stderr
+            clear = message in {no_proxy, no_key, two_of_one}
             assert clear or any(re.search(text, ended.stderr) for text in explained), ended.stderr
-            assert "unix:" in command or not data.exists()
+            assert not data.exists()
     assert (tmp_path / "file").read_text() == "mine"

@@ -106,6 +106,9 @@ failed
 .TP
 .B 2
 misuse: a wrong flag, file or setting
+.TP
+.B 75
+another process uses the data directory, lake, file, port or Unix socket: try again when it has ended
 .PP
 .B restante health
 and

@@ -95,7 +95,12 @@ def print_settings(part: Part[Any], sources: list[Source], *, json: bool) -> Non
 
 
 def prepare(settings: Any) -> None:
-    """Check the addresses of a server, start its log, and let only the owner read what it writes. Raises Misuse."""
+    """Check the addresses of a server, start its log, and let only the owner read what it writes. Raises Misuse.
+
+    The addresses are tried before anything is created, but the server listens last: until the store is open, clients
+    are refused and try again, while the kernel would let them wait. A program that takes an address in between leaves
+    a new data directory without data.
+    """
     from restante.common.listening import refuse_unusable_addresses
     from restante.common.ports import refuse_unusable
 

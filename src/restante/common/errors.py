@@ -3,6 +3,7 @@
 RestanteError
 ├── PeerError          the peer's fault: it broke the protocol, and is sent a code
 ├── Misuse             the operator's fault: an option, a file or a command cannot be used
+│   └── AddressInUse   another process listens where this one was to listen
 └── StoreError         the disk's fault: a store cannot be opened, or a commit failed
     ├── InUse          another process has locked what is to be used
     └── StoreBusy      nothing was written and nothing is lost: try again
@@ -52,6 +53,13 @@ class Misuse(RestanteError):  # noqa: N818 - the project's name for it (CONTRIBU
     exit_code = 2
 
 
+class AddressInUse(Misuse):
+    """Another process listens on the address. Nothing was done. The text names it, and says what to do."""
+
+    exit_code = os.EX_TEMPFAIL
+    """75 (sysexits(3)): the same command works when the other process has ended."""
+
+
 class StoreError(RestanteError):
     """The store cannot be opened, or a commit failed and may or may not be on disk. Stop; do not retry."""
 
@@ -59,8 +67,7 @@ class StoreError(RestanteError):
 class InUse(StoreError):  # noqa: N818 - the same
     """Another process has locked a directory or a file. Nothing was done. The text names it."""
 
-    exit_code = os.EX_TEMPFAIL
-    """75 (sysexits(3)): the same command works when the other process has ended."""
+    exit_code = AddressInUse.exit_code
 
 
 class StoreBusy(StoreError):  # noqa: N818 - the same

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import os
 import socket
 import stat
@@ -17,7 +19,7 @@ import msgspec
 from restante.common.errors import Misuse, plain
 from restante.common.net import networks
 from restante.common.ports import refuse_unusable
-from restante.common.settings import address, unusable
+from restante.common.settings import address, cannot_listen, unusable
 
 FORMS: Final = "HOST:PORT, unix:PATH or fd:N, with plain: or proxy: before it if you wish"
 
@@ -94,10 +96,20 @@ def listen_addresses(texts: Sequence[str], flag: str) -> list[ListenAddress]:
     return [listen_address(each, flag) for each in texts]
 
 
-def checked_addresses(texts: Sequence[str], trusted: Sequence[str], places: Mapping[str, str]) -> list[ListenAddress]:
-    """Parse `listen` of a server, and check it with `trust_proxy`. Raises Misuse that names their places."""
+def checked_addresses(
+    texts: Sequence[str], admin: str, trusted: Sequence[str], places: Mapping[str, str]
+) -> list[ListenAddress]:
+    """Parse `listen` of a server, and check it with the others. Raises Misuse that names their places."""
     networks(trusted, places["trust_proxy"])
     found = listen_addresses(texts, places["listen"])
+    ports = [(places["listen"], each.host, each.port) for each in found if each.port]
+    if admin != "off":
+        ports.append((places["admin"], *address(admin, places["admin"])))
+    for (_, host, port), (place, other_host, other_port) in itertools.combinations(ports, 2):
+        if port and port == other_port and (host == other_host or None in {host, other_host}):
+            raise Misuse(
+                f"{place}: the server listens on port {port} already ({places['listen']}): name another port"
+            )
     for each in found:
         if each.proxied and not trusted:
             raise Misuse(
@@ -108,12 +120,19 @@ def checked_addresses(texts: Sequence[str], trusted: Sequence[str], places: Mapp
 
 
 def refuse_unusable_addresses(texts: Sequence[str], flag: str) -> None:
-    """Raise Misuse if one of the addresses cannot be listened on. Unix sockets are not tried."""
+    """Raise Misuse if one of the addresses cannot be listened on. Nothing is created."""
     for each in listen_addresses(texts, flag):
         if each.descriptor >= 0:
             _inherited(each, flag).close()
         elif not each.path:
             refuse_unusable(each.host, each.port, flag)
+        else:
+            try:
+                _is_abandoned(each.path, flag)
+                if not os.access(Path(each.path).parent, os.W_OK):
+                    raise PermissionError(errno.EACCES, "")
+            except OSError as error:
+                raise cannot_listen(each.text, flag, error) from error
 
 
 async def listen(
@@ -136,7 +155,7 @@ async def listen(
             listener = await loop.create_server(protocol, where.host, where.port, backlog=backlog)
     except OSError as error:
         if where.path or where.descriptor >= 0:
-            raise Misuse(f"cannot listen on {where.text}: {plain(error)} ({flag})") from error
+            raise cannot_listen(where.text, flag, error) from error
         raise unusable(where.host, where.port, flag, error) from error
     return listener, [socket.socket(fileno=os.dup(each.fileno())) for each in listener.sockets], bound
 
@@ -155,16 +174,8 @@ async def accept(listening: socket.socket, protocol: Callable[[], Any], *, backl
 
 def unix_socket(path: str, flag: str) -> socket.socket:
     """Bind a Unix socket. A socket that nobody listens on any more is replaced. Raises Misuse and OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise Misuse(f"{flag}: {path} is there already and is no socket: name another path, or remove it")
-        with socket.socket(socket.AF_UNIX) as tried:
-            try:
-                tried.connect(path)
-            except ConnectionRefusedError:
-                Path(path).unlink()
-            else:
-                raise Misuse(f"cannot listen on unix:{path}: another program listens there ({flag})")
+    if _is_abandoned(path, flag):
+        Path(path).unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX)
     try:
         bound.bind(path)
@@ -173,6 +184,28 @@ def unix_socket(path: str, flag: str) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def _is_abandoned(path: str, flag: str) -> bool:
+    """Return whether a path is a socket that nobody listens on any more, and False if nothing is there.
+
+    Raises Misuse if another program listens there, or something else has the path, and OSError.
+    """
+    with socket.socket(socket.AF_UNIX) as tried:
+        try:
+            if not stat.S_ISSOCK(os.lstat(path).st_mode):
+                raise Misuse(f"{flag}: {path} is there already and is no socket: name another path, or remove it")
+            tried.setblocking(False)
+            tried.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except BlockingIOError:
+            pass  # its queue is full: who listens there is slow
+        except FileNotFoundError:
+            if not Path(path).parent.is_dir():
+                raise
+            return False
+    raise cannot_listen(f"unix:{path}", flag, OSError(errno.EADDRINUSE, ""))
 
 
 def _inherited(where: ListenAddress, flag: str) -> socket.socket:

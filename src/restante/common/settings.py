@@ -7,6 +7,7 @@ and `restante config show` list them.
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import math
 import re
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 import msgspec.inspect
 
-from restante.common.errors import Misuse, plain
+from restante.common.errors import AddressInUse, Misuse, plain
 from restante.common.texts import in_one_line
 
 PREFIX: Final = "RESTANTE_"
@@ -298,6 +299,16 @@ def check_host_names(names: Iterable[str], place: str) -> None:
             raise Misuse(f"{place}: '{name}' is not the name of a host without a port, like relay.example.org")
 
 
-def unusable(host: str | None, port: int, flag: str, error: OSError) -> Misuse:
+def cannot_listen(where: str, flag: str, error: OSError) -> Misuse:
     """Return the error for an address that cannot be listened on. It names the flag."""
-    return Misuse(f"cannot listen on {host or '*'}:{port}: {plain(error)} ({flag})")
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUse(
+            f"cannot listen on {where}: {plain(error)}: stop the program that listens there, or name another address"
+            f" with {flag}"
+        )
+    return Misuse(f"cannot listen on {where}: {plain(error)} ({flag})")
+
+
+def unusable(host: str | None, port: int, flag: str, error: OSError) -> Misuse:
+    """Return the error for a host and port that cannot be listened on. It names the flag."""
+    return cannot_listen(f"{host or '*'}:{port}", flag, error)

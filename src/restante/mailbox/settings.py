@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from restante.common.errors import Misuse
 from restante.common.listening import checked_addresses
-from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address, check_host_names
+from restante.common.settings import PREFIX, Part, Places, ReportsUrl, check_host_names
 from restante.common.texts import unsuitable
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
@@ -61,11 +61,9 @@ def check_shown(settings: Serve, places: Places) -> None:
 
 def _check(settings: Serve, places: Places) -> None:
     check_shown(settings, places)
-    checked_addresses(settings.listen, settings.trust_proxy, places)
+    checked_addresses(settings.listen, settings.admin, settings.trust_proxy, places)
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise Misuse(f"{places['tls_cert']} and {places['tls_key']} belong together: set both or neither")
-    if settings.admin != "off":
-        address(settings.admin, places["admin"])
     check_host_names(settings.admin_host, places["admin_host"])
 
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from restante.common.errors import Misuse
 from restante.common.listening import checked_addresses
-from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address, check_host_names
+from restante.common.settings import PREFIX, Part, Places, ReportsUrl, check_host_names
 from restante.waku.devp2p import enode
 from restante.waku.limits import Limits
 
@@ -59,11 +59,9 @@ def read_topic(text: str, flag: str) -> bytes:
 
 
 def _check(settings: WakuServe, places: Places) -> None:
-    for listen in checked_addresses(settings.listen, settings.trust_proxy, places):
+    for listen in checked_addresses(settings.listen, settings.admin, settings.trust_proxy, places):
         if listen.plain and not listen.is_unix:
             raise Misuse(f"{places['listen']}: '{listen.text}': leave plain: out, since the node has no TLS")
-    if settings.admin != "off":
-        address(settings.admin, places["admin"])
     check_host_names(settings.admin_host, places["admin_host"])
     for name, enodes in (("peer", settings.peer), ("allow", settings.allow)):
         for each in enodes:

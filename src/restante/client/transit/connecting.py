@@ -25,7 +25,7 @@ from restante.client.transit.hints import MAX_HINTS, Address, Hints, Relay, pars
 from restante.client.transit.pipe import STALL_SECONDS, RecordPipe
 from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, TransitKeys
 from restante.common.dice import Dice
-from restante.common.errors import Misuse, plain
+from restante.common.errors import AddressInUse, Misuse, plain
 
 TRANSIT_SECONDS: Final = 120.0
 """Seconds within which the sides must be connected, as in the Python client (mw transit.py:776-846). A peer that has
@@ -377,8 +377,11 @@ def _listen(port: int) -> list[socket.socket]:
             if port and error.errno in {errno.EADDRINUSE, errno.EACCES}:
                 for listener in listeners:
                     listener.close()
-                reason = f"cannot listen on port {port}: {plain(error)}"
-                raise Misuse(reason).with_peer_words("it cannot listen on its port") from error
+                kind, todo = Misuse, ""
+                if error.errno == errno.EADDRINUSE:
+                    kind, todo = AddressInUse, ": stop the program that listens there, or choose another port"
+                reason = f"cannot listen on port {port}: {plain(error)}{todo}"
+                raise kind(reason).with_peer_words("it cannot listen on its port") from error
             if listeners and listeners[-1].family == family:
                 listeners.pop().close()
     return listeners
