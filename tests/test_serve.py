@@ -7,6 +7,7 @@ import fcntl
 import json
 import math
 import os
+import pty
 import re
 import signal
 import sqlite3
@@ -36,7 +37,7 @@ from support.loops import on_uvloop
 from support.mailbox.clients import Clients
 from support.mailbox.live import open_live
 from support.mailbox.raw_socket import TEXT, RawSocket, frame, handshake
-from support.processes import RESTANTE, called, database, environment, run, serving
+from support.processes import RESTANTE, Serving, called, database, environment, run, serving, spawn
 
 
 async def welcomed(socket: RawSocket, *before: bytes, **headers: str) -> dict[str, Any]:
@@ -124,6 +125,52 @@ async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_
         error = await newcomer.hear()
         assert (error["error"], error["hint"]) == ("the message is too big", "a message has at most 10000 bytes")
         newcomer.cut()
+
+
+@pytest.mark.parametrize("command", ["serve", "waku serve"])
+async def test_a_server_reloads_on_sighup_until_its_terminal_is_closed_and_then_drains(
+    command: str, tmp_path: Path
+) -> None:
+    (file := tmp_path / "r.toml").write_text("")
+    ours, its = pty.openpty()
+    options = ("--data", str(tmp_path / "data"), "--config", str(file), "--listen", "127.0.0.1:0", "--admin", "off")
+    words = ("setsid", "--ctty", *RESTANTE, *command.split(), *options)
+    server = await asyncio.create_subprocess_exec(*words, env=environment(), stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    shown = b""
+    try:
+        for event in ("listening", "the setting has changed")[: 1 if command == "waku serve" else 2]:
+            async with bounded(event):
+                while event.encode() not in shown:
+                    shown += await asyncio.to_thread(os.read, ours, 4096)
+            file.write_text('[serve]\nmotd = "hello"\n')
+            server.send_signal(signal.SIGHUP)
+    finally:
+        os.close(ours)
+    async with bounded("the end"):
+        assert await server.wait() == 0
+
+
+@pytest.mark.parametrize(
+    "start", ["echo $$ >&2; exec nohup $0 $@", "set -m; $0 $@ & echo $! >&2; cat"], ids=["nohup", "disowned"]
+)
+async def test_a_server_that_outlives_its_terminal_still_reloads_on_sighup(start: str, tmp_path: Path) -> None:
+    (file := tmp_path / "r.toml").write_text("")
+    ours, its = pty.openpty()
+    options = ("--data", str(tmp_path / "data"), "--config", str(file), "--listen", "127.0.0.1:0", "--admin", "off")
+    shell = await spawn("setsid", "--ctty", "bash", "-c", start, *RESTANTE, "serve", *options, stdin=its)
+    os.close(its)
+    server = Serving(shell, tmp_path / "data")
+    await server.logged("listening")
+    os.close(ours)
+    try:
+        file.write_text('[serve]\nmotd = "hello"\n')
+        os.kill(int(server.log[0]), signal.SIGHUP)
+        await server.logged("the setting has changed")
+    finally:
+        os.kill(int(server.log[0]), signal.SIGTERM)
+        await server.ended()
+    assert [json.loads(line)["event"] for line in server.log[-2:]] == ["draining", "stopped"]
 
 
 IDS = {"[1,\n\n2]": None, '"a\\nb"': "a\nb", "12": 12, "1.5": 1.5, "true": None, "null": None, '{"a": 1}': None}

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from restante.common.logs import log
@@ -15,31 +15,73 @@ from restante.common.logs import log
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
+class ServerSignals:
+    """What the signals of a server do."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        """Set by the first SIGTERM or SIGINT, and by SIGHUP if the terminal was closed."""
+        self.reload: Callable[[], object] = lambda: None
+        """Called for each other SIGHUP, in the event loop."""
+
+
 @contextlib.contextmanager
-def listening_for_signals() -> Iterator[asyncio.Event]:
-    """Yield an event that the first SIGTERM or SIGINT sets. The second ends the process.
+def listening_for_signals() -> Iterator[ServerSignals]:
+    """Yield what the signals of a server set and call. A second SIGTERM or SIGINT ends the process.
 
     A thread waits for the signals (man 3 sigwait), because the loop may be blocked by a disk that does not answer.
     Threads that are started within the block do not receive these signals.
     """
     loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
+    signals = ServerSignals()
+    terminal = Terminal() if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else None  # nohup ignores it
 
     def stop(name: str) -> None:
-        stopping.set()
+        signals.stop.set()
         log.info("draining", signal=name)
 
     def wait(over: threading.Event) -> None:
-        name = signal.Signals(signal.sigwait(ENDING)).name
-        if not over.is_set():
-            loop.call_soon_threadsafe(stop, name)
-            signal.sigwait(ENDING)
+        while True:
+            received = signal.sigwaitinfo((*ENDING, signal.SIGHUP))
+            if over.is_set():
+                return
+            if received.si_signo != signal.SIGHUP or (terminal is not None and terminal.closed(received)):
+                break
+            loop.call_soon_threadsafe(signals.reload)
+        loop.call_soon_threadsafe(stop, signal.Signals(received.si_signo).name)
+        signal.sigwait(ENDING)
         if not over.is_set():
             os._exit(1)
 
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until a handler is set: by default it ends the process
-    with _in_a_thread(wait):
-        yield stopping
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a SIGHUP after the block does nothing
+    with _in_a_thread(wait, (*ENDING, signal.SIGHUP)):
+        yield signals
+
+
+class Terminal:
+    """The terminal from which the process was started."""
+
+    def __init__(self) -> None:
+        self._was_there = _has_terminal()
+        self._parent = os.getppid()
+
+    def closed(self, received: signal.struct_siginfo) -> bool:
+        """Return whether a SIGHUP says that the terminal was closed.
+
+        The kernel sends it (its codes are positive: man 2 sigaction), or the shell, which leads the session or is our
+        parent. Another process's SIGHUP never says so: the shell's `disown` lets a server outlive its terminal.
+        """
+        of_terminal = received.si_code > 0 or received.si_pid in {os.getsid(0), self._parent}
+        return self._was_there and of_terminal and not _has_terminal()
+
+
+def _has_terminal() -> bool:
+    """Return whether the process has a controlling terminal (man 4 tty)."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -71,10 +113,12 @@ def ending_at_once(clean_up: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_a_thread(wait: Callable[[threading.Event], None]) -> Iterator[None]:
+def _in_a_thread(
+    wait: Callable[[threading.Event], None], signals: Sequence[signal.Signals] = ENDING
+) -> Iterator[None]:
     """Run a function that waits for the signals in a thread. When it gets one after the block, the event is set."""
     over = threading.Event()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     thread = threading.Thread(target=wait, args=(over,), name="signals", daemon=True)
     thread.start()
     try:

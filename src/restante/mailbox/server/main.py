@@ -7,7 +7,6 @@ import contextlib
 import gc
 import math
 import os
-import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from restante.common.logs import log, watch
 from restante.common.net import host_and_port
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import address
-from restante.common.signals import listening_for_signals
+from restante.common.signals import ServerSignals, listening_for_signals
 from restante.common.tls import ServerCertificate
 from restante.common.worker import Worker
 from restante.mailbox.core.admission import Admission
@@ -72,12 +71,12 @@ def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
 
 async def _serve(settings: Serve, read_settings: ReadSettings) -> None:
     watch(asyncio.get_running_loop())
-    with listening_for_signals() as stop:
-        await _serve_until(stop, settings, read_settings)
+    with listening_for_signals() as signals:
+        await _serve_until(signals, settings, read_settings)
     log.info("stopped")
 
 
-async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: ReadSettings) -> None:
+async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: ReadSettings) -> None:
     descriptors, needed = raise_descriptors(), needed_descriptors(OWN_DESCRIPTORS)
     if descriptors < needed:
         raise too_few_descriptors(descriptors, needed)
@@ -113,7 +112,7 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
             commit_loop.trace = Trace(trace_file.write)
         running_settings = RunningSettings(settings, read_settings, server, trace_file)
         manager = ServiceManager(os.environ)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, manager.reload, running_settings.reload)
+        signals.reload = partial(manager.reload, running_settings.reload)
         dashboard = ""
         if settings.admin != "off":
             from restante.common import admin_http  # importing aiohttp takes a third of the start-up time
@@ -136,8 +135,8 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
                     )
                 )
         _announce(server, settings, dashboard)
-        async with manager.serving(stop, lambda: store.flushing is not None):
-            await _run_until(stop, server, commit_loop, store, settings)
+        async with manager.serving(signals.stop, lambda: store.flushing is not None):
+            await _run_until(signals.stop, server, commit_loop, store, settings)
 
 
 def _announce(server: Server, settings: Serve, dashboard: str) -> None:

@@ -74,8 +74,8 @@ def serve(settings: WakuServe) -> None:
 
 async def _serve(settings: WakuServe) -> None:
     watch(asyncio.get_running_loop())
-    with listening_for_signals() as stop:
-        await _serve_until(stop, settings)
+    with listening_for_signals() as signals:
+        await _serve_until(signals.stop, settings)
     log.info("stopped")
 
 
