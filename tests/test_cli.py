@@ -143,11 +143,13 @@ def test_config_show_prints_a_file_that_sets_the_same_and_says_where_each_value_
 
 
 def test_config_check_says_what_serve_would_refuse(tmp_path: Path) -> None:
-    assert called("config", "check").stdout == "the settings can be used\n"
-    for name in ("--admin-token-file", "--trace", "--config"):
-        done = called("config", "check", name, tmp_path / "none" / "file")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert str(tmp_path / "none" / "file") in done.stderr
+    for command, own in (("config check", "--trace"), ("waku config --check", "--password-file")):
+        assert called(*command.split(), "--data", tmp_path / "data").stdout == "the settings can be used\n"
+        for name in ("--data", "--admin-token-file", "--config", own):
+            done = called(*command.split(), name, tmp_path / "none" / "file")
+            assert (done.returncode, done.stdout) == (2, "")
+            assert str(tmp_path / "none" / "file") in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_address_that_cannot_be_used_is_found_before_the_data_directory_is_made(tmp_path: Path) -> None:

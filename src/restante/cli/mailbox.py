@@ -158,7 +158,8 @@ def config_show(read_settings: ReadSettings, *, json: Json = False) -> None:
 def config_check(read_settings: ReadSettings) -> None:
     """Check the settings that `serve` would use, and their files.
 
-    The exit code is 0 if all can be used. The addresses are not tried: a server may be running.
+    The exit code is 0 if all can be used. The addresses are not tried: a server may be running. Those of the Waku
+    node are checked by `restante waku config --check`.
     """
     settings, _ = read_settings()
     from restante.mailbox.server.main import read_files

@@ -155,9 +155,21 @@ def serve_command(read_settings: ReadSettings) -> None:
 
 @app.command("config")
 @_with_options
-def config_command(read_settings: ReadSettings, *, json: Json = False) -> None:
+def config_command(
+    read_settings: ReadSettings,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Check these settings and their files instead.")] = False,
+    json: Json = False,
+) -> None:
     """Show the settings that `serve` would use, and the origin of each."""
-    print_settings(_waku_part(), read_settings()[1], json=json)
+    settings, sources = read_settings()
+    if not check:
+        print_settings(_waku_part(), sources, json=json)
+        return
+    from restante.waku.node.main import read_files
+
+    read_files(settings)
+    print("the settings can be used")
 
 
 app.add_typer(waku_requests.app)

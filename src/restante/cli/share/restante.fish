@@ -243,6 +243,7 @@ complete --command restante --condition '__restante_at waku config' --long-optio
 complete --command restante --condition '__restante_at waku config' --long-option max-peers-per-address --exclusive --description 'Connections at once from one address. Default: 50.'
 complete --command restante --condition '__restante_at waku config' --long-option limit --exclusive --description 'Set a limit; `restante waku config` lists them; repeatable.'
 complete --command restante --condition '__restante_at waku config' --long-option log-format --exclusive --arguments 'auto console json' --description 'Format of the log; auto is console on a terminal, else json. Default: auto.'
+complete --command restante --condition '__restante_at waku config' --long-option check --description 'Check these settings and their files instead.'
 complete --command restante --condition '__restante_at waku config' --long-option json --description 'Print the result as JSON.'
 complete --command restante --condition '__restante_at waku config' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at waku post' --long-option channel --exclusive --description 'Public chat to post to; its name gives the topic and the key.'

@@ -16,6 +16,7 @@ import uvloop
 
 from restante import __version__
 from restante.common.admin_access import read_admin_token
+from restante.common.data_directory import refuse_unusable
 from restante.common.descriptors import (
     OWN_DESCRIPTORS,
     RESERVED_DESCRIPTORS,
@@ -72,6 +73,19 @@ def serve(settings: WakuServe) -> None:
     uvloop.run(_serve(settings))
 
 
+def read_files(settings: WakuServe) -> tuple[str | None, SymmetricKey, Key | None, list[Enode]]:
+    """Return the token of the admin port, the requesters' password, the key if there is one, and the static peers.
+
+    Raises Misuse if one of the named files, the data directory or a peer cannot be used.
+    """
+    refuse_unusable(Path(settings.data))
+    token = read_admin_token(settings.admin, settings.admin_token_file)
+    password = password_key(settings)
+    path = Path(settings.key) if settings.key else Path(settings.data) / KEY_FILE
+    key = key_file.load(path) if path.exists() else None
+    return token, password, key, static_peers(settings, key)
+
+
 async def _serve(settings: WakuServe) -> None:
     watch(asyncio.get_running_loop())
     with listening_for_signals() as signals:
@@ -83,16 +97,14 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
     descriptors = raise_descriptors()
     if descriptors < MIN_DESCRIPTORS:
         raise too_few_descriptors(descriptors, MIN_DESCRIPTORS)
-    data = Path(settings.data)
-    token = read_admin_token(settings.admin, settings.admin_token_file)
     # What the operator named is read first: an error in it creates nothing in the data directory.
-    password = password_key(settings)
-    path = Path(settings.key) if settings.key else data / KEY_FILE
-    known_key = key_file.load_or_make(path) if settings.key or path.exists() else None
-    peers = static_peers(settings, known_key)
+    token, password, known_key, peers = read_files(settings)
+    if settings.key and known_key is None:
+        known_key = key_file.load_or_make(Path(settings.key))
+    data = Path(settings.data)
     archive = open_archive(data)
     try:
-        key = known_key or key_file.load_or_make(path)
+        key = known_key or key_file.load_or_make(data / KEY_FILE)
         node = Node(
             key,
             _mailserver(settings),
