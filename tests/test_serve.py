@@ -25,7 +25,7 @@ from client.live import meet, wormhole
 from restante.common.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from restante.common.errors import Misuse
 from restante.common.listening import ListenAddress, listen_address, unix_socket
-from restante.common.net import networks
+from restante.common.net import EVERYBODY_TRUSTED, networks, trusts_everybody
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.server.main import Disk
@@ -37,7 +37,7 @@ from support.loops import on_uvloop
 from support.mailbox.clients import Clients
 from support.mailbox.live import open_live
 from support.mailbox.raw_socket import TEXT, RawSocket, frame, handshake
-from support.processes import RESTANTE, Serving, called, database, environment, run, serving, spawn
+from support.processes import RESTANTE, Serving, called, database, environment, run, serving, spawn, started
 
 
 async def welcomed(socket: RawSocket, *before: bytes, **headers: str) -> dict[str, Any]:
@@ -397,6 +397,18 @@ async def test_a_server_of_every_interface_logs_an_address_that_can_be_used(tmp_
     async with serving(tmp_path / "data", options=("--listen", "0.0.0.0:0")) as server:
         assert not server.url.startswith("ws://0.0.0.0")
         assert (await server.logged(UNENCRYPTED))["url"] == server.url
+
+
+@pytest.mark.parametrize("program", [RESTANTE, (*RESTANTE, "waku")], ids=["mailbox", "waku"])
+async def test_a_server_warns_if_any_client_of_another_machine_counts_as_a_proxy(
+    program: tuple[str, ...], tmp_path: Path
+) -> None:
+    options = ("--listen", "proxy:0.0.0.0:0", "--trust-proxy", "::/0")
+    async with started(tmp_path / "data", program, options) as server:
+        await server.logged(EVERYBODY_TRUSTED)
+    everybody, some = networks(["0.0.0.0/0"], ""), networks(["10.0.0.0/8"], "")
+    assert not trusts_everybody(everybody, ["127.0.0.1:1", "[::1]:1", "unix:/s"])
+    assert not trusts_everybody(some, ["0.0.0.0:1"])
 
 
 async def test_a_server_with_too_few_descriptors_does_not_start_and_says_how_many_suffice(tmp_path: Path) -> None:

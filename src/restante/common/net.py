@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -11,6 +11,11 @@ from restante.common.errors import Misuse
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+EVERYBODY_TRUSTED: Final = (
+    "--trust-proxy covers all addresses: a client of another machine can claim any address, and evade the limits of"
+    " one address. Name the networks of your proxies"
+)
 
 MAX_ADDRESS_CHARACTERS: Final = 60
 """Maximum characters of an address: 39, and a zone."""
@@ -43,6 +48,13 @@ def networks(texts: Sequence[str], flag: str) -> list[Network]:
 def in_any(address: Address, among: Sequence[Network]) -> bool:
     """Return whether an address is in one of the networks."""
     return any(address in network for network in among)
+
+
+def trusts_everybody(proxies: Sequence[Network], listening: Iterable[str]) -> bool:
+    """Return whether every address counts as a proxy, and other machines reach one of those where we listen."""
+    hosts = [read(each.rpartition(":")[0].strip("[]")) for each in listening]
+    others = any(host is not None and not host.is_loopback for host in hosts)
+    return others and any(network.prefixlen == 0 for network in proxies)
 
 
 def household(address: Address) -> bytes:

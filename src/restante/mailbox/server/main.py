@@ -22,7 +22,7 @@ from restante.common.dice import SystemDice
 from restante.common.disk_probe import free_bytes
 from restante.common.listening import listen_addresses
 from restante.common.logs import log, watch
-from restante.common.net import host_and_port
+from restante.common.net import EVERYBODY_TRUSTED, host_and_port, networks, trusts_everybody
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import address
 from restante.common.signals import ServerSignals, listening_for_signals
@@ -123,8 +123,10 @@ async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: R
             admin = admin_http.serving_admin(*where, pages, token, settings.admin_host)
             found = await stack.enter_async_context(admin)
             dashboard = f"http://{host_and_port(*found)}/"
+        everywhere = []
         for listen_address in addresses:
             for shown in await server.listeners.listen(listen_address):
+                everywhere.append(shown)
                 server.user_addresses.append(
                     user_address(
                         listen_address,
@@ -135,6 +137,8 @@ async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: R
                     )
                 )
         _announce(server, settings, dashboard)
+        if trusts_everybody(networks(settings.trust_proxy, "--trust-proxy"), everywhere):
+            log.warning(EVERYBODY_TRUSTED)
         async with manager.serving(signals.stop, lambda: store.flushing is not None):
             await _run_until(signals.stop, server, commit_loop, store, settings)
 

@@ -26,7 +26,7 @@ from restante.common.descriptors import (
 from restante.common.errors import Misuse, StoreBusy
 from restante.common.listening import listen_addresses
 from restante.common.logs import log, watch
-from restante.common.net import host_and_port, networks
+from restante.common.net import EVERYBODY_TRUSTED, host_and_port, networks, trusts_everybody
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import address
 from restante.common.signals import listening_for_signals
@@ -125,12 +125,16 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
                 admin = admin_http.serving_admin(*where, pages, token, settings.admin_host)
                 dashboard = await stack.enter_async_context(admin)
             proxies = networks(settings.trust_proxy, "--trust-proxy")
+            proxied = []
             for listen_address in listen_addresses(settings.listen, "--listen"):
                 for each in await node.listen(listen_address, proxies):
                     _announce(key, each)  # the first line that a person sees
+                    proxied += [each] * listen_address.proxied
             if dashboard is not None:
                 log.info("the dashboard is open", url=f"http://{host_and_port(*dashboard)}/")
             log.info("listening", version=__version__, data=settings.data)
+            if trusts_everybody(proxies, proxied):
+                log.warning(EVERYBODY_TRUSTED)
             gc.freeze()  # the garbage collector need not scan the program's own objects again and again
             async with ServiceManager(os.environ).serving(stop):
                 await _until(stop, node, peers)
