@@ -13,7 +13,7 @@ import signal
 import sqlite3
 import stat
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,23 +63,11 @@ async def welcome(port: int, *before: bytes, **headers: str) -> dict[str, Any]:
 ERRORS = {"motd: U+001B is a control character": 'motd = "\\u001b[2J"', "is not TOML": "[serve"}
 """What is said of a file, and what is wrong in it."""
 
-BEFORE = """
-[serve]
-motd = "before"
-[serve.limits]
-mailbox_messages = 1
-message_bytes = 10000
-"""
-AFTER = """
-[serve]
-motd = "after"
-signal_error = "file"
-permission = "hashcash"
-prune_after = 99
-[serve.limits]
-mailbox_messages = 2
-message_bytes = 100000
-"""
+BEFORE = '[serve]\nmotd = "before"\n[serve.limits]\nmailbox_messages = 1\nmessage_bytes = 10000\n'
+AFTER = (
+    '[serve]\nmotd = "after"\nsignal_error = "file"\npermission = "hashcash"\nprune_after = 99\n'
+    "[serve.limits]\nmailbox_messages = 2\nmessage_bytes = 100000\n"
+)
 
 
 async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_path: Path) -> None:
@@ -127,50 +115,35 @@ async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_
         newcomer.cut()
 
 
-@pytest.mark.parametrize("command", ["serve", "waku serve"])
-async def test_a_server_reloads_on_sighup_until_its_terminal_is_closed_and_then_drains(
-    command: str, tmp_path: Path
-) -> None:
-    (file := tmp_path / "r.toml").write_text("")
-    ours, its = pty.openpty()
-    options = ("--data", str(tmp_path / "data"), "--config", str(file), "--listen", "127.0.0.1:0", "--admin", "off")
-    words = ("setsid", "--ctty", *RESTANTE, *command.split(), *options)
-    server = await asyncio.create_subprocess_exec(*words, env=environment(), stdin=its, stdout=its, stderr=its)
-    os.close(its)
-    shown = b""
-    try:
-        for event in ("listening", "the setting has changed")[: 1 if command == "waku serve" else 2]:
-            async with bounded(event):
-                while event.encode() not in shown:
-                    shown += await asyncio.to_thread(os.read, ours, 4096)
-            file.write_text('[serve]\nmotd = "hello"\n')
-            server.send_signal(signal.SIGHUP)
-    finally:
-        os.close(ours)
-    async with bounded("the end"):
-        assert await server.wait() == 0
-
-
 @pytest.mark.parametrize(
-    "start", ["echo $$ >&2; exec nohup $0 $@", "set -m; $0 $@ & echo $! >&2; cat"], ids=["nohup", "disowned"]
+    "start",
+    ["exec $0 $@", "exec $0 $1 $2 waku ${@:3}", "exec nohup $0 $@", "set -m; $0 $@ & echo $! >&2; cat"],
+    ids=["mailbox", "waku", "nohup", "disowned"],
 )
-async def test_a_server_that_outlives_its_terminal_still_reloads_on_sighup(start: str, tmp_path: Path) -> None:
+async def test_a_server_ends_with_its_terminal_unless_it_is_to_outlive_it(start: str, tmp_path: Path) -> None:
     (file := tmp_path / "r.toml").write_text("")
     ours, its = pty.openpty()
-    options = ("--data", str(tmp_path / "data"), "--config", str(file), "--listen", "127.0.0.1:0", "--admin", "off")
-    shell = await spawn("setsid", "--ctty", "bash", "-c", start, *RESTANTE, "serve", *options, stdin=its)
+    options = ("--data", str(tmp_path / "d"), "--config", str(file), "--listen", "127.0.0.1:0", "--admin", "off")
+    shell = ("setsid", "--ctty", "bash", "-c", f"echo $$ >&2; {start}", *RESTANTE, "serve", *options)
+    server = Serving(await spawn(*shell, stdin=its), tmp_path)
     os.close(its)
-    server = Serving(shell, tmp_path / "data")
     await server.logged("listening")
-    os.close(ours)
+    pid = int([line for line in server.log if line.isdigit()][-1])
+    outlives = "nohup" in start or "cat" in start
     try:
+        if outlives:
+            os.close(ours)
         file.write_text('[serve]\nmotd = "hello"\n')
-        os.kill(int(server.log[0]), signal.SIGHUP)
-        await server.logged("the setting has changed")
-    finally:
-        os.kill(int(server.log[0]), signal.SIGTERM)
+        os.kill(pid, signal.SIGHUP)
+        if "waku" not in start:
+            await server.logged("the setting has changed")
+        os.kill(pid, signal.SIGTERM) if outlives else os.close(ours)
         await server.ended()
-    assert [json.loads(line)["event"] for line in server.log[-2:]] == ["draining", "stopped"]
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    drains, stopped = map(json.loads, server.log[-2:])
+    assert (drains["signal"], stopped["event"]) == ("SIGTERM" if outlives else "SIGHUP", "stopped")
 
 
 IDS = {"[1,\n\n2]": None, '"a\\nb"': "a\nb", "12": 12, "1.5": 1.5, "true": None, "null": None, '{"a": 1}': None}
@@ -269,23 +242,6 @@ async def test_a_server_goes_on_although_nobody_reads_its_log_and_its_trace(tmp_
             await process.wait()
         for descriptor in (trace_reader, stderr):
             os.close(descriptor)
-
-
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [("gone/trace", "No such file or directory"), ("", "Is a directory"), ("file/trace", "Not a directory")],
-)
-def test_a_trace_that_cannot_be_written_leaves_no_data_directory(tmp_path: Path, path: str, reason: str) -> None:
-    """It also leaves the signal handlers as they were."""
-    (tmp_path / "file").touch()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    here = ("--data", tmp_path / "data", "--admin", "off", "--listen", "127.0.0.1:0")
-    result = called("serve", *here, "--trace", tmp_path / path)
-    assert result.returncode == 2
-    assert result.stderr == f"restante: cannot write {tmp_path / path}: {reason} (--trace)\n"
-    assert not (tmp_path / "data").exists()
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
-    assert "signals" not in {thread.name for thread in threading.enumerate()}
 
 
 async def test_without_room_on_the_disk_the_server_refuses_new_data_and_accepts_closes(tmp_path: Path) -> None:
@@ -393,22 +349,16 @@ def test_the_first_lines_are_the_address_and_commands_that_this_machine_has(
     assert [line.split()[:2] for line in lines[-2:]] == [[first, "send"], [first, "receive"]]
 
 
-async def test_a_server_of_every_interface_logs_an_address_that_can_be_used(tmp_path: Path) -> None:
+async def test_a_server_of_every_interface_logs_a_usable_address_and_what_is_unsafe(tmp_path: Path) -> None:
     async with serving(tmp_path / "data", options=("--listen", "0.0.0.0:0")) as server:
         assert not server.url.startswith("ws://0.0.0.0")
         assert (await server.logged(UNENCRYPTED))["url"] == server.url
-
-
-@pytest.mark.parametrize("program", [RESTANTE, (*RESTANTE, "waku")], ids=["mailbox", "waku"])
-async def test_a_server_warns_if_any_client_of_another_machine_counts_as_a_proxy(
-    program: tuple[str, ...], tmp_path: Path
-) -> None:
-    options = ("--listen", "proxy:0.0.0.0:0", "--trust-proxy", "::/0")
-    async with started(tmp_path / "data", program, options) as server:
-        await server.logged(EVERYBODY_TRUSTED)
-    everybody, some = networks(["0.0.0.0/0"], ""), networks(["10.0.0.0/8"], "")
-    assert not trusts_everybody(everybody, ["127.0.0.1:1", "[::1]:1", "unix:/s"])
-    assert not trusts_everybody(some, ["0.0.0.0:1"])
+    for program in (RESTANTE, (*RESTANTE, "waku")):
+        options = ("--listen", "proxy:0.0.0.0:0", "--trust-proxy", "::/0")
+        async with started(tmp_path / program[-1], program, options) as server:
+            await server.logged(EVERYBODY_TRUSTED)
+    assert not trusts_everybody(networks(["0.0.0.0/0"], ""), ["127.0.0.1:1", "[::1]:1", "unix:/s"])
+    assert not trusts_everybody(networks(["10.0.0.0/8"], ""), ["0.0.0.0:1"])
 
 
 async def test_a_server_with_too_few_descriptors_does_not_start_and_says_how_many_suffice(tmp_path: Path) -> None:
@@ -535,13 +485,10 @@ def test_an_address_is(text: str, parts: dict[str, Any]) -> None:
 
 
 def test_what_is_no_address_is_refused_with_the_forms() -> None:
-    for text in (
-        *("4000", ":4000", "unix:", "fd:x", "fd:", "fd:2147483648", "proxy:", "plain:4000", ""),
-        *("host:", "host:port", "host:70000", "host:-1", "host:٣"),
-    ):
-        with pytest.raises(
-            Misuse, match=r"--listen: '.*' is not HOST:PORT, unix:PATH or fd:N, with plain: or proxy:"
-        ):
+    forms = "--listen: '.*' is not HOST:PORT, unix:PATH or fd:N, with plain: or proxy:"
+    wrong = "4000 :4000 unix: fd:x fd: fd:2147483648 proxy: plain:4000 host: host:port host:70000 host:-1 host:٣"
+    for text in ("", *wrong.split()):
+        with pytest.raises(Misuse, match=forms):
             listen_address(text, "--listen")
 
 
@@ -550,7 +497,7 @@ async def your_address(path: Path) -> dict[str, Any]:
 
 
 async def test_a_server_listens_on_several_addresses_and_removes_its_unix_socket(tmp_path: Path) -> None:
-    path = tmp_path / "s"
+    path = tmp_path / "data" / "s"  # in the data directory, which the server creates
     options = ("--listen", "127.0.0.1:0", "--listen", "[::1]:0", "--listen", f"unix:{path}")
     async with serving(tmp_path / "data", options=options) as server:
         await server.logged("listening", url=f"unix:{path}")
@@ -587,6 +534,7 @@ async def test_a_server_makes_and_removes_its_own_unix_socket_and_no_other_file(
 
 
 def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(tmp_path: Path) -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     guide = Document("docs/mailbox/operating.md").text.partition("## When something is wrong")[2]
     table = guide.partition("The server stops, or hangs:")[0]
     rows = re.findall(r"^\| (.+?) \| .+ \|$", table, re.MULTILINE)
@@ -594,6 +542,7 @@ def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(t
     (tmp_path / "file").write_text("mine")
     no_proxy = "'proxy:127.0.0.1:0' needs a proxy that may name clients: name its network with --trust-proxy"
     no_key = "--tls-cert and --tls-key belong together: set both or neither"
+    wrong_traces = {"/missing/t": "No such file or directory", "": "Is a directory", "/file/t": "Not a directory"}
     two_of_one = "the server listens on port 4000 already (--listen): name another port"
     with unix_socket(str(tmp_path / "s"), "--listen") as taken:
         taken.listen()
@@ -609,13 +558,20 @@ def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(t
             ("serve --listen *:4000 --listen [::1]:4000", two_of_one),
             ("waku serve --listen [::1]:4000 --admin [::1]:4000", two_of_one),
             (f"serve --listen unix:{tmp_path}/missing/s", "No such file or directory"),
+            *(
+                (f"serve --trace {tmp_path}{path}", f"cannot write {tmp_path}{path}: {reason} (--trace)")
+                for path, reason in wrong_traces.items()
+            ),
         )
         for number, (command, message) in enumerate(cases):
             data = tmp_path / f"data-{number}"
             ended = called(*command.replace("serve", f"serve --data {data} --admin off", 1).split())
-            code = 75 if "in use" in message else 2
-            assert (ended.returncode, message in ended.stderr) == (code, True), ended.stderr
-            clear = message in {no_proxy, no_key, two_of_one}
+            assert (ended.returncode, message in ended.stderr) == (75 if "in use" in message else 2, True), (
+                ended.stderr
+            )
+            clear = message in {no_proxy, no_key, two_of_one} or "(--trace)" in message
             assert clear or any(re.search(text, ended.stderr) for text in explained), ended.stderr
             assert not data.exists()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+    assert "signals" not in {thread.name for thread in threading.enumerate()}
     assert (tmp_path / "file").read_text() == "mine"

@@ -104,7 +104,7 @@ def prepare(settings: Any) -> None:
     from restante.common.listening import refuse_unusable_addresses
     from restante.common.ports import refuse_unusable
 
-    refuse_unusable_addresses(settings.listen, "--listen")
+    refuse_unusable_addresses(settings.listen, "--listen", Path(settings.data))
     if settings.admin != "off":
         refuse_unusable(*address(settings.admin, "--admin"), "--admin")
     from restante.common import logs

@@ -119,17 +119,17 @@ def checked_addresses(
     return found
 
 
-def refuse_unusable_addresses(texts: Sequence[str], flag: str) -> None:
-    """Raise Misuse if one of the addresses cannot be listened on. Nothing is created."""
+def refuse_unusable_addresses(texts: Sequence[str], flag: str, data: Path) -> None:
+    """Raise Misuse if one of the addresses cannot be listened on. The data directory need not exist yet."""
     for each in listen_addresses(texts, flag):
         if each.descriptor >= 0:
             _inherited(each, flag).close()
         elif not each.path:
             refuse_unusable(each.host, each.port, flag)
-        else:
+        elif (folder := Path(each.path).parent).exists() or folder.absolute() != data.absolute():
             try:
                 _is_abandoned(each.path, flag)
-                if not os.access(Path(each.path).parent, os.W_OK):
+                if not os.access(folder, os.W_OK):
                     raise PermissionError(errno.EACCES, "")
             except OSError as error:
                 raise cannot_listen(each.text, flag, error) from error
