@@ -117,9 +117,7 @@ async def test_a_port_that_is_chosen_is_the_one_that_is_told_and_is_not_shared()
         for _ in range(2):  # the first connection is in TIME_WAIT then
             async with bounded("a connection"), Side(Role.SENDER, options) as sender, Side(Role.RECEIVER) as receiver:
                 assert {address.port for address in sender.hints.direct} == {port}
-                with pytest.raises(
-                    AddressInUse, match=f"^cannot listen on port {port}: Address already in use: stop"
-                ):
+                with pytest.raises(AddressInUse, match=f"port {port}: Address already in use: stop"):
                     Transit(options, Seeded(1)).__enter__()
                 await exchange(*await asyncio.gather(sender.meet(Hints()), receiver.meet(sender.hints)))
 
