@@ -27,12 +27,11 @@ from msgspec.structs import replace
 
 from client.live import meet, read, wormhole
 from restante.common import proxy_header
-from restante.common.certificate_dates import expires, host_names
 from restante.common.errors import Misuse
 from restante.common.listening import listen_address
 from restante.common.net import networks
 from restante.common.proxy_header import LOCAL, MAX_LINE_BYTES, PROXY, SHORTEST_BYTES, SIGNATURE, Peer
-from restante.common.tls import ServerCertificate
+from restante.common.tls import ServerCertificate, expires, host_names
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.server import metrics, tls_handshake
