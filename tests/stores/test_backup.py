@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.common import database_copy
+from restante.common import sqlite
 from restante.common.disk_probe import FILE as PROBE
 from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.mailbox.store.backup import back_up, restore
@@ -92,7 +92,7 @@ def test_a_backup_contains_what_was_committed_when_it_began(
                     asyncio.run_coroutine_threadsafe(commit(engine.store, ledger, left.pop(0)), loop).result(60)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(database_copy, "PAGES_PER_STEP", 1)
+                patch.setattr(sqlite, "PAGES_PER_STEP", 1)
                 await asyncio.to_thread(back_up, engine.data, backup, advance)
             assert await restored(backup, data) == wanted
             assert (await taken(engine.store))["live"] == picture(ledger.state, touches=False)

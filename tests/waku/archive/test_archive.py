@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.common import database_copy
+from restante.common import sqlite
 from restante.common.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 from restante.waku.archive import checking
 from restante.waku.archive.records import Counts, TopicCount
@@ -369,7 +369,7 @@ LARGE = [envelope(number, number, size=2000) for number in range(300)]
 async def test_a_backup_is_of_one_moment_and_delays_no_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_copy, "PAGES_PER_STEP", 5)
+    monkeypatch.setattr(sqlite, "PAGES_PER_STEP", 5)
     archive = open_archive(tmp_path / "data")
     await archive.save(LARGE, 1)
     loop = asyncio.get_running_loop()

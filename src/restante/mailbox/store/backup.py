@@ -14,10 +14,9 @@ import msgspec
 
 from restante.common.atomic_file import new_file
 from restante.common.data_directory import LOCK, give_to_owner, lock, refuse_unusable, running
-from restante.common.database_copy import copy_database
 from restante.common.disk_probe import FILE as PROBE
 from restante.common.errors import Misuse, StoreDamaged, StoreError
-from restante.common.sqlite import schema_of
+from restante.common.sqlite import copy_database, schema_of
 from restante.mailbox.store.load import check
 from restante.mailbox.store.schema import FILE, SCHEMA
 

@@ -9,9 +9,8 @@ from typing import Final
 
 from restante.common.atomic_file import new_file
 from restante.common.data_directory import lock
-from restante.common.database_copy import copy_database
 from restante.common.errors import Misuse, StoreDamaged, StoreError
-from restante.common.sqlite import Schema, primary
+from restante.common.sqlite import Schema, copy_database, primary
 
 FILE: Final = "archive.sqlite"
 
