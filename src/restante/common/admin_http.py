@@ -21,14 +21,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 
-from restante.common.admin_access import authorized, known_host
+from restante.common.admin_access import WrongTokens, authorized, known_host
 from restante.common.admin_connections import KEEPALIVE_TIMEOUT, AdminConnections
 from restante.common.admin_live import Dashboard, DashboardHandlers
 from restante.common.disk_probe import DiskProbe
 from restante.common.errors import Misuse, StoreError
 from restante.common.logs import log, watch, where
 from restante.common.settings import unusable
-from restante.common.wrong_tokens import WrongTokens
 
 CoroutineResult = TypeVar("CoroutineResult")
 
