@@ -20,7 +20,7 @@ import pytest
 import structlog
 from prometheus_client import Metric
 
-from restante.common import admin_connections, admin_http, admin_live, disk_probe
+from restante.common import admin_http, admin_live, disk_probe
 from restante.common.admin_access import WrongTokens, known_host, read_admin_token, same_origin
 from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse, StoreDamaged
@@ -435,7 +435,7 @@ async def test_a_request_that_fails_is_logged_without_what_it_asked_for() -> Non
 
 
 async def test_connections_to_the_admin_port_are_limited(look: Admin) -> None:
-    idle = [await look.send() for _ in range(admin_connections.MAX_CONNECTIONS)]
+    idle = [await look.send() for _ in range(admin_live.MAX_CONNECTIONS)]
     assert await look.get("/readyz") == (200, "ok\n"), "the oldest makes room"
     async with bounded("the end of the oldest"):
         assert await idle[0].read() == b""
@@ -448,7 +448,7 @@ async def test_connections_to_the_admin_port_are_limited(look: Admin) -> None:
 async def test_connections_that_do_not_read_make_room(look: Admin) -> None:
     """Their answers fill the buffers of the kernel, and then that of the server."""
     deaf = []
-    for _ in range(admin_connections.MAX_CONNECTIONS):
+    for _ in range(admin_live.MAX_CONNECTIONS):
         made = socket.socket()
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         made.connect(("127.0.0.1", look.port))
@@ -467,17 +467,17 @@ async def test_connections_that_do_not_read_make_room(look: Admin) -> None:
 
 async def test_connections_end_unless_they_show_a_dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is ended by one of the limits: the others are longer than the test waits."""
-    for module, limit in ((admin_connections, "REQUEST_TIMEOUT"), (admin_http, "KEEPALIVE_TIMEOUT")):
+    for module, limit in ((admin_live, "REQUEST_TIMEOUT"), (admin_http, "KEEPALIVE_TIMEOUT")):
         monkeypatch.setattr(module, limit, 10 * BOUND)
-    monkeypatch.setattr(admin_connections, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(admin_live, "MAX_SECONDS", 0.0)
     monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
     async with looked_at(tmp_path) as look, look.watch() as events:
         answer = await look.told(b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n")  # is answered in the same turn
         assert answer.startswith(b"HTTP/1.1 421 ")
         for _ in range(10):
             await events.until("now")
-        monkeypatch.setattr(admin_connections, "MAX_SECONDS", 10 * BOUND)
-        monkeypatch.setattr(admin_connections, "REQUEST_TIMEOUT", 0.0)
+        monkeypatch.setattr(admin_live, "MAX_SECONDS", 10 * BOUND)
+        monkeypatch.setattr(admin_live, "REQUEST_TIMEOUT", 0.0)
         for beginning in (b"", HEALTHZ):
             assert await look.told(beginning) == b"", "there was no whole request"
 
