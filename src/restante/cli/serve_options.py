@@ -101,8 +101,7 @@ def prepare(settings: Any) -> None:
     are refused and try again, while the kernel would let them wait. A program that takes an address in between leaves
     a new data directory without data.
     """
-    from restante.common.listening import refuse_unusable_addresses
-    from restante.common.ports import refuse_unusable
+    from restante.common.listening import refuse_unusable, refuse_unusable_addresses
 
     refuse_unusable_addresses(settings.listen, "--listen", Path(settings.data))
     if settings.admin != "off":
