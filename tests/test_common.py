@@ -22,10 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common import line_writer
-from restante.common.csv_fields import END_OF_LINE, FORMULA, field
 from restante.common.errors import plain
 from restante.common.last_hour import HOUR_SECONDS, STEP_SECONDS, LastHour
 from restante.common.line_writer import LineWriter, unblock_standard_error
+from restante.common.texts import END_OF_LINE, FORMULA, field
 from restante.mailbox.server.trace import TraceFile
 
 SEVERAL = "Multiple exceptions: [Errno 111] a ('::1', 1), [Errno 111] b, [Errno 113] c"

@@ -46,9 +46,8 @@ from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, StoreError, plain
-from restante.common.plural import counted
 from restante.common.terminal import can_rewrite
-from restante.common.texts import visible
+from restante.common.texts import counted, visible
 
 FIGURES_COLUMNS: Final = 45
 """How wide the size, rate and time left are, at most."""

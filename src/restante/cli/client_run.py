@@ -51,9 +51,8 @@ from restante.client.transfer.receiving import receive as receive_offer
 from restante.client.transfer.text import check_text
 from restante.client.transit.records import Role
 from restante.common.errors import Misuse, StoreError, plain
-from restante.common.plural import counted
 from restante.common.terminal import can_rewrite
-from restante.common.texts import visible
+from restante.common.texts import counted, visible
 
 SIGNAL_EXIT: Final = 128
 """What the number of a signal is added to for the exit code, as a shell shows it. After Ctrl-C it is 130."""

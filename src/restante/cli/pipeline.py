@@ -19,7 +19,7 @@ from restante.cli import pipeline_demo, pipeline_gaps, pipeline_query, pipeline_
 from restante.cli.extra_commands import group_that_needs
 from restante.cli.pipeline_options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeDir, Memory, Verbose
 from restante.common.errors import Misuse
-from restante.common.plural import counted
+from restante.common.texts import counted
 
 if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult

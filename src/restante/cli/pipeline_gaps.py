@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from restante.cli.pipeline_options import DEFAULT_LAKE, LakeDir
 from restante.common.errors import Misuse, StoreError, plain
-from restante.common.plural import counted
+from restante.common.texts import counted
 
 if TYPE_CHECKING:
     from restante.pipeline.gaps import Clip

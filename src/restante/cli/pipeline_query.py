@@ -15,8 +15,7 @@ import typer
 from restante.cli.pipeline_options import DEFAULT_LAKE, LakeDir
 from restante.cli.pipeline_output import ending_on_signals, write_output_lines
 from restante.common.errors import Misuse, StoreError
-from restante.common.plural import counted
-from restante.common.texts import visible
+from restante.common.texts import counted, visible
 
 if TYPE_CHECKING:
     from restante.pipeline.lake.lake import Lake

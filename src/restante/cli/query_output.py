@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len, set_cell_size
 
-from restante.common.csv_fields import END_OF_LINE, field
-from restante.common.plural import counted
-from restante.common.texts import in_one_line, visible
+from restante.common.texts import END_OF_LINE, counted, field, in_one_line, visible
 
 if TYPE_CHECKING:
     from restante.pipeline.query import Result, ResultColumn, Row

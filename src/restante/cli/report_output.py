@@ -13,7 +13,7 @@ from restante.cli.pipeline_output import write_output_lines
 from restante.cli.terminal import excerpt
 from restante.common.atomic_file import mode_of_umask, write_output
 from restante.common.errors import Misuse, StoreError, plain
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.ingest import Run
 from restante.pipeline.report.files import CHANGES_FILE, FIGURE_IDS, page_name, report_files
 from restante.pipeline.report.links import INDEX, INDEX_MARK, index_page, neighbours, periods_of_pages, with_links

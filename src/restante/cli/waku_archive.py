@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from restante.cli.serve_options import data_directory
-from restante.common.plural import counted
+from restante.common.texts import counted
 
 app = typer.Typer()
 

@@ -12,7 +12,7 @@ import typer
 from msgspec import Meta
 
 from restante.common.errors import Misuse
-from restante.common.plural import counted
+from restante.common.texts import counted
 
 if TYPE_CHECKING:
     from restante.waku.client.fetch import RequestOptions

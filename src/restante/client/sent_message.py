@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from restante.common.errors import Misuse
-from restante.common.plural import counted
+from restante.common.texts import counted
 
 MAX_SENT_BYTES: Final = 1_000_000
 """Bytes of a message. A server of this project takes commands of 2 MiB, in which a message is in hex. A command that

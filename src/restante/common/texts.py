@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Final
 
@@ -29,3 +30,37 @@ def in_one_line(text: str, max_characters: int | None = None) -> str:
     """Return a text in one line that steers no terminal. A longer one than the maximum is cut, and ends with …."""
     some = text if max_characters is None or len(text) <= max_characters else text[: max_characters - 1] + "…"
     return some if some.isprintable() else visible(some).replace("\n", "\\n").replace("\t", "\\t")
+
+
+# ── Numbers with their nouns: 1 row, 2,000 rows ───────────────────────────────────────────────────
+
+
+def counted(number: int, noun: str) -> str:
+    """Return the number and the noun. The noun is given in the singular and takes -s in the plural."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+# ── Fields of CSV (RFC 4180) that no spreadsheet takes for a formula. Pure ────────────────────────
+
+
+FORMULA: Final = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""How a text begins that a spreadsheet takes for a formula (OWASP, "CSV Injection"); the last four are full-width."""
+
+END_OF_LINE: Final = "\r\n"
+
+_QUOTED: Final = re.compile(r'[",\r\n]')
+"""What a field has to be quoted for (RFC 4180, section 2)."""
+
+
+def field(value: str | None, *, is_text: bool) -> str:
+    """Return a value as a field. NULL is empty, and an empty text is "".
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe: clients choose texts.
+    """
+    if value is None:
+        return ""
+    if is_text and value.startswith(FORMULA):
+        value = f"'{value}"
+    if not value or _QUOTED.search(value):
+        return '"' + value.replace('"', '""') + '"'
+    return value

@@ -16,7 +16,7 @@ import msgspec
 from restante.common.atomic_file import flush
 from restante.common.errors import InUse, Misuse, StoreError, plain
 from restante.common.lock_file import lock_file
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.demo import envelopes, usage
 from restante.demo.events import Events, GroundTruth, decode, draw_events, encode
 from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, PROBED_SERVER, Fleet

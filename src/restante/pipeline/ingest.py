@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from restante.common.errors import StoreError
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.clean.envelopes import SENT_TOO_LATE
 from restante.pipeline.clean.rules import OUT_OF_RANGE
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from restante.common.errors import Misuse, plain
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.timing.logs import (
     MISSING_VALUE,
     NOT_JSON,

@@ -25,7 +25,7 @@ from typing import BinaryIO, Final
 from restante.client.files.names import MAX_NAME_BYTES, shown, shown_path
 from restante.common.atomic_file import flush, give_name, leads_to_open_file
 from restante.common.errors import Misuse, StoreError, plain
-from restante.common.plural import counted
+from restante.common.texts import counted
 
 EXISTS: Final = "a file or directory of this name exists already"
 """What the sender is told."""

@@ -18,7 +18,7 @@ from restante.client.files.tar_reader import tar_members
 from restante.client.files.walk import MAX_DEPTH, MAX_ENTRIES
 from restante.client.files.zip_reader import zip_members
 from restante.common.errors import StoreError, plain
-from restante.common.plural import counted
+from restante.common.texts import counted
 
 CLASHES: Final = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 """What the system answers if a name is there already, or is once a file and once a directory."""

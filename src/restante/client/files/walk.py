@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from restante.client.errors import UnsendableFileError
 from restante.client.files.names import fault, not_everywhere, shown_path
 from restante.common.errors import plain
-from restante.common.plural import counted
+from restante.common.texts import counted
 
 MAX_ENTRIES: Final = 1_000_000
 """How many files and directories are sent or unpacked. Links that multiply a directory would otherwise never end."""

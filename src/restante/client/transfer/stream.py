@@ -26,7 +26,7 @@ from restante.client.transfer.messages import (
 from restante.client.transit.pipe import LEAST_BYTES_PER_SECOND, RECEIVER_STALLS, RecordPipe
 from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
-from restante.common.plural import counted
+from restante.common.texts import counted
 
 PROGRESS_SECONDS: Final = 0.1
 """Seconds between two calls of a function for progress. People read no faster."""

@@ -18,7 +18,7 @@ from nacl._sodium import ffi, lib
 from restante.client.errors import PeerMessageError
 from restante.client.protocol.hkdf import hkdf
 from restante.client.protocol.keys import KEY_BYTES, NONCE_BYTES, OVERHEAD_BYTES
-from restante.common.plural import counted
+from restante.common.texts import counted
 
 PURPOSE: Final = "lothar.com/wormhole/text-or-file-xfer/transit-key"
 """What the key of a connection is derived for, whatever the application id is (mw cli/cmd_send.py:219-228)."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.lake import data_files
 from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, Point
 from restante.pipeline.lake.table import LakeTable

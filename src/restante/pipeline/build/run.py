@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from datetime import date
 from typing import Final, NamedTuple
 
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.build.freshness import DayRange, TableWithInputs, due_days
 from restante.pipeline.build.row_budget import RowBudget
 from restante.pipeline.ingest import Run

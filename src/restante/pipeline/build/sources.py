@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.build.freshness import TableWithInputs
 from restante.pipeline.build.run import BuildResult, commit_points, info_of, say_removed
 from restante.pipeline.ingest import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.report.model import Cells, Changes, ReportChange, ReportColumn, ReportTable, ValueKind
 from restante.pipeline.report.periods import Period, PeriodKind
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from restante.common.csv_fields import END_OF_LINE, field
+from restante.common.texts import END_OF_LINE, field
 from restante.pipeline.report.model import ReportTable, ValueKind
 from restante.pipeline.report.values import csv_text
 

@@ -10,7 +10,7 @@ from string import Template
 from typing import Final
 
 from restante.common.content_policy import source_hash
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.report.changes_table import NOTHING_CHANGED, changes_heading, omitted_words
 from restante.pipeline.report.charts.elements import element
 from restante.pipeline.report.charts.picture import legend, picture

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 import pyarrow as pa
 
 from restante.common.errors import StoreError
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_FILES
 from restante.pipeline.sources import archived, parquets, paths, rlps

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from restante.common.errors import plain
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import MAX_TEXT_CHARACTERS
 from restante.pipeline.sources.source import PREVIEW_BYTES, Inode, Say, SourceError, is_glob

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.schemas import (
     ARCHIVED,
     BYTES,

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.common.units import columns, duration, plain_ascii
 from restante.timing.comparison import TOTAL, Change, Comparison, too_few
 from restante.timing.outputs.text import MAX_WIDTH, MIN_WIDTH

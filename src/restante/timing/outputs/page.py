@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from restante.common.content_policy import source_hash
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.common.units import duration, percent
 from restante.timing.model import elapsed, phases
 from restante.timing.model.timeline import ROLES, Client, Delay, Timeline

@@ -18,11 +18,10 @@ import msgspec
 from restante.common.atomic_file import draft_of, new_file
 from restante.common.errors import InUse, Misuse, PeerError, StoreError
 from restante.common.lock_file import lock_file
-from restante.common.plural import counted
 from restante.common.progress import progress
 from restante.common.settings import convert, limits_given
 from restante.common.signals import cleaning_up
-from restante.common.texts import in_one_line
+from restante.common.texts import counted, in_one_line
 from restante.waku.archive.records import Archived
 from restante.waku.client.fetch import Keep, RequestOptions, Subscriber
 from restante.waku.client.ranges import FetchState, HistoryQuery

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from restante.common.errors import Misuse, RestanteError
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.waku.client import fetch as fetching
 from restante.waku.client import subscribe as subscribing
 from restante.waku.client.fetch import Keep, RequestOptions, Subscriber

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from restante.common.atomic_file import new_file
 from restante.common.errors import Misuse, StoreError
-from restante.common.plural import counted
 from restante.common.progress import Advance, progress
+from restante.common.texts import counted
 from restante.waku.archive import statements
 from restante.waku.archive.records import Archived
 from restante.waku.archive.schema import SCHEMA

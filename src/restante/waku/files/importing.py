@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from restante.common.errors import StoreError, plain
-from restante.common.plural import counted
 from restante.common.progress import progress
+from restante.common.texts import counted
 from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import FileItems, UnreadableItem

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from restante.common.errors import Misuse, plain
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.waku.envelope.envelope import U32
 from restante.waku.protocol.request import MAX_REQUEST_TOPICS
 

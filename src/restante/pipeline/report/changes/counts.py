@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Final, NamedTuple
 
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.report.changes.measure import (
     COMPARED,
     MIN_DAYS_BEFORE,

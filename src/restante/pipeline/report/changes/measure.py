@@ -7,8 +7,7 @@ from datetime import date, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from restante.common.plural import counted
-from restante.common.texts import in_one_line
+from restante.common.texts import counted, in_one_line
 from restante.pipeline.report.model import Name, ReportChange
 from restante.pipeline.report.periods import PeriodKind, spoken
 from restante.pipeline.report.sections.subject import Rows, Scope

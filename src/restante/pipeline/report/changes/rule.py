@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.report.changes import activity, counts, failures
 from restante.pipeline.report.changes.incidents import INCIDENT_RULE, incidents
 from restante.pipeline.report.changes.measure import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.report.model import (
     Cells,
     Fact,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from restante.common.plural import counted
+from restante.common.texts import counted
 from restante.pipeline.report.model import Fact, ReportColumn, Section, ValueKind
 from restante.pipeline.report.periods import LakeDays, Period
 from restante.pipeline.report.top_rows import NamedCounts
