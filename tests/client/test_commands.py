@@ -24,10 +24,10 @@ from client.live import Network, meet, wormhole
 from restante import client
 from restante.cli.client_run import NOBODY_WAITS, WHY_SILENT, Place, _EventPrinter
 from restante.cli.code_prompt import QUESTION, WORD_QUESTION, Completer, own_code
-from restante.cli.terminal import MAX_EXCERPT_CHARACTERS, excerpt
 from restante.client import PeerSilent
 from restante.client.events import Awaited
 from restante.client.protocol.uri import TransferUri, rendezvous_of
+from restante.common.terminal import MAX_EXCERPT_CHARACTERS, excerpt
 from support.bounds import bounded
 from support.processes import RESTANTE, called, child
 

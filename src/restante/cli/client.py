@@ -183,7 +183,7 @@ def send(
         from restante.cli.client_run import Place, Text, read_text, run, timed
         from restante.cli.client_run import send as send_item
         from restante.cli.code_prompt import own_code
-        from restante.cli.terminal import say
+        from restante.common.terminal import say
 
     if (text is None) == (not paths):
         raise Misuse("say what to send: a PATH, or --text TEXT, or --text - for standard input")

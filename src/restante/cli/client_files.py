@@ -17,7 +17,6 @@ from typing import Final
 import msgspec
 from rich.filesize import decimal
 
-from restante.cli.terminal import Declined, answered_yes, say
 from restante.client.errors import WormholeError
 from restante.client.files.draft import (
     EXISTS,
@@ -46,7 +45,7 @@ from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, StoreError, plain
-from restante.common.terminal import can_rewrite
+from restante.common.terminal import Declined, answered_yes, can_rewrite, say
 from restante.common.texts import counted, visible
 
 FIGURES_COLUMNS: Final = 45

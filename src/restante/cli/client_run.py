@@ -22,7 +22,6 @@ import typer
 
 from restante.cli.client_files import Files, Storing, asked, show_offer, store
 from restante.cli.code_prompt import own_code, prompt_for_code
-from restante.cli.terminal import Declined, StandardInput, excerpt, say
 from restante.client import (
     DEFAULT_APP_ID,
     DEFAULT_SERVER,
@@ -51,7 +50,7 @@ from restante.client.transfer.receiving import receive as receive_offer
 from restante.client.transfer.text import check_text
 from restante.client.transit.records import Role
 from restante.common.errors import Misuse, StoreError, plain
-from restante.common.terminal import can_rewrite
+from restante.common.terminal import Declined, StandardInput, can_rewrite, excerpt, say
 from restante.common.texts import counted, visible
 
 SIGNAL_EXIT: Final = 128

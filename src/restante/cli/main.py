@@ -11,8 +11,8 @@ from typing import Annotated, Final
 import typer
 
 from restante import __version__
-from restante.cli.terminal import excerpt, say
 from restante.common.errors import RestanteError, StoreError, plain
+from restante.common.terminal import excerpt, say
 
 PREFIX: Final = "RESTANTE_"
 """How the names of our variables begin."""

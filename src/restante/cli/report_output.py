@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from restante.cli.pipeline_output import write_output_lines
-from restante.cli.terminal import excerpt
 from restante.common.atomic_file import mode_of_umask, write_output
 from restante.common.errors import Misuse, StoreError, plain
+from restante.common.terminal import excerpt
 from restante.common.texts import counted
 from restante.pipeline.ingest import Run
 from restante.pipeline.report.files import CHANGES_FILE, FIGURE_IDS, page_name, report_files

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Self, asser
 import typer
 import typer.core
 
-from restante.cli.terminal import excerpt, say
 from restante.common.errors import Misuse, StoreError, plain
-from restante.common.terminal import has_colours
+from restante.common.terminal import excerpt, has_colours, say
 
 if TYPE_CHECKING:
     from restante.timing.comparison import Comparison
