@@ -18,9 +18,8 @@ import pytest
 
 from restante.client import errors
 from restante.client.core import conversation
-from restante.client.core.connection_state import END_OF_REPLAY, ConnectionState
 from restante.client.core.conversation import PAKE, VERSION
-from restante.client.core.machine import Machine
+from restante.client.core.machine import END_OF_REPLAY, ConnectionState, Machine
 from restante.client.core.outputs import Failed, MessageReceived, Output, SendFrame, ShowWork
 from restante.client.core.state import NEW_BYTES, MailboxStatus, NameplateStatus, State, is_number, new_state
 from restante.client.errors import PermissionNeededError, WormholeError

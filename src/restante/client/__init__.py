@@ -85,7 +85,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from restante.client.base import BaseWormhole
-    from restante.client.core.ending import Mood
+    from restante.client.core.machine import Mood
     from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER, DEFAULT_TRANSIT_RELAY
     from restante.client.errors import (
         ArchiveError,
@@ -147,7 +147,7 @@ else:
     _MODULES = {
         "restante.client.base": "BaseWormhole",
         "restante.client.journal_mode.checkpoint": "CheckpointError",
-        "restante.client.core.ending": "Mood",
+        "restante.client.core.machine": "Mood",
         "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER DEFAULT_TRANSIT_RELAY",
         "restante.client.errors": "ArchiveError ClosedError CodeExpiredError ConnectionLostError CrowdedError "
         "LonelyError NoReceiptsError NoSeedError "

@@ -9,8 +9,7 @@ from typing import Any, Final, Self
 
 from restante.client.connection.driver import Driver
 from restante.client.connection.server import Server
-from restante.client.core.ending import MOODS, Mood
-from restante.client.core.machine import Machine
+from restante.client.core.machine import MOODS, Machine, Mood
 from restante.client.core.outputs import Failed, MessageReceived, NameplatesListed
 from restante.client.core.state import NameplateStatus, State
 from restante.client.defaults import DEFAULT_WORDS

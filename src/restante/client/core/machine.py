@@ -12,16 +12,13 @@ is new waits for that, so that messages are stored in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
 import restante
-from restante.client.core.commands import Commands
-from restante.client.core.connection_state import END_OF_REPLAY_JSON, ConnectionState
-from restante.client.core.conversation import Conversation
-from restante.client.core.ending import finish, give_up
+from restante.client.core.conversation import RECEIPT, Conversation
 from restante.client.core.outputs import (
     Closed,
     CodeKnown,
@@ -30,6 +27,7 @@ from restante.client.core.outputs import (
     Output,
     Reconnect,
     ReplayEnded,
+    SendFrame,
     ShowWork,
     WaitingForPeer,
     Welcomed,
@@ -47,6 +45,202 @@ from restante.client.errors import (
 from restante.client.protocol import server_messages
 from restante.client.protocol.code import is_nameplate, nameplate_of
 from restante.client.protocol.server_messages import Greeting, ServerMessage
+
+# ── One connection to the server: what was sent on it, and what the server owes ───────────────────
+
+
+END_OF_REPLAY: Final = "end of replay"
+"""The payload of the ping that follows an `open`."""
+END_OF_REPLAY_JSON: Final = msgspec.json.encode(END_OF_REPLAY)
+
+
+class ConnectionState:
+    """What is known of one connection. It begins when the connection is made, and is forgotten with it."""
+
+    def __init__(self) -> None:
+        self.bound = False
+        self.working = False
+        """Whether the server waits for proof of work."""
+        self.wanted: tuple[NameplateStatus, MailboxStatus, bool] | None = None
+        """What was wanted when this connection was last sent what was missing."""
+        self.sent: set[str] = set()
+        """Types of commands, each sent once."""
+        self.replayed = False
+        """Whether all stored messages have come."""
+        self.earlier = False
+        """Whether earlier connections have added messages of this side that may be lost."""
+        self.found: set[str] = set()
+        """Phases of this side that this connection has added, or found in the mailbox, until the replay has ended."""
+        self.unstored: set[str] = set()
+        """Phases of this side that this connection has added, and that the server has not sent back."""
+        self.new: set[str] = set()
+        """Those of them that no earlier connection has added: no peer can have them."""
+        self.receipt: str | None = None
+        """The phase of the newest receipt that this connection has added."""
+
+    def added(self, phase: str, *, new: bool) -> None:
+        """Note that a message of this side was added. It is new if no earlier connection has added it."""
+        self.unstored.add(phase)
+        if new:
+            self.new.add(phase)
+        if phase.startswith(RECEIPT):
+            self.receipt = phase
+
+    def came_back(self, phase: str) -> bool:
+        """Note that the server has sent a message of this side back. Return whether it owed that."""
+        owed = phase in self.unstored
+        self.unstored.discard(phase)
+        self.new.discard(phase)
+        return owed
+
+    def holds(self, phase: str) -> bool:
+        """Return whether a receipt waits until the one before it is stored. Only the newest is added then."""
+        return self.receipt in self.unstored and phase.startswith(RECEIPT)
+
+    def begin(self, kind: str) -> bool:
+        """Note that a command is sent. Return False if it was sent before."""
+        first = kind not in self.sent
+        self.sent.add(kind)
+        return first
+
+    @property
+    def all_stored(self) -> bool:
+        """Whether the server has sent back all messages that this connection has added."""
+        return self.replayed and not self.unstored
+
+    def owes_answer(self, state: State) -> bool:
+        """Return whether the server has to say something next: the welcome, an answer, or an echo."""
+        if not self.bound:
+            return not self.working
+        return (
+            state.nameplate_status in _UNANSWERED
+            or state.mailbox_status is MailboxStatus.CLOSING
+            or ("open" in self.sent and not self.replayed)
+            or bool(self.unstored)
+        )
+
+
+_UNANSWERED: Final = {NameplateStatus.ALLOCATING, NameplateStatus.CLAIMING, NameplateStatus.RELEASING}
+"""What is wanted of a nameplate and not answered yet."""
+
+
+# ── The commands that the server is sent ──────────────────────────────────────────────────────────
+
+
+class Commands:
+    """Sends the commands that the state wants and a connection lacks."""
+
+    def __init__(self, state: State, conversation: Conversation, emit: Callable[[Output], None]) -> None:
+        self._state, self._conversation, self._emit = state, conversation, emit
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Send a command."""
+        self._emit(SendFrame(msgspec.json.encode({"type": kind, **fields})))
+
+    def send_missing(self, connection: ConnectionState, *, list_wanted: bool) -> None:
+        """Send what the state wants and this connection has not been sent."""
+        state = self._state
+        self._send_nameplate(connection)
+        if state.mailbox_status is MailboxStatus.OPEN and state.nameplate_status is not NameplateStatus.CLAIMING:
+            self._send_messages(connection)
+        if state.mailbox_status is MailboxStatus.CLOSING and connection.begin("close"):
+            self.send("close", mailbox=state.mailbox, mood=state.mood)
+        if list_wanted and connection.begin("list"):
+            self.send("list")
+
+    def add_lost(self, connection: ConnectionState) -> None:
+        """Add our messages, in order, that were not in the mailbox when the server sent all that it has stored.
+
+        Nothing is added to a mailbox that is being closed.
+        """
+        if self._state.mailbox_status is not MailboxStatus.OPEN:
+            return
+        for phase in self._state.own:
+            if phase not in connection.found:
+                self._add(connection, phase)
+        connection.found.clear()
+
+    def _send_nameplate(self, connection: ConnectionState) -> None:
+        state = self._state
+        status = state.nameplate_status
+        if status is NameplateStatus.ALLOCATING and connection.begin("allocate"):
+            state.claim_sent = True  # an allocated nameplate is claimed already
+            self.send("allocate")
+        if status is NameplateStatus.CLAIMING and connection.begin("claim"):
+            state.claim_sent = True
+            self.send("claim", nameplate=state.nameplate)
+        if status is NameplateStatus.RELEASING and connection.begin("release"):
+            self.send("release", nameplate=state.nameplate)
+
+    def _send_messages(self, connection: ConnectionState) -> None:
+        """Add the messages that no connection has added. Those of earlier ones wait for the replay's end.
+
+        Later ones wait with them, so that they are stored in order: wormhole-william ends at a version before a pake.
+        """
+        fresh: Iterable[str] = self._conversation.fresh
+        held = [phase for phase in fresh if connection.holds(phase)]
+        if connection.begin("open"):
+            self.send("open", mailbox=self._state.mailbox)
+            self.send("ping", ping=END_OF_REPLAY)
+            fresh = self._state.own
+            connection.earlier = any(own.sent for own in fresh.values())
+        if connection.earlier and not connection.replayed:
+            fresh = held = []
+        for phase in fresh:
+            own = self._state.own.get(phase)
+            if own is not None and not own.sent and not connection.holds(phase):
+                if not connection.replayed:
+                    connection.found.add(phase)
+                self._add(connection, phase)
+        self._conversation.fresh[:] = held
+
+    def _add(self, connection: ConnectionState, phase: str) -> None:
+        own = self._state.own[phase]
+        connection.added(phase, new=not own.sent)
+        own.sent = True
+        self.send("add", phase=phase, body=own.body)
+
+
+# ── The end of a wormhole: what is wanted of its nameplate and mailbox then ───────────────────────
+
+
+Mood = Literal["happy", "lonely", "errory", "scary"]
+"""What `BaseWormhole.close` can say of how it went. These four are in the server's usage records; the reference
+server counts any other as happy (mailbox server 0.8.0: server.py:446)."""
+
+MOODS: Final = get_args(Mood)
+
+
+def finish(state: State, mood: str) -> None:
+    """Want to release the nameplate and to close the mailbox, as far as the server may know of them."""
+    if state.mood is None:
+        state.mood = mood
+    nameplate, mailbox = state.nameplate_status, state.mailbox_status
+    if state.claim_sent and nameplate in {NameplateStatus.ALLOCATING, NameplateStatus.CLAIMING}:
+        return  # the server may have opened a mailbox for this side, and the answer to a claim names it
+    claimed = nameplate in {NameplateStatus.CLAIMED, NameplateStatus.RELEASING}
+    if nameplate is not NameplateStatus.RELEASED:
+        state.nameplate_status = NameplateStatus.RELEASING if claimed else NameplateStatus.RELEASED
+    if mailbox is not MailboxStatus.CLOSED:
+        state.mailbox_status = MailboxStatus.CLOSING if state.mailbox is not None else MailboxStatus.CLOSED
+
+
+def give_up(state: State, command: str | None, *, crowded: bool = False) -> None:
+    """Want no longer what a refused command was for.
+
+    A claim that was refused because of two others is released: the reference server notes it before it counts the
+    sides, and keeps the nameplate until all of them have released it (mailbox server 0.8.0: server.py:282-296).
+    """
+    if command == "claim" and crowded:
+        state.nameplate_status = NameplateStatus.RELEASING
+    elif command in {"allocate", "claim", "release"}:
+        state.nameplate_status = NameplateStatus.RELEASED
+    elif command in {"open", "close"}:
+        state.mailbox_status = MailboxStatus.CLOSED
+
+
+# ── machine ───────────────────────────────────────────────────────────────────────────────────────
+
 
 SERVERS_FAULT: Final = (ServerError, WelcomeError, PermissionNeededError)
 """Errors after which a lasting wormhole can be continued later: the server may be in order then."""
