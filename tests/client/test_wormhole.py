@@ -17,7 +17,7 @@ from client.live import APP_ID, NOBODY, Heard, Network, meet, read, simulated, u
 from restante.client import CodeError, Journal, Misuse, Wormhole, WormholeError, completions, unread
 from restante.client.base import MAX_CLOSE_SECONDS
 from restante.client.connection import websocket
-from restante.client.core import unstored
+from restante.client.core import conversation
 from restante.client.errors import ClosedError, LonelyError, NoReceiptsError, ServerGoneError, WelcomeError
 from restante.client.events import (
     Closed,
@@ -104,7 +104,7 @@ async def test_nameplates_are_listed_and_codes_completed(network: Network) -> No
 async def test_a_send_waits_while_too_much_is_not_stored(
     network: Network, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(unstored, limit, value)
+    monkeypatch.setattr(conversation, limit, value)
     async with wormhole() as alice, wormhole() as bob:
         await alice.send(bytes(1000))
         waiting = asyncio.create_task(alice.send(b"next"))
