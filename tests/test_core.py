@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.client.connection.hashcash import prefix_of, search
+from restante.client.connection.work import prefix_of, search
 from restante.common.errors import PeerError
 from restante.mailbox.core import model
 from restante.mailbox.core.adaptive import FALL_INTERVAL_SECONDS, MAX_STEPS, RISE_INTERVAL_SECONDS, LoadLevel

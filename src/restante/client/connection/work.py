@@ -3,16 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from hashlib import sha1
 from typing import Final
 
-from restante.client.connection import hashcash
 from restante.client.errors import PermissionNeededError
 from restante.client.events import Working
 from restante.common.errors import plain
+
+# ── Stamps of hashcash: texts whose SHA-1 begins with so many zero bits (org, format 1) ───
+# A server may demand one (spec 002, "Permission to Use the Server"). Run as a program, this module searches one share
+# of the stamps; work.py starts a process for each processor. `multiprocessing` would demand a `__main__` guard of the
+# programs that use the library.
+
+
+HASHES_PER_STEP: Final = 1 << 16
+"""Hashes between two reports: about 50 ms."""
+
+FOUND: Final = "found"
+TRIED: Final = "tried"
+"""First words of the lines that a process writes."""
+
+
+def prefix_of(bits: int, resource: str, date: str, random: str) -> str:
+    """Return a stamp without its counter. `date` is YYMMDD; `random` makes it ours."""
+    return f"1:{bits}:{date}:{resource}::{random}:"
+
+
+def search(prefix: str, bits: int, start: int, stride: int) -> Iterator[str | None]:
+    """Try the counters start, start + stride, … Yield None after each step, and the stamp at last."""
+    base = sha1(prefix.encode(), usedforsecurity=False)
+    shift = 160 - bits
+    step = HASHES_PER_STEP * stride
+    for first in itertools.count(start, step):
+        for counter in range(first, first + step, stride):
+            attempt = base.copy()
+            attempt.update(b"%x" % counter)
+            if not int.from_bytes(attempt.digest()) >> shift:
+                yield f"{prefix}{counter:x}"
+                return
+        yield None
+
+
+def main(prefix: str, bits: str, start: str, stride: str) -> None:
+    """Search, and write a line after each step."""
+    try:
+        for stamp in search(prefix, int(bits), int(start), int(stride)):
+            print(TRIED if stamp is None else f"{FOUND} {stamp}", flush=True)  # noqa: T201 - read by work.py
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.exit(1)  # whoever waited for it is gone
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+
+
+# ── work ──────────────────────────────────────────────────────────────────────────────────────────
+
 
 DEFAULT_MAX_BITS: Final = 26
 """Bits of work that is done without asking: 15 s on average on four processors of 1.2 million hashes a second. Each
@@ -41,9 +92,9 @@ async def find_stamp(bits: int, resource: str, report: Callable[[Working], None]
         )
     if any(each in resource for each in FORBIDDEN):
         raise PermissionNeededError("the server demands work for a resource that no stamp can name")
-    prefix = hashcash.prefix_of(bits, resource, time.strftime("%y%m%d", time.gmtime()), os.urandom(8).hex())
+    prefix = prefix_of(bits, resource, time.strftime("%y%m%d", time.gmtime()), os.urandom(8).hex())
     if bits <= BITS_IN_PROCESS:
-        return next(stamp for stamp in hashcash.search(prefix, bits, 0, 1) if stamp is not None)
+        return next(stamp for stamp in search(prefix, bits, 0, 1) if stamp is not None)
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return await _search(prefix, bits, processors, report)
 
@@ -54,14 +105,14 @@ async def _search(prefix: str, bits: int, count: int, report: Callable[[Working]
     def tried() -> None:
         nonlocal steps
         steps += 1
-        hashes = steps * hashcash.HASHES_PER_STEP
+        hashes = steps * HASHES_PER_STEP
         report(Working(bits, 2**bits, hashes, time.monotonic() - began))
 
     async def listen(process: asyncio.subprocess.Process) -> str:
         assert process.stdout is not None
         async for line in process.stdout:
             word, _, stamp = line.decode().strip().partition(" ")
-            if word == hashcash.FOUND:
+            if word == FOUND:
                 return stamp
             tried()
         raise PermissionNeededError("the process that searched for a stamp ended without one")
@@ -71,7 +122,7 @@ async def _search(prefix: str, bits: int, count: int, report: Callable[[Working]
     try:
         for start in range(count):
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", hashcash.__name__, prefix, str(bits), str(start), str(count)),
+                *(sys.executable, "-m", __name__, prefix, str(bits), str(start), str(count)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 limit=MAX_LINE_BYTES,
