@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from client.liar import Serve, listening
 from restante.client.errors import TransferError
 from restante.client.tasks import in_thread
-from restante.client.transit import addresses, connecting
+from restante.client.transit import connecting
 from restante.client.transit.connecting import Transit, TransitOptions
 from restante.client.transit.hints import Address, Hints, Relay
 from restante.client.transit.pipe import RecordPipe
@@ -100,9 +100,9 @@ async def test_the_address_of_one_version_of_ip_is_enough(
 )
 def test_loopback_is_the_last_choice(own: list[str], hinted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     # A test cannot choose the addresses of its machine.
-    monkeypatch.setattr(addresses, "_ipv4", lambda: [address for address in own if ":" not in address])
-    monkeypatch.setattr(addresses, "_ipv6", lambda: [address for address in own if ":" in address])
-    assert [address for _, address in addresses.own_addresses()] == hinted
+    monkeypatch.setattr(connecting, "_ipv4", lambda: [address for address in own if ":" not in address])
+    monkeypatch.setattr(connecting, "_ipv6", lambda: [address for address in own if ":" in address])
+    assert [address for _, address in connecting.own_addresses()] == hinted
 
 
 async def test_without_listening_no_address_is_told() -> None:

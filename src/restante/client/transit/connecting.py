@@ -9,8 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
+import ipaddress
 import socket
+import struct
 from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -20,12 +24,51 @@ from restante.client.arguments import check_seconds
 from restante.client.defaults import DEFAULT_TRANSIT_RELAY
 from restante.client.errors import TransferError
 from restante.client.tasks import threaded, until_done
-from restante.client.transit.addresses import own_addresses
 from restante.client.transit.hints import MAX_HINTS, Address, Hints, Relay, parse_relay
 from restante.client.transit.pipe import STALL_SECONDS, RecordPipe
 from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, TransitKeys
 from restante.common.dice import Dice
 from restante.common.errors import AddressInUse, Misuse, plain
+
+# ── The addresses of this computer at which a peer may reach it ───────────────────────────────────
+
+
+_SIOCGIFADDR: Final = 0x8915
+"""Linux: the IPv4 address of an interface (netdevice(7))."""
+
+_IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
+"""Linux: a line for each IPv6 address, which begins with it in hex (proc(5))."""
+
+
+def own_addresses() -> list[tuple[socket.AddressFamily, str]]:
+    """Return the addresses of this computer's interfaces. Loopback addresses are returned if there are no others."""
+    found = {(socket.AF_INET, ipaddress.ip_address(each)) for each in _ipv4()}
+    found |= {(socket.AF_INET6, ipaddress.ip_address(each)) for each in _ipv6()}
+    usable = {each for each in found if not (each[1].is_loopback or each[1].is_link_local)}
+    loopback = {each for each in found if each[1].is_loopback}
+    return sorted((family, str(address)) for family, address in usable or loopback)
+
+
+def _ipv4() -> list[str]:
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # an interface without an IPv4 address
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                found.append(socket.inet_ntoa(answer[20:24]))
+    return found
+
+
+def _ipv6() -> list[str]:
+    try:
+        lines = _IPV6_ADDRESSES.read_text().splitlines()
+    except OSError:  # no IPv6
+        return []
+    return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in lines]
+
+
+# ── connecting ────────────────────────────────────────────────────────────────────────────────────
+
 
 TRANSIT_SECONDS: Final = 120.0
 """Seconds within which the sides must be connected, as in the Python client (mw transit.py:776-846). A peer that has
