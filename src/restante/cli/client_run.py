@@ -38,11 +38,11 @@ from restante.client import (
     parse_uri,
     send_text,
 )
+from restante.client.base import MAX_SENT_BYTES
 from restante.client.connection.server import Server
 from restante.client.core.state import check_encodable
 from restante.client.events import Awaited
 from restante.client.protocol.uri import SCHEME, rendezvous_of
-from restante.client.sent_message import MAX_SENT_BYTES
 from restante.client.timing_log import USER, TimingLog, check_timing_path, span
 from restante.client.transfer.messages import reasons_sent
 from restante.client.transfer.receiving import OfferedText

@@ -84,7 +84,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from restante.client.base import BaseWormhole
+    from restante.client.base import BaseWormhole, SentMessage
     from restante.client.core.machine import Mood
     from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER, DEFAULT_TRANSIT_RELAY
     from restante.client.errors import (
@@ -133,7 +133,6 @@ if TYPE_CHECKING:
     from restante.client.protocol.seeds import seed_code
     from restante.client.protocol.uri import TransferUri, UriError
     from restante.client.protocol.uri import parse as parse_uri
-    from restante.client.sent_message import SentMessage
     from restante.client.timing_log import TimingLog
     from restante.client.transfer.messages import abandon_transfer
     from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, OfferedText, receive
@@ -160,7 +159,7 @@ else:
         "restante.client.protocol.code": "CodeError completions word_list",
         "restante.client.protocol.seeds": "seed_code",
         "restante.client.protocol.uri": "TransferUri UriError parse_uri=parse",
-        "restante.client.sent_message": "SentMessage",
+        "restante.client.base": "SentMessage",
         "restante.client.transfer.messages": "abandon_transfer",
         "restante.client.transfer.receiving": "OfferedDirectory OfferedFile OfferedText receive",
         "restante.client.transfer.sending": "send_directory send_file",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
@@ -18,11 +19,115 @@ from restante.client.events import Event
 from restante.client.protocol import code as codes
 from restante.client.protocol import keys
 from restante.client.protocol.seeds import seed_of
-from restante.client.sent_message import SentMessage, to_be_sent
 from restante.client.tasks import Changes, until_done
-from restante.client.unread import Unread
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
+from restante.common.texts import counted
+
+# ── What `send` returns ───────────────────────────────────────────────────────────────────────────
+
+
+MAX_SENT_BYTES: Final = 1_000_000
+"""Bytes of a message. A server of this project takes commands of 2 MiB, in which a message is in hex. A command that
+is too long ends the wormhole."""
+
+WaitFor = Callable[[int], Awaitable[None]]
+"""Waits for the message with this number."""
+
+
+def to_be_sent(message: bytes) -> bytes:
+    """Return a copy of a message. Raises TypeError if it is not bytes, and Misuse if it is too long."""
+    try:
+        copy = bytes(memoryview(message))
+    except TypeError:
+        raise TypeError(f"a message is bytes, not {type(message).__name__}: encode it") from None
+    if len(copy) > MAX_SENT_BYTES:
+        most, there = counted(MAX_SENT_BYTES, "byte"), f"{len(copy):,}"
+        raise Misuse(f"a message has at most {most}, and this one has {there}: send it in parts")
+    return copy
+
+
+class SentMessage:
+    """A message that was sent. Its methods raise what those of its wormhole raise."""
+
+    def __init__(self, number: int | None, stored: WaitFor, delivered: WaitFor) -> None:
+        self._number, self._stored, self._delivered = number, stored, delivered
+
+    @property
+    def number(self) -> int:
+        """Its place among this side's messages, from 0. Raises `Misuse` until the step that sends it is saved."""
+        if self._number is None:
+            raise Misuse("a message of a step is sent when the step is saved: ask for it then")
+        return self._number
+
+    async def stored(self) -> None:
+        """Wait until the server has the message on its disk. Messages are sent to it when the peer is there.
+
+        Raises:
+            Misuse: the step that sends the message is not saved yet.
+
+        """
+        await self._stored(self.number)
+
+    async def delivered(self) -> None:
+        """Wait for the peer's receipt, which says that its application has processed the message.
+
+        Raises:
+            Misuse: the step that sends the message is not saved yet.
+            NoReceiptsError: the wormhole was created without `receipts=True`, or the peer's client sends no receipts.
+
+        """
+        await self._delivered(self.number)
+
+
+# ── The peer's messages that the application has not read yet ─────────────────────────────────────
+
+
+MAX_UNREAD_MESSAGES: Final = 1000
+"""Messages of the peer that wait for the application. Then no more are read from the server, until half of them are
+read."""
+
+MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of messages that wait for the application, likewise."""
+
+
+class Unread:
+    """The messages, in order."""
+
+    def __init__(self) -> None:
+        self._messages: deque[MessageReceived] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __getitem__(self, index: int) -> MessageReceived:
+        return self._messages[index]
+
+    def add(self, message: MessageReceived) -> None:
+        """Add the next message."""
+        self._messages.append(message)
+        self._bytes += len(message.plaintext)
+
+    def pop(self) -> MessageReceived:
+        """Remove the first message and return it."""
+        message = self._messages.popleft()
+        self._bytes -= len(message.plaintext)
+        return message
+
+    @property
+    def full(self) -> bool:
+        """Whether no more should come."""
+        return len(self._messages) >= MAX_UNREAD_MESSAGES or self._bytes >= MAX_UNREAD_BYTES
+
+    @property
+    def roomy(self) -> bool:
+        """Whether more may come again."""
+        return len(self._messages) < MAX_UNREAD_MESSAGES // 2 and self._bytes < MAX_UNREAD_BYTES // 2
+
+
+# ── base ──────────────────────────────────────────────────────────────────────────────────────────
+
 
 MAX_CLOSE_SECONDS: Final = 5.0
 """Seconds without any answer of the server, after which a closing wormhole waits no longer. The server prunes what is

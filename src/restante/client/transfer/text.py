@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from restante.client.arguments import is_text
+from restante.client.base import to_be_sent
 from restante.client.errors import TransferError
-from restante.client.sent_message import to_be_sent
 from restante.client.transfer.messages import (
     ARRIVED,
     Answer,
