@@ -28,8 +28,8 @@ def by_name(text: str) -> dict[str, list[str]]:
 _LAYERS = """
     mailbox: protocol core settings store reference_import server
     waku: envelope devp2p protocol limits settings passwords defaults key_file archive files connection client node
-    client: errors arguments defaults protocol files core events tasks timing_log connection unread sent_message
-    client: base wormhole transit transfer journal_mode
+    client: errors arguments defaults protocol files core events tasks timing_log connection
+    client: wormhole transit transfer journal_mode
     timing: logs model transfers rank_test comparison outputs
     demo: fleet load events story people simulation server client world conversations guessing usage envelopes
     demo: generate
@@ -63,7 +63,7 @@ _PURE = """
     pipeline.report.percentiles pipeline.report.top_rows pipeline.report.values pipeline.report.changes
     pipeline.report.changes_table pipeline.report.charts pipeline.report.sections pipeline.report.making
     pipeline.report.csv_file pipeline.report.json_file pipeline.report.summary timing.logs timing.model
-    demo.simulation demo.story common.units common.texts common.csv_fields common.content_policy
+    demo.simulation demo.story common.units common.texts common.content_policy
     timing.outputs.text timing.outputs.trace_event timing.outputs.compare_text timing.outputs.page
     timing.outputs.wording
 """

@@ -301,7 +301,7 @@ async def test_a_task_that_is_cancelled_while_it_connects_leaves_no_connection_o
 async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection_and_outlives_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client.unread, "MAX_UNREAD_MESSAGES", 20)
+    monkeypatch.setattr("restante.client.wormhole.MAX_UNREAD_MESSAGES", 20)
     messages, heard = [b"%d" % number + bytes(20_000) for number in range(300)], Heard()
     async with lying(honest) as liar, wormhole(liar.url) as alice:
         liar.answers_pings = True

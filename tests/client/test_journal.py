@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from client.live import APP_ID, CODE, Heard, Program, State
-from restante.client import Journal, Misuse, Wormhole, base
+from restante.client import Journal, Misuse, Wormhole
 from restante.client.connection import driver
 from restante.client.errors import ClosedError, CodeExpiredError, ServerGoneError, WrongPasswordError
 from restante.client.events import Event, Reconnecting, Welcomed
@@ -376,7 +376,7 @@ async def test_a_program_that_starts_before_its_server_waits_for_it(
 async def test_a_program_that_ends_before_its_server_comes_is_told_and_the_next_one_sends(
     monkeypatch: pytest.MonkeyPatch, server: LiveServer, friends: None, alice: Program, bob: Program
 ) -> None:
-    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("restante.client.wormhole.MAX_CLOSE_SECONDS", 0.1)
     await server.stop()
     async with alice.journal() as journal:
         with pytest.raises(ServerGoneError, match="cannot connect to"):
@@ -390,7 +390,7 @@ async def test_a_program_that_ends_before_its_server_comes_is_told_and_the_next_
 async def test_a_wormhole_that_was_closed_without_a_server_is_closed_there_in_the_next_run(
     monkeypatch: pytest.MonkeyPatch, server: LiveServer, friends: None, alice: Program, bob: Program
 ) -> None:
-    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("restante.client.wormhole.MAX_CLOSE_SECONDS", 0.1)
     async with bob.running() as (_, wormhole):
         await wormhole.close()
     await server.stop()

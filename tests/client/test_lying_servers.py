@@ -11,7 +11,7 @@ import pytest
 
 from client.liar import Answer, Lie, Sent, answer_handshake, honest, instead_of, listening, lying, text
 from client.live import Heard, meet, read, use, wormhole
-from restante.client import PeerMessageError, Reconnecting, ServerError, WrongPasswordError, base
+from restante.client import PeerMessageError, Reconnecting, ServerError, WrongPasswordError
 from restante.client.connection import driver, websocket
 from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS
 from support.bounds import bounded
@@ -23,7 +23,7 @@ MIB = 1024 * 1024
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
-    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 2.0)
+    monkeypatch.setattr("restante.client.wormhole.MAX_CLOSE_SECONDS", 2.0)
 
 
 server_frame = partial(frame, mask=False)

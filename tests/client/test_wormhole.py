@@ -14,8 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client.live import APP_ID, NOBODY, Heard, Network, meet, read, simulated, url_of, use, virtual_wormhole, wormhole
-from restante.client import CodeError, Journal, Misuse, Wormhole, WormholeError, base, completions
-from restante.client.base import MAX_CLOSE_SECONDS, MAX_SENT_BYTES
+from restante.client import CodeError, Journal, Misuse, Wormhole, WormholeError, completions
 from restante.client.connection import websocket
 from restante.client.core import conversation
 from restante.client.errors import ClosedError, LonelyError, NoReceiptsError, ServerGoneError, WelcomeError
@@ -34,6 +33,7 @@ from restante.client.events import (
 )
 from restante.client.transfer.sending import send_directory, send_file
 from restante.client.transfer.text import send_text
+from restante.client.wormhole import MAX_CLOSE_SECONDS, MAX_SENT_BYTES
 from support.bounds import bounded
 from support.effort import examples
 from support.mailbox.givens import Options
@@ -172,7 +172,7 @@ async def test_a_block_that_ends_with_an_error_leaves_nothing_at_the_server(
 
 
 async def test_messages_that_nobody_reads_hinder_no_close(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "MAX_UNREAD_MESSAGES", 10)
+    monkeypatch.setattr("restante.client.wormhole.MAX_UNREAD_MESSAGES", 10)
     async with wormhole() as alice, wormhole() as bob:
         await meet(alice, bob)
         for _ in range(50):

@@ -38,7 +38,6 @@ from restante.client import (
     parse_uri,
     send_text,
 )
-from restante.client.base import MAX_SENT_BYTES
 from restante.client.connection.server import Server
 from restante.client.core.state import check_encodable
 from restante.client.events import Awaited
@@ -49,6 +48,7 @@ from restante.client.transfer.receiving import OfferedText
 from restante.client.transfer.receiving import receive as receive_offer
 from restante.client.transfer.text import check_text
 from restante.client.transit.records import Role
+from restante.client.wormhole import MAX_SENT_BYTES
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.terminal import Declined, StandardInput, can_rewrite, excerpt, say
 from restante.common.texts import counted, visible

@@ -84,7 +84,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from restante.client.base import BaseWormhole, SentMessage
     from restante.client.core.machine import Mood
     from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER, DEFAULT_TRANSIT_RELAY
     from restante.client.errors import (
@@ -140,11 +139,10 @@ if TYPE_CHECKING:
     from restante.client.transfer.text import receive_text, send_text
     from restante.client.transit.connecting import TransitOptions
     from restante.client.transit.hints import Address, Hints, Relay
-    from restante.client.wormhole import Wormhole
+    from restante.client.wormhole import BaseWormhole, SentMessage, Wormhole
     from restante.common.errors import Misuse, RestanteError, StoreError
 else:
     _MODULES = {
-        "restante.client.base": "BaseWormhole",
         "restante.client.journal_mode.checkpoint": "CheckpointError",
         "restante.client.core.machine": "Mood",
         "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER DEFAULT_TRANSIT_RELAY",
@@ -159,14 +157,13 @@ else:
         "restante.client.protocol.code": "CodeError completions word_list",
         "restante.client.protocol.seeds": "seed_code",
         "restante.client.protocol.uri": "TransferUri UriError parse_uri=parse",
-        "restante.client.base": "SentMessage",
         "restante.client.transfer.messages": "abandon_transfer",
         "restante.client.transfer.receiving": "OfferedDirectory OfferedFile OfferedText receive",
         "restante.client.transfer.sending": "send_directory send_file",
         "restante.client.transfer.text": "receive_text send_text",
         "restante.client.transit.connecting": "TransitOptions",
         "restante.client.transit.hints": "Address Hints Relay",
-        "restante.client.wormhole": "Wormhole",
+        "restante.client.wormhole": "BaseWormhole SentMessage Wormhole",
         "restante.client.timing_log": "TimingLog",
         "restante.common.errors": "Misuse RestanteError StoreError",
     }

@@ -4,22 +4,520 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
 from restante.client.arguments import check_seconds
-from restante.client.base import BaseWormhole
+from restante.client.connection.driver import Driver
 from restante.client.connection.server import Server
 from restante.client.connection.work import DEFAULT_MAX_BITS
+from restante.client.core.machine import MOODS, Machine, Mood
 from restante.client.core.outputs import Closed, Failed, KeyAgreed, MessageReceived, NameplatesListed, PeerConfirmed
-from restante.client.core.state import NEW_BYTES, new_state
-from restante.client.defaults import DEFAULT_SERVER
-from restante.client.errors import ClosedError, WormholeError
+from restante.client.core.state import NEW_BYTES, NameplateStatus, State, new_state
+from restante.client.defaults import DEFAULT_SERVER, DEFAULT_WORDS
+from restante.client.errors import (
+    ClosedError,
+    LonelyError,
+    NoReceiptsError,
+    NoSeedError,
+    ServerGoneError,
+    WormholeError,
+)
 from restante.client.events import Awaited, Event, PeerSilent
+from restante.client.protocol import code as codes
+from restante.client.protocol import keys
+from restante.client.protocol.seeds import seed_of
+from restante.client.tasks import Changes, until_done
 from restante.client.timing_log import TimingLog
-from restante.common.dice import SystemDice
+from restante.common.dice import Dice, SystemDice
+from restante.common.errors import Misuse
+from restante.common.texts import counted
+
+# ── what `send` returns ─────────────────────────────────────────────────────────────────────────────
+
+
+MAX_SENT_BYTES: Final = 1_000_000
+"""Bytes of a message. A server of this project takes commands of 2 MiB, in which a message is in hex. A command that
+is too long ends the wormhole."""
+
+WaitFor = Callable[[int], Awaitable[None]]
+"""Waits for the message with this number."""
+
+
+def to_be_sent(message: bytes) -> bytes:
+    """Return a copy of a message. Raises TypeError if it is not bytes, and Misuse if it is too long."""
+    try:
+        copy = bytes(memoryview(message))
+    except TypeError:
+        raise TypeError(f"a message is bytes, not {type(message).__name__}: encode it") from None
+    if len(copy) > MAX_SENT_BYTES:
+        most, there = counted(MAX_SENT_BYTES, "byte"), f"{len(copy):,}"
+        raise Misuse(f"a message has at most {most}, and this one has {there}: send it in parts")
+    return copy
+
+
+class SentMessage:
+    """A message that was sent. Its methods raise what those of its wormhole raise."""
+
+    def __init__(self, number: int | None, stored: WaitFor, delivered: WaitFor) -> None:
+        self._number, self._stored, self._delivered = number, stored, delivered
+
+    @property
+    def number(self) -> int:
+        """Its place among this side's messages, from 0. Raises `Misuse` until the step that sends it is saved."""
+        if self._number is None:
+            raise Misuse("a message of a step is sent when the step is saved: ask for it then")
+        return self._number
+
+    async def stored(self) -> None:
+        """Wait until the server has the message on its disk. Messages are sent to it when the peer is there.
+
+        Raises:
+            Misuse: the step that sends the message is not saved yet.
+
+        """
+        await self._stored(self.number)
+
+    async def delivered(self) -> None:
+        """Wait for the peer's receipt, which says that its application has processed the message.
+
+        Raises:
+            Misuse: the step that sends the message is not saved yet.
+            NoReceiptsError: the wormhole was created without `receipts=True`, or the peer's client sends no receipts.
+
+        """
+        await self._delivered(self.number)
+
+
+# ── messages that the program has not read ──────────────────────────────────────────────────────────
+
+
+MAX_UNREAD_MESSAGES: Final = 1000
+"""Messages of the peer that wait for the application. Then no more are read from the server, until half of them are
+read."""
+
+MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of messages that wait for the application, likewise."""
+
+
+class Unread:
+    """The messages, in order."""
+
+    def __init__(self) -> None:
+        self._messages: deque[MessageReceived] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __getitem__(self, index: int) -> MessageReceived:
+        return self._messages[index]
+
+    def add(self, message: MessageReceived) -> None:
+        """Add the next message."""
+        self._messages.append(message)
+        self._bytes += len(message.plaintext)
+
+    def pop(self) -> MessageReceived:
+        """Remove the first message and return it."""
+        message = self._messages.popleft()
+        self._bytes -= len(message.plaintext)
+        return message
+
+    @property
+    def full(self) -> bool:
+        """Whether no more should come."""
+        return len(self._messages) >= MAX_UNREAD_MESSAGES or self._bytes >= MAX_UNREAD_BYTES
+
+    @property
+    def roomy(self) -> bool:
+        """Whether more may come again."""
+        return len(self._messages) < MAX_UNREAD_MESSAGES // 2 and self._bytes < MAX_UNREAD_BYTES // 2
+
+
+# ── what every wormhole can do, whether a journal keeps it or not ───────────────────────────────────
+
+
+MAX_CLOSE_SECONDS: Final = 5.0
+"""Seconds without any answer of the server, after which a closing wormhole waits no longer. The server prunes what is
+left there."""
+
+
+class BaseWormhole:
+    """A connection of two programs through a mailbox server, encrypted with a key that only they know.
+
+    It connects when its context is entered, which is possible once. If the first connection fails, so does the
+    wormhole, with `ServerGoneError`, unless the server asks to try again later, or a journal keeps the wormhole. A
+    lost connection is replaced as often as needed. Methods that wait set no limit of time: use `asyncio.timeout`.
+
+    A method that would wait raises `Misuse` if the context was not entered, the wormhole's `WormholeError` if it has
+    failed, and `ClosedError` if it was closed, or `LonelyError` if that was before the peer came.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        server: Server,
+        dice: Dice,
+        *,
+        max_work_bits: int,
+        on_event: Callable[[Event], None] | None,
+        save: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Continue from a state. Programs use `Wormhole.create` or `Journal.wormhole`."""
+        self._machine = Machine(state, dice.draw, lasting=save is not None)
+        self._dice = dice
+        self._on_event = on_event
+        self._changes = Changes()
+        self._driver = Driver(
+            self._machine,
+            server,
+            self._handle,
+            dice,
+            changed=self._changes.notify,
+            on_store_error=self._fail,
+            max_work_bits=max_work_bits,
+            save=save,
+        )
+        self._running: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._unread, self._drops_messages = Unread(), False
+        self._nameplates: list[str] | None = None
+        self._error: Exception | None = None
+        self._closed = self._error_raised = False
+
+    async def __aenter__(self) -> Self:
+        if self._running is not None:
+            raise Misuse("a wormhole is entered once: create another one")
+        self._running = asyncio.create_task(self._run())
+        return self
+
+    # ── the code ───────────────────────────────────────────────────────────────────────────────
+
+    async def allocate_code(self, words: int = DEFAULT_WORDS) -> str:
+        """Ask the server for a number, and return a new code, which is for one peer. Tell it to the person there.
+
+        A wormhole that has a code already, or has asked for one in an earlier process, returns that.
+
+        Args:
+            words: words after the number, each of which is 8 bits; 1 to `MAX_WORDS`.
+
+        Raises:
+            Misuse: the number of words is outside these bounds.
+
+        """
+        codes.check_length(words)
+        self._check_open()
+        if self._state.nameplate_status is NameplateStatus.NONE:
+            self._machine.allocate(codes.words(self._dice.draw(words)))
+            self._driver.carry_out()
+        await self._until(lambda: self._state.code is not None)
+        await self._driver.wait_until_saved()
+        assert self._state.code is not None
+        return self._state.code
+
+    async def set_code(self, code: str) -> None:
+        """Use a code that a person was told, or that both sides agreed on. It may be set again.
+
+        It does not wait for the server, and does not know whether anybody else has the code.
+
+        Raises:
+            CodeError: it is not a code; the text says what is wrong.
+            Misuse: the wormhole has another code.
+
+        """
+        await self._use(code)
+
+    async def _use(self, code: str, mailbox: str | None = None) -> None:
+        """Use a code, and no nameplate if the mailbox is given."""
+        self._check_open()
+        if self._state.nameplate_status is NameplateStatus.NONE:
+            self._driver.timed(lambda: self._machine.set_code(code, mailbox))
+        elif self._state.code != code or mailbox not in {None, self._state.mailbox}:
+            raise Misuse("a wormhole has one code, and this one has another: create a new one")
+        self._driver.carry_out()
+        await self._driver.wait_until_saved()
+
+    async def nameplates(self) -> list[str]:
+        """Return the nameplates in use, which are the numbers of codes. Some servers list none."""
+        self._nameplates = None
+        try:
+            self._machine.list_nameplates()
+            self._driver.carry_out()
+            await self._driver.wait_until_saved()
+            await self._until(lambda: self._nameplates is not None)
+        finally:
+            self._machine.forget_list()
+        return self._nameplates or []
+
+    async def complete(self, prefix: str, words: int = DEFAULT_WORDS) -> Sequence[str]:
+        """Return what the beginning of a code may become next, as `completions`.
+
+        The server is asked for its nameplates as long as the beginning has no hyphen.
+
+        Args:
+            prefix: what a user has typed.
+            words: words of the code, 1 to `MAX_WORDS`.
+
+        """
+        codes.check_completable(prefix, words)
+        nameplates = [] if "-" in prefix else await self.nameplates()
+        return codes.completions(prefix, nameplates, words)
+
+    # ── the peer ───────────────────────────────────────────────────────────────────────────────
+
+    async def verifier(self) -> bytes:
+        """Wait for the peer. Return 32 bytes that are the same at both sides, unless somebody is between them.
+
+        People compare some of them, in hex for example, where nobody can alter what they say.
+        """
+        await self._confirmed()
+        return keys.verifier(self._key)
+
+    async def versions(self) -> dict[str, Any]:
+        """Wait for the peer. Return the `versions` of its application: those of `Wormhole.create`, or `{}`."""
+        await self._confirmed()
+        return self._state.peer_versions or {}
+
+    async def derive_key(self, purpose: str, size: int = keys.KEY_BYTES) -> bytes:
+        """Wait for the peer. Return a key that only both sides know. The Python client derives the same.
+
+        Args:
+            purpose: names what the key is for, like `example.com/files`. Each purpose has another key.
+            size: bytes of the key, 1 to 8160.
+
+        Raises:
+            Misuse: the purpose is not a text, or the size is outside these bounds.
+
+        """
+        keys.check_derivable(purpose, size)
+        await self._confirmed()
+        return keys.application_key(self._key, purpose, size)
+
+    async def seed(self) -> bytes:
+        """Wait for the peer. Return 32 secret bytes from which both sides derive the code of their next wormhole.
+
+        Store them. The next time, both sides call `set_code(seed_code(seed))`. Each wormhole has another seed.
+
+        Raises:
+            NoSeedError: one of the two wormholes was created without `seeds=True`.
+
+        """
+        await self._confirmed()
+        if not self._state.abilities.seeds:
+            raise NoSeedError("this wormhole has no seed: create it with seeds=True")
+        if not self._state.peer_abilities.seeds:
+            raise NoSeedError("the peer did not offer a seed: agree on a code each time")
+        return seed_of(self._key)
+
+    # ── messages ───────────────────────────────────────────────────────────────────────────────
+
+    async def send(self, message: bytes) -> SentMessage:
+        """Send a message. Returns when it is on its way; await `SentMessage.stored` to know that the server has it.
+
+        It may be sent before the peer is there, and waits for it. If `MAX_UNSTORED_MESSAGES` earlier ones, or
+        `MAX_UNSTORED_BYTES` of them, are not stored yet, this method waits. Read the peer's messages meanwhile: while
+        `MAX_UNREAD_MESSAGES` of them wait, no more are read from the server, so that nothing is known to be stored. A
+        lost connection loses no message.
+
+        Args:
+            message: at most `MAX_SENT_BYTES` bytes.
+
+        Raises:
+            TypeError, Misuse: the message is not bytes, or is too long: send it in parts.
+
+        """
+        data = to_be_sent(message)
+        await self._until(lambda: not self._machine.full)
+        self._check_open()
+        number = self._machine.send(data)
+        self._driver.carry_out()
+        await self._driver.wait_until_saved()
+        return SentMessage(number, self._stored, self._delivered)
+
+    async def flush(self) -> None:
+        """Wait until the server has stored all messages. It gets them when the peer is there: this waits for it."""
+        await self._until(lambda: self._machine.all_stored)
+
+    # ── the end ────────────────────────────────────────────────────────────────────────────────
+
+    async def close(self, mood: Mood | None = None) -> None:
+        """Wait until everything sent is stored, then release the nameplate and close the mailbox.
+
+        What was sent is lost if no peer was there. If the server does not answer, this takes about twice
+        `MAX_CLOSE_SECONDS`. A cancelled task waits as long, and raises the cancellation then.
+
+        Args:
+            mood: how it went, for the server's records. By default `happy`, or `lonely` if no peer came.
+
+        Raises:
+            Misuse: it is another mood.
+            WormholeError: the wormhole failed, and no other call has raised the error.
+            ServerGoneError: the server has not confirmed all that was sent.
+
+        """
+        if mood is not None and mood not in MOODS:
+            raise Misuse(f"a wormhole is closed with the mood {', '.join(MOODS[:-1])} or {MOODS[-1]}, not {mood!r}")
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(mood))
+        await until_done(self._closing)
+        self._raise_unraised()
+
+    def _raise_unraised(self) -> None:
+        if self._error is not None and not self._error_raised:
+            self._error_raised = True
+            raise self._error
+
+    async def _close(self, mood: str | None) -> None:
+        if self._running is None:
+            return
+        to_flush = self._state.peer_versions is not None and self._state.mood is None
+        flushed = not to_flush or await self._flushed(lambda: self._machine.all_stored)
+        if not flushed and (self._state.unsealed or not all(own.stored for own in self._state.own.values())):
+            self._error = self._error or ServerGoneError("the server has not stored all that was sent")
+        self._machine.close(mood)
+        self._driver.carry_out()
+        await self._leave()
+
+    async def _flushed(self, done: Callable[[], bool]) -> bool:
+        """Wait until everything is stored, as long as the server answers. Return whether it did."""
+        await self._while_answered(lambda: done() or self._closed or self._error is not None)
+        return done()
+
+    async def _leave(self) -> None:
+        """Wait until nothing is left at the server, as long as it answers, and end the connection."""
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MAX_CLOSE_SECONDS):
+                    await self._driver.wait_until_saved()
+            if not self._driver.ended:
+                await self._while_answered(lambda: self._closed)  # the server prunes what is left
+        finally:
+            await self._disconnect()
+
+    async def _while_answered(self, done: Callable[[], bool]) -> None:
+        """Wait until something is done, or until the server has not answered for `MAX_CLOSE_SECONDS`."""
+        self._driver.resume()  # the server answers behind the messages that nobody reads
+        self._driver.hurry()
+        answers = -1
+        while not done() and self._machine.answers > answers:
+            answers = self._machine.answers
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MAX_CLOSE_SECONDS):
+                    while not done() and self._machine.answers == answers:
+                        await self._changes.next()
+
+    async def _disconnect(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        self._error = self._error or self._driver.unreached
+        self._closed = True
+        self._changes.notify()
+
+    @property
+    def _state(self) -> State:
+        return self._machine.state
+
+    @property
+    def _key(self) -> bytes:
+        return bytes.fromhex(self._state.key or "")
+
+    async def _run(self) -> None:
+        try:
+            await self._driver.run()
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            self._error = self._error or error
+        self._closed = True
+        self._changes.notify()
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._changes.notify()
+
+    def _handle(self, event: Event | MessageReceived | NameplatesListed) -> None:
+        if isinstance(event, MessageReceived):
+            self._keep(event)
+        elif isinstance(event, NameplatesListed):
+            self._nameplates = event.nameplates
+        else:
+            if isinstance(event, Failed):
+                self._error = self._error or event.error
+            if self._on_event is not None:
+                try:
+                    self._on_event(event)
+                except Exception as error:  # noqa: BLE001 - whoever waits is told
+                    self._error = self._error or error
+                    self._stop()
+        self._changes.notify()
+
+    def _stop(self) -> None:
+        """End, because the application's function for events has raised an error."""
+        raise NotImplementedError
+
+    def _keep(self, message: MessageReceived) -> None:
+        """Keep a message until it is read. If too many are unread, read no more; when closing, drop what comes."""
+        if self._drops_messages:
+            return
+        self._unread.add(message)
+        if self._unread.full:
+            if self._closing is None:
+                self._driver.pause()
+            else:
+                self._drops_messages = True
+
+    async def _take(self) -> MessageReceived:
+        """Return the peer's next message."""
+        await self._until(lambda: self._unread)
+        message = self._unread.pop()
+        if self._unread.roomy:
+            self._driver.resume()
+        return message
+
+    async def _confirmed(self) -> None:
+        await self._until(lambda: self._state.peer_versions is not None)
+
+    def _is_stored(self, number: int) -> bool:
+        own = self._state.own.get(str(number))
+        return number < self._state.next_own - len(self._state.unsealed) and (own is None or own.stored)
+
+    async def _stored(self, number: int) -> None:
+        await self._until(lambda: self._is_stored(number))
+
+    async def _delivered(self, number: int) -> None:
+        await self._confirmed()
+        if not self._state.abilities.wants_receipts:
+            raise NoReceiptsError("this wormhole wants no receipts: create it with receipts=True")
+        if not self._state.peer_abilities.sends_receipts:
+            raise NoReceiptsError("the peer's client sends no receipts: only `stored` can be known")
+        await self._until(lambda: self._state.acknowledged > number)
+
+    def _check_open(self) -> None:
+        if (error := self._error or self._machine.failure) is not None:
+            self._error_raised = True
+            raise error
+        if self._closed or self._closing is not None or self._state.mood is not None:
+            if self._state.mood not in {None, "lonely"} and not self._closed and self._closing is None:
+                words = f"this wormhole has ended before ({self._state.mood}): use a new one, with a new code"
+                raise ClosedError(words)
+            if self._state.peer_versions is None:
+                raise LonelyError("the wormhole was closed before a peer came")
+            raise ClosedError("the wormhole is closed")
+
+    async def _until(self, met: Callable[[], object]) -> None:
+        """Wait until a condition is met. Raises the wormhole's error if it has failed first."""
+        while not met():
+            self._check_open()
+            if self._running is None:
+                raise Misuse("a wormhole is used in its context: async with wormhole: …")
+            await self._changes.next(lambda: met() or self._error or self._closed or self._closing)
+
+
+# ── a wormhole without a journal ────────────────────────────────────────────────────────────────────
+
 
 SILENCE_SECONDS: Final = 60.0
 """Seconds without an answer of the peer after which `PeerSilent` is reported. A person who decides, and a client that

@@ -44,7 +44,7 @@ def say(words: str, end: str = "\n") -> None:
     """Show words on standard error. If it cannot be written, nobody reads them, and the transfer goes on."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            print(words, end=end, file=sys.stderr, flush=True)
+            print(words, end=end, file=sys.stderr, flush=True)  # noqa: T201 - for the user of a command
 
 
 async def answered_yes(question: str) -> bool | None:

@@ -9,12 +9,12 @@ from typing import Any, Self
 
 import msgspec
 
-from restante.client.base import BaseWormhole, SentMessage, to_be_sent
 from restante.client.connection.server import Server
 from restante.client.core.state import State
 from restante.client.events import Event
 from restante.client.protocol.seeds import seed_code, seed_mailbox
 from restante.client.tasks import until_done
+from restante.client.wormhole import BaseWormhole, SentMessage, to_be_sent
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 from restante.client.arguments import is_text
-from restante.client.base import to_be_sent
 from restante.client.errors import TransferError
 from restante.client.transfer.messages import (
     ARRIVED,
@@ -21,7 +20,7 @@ from restante.client.transfer.messages import (
     send_message,
 )
 from restante.client.transit.records import Role
-from restante.client.wormhole import Wormhole
+from restante.client.wormhole import Wormhole, to_be_sent
 from restante.common.errors import Misuse
 
 TEXTS_ONLY: Final = "this program receives texts only"
