@@ -26,7 +26,7 @@ from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.inbox import Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.probe import Outcome, probe
-from restante.waku.client.ranges import FetchState, HistoryQuery, Range, including, without
+from restante.waku.client.ranges import FetchState, HistoryQuery, Range, add_range, subtract_ranges
 from restante.waku.client.requester import (
     OVERSIZED,
     UNREQUESTED,
@@ -110,7 +110,7 @@ class Simulation:
     lines: dict[int, deque[Packet]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        inbox = Inbox([WANTS_EVERYTHING])
+        inbox = Inbox(WANTS_EVERYTHING)
         self.core = Requester(self.query, len(self.servers), inbox, self.state, self.budgets, self.timeouts)
         self.do(self.core.start(self.now, self.wall))
 
@@ -357,10 +357,10 @@ def test_bytes_are_a_budget_too() -> None:
 
 
 def test_an_inbox_forgets_the_earliest_arrivals() -> None:
-    inbox = Inbox([Interest.named([TOPIC])], remembered=3)
-    assert inbox.accept(LETTERS[:3]) == LETTERS[:3]
-    assert inbox.accept(LETTERS[2:5]) == LETTERS[3:5]
-    assert inbox.accept(LETTERS[:2]) == LETTERS[:2]
+    inbox = Inbox(Interest.named([TOPIC]), max_hashes=3)
+    assert inbox.filter_new(LETTERS[:3]) == LETTERS[:3]
+    assert inbox.filter_new(LETTERS[2:5]) == LETTERS[3:5]
+    assert inbox.filter_new(LETTERS[:2]) == LETTERS[:2]
 
 
 def test_late_envelopes_are_found_by_a_repeated_request_and_others_are_not_handed_over_twice() -> None:
@@ -502,8 +502,8 @@ def seconds(ranges: list[Range]) -> set[int]:
 @given(RANGES, RANGES)
 @examples(300)
 def test_ranges_that_touch_are_one_and_a_subtracted_range_is_gone(ranges: list[Range], less: list[Range]) -> None:
-    merged: list[Range] = reduce(including, ranges, [])
-    left = without(merged, less)
+    merged: list[Range] = reduce(add_range, ranges, [])
+    left = subtract_ranges(merged, less)
     assert seconds(merged) == seconds(ranges)
     assert seconds(left) == seconds(ranges) - seconds(less)
     for some in (merged, left):

@@ -87,7 +87,7 @@ async def fetch(
         raise Misuse("no Mailserver is named: name at least one")
     budgets = budgets or Budgets()
     if inbox is None:
-        inbox = Inbox([WANTS_EVERYTHING], max(REMEMBERED_HASHES, len(servers) * budgets.envelopes))
+        inbox = Inbox(WANTS_EVERYTHING, max(REMEMBERED_HASHES, len(servers) * budgets.envelopes))
     core = Requester(query, len(servers), inbox, state, budgets, timeouts)
     return await _Fetch(servers, core, options, subscriber, keep).run()
 

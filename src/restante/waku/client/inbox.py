@@ -1,4 +1,4 @@
-"""The inbox of history and live envelopes: it drops unwanted ones and returns each envelope once."""
+"""The inbox of history and live envelopes: it drops those of no interest and returns each envelope once."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.interest import Interest
 
 REMEMBERED_HASHES: Final = 250_000
-"""Hashes that are remembered, which take some 40 MB. A query may bring fewer envelopes by default (`Budgets`)."""
+"""Hashes that are stored, which take some 40 MB. By default a server may send fewer envelopes (`Budgets`)."""
 
 
 class Inbox:
-    """Filters, and the hashes of envelopes that were handed over. The oldest hashes are forgotten first."""
+    """An interest, and the hashes of envelopes that were handed over. The oldest hashes are removed first."""
 
-    def __init__(self, filters: Iterable[Interest], remembered: int = REMEMBERED_HASHES) -> None:
-        self.filters = list(filters)
-        self._remembered = remembered
-        self._seen: dict[bytes, None] = {}
+    def __init__(self, interest: Interest, max_hashes: int = REMEMBERED_HASHES) -> None:
+        self._interest = interest
+        self._max_hashes = max_hashes
+        self._hashes: dict[bytes, None] = {}
 
-    def know(self, hashes: Iterable[bytes]) -> None:
+    def mark_handed_over(self, hashes: Iterable[bytes]) -> None:
         """Treat these envelopes as handed over."""
-        for each in hashes:
-            self._seen[each] = None
-        while len(self._seen) > self._remembered:
-            del self._seen[next(iter(self._seen))]
+        for envelope_hash in hashes:
+            self._hashes[envelope_hash] = None
+        while len(self._hashes) > self._max_hashes:
+            del self._hashes[next(iter(self._hashes))]
 
-    def accept(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
-        """Return the envelopes that are wanted and were not handed over. From now on they count as handed over."""
-        found = []
-        for each in envelopes:
-            if each.hash not in self._seen and any(wants.wants(each.topic) for wants in self.filters):
-                self.know([each.hash])
-                found.append(each)
-        return found
+    def filter_new(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
+        """Return the envelopes of interest that were not handed over. From now on they count as handed over."""
+        new_envelopes = []
+        for envelope in envelopes:
+            if envelope.hash not in self._hashes and self._interest.wants(envelope.topic):
+                self.mark_handed_over([envelope.hash])
+                new_envelopes.append(envelope)
+        return new_envelopes

@@ -18,7 +18,7 @@ from restante.waku.protocol.request import MAX_REQUEST_TOPICS
 
 Range = tuple[int, int]
 
-Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+HashText = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """The hash of an envelope in a state file, in hexadecimal."""
 
 
@@ -41,10 +41,10 @@ class HistoryQuery(msgspec.Struct, frozen=True):
         if len(self.topics) > MAX_REQUEST_TOPICS:
             raise Misuse(f"a query has at most {MAX_REQUEST_TOPICS} topics")
 
-    def names(self) -> list[str]:
+    def state_keys(self) -> list[str]:
         """Return the query's keys in a `FetchState`: one for each topic, or one for the bloom filter."""
         if self.topics:
-            return sorted(each.hex() for each in self.topics)
+            return sorted(topic.hex() for topic in self.topics)
         return [f"bloom {self.bloom:0128x}"]
 
     def mismatch(self, envelope: Envelope) -> str:
@@ -62,69 +62,71 @@ class FetchState(msgspec.Struct, forbid_unknown_fields=True):
 
     known: dict[str, list[Range]] = msgspec.field(default_factory=dict)
     """By key: the times of which every envelope was handed over and none can arrive late."""
-    recent: dict[str, dict[Hash, int]] = msgspec.field(default_factory=dict)
+    recent: dict[str, dict[HashText, int]] = msgspec.field(default_factory=dict)
     """By key: envelopes that were handed over, of times that will be requested again. Hash and sending time."""
 
     def missing(self, query: HistoryQuery) -> list[Range]:
         """Return the ranges to request until the whole query is known."""
-        found: list[Range] = []
-        for name in query.names():
-            for part in without([(query.lower, query.upper)], self.known.get(name, ())):
-                found = including(found, part)
-        return found
+        missing_ranges: list[Range] = []
+        for key in query.state_keys():
+            for missing_range in subtract_ranges([(query.lower, query.upper)], self.known.get(key, ())):
+                missing_ranges = add_range(missing_ranges, missing_range)
+        return missing_ranges
 
-    def learn(self, query: HistoryQuery, known: Range) -> None:
+    def learn(self, query: HistoryQuery, known_range: Range) -> None:
         """Record that everything of the query is known for these times."""
-        for name in query.names():
-            self.known[name] = including(self.known.get(name, ()), known)
+        for key in query.state_keys():
+            self.known[key] = add_range(self.known.get(key, ()), known_range)
 
     def remember(self, query: HistoryQuery, envelope: Envelope) -> None:
-        """Record an envelope that was handed over and will be found again."""
-        name = envelope.topic.hex() if query.topics else query.names()[0]
-        self.recent.setdefault(name, {})[envelope.hash.hex()] = envelope.sent
+        """Record an envelope that was handed over and will be requested again."""
+        key = envelope.topic.hex() if query.topics else query.state_keys()[0]
+        self.recent.setdefault(key, {})[envelope.hash.hex()] = envelope.sent
 
     def also(self, other: FetchState) -> None:
         """Add the recent envelopes of another state."""
-        for name, hashes in other.recent.items():
-            self.recent.setdefault(name, {}).update(hashes)
+        for key, hashes in other.recent.items():
+            self.recent.setdefault(key, {}).update(hashes)
 
     def forget(self, query: HistoryQuery) -> None:
-        """Forget the recent envelopes of known times, which are not requested again."""
-        for name in query.names():
-            known = self.known.get(name, ())
-            recent = self.recent.pop(name, {})
-            kept = {digest: sent for digest, sent in recent.items() if without([(sent, sent)], known)}
-            if kept:
-                self.recent[name] = kept
+        """Remove the recent envelopes of known times, which are not requested again."""
+        for key in query.state_keys():
+            known_ranges = self.known.get(key, ())
+            recent = self.recent.pop(key, {})
+            unknown = {
+                digest: sent for digest, sent in recent.items() if subtract_ranges([(sent, sent)], known_ranges)
+            }
+            if unknown:
+                self.recent[key] = unknown
 
     def copy(self) -> FetchState:
         """Return a copy that can be changed independently."""
         return FetchState(
-            {name: list(ranges) for name, ranges in self.known.items()},
-            {name: dict(recent) for name, recent in self.recent.items()},
+            {key: list(ranges) for key, ranges in self.known.items()},
+            {key: dict(hashes) for key, hashes in self.recent.items()},
         )
 
 
-def including(ranges: Iterable[Range], more: Range) -> list[Range]:
+def add_range(ranges: Iterable[Range], added: Range) -> list[Range]:
     """Return the ranges with one more, merged with those that it overlaps or touches."""
-    lower, upper = more
-    found = []
-    for each in ranges:
-        if each[1] + 1 < lower or upper + 1 < each[0]:
-            found.append(each)
+    lower, upper = added
+    separate = []
+    for begin, end in ranges:
+        if end + 1 < lower or upper + 1 < begin:
+            separate.append((begin, end))
         else:
-            lower, upper = min(lower, each[0]), max(upper, each[1])
-    return sorted([*found, (lower, upper)])
+            lower, upper = min(lower, begin), max(upper, end)
+    return sorted([*separate, (lower, upper)])
 
 
-def without(ranges: Iterable[Range], less: Iterable[Range]) -> list[Range]:
-    """Return what is left of the ranges without these."""
-    found = list(ranges)
-    for lower, upper in less:
-        found = [
-            part
-            for each in found
-            for part in ((each[0], min(each[1], lower - 1)), (max(each[0], upper + 1), each[1]))
-            if part[0] <= part[1]
+def subtract_ranges(ranges: Iterable[Range], subtracted: Iterable[Range]) -> list[Range]:
+    """Return the times of the ranges that are in none of the subtracted ones."""
+    remaining = list(ranges)
+    for lower, upper in subtracted:
+        remaining = [
+            (begin, end)
+            for old_begin, old_end in remaining
+            for begin, end in ((old_begin, min(old_end, lower - 1)), (max(old_begin, upper + 1), old_end))
+            if begin <= end
         ]
-    return found
+    return remaining

@@ -30,7 +30,7 @@ from msgspec import Meta
 
 from restante.common.errors import PeerError
 from restante.waku.client.inbox import Inbox
-from restante.waku.client.ranges import FetchState, HistoryQuery, Range, without
+from restante.waku.client.ranges import FetchState, HistoryQuery, Range, subtract_ranges
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.rlp import BREACH
@@ -300,8 +300,8 @@ class Requester:
     def start(self, now: float, wall: float) -> list[Action]:
         """Start. `now` is the time of a monotonic clock, `wall` the time since 1970, as in envelopes."""
         self._ahead = wall - now
-        for name in self.query.names():
-            self._inbox.know(map(bytes.fromhex, self._base.recent.get(name, ())))
+        for name in self.query.state_keys():
+            self._inbox.mark_handed_over(map(bytes.fromhex, self._base.recent.get(name, ())))
         self._turn(now)
         return self._take_actions()
 
@@ -375,7 +375,7 @@ class Requester:
 
     def missing(self) -> list[Range]:
         """Return the times that no server has answered for."""
-        return without(self._todo, [walk.known for walk in self._walks() if walk.known is not None])
+        return subtract_ranges(self._todo, [walk.known for walk in self._walks() if walk.known is not None])
 
     def _walks(self) -> list[Walk]:
         return [walk for server in self._servers for walk in server.walks]
@@ -497,7 +497,7 @@ class Requester:
 
     def _hand_over(self, envelopes: list[Envelope]) -> None:
         assert self._walk is not None
-        fresh = self._inbox.accept(envelopes)
+        fresh = self._inbox.filter_new(envelopes)
         self.counts["known"] += len(envelopes) - len(fresh)
         self.counts["handed over"] += len(fresh)
         young = self._walk.requested - self.timeouts.overlap

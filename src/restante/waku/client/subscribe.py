@@ -114,7 +114,7 @@ class _Subscription:
         self._keep = keep
         self._on_failure = on_failure
         self._interest = Interest.named(query.topics)
-        self._inbox = Inbox([self._interest])
+        self._inbox = Inbox(self._interest)
         self._dice = SystemDice()
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
@@ -132,8 +132,8 @@ class _Subscription:
 
     async def run(self, until: asyncio.Event) -> FetchReport:
         self._report = FetchReport(self.state.missing(self._now()), Counter(), {})
-        for name in self._query.names():
-            self._inbox.know(map(bytes.fromhex, self.state.recent.get(name, ())))
+        for name in self._query.state_keys():
+            self._inbox.mark_handed_over(map(bytes.fromhex, self.state.recent.get(name, ())))
         tried = [asyncio.Event() for _ in self._servers]
         listening = [asyncio.create_task(self._listen(number, each)) for number, each in enumerate(tried)]
         fetching = asyncio.create_task(self._fetch_repeatedly(tried))
@@ -197,7 +197,7 @@ class _Subscription:
         good = [
             each for each in envelopes if each.sent >= self._query.lower and judge(each, now, policy).refusal is None
         ]
-        fresh = self._inbox.accept(good)
+        fresh = self._inbox.filter_new(good)
         if not fresh:
             return
         try:
