@@ -33,8 +33,8 @@ from restante.waku.client.requester import (
     Action,
     Budgets,
     FetchReport,
-    Phase,
     Requester,
+    RequesterPhase,
     Timeouts,
 )
 from restante.waku.client.subscribe import Intervals, subscribe
@@ -137,12 +137,12 @@ class Simulation:
             case _:
                 packet = packets.popleft()
                 self.now += 0.01
-                ended = isinstance(packet, bytes)
-                self.do((self.core.ended if ended else self.core.came)(server, packet, self.now))  # type: ignore[arg-type]
+                handle = self.core.request_completed if isinstance(packet, bytes) else self.core.envelopes_received
+                self.do(handle(server, packet, self.now))  # type: ignore[arg-type]
 
     def drop(self, server: int) -> None:
         del self.lines[server]
-        self.do(self.core.lost(server, "the connection was lost", self.now))
+        self.do(self.core.server_failed(server, "the connection was lost", self.now))
 
     def do(self, todo: list[Action]) -> None:
         for action in todo:
@@ -159,11 +159,11 @@ class Simulation:
                     self.asked.append((server, request))
                     self.do(self.core.request_sent(server, request.id, self.now))
                     self.lines[server].extend(self.servers[server](request))
-                case requester.Leave(server):
+                case requester.Disconnect(server):
                     self.lines.pop(server, None)
                 case requester.HandOver(envelopes):
                     self.handed += envelopes
-                case requester.Save(state):
+                case requester.SaveState(state):
                     self.saved.append((state, len(self.handed)))
                 case requester.Finished(report):
                     self.report = report
@@ -283,13 +283,13 @@ def test_unrequested_envelopes_are_not_handed_over() -> None:
 
 def test_an_answer_of_a_server_that_was_not_asked_is_ignored() -> None:
     simulation = Simulation([Honest(LETTERS), Honest(LETTERS)])
-    assert simulation.core.came(1, LETTERS, simulation.now) == []
-    assert simulation.core.ended(1, b"", simulation.now) == []
-    assert simulation.core.lost(1, "gone", simulation.now) == []
+    assert simulation.core.envelopes_received(1, LETTERS, simulation.now) == []
+    assert simulation.core.request_completed(1, b"", simulation.now) == []
+    assert simulation.core.server_failed(1, "gone", simulation.now) == []
     assert simulation.core.connected(1, simulation.now) == []
     complete(simulation)
     assert simulation.report.counts[UNREQUESTED] == 30
-    assert simulation.core.came(0, [letter(77)], simulation.now) == []
+    assert simulation.core.envelopes_received(0, [letter(77)], simulation.now) == []
 
 
 @BOTH
@@ -488,7 +488,7 @@ def test_a_cheating_server_costs_at_most_its_budgets(data: st.DataObject) -> Non
     assert len(simulation.asked) < 1000
     assert all(one.topic == TOPIC and SHORT.lower <= one.sent <= SHORT.upper for one in simulation.handed)
     assert len(set(hashes(simulation.handed))) == len(simulation.handed)
-    assert simulation.core.phase is Phase.DONE
+    assert simulation.core.phase is RequesterPhase.DONE
     assert simulation.core.next_timeout() is None
 
 
@@ -642,11 +642,11 @@ def fresh(number: int, **fields: Any) -> Envelope:
 
 class Subscribing:
     def __init__(self, servers: list[Enode], intervals: Intervals = RARELY) -> None:
-        self.came: list[Envelope] = []
+        self.received: list[Envelope] = []
         self.failures: list[tuple[int, str]] = []
         self.states: list[FetchState] = []
         self.until = asyncio.Event()
-        self.subscriber: Callable[[list[Envelope]], None] = self.came.extend
+        self.subscriber: Callable[[list[Envelope]], None] = self.received.extend
         now = int(time.time())
         self._task = asyncio.create_task(
             subscribe(
@@ -665,7 +665,7 @@ class Subscribing:
 
     async def has(self, *envelopes: Envelope) -> None:
         wanted = {envelope.hash for envelope in envelopes}
-        await self.until_true("the envelopes", lambda: wanted <= {envelope.hash for envelope in self.came})
+        await self.until_true("the envelopes", lambda: wanted <= {envelope.hash for envelope in self.received})
 
     async def until_true(self, what: str, holds: Callable[[], bool]) -> None:
         async with bounded(what):
@@ -707,7 +707,7 @@ async def test_an_envelope_that_is_posted_while_history_is_fetched_comes_once(tm
         report = await subscription.stop()
         joined.cancel()
         await asyncio.gather(joined, return_exceptions=True)
-    assert subscription.came == [new, old]
+    assert subscription.received == [new, old]
     assert (report.missing, report.counts) == ([], {"handed over": 2})
 
 
@@ -725,7 +725,7 @@ async def test_envelopes_missed_during_a_lost_connection_come_as_history(tmp_pat
         await post(here, live)
         await subscription.has(live)
         await subscription.stop()
-    assert subscription.came == [missed, live]
+    assert subscription.received == [missed, live]
     assert [text.startswith("it disconnected: ") for _, text in subscription.failures] == [True]
 
 
@@ -745,7 +745,7 @@ async def test_live_envelopes_are_checked() -> None:
         relay(fake, packets.write_envelopes([envelope.raw for envelope in many])[:-1])
         await subscription.has(*many)
         await subscription.stop()
-    assert subscription.came == [good, *many]
+    assert subscription.received == [good, *many]
 
 
 def relay(fake: FakeNode, body: bytes) -> None:
@@ -793,4 +793,4 @@ async def test_an_answer_under_way_is_completed(tmp_path: Path) -> None:
         subscription.until.set()
         here.archive.search.set()
         report = await subscription.over()
-    assert (report.missing, len(subscription.came)) == ([], 1)
+    assert (report.missing, len(subscription.received)) == ([], 1)

@@ -18,12 +18,12 @@ from restante.waku.client.requester import (
     Action,
     Budgets,
     Connect,
+    Disconnect,
     FetchReport,
     Finished,
     HandOver,
-    Leave,
     Requester,
-    Save,
+    SaveState,
     SendRequest,
     Timeouts,
 )
@@ -156,13 +156,13 @@ class _Fetch:
                 visit.task = self._start(self._visit(visit))
             case SendRequest(server, request):
                 self._start(self._request(self._visits[server], request))
-            case Leave(server):
+            case Disconnect(server):
                 left = self._visits.pop(server, None)
                 if left is not None and left.task is not None:
                     left.task.cancel()
             case HandOver(envelopes):
                 self._subscriber(envelopes)
-            case Save(state):
+            case SaveState(state):
                 if self._keep is not None:
                     self._keep(state)
             case Finished(report):
@@ -203,16 +203,16 @@ class _Fetch:
 
     def _lost(self, visit: _Visit, words: str) -> None:
         if self._counts(visit):
-            self._handle(lambda: self._core.lost(visit.server, words, self._loop.time()))
+            self._handle(lambda: self._core.server_failed(visit.server, words, self._loop.time()))
 
     def _take_history(self, visit: _Visit, event: HistoryReceived | Ended) -> None:
         if not self._counts(visit):
             return
         now = self._loop.time()
         if isinstance(event, HistoryReceived):
-            self._handle(lambda: self._core.came(visit.server, event.envelopes, now))
+            self._handle(lambda: self._core.envelopes_received(visit.server, event.envelopes, now))
         else:
-            self._handle(lambda: self._core.ended(visit.server, event.payload, now))
+            self._handle(lambda: self._core.request_completed(visit.server, event.payload, now))
 
     async def _request(self, visit: _Visit, request: Request) -> None:
         assert visit.connection is not None
