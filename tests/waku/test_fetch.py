@@ -578,14 +578,14 @@ async def test_history_from_an_untrusted_peer_is_ignored() -> None:
         connect(enode, new_key(SystemDice()), Interest.named([])) as connection,
     ):
         asked = Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC]))
-        connection.request(request.write(asked))
+        connection.send_request(request.write(asked))
         assert (await connection.offer([letter(99)])).refusals == ()
         assert len(node.asked) == 1
         with pytest.raises(ValueError, match="offer at most 500 envelopes in one packet"):
             await connection.offer([letter(99)] * 501)
         for peer in list(node.connections):
             peer.drop()
-        await connection.gone()
+        await connection.wait_closed()
         with pytest.raises(NodeUnavailableError, match="the node disconnected: "):
             await connection.offer([letter(98)])
 
@@ -608,7 +608,7 @@ async def test_a_probe_reports_each_outcome(options: dict[str, Any], outcome: Ou
     async with listening(**{"mailserver": Honest([]), **options}) as (_, enode):
         result = await probe(enode, ENVELOPE, 60.0)
     assert result.outcome is outcome
-    assert text in result.words
+    assert text in result.explanation
 
 
 class Tardy(Honest):
@@ -626,10 +626,10 @@ async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet_and_report
         result = await probe(enode, ENVELOPE, 60.0)
     assert (result.outcome, tardy.asked) == (Outcome.WELL, 2)
     result = await probe(enode, ENVELOPE, 60.0)
-    assert (result.outcome, "Connection refused" in result.words) == (Outcome.UNREACHABLE, True)
+    assert (result.outcome, "Connection refused" in result.explanation) == (Outcome.UNREACHABLE, True)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         result = await probe(Enode(enode.public, *silent.getsockname()), ENVELOPE, 60.0)
-    assert (result.outcome, "no Hello arrived" in result.words) == (Outcome.SILENT, True)
+    assert (result.outcome, "no Hello arrived" in result.explanation) == (Outcome.SILENT, True)
 
 
 RARELY = Intervals(history=3600.0, first=0.01, last=0.02, grace=0.1)

@@ -297,6 +297,6 @@ def probe_command(
     from restante.waku.devp2p import enode
 
     seconds = convert(patience, Annotated[float, Meta(ge=0.1, le=1_000_000)], "--patience")
-    found = asyncio.run(probe(enode.parse(node), request_options(form, password_file, key, os.environ), seconds))
-    print(found.words, file=sys.stderr if found.outcome else sys.stdout)
-    raise typer.Exit(found.outcome)
+    result = asyncio.run(probe(enode.parse(node), request_options(form, password_file, key, os.environ), seconds))
+    print(result.explanation, file=sys.stderr if result.outcome else sys.stdout)
+    raise typer.Exit(result.outcome)

@@ -1,4 +1,4 @@
-"""Fetch history from Mailservers: carries out the actions of `requester.py` over connections."""
+"""Fetch history from Mailservers: carry out the actions of `requester.py` over connections."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ GREET_TIMEOUT: Final = 10.0
 Subscriber = Callable[[list[Envelope]], None]
 """Receives envelopes. They count as handed over when it returns."""
 
-Keep = Callable[[FetchState], None]
+OnState = Callable[[FetchState], None]
 """Receives the new state each time the subscriber has all envelopes that the state covers."""
 
 
@@ -71,7 +71,7 @@ async def fetch(
     *,
     inbox: Inbox | None = None,
     state: FetchState | None = None,
-    keep: Keep | None = None,
+    keep: OnState | None = None,
     budgets: Budgets | None = None,
     timeouts: Timeouts | None = None,
 ) -> FetchReport:
@@ -88,34 +88,34 @@ async def fetch(
     budgets = budgets or Budgets()
     if inbox is None:
         inbox = Inbox(WANTS_EVERYTHING, max(REMEMBERED_HASHES, len(servers) * budgets.envelopes))
-    core = Requester(query, len(servers), inbox, state, budgets, timeouts)
-    return await _Fetch(servers, core, options, subscriber, keep).run()
+    requester = Requester(query, len(servers), inbox, state, budgets, timeouts)
+    return await _FetchRun(servers, requester, options, subscriber, keep).run()
 
 
-class _Fetch:
+class _FetchRun:
     def __init__(
         self,
         servers: Sequence[Enode],
-        core: Requester,
+        requester: Requester,
         options: RequestOptions,
         subscriber: Subscriber,
-        keep: Keep | None,
+        on_state: OnState | None,
     ) -> None:
         self._servers = servers
-        self._core = core
+        self._requester = requester
         self._options = options
         self._subscriber = subscriber
-        self._keep = keep
+        self._on_state = on_state
         self._dice = SystemDice()
         self._loop = asyncio.get_running_loop()
         self._report: asyncio.Future[FetchReport] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
-        self._visits: dict[int, _Visit] = {}
-        """The current visits by server. A visit that was left may still be disconnecting."""
+        self._connections: dict[int, _ServerConnection] = {}
+        """By server, without those that are disconnecting."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> FetchReport:
-        self._handle(lambda: self._core.start(self._loop.time(), time.time()))
+        self._handle(lambda: self._requester.start(self._loop.time(), time.time()))
         try:
             return await self._report
         finally:
@@ -133,48 +133,48 @@ class _Fetch:
         if self._report.done():
             return
         try:
-            for each in event():
-                self._do(each)
+            for action in event():
+                self._carry_out(action)
         except Exception as error:  # noqa: BLE001 - the subscriber's error; `run` raises it
             self._report.set_exception(error)
             return
-        self._arm()
+        self._set_timer()
 
-    def _arm(self) -> None:
+    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        due = self._core.next_timeout()
-        self._timer = None if due is None else self._loop.call_at(due, self._on_time)
+        deadline = self._requester.next_timeout()
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_timer)
 
-    def _on_time(self) -> None:
-        self._handle(lambda: self._core.handle_timeout(self._loop.time()))
+    def _on_timer(self) -> None:
+        self._handle(lambda: self._requester.handle_timeout(self._loop.time()))
 
-    def _do(self, action: Action) -> None:
+    def _carry_out(self, action: Action) -> None:
         match action:
             case Connect(server):
-                visit = self._visits[server] = _Visit(server)
-                visit.task = self._start(self._visit(visit))
+                connection = self._connections[server] = _ServerConnection(server)
+                connection.task = self._start_task(self._connect(connection))
             case SendRequest(server, request):
-                self._start(self._request(self._visits[server], request))
+                self._start_task(self._send_request(self._connections[server], request))
             case Disconnect(server):
-                left = self._visits.pop(server, None)
-                if left is not None and left.task is not None:
-                    left.task.cancel()
+                closing = self._connections.pop(server, None)
+                if closing is not None and closing.task is not None:
+                    closing.task.cancel()
             case HandOver(envelopes):
                 self._subscriber(envelopes)
             case SaveState(state):
-                if self._keep is not None:
-                    self._keep(state)
+                if self._on_state is not None:
+                    self._on_state(state)
             case Finished(report):
                 self._report.set_result(report)
 
-    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def _start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._report.done():
@@ -182,54 +182,54 @@ class _Fetch:
 
     # ── servers ──────────────────────────────────────────────────────────────────────────────────
 
-    def _counts(self, visit: _Visit) -> bool:
-        return self._visits.get(visit.server) is visit
+    def _is_current(self, connection: _ServerConnection) -> bool:
+        return self._connections.get(connection.server) is connection
 
-    async def _visit(self, visit: _Visit) -> None:
-        server = visit.server
+    async def _connect(self, connection: _ServerConnection) -> None:
+        server = connection.server
         try:
             async with connect(
                 self._servers[server],
                 self._options.key or new_key(self._dice),
                 Interest.named([]),
                 GREET_TIMEOUT,
-                lambda event: self._take_history(visit, event),
-            ) as visit.connection:
-                self._handle(lambda: self._core.connected(server, self._loop.time()))
-                words = await visit.connection.gone()
+                lambda event: self._on_history(connection, event),
+            ) as connection.outbound:
+                self._handle(lambda: self._requester.connected(server, self._loop.time()))
+                reason = await connection.outbound.wait_closed()
         except NodeUnavailableError as error:
-            words = str(error)
-        self._lost(visit, words)
+            reason = str(error)
+        self._on_failure(connection, reason)
 
-    def _lost(self, visit: _Visit, words: str) -> None:
-        if self._counts(visit):
-            self._handle(lambda: self._core.server_failed(visit.server, words, self._loop.time()))
+    def _on_failure(self, connection: _ServerConnection, reason: str) -> None:
+        if self._is_current(connection):
+            self._handle(lambda: self._requester.server_failed(connection.server, reason, self._loop.time()))
 
-    def _take_history(self, visit: _Visit, event: HistoryReceived | Ended) -> None:
-        if not self._counts(visit):
+    def _on_history(self, connection: _ServerConnection, event: HistoryReceived | Ended) -> None:
+        if not self._is_current(connection):
             return
-        now = self._loop.time()
+        server, now = connection.server, self._loop.time()
         if isinstance(event, HistoryReceived):
-            self._handle(lambda: self._core.envelopes_received(visit.server, event.envelopes, now))
+            self._handle(lambda: self._requester.envelopes_received(server, event.envelopes, now))
         else:
-            self._handle(lambda: self._core.request_completed(visit.server, event.payload, now))
+            self._handle(lambda: self._requester.request_completed(server, event.payload, now))
 
-    async def _request(self, visit: _Visit, request: Request) -> None:
-        assert visit.connection is not None
+    async def _send_request(self, connection: _ServerConnection, request: Request) -> None:
+        assert connection.outbound is not None
         try:
-            written, body = await self._written(request, visit.connection.node.pow)
+            request_id, body = await self._encode_request(request, connection.outbound.node.pow)
         except NotMined as error:
-            self._lost(visit, f"the server requires more proof of work than we accept: {error}")
+            self._on_failure(connection, f"the server requires more proof of work than we accept: {error}")
             return
-        if self._counts(visit):
-            self._handle(lambda: self._core.request_sent(visit.server, written, self._loop.time()))
-            visit.connection.request(body)
+        if self._is_current(connection):
+            self._handle(lambda: self._requester.request_sent(connection.server, request_id, self._loop.time()))
+            connection.outbound.send_request(body)
 
-    async def _written(self, request: Request, least: float) -> tuple[bytes, bytes]:
-        """Write a request. Return its id and the body of its packet."""
+    async def _encode_request(self, request: Request, min_pow: float) -> tuple[bytes, bytes]:
+        """Return the id of a request and the body of its packet."""
         if self._options.form == "plain":
-            named = msgspec.structs.replace(request, id=self._id())
-            return named.id, requests.write(named)
+            plain_request = msgspec.structs.replace(request, id=self._draw_id())
+            return plain_request.id, requests.write(plain_request)
         assert self._options.to is not None
         draft = requests.enclose(
             request,
@@ -239,19 +239,19 @@ class _Fetch:
             sign=self._options.key or new_key(self._dice),
         )
         start = int.from_bytes(self._dice.draw(4))
-        envelope = await asyncio.to_thread(mine, draft, least, start=start)
+        envelope = await asyncio.to_thread(mine, draft, min_pow, start=start)
         return envelope.hash, envelope.raw
 
-    def _id(self) -> bytes:
-        while (drawn := self._dice.draw(requests.ID_BYTES)).startswith(ERROR_PREFIX):
+    def _draw_id(self) -> bytes:
+        while (request_id := self._dice.draw(requests.ID_BYTES)).startswith(ERROR_PREFIX):
             continue  # status-go would read it as an error; one id in 2^48
-        return drawn
+        return request_id
 
 
-class _Visit:
+class _ServerConnection:
     """One connection to a server, from the decision to connect."""
 
     def __init__(self, server: int) -> None:
         self.server = server
-        self.connection: OutboundConnection | None = None
+        self.outbound: OutboundConnection | None = None
         self.task: asyncio.Task[None] | None = None

@@ -23,7 +23,7 @@ from restante.common.settings import convert, limits_given
 from restante.common.signals import cleaning_up
 from restante.common.texts import counted, in_one_line
 from restante.waku.archive.records import Archived
-from restante.waku.client.fetch import Keep, RequestOptions, Subscriber
+from restante.waku.client.fetch import OnState, RequestOptions, Subscriber
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import Budgets, FetchReport
 from restante.waku.client.streams import EnvelopeStream, IncompleteError, Subscription, fetch_query, subscribe_query
@@ -261,7 +261,7 @@ def run_fetch(
 ) -> FetchReport:
     """Fetch what is not known yet and return a report. Raises Misuse, and StoreError if writing fails."""
 
-    async def run(subscriber: Subscriber, state: FetchState, keep: Keep) -> FetchReport:
+    async def run(subscriber: Subscriber, state: FetchState, keep: OnState) -> FetchReport:
         return await take_all(
             fetch_query(servers, query, options, state=state, keep=keep, budgets=budgets), subscriber
         )
@@ -283,7 +283,7 @@ def run_subscribe(
     Raises Misuse, and StoreError if writing fails.
     """
 
-    async def run(subscriber: Subscriber, state: FetchState, keep: Keep) -> FetchReport:
+    async def run(subscriber: Subscriber, state: FetchState, keep: OnState) -> FetchReport:
         stream = subscribe_query(
             servers, query, options, state=state, keep=keep, on_failure=on_failure, budgets=budgets
         )
@@ -305,7 +305,9 @@ async def take_all(stream: EnvelopeStream, subscriber: Subscriber) -> FetchRepor
     return stream.report
 
 
-def carry_out(run: Callable[[Subscriber, FetchState, Keep], Coroutine[Any, Any, R]], destination: Destination) -> R:
+def carry_out(
+    run: Callable[[Subscriber, FetchState, OnState], Coroutine[Any, Any, R]], destination: Destination
+) -> R:
     """Run what fetches envelopes and writes them to the destination, save its state, and return its result.
 
     The state is saved only when the envelopes that it covers are written: after each page on standard output, and
@@ -315,7 +317,7 @@ def carry_out(run: Callable[[Subscriber, FetchState, Keep], Coroutine[Any, Any, 
         return _write(run, destination)
 
 
-def _write(run: Callable[[Subscriber, FetchState, Keep], Coroutine[Any, Any, R]], destination: Destination) -> R:
+def _write(run: Callable[[Subscriber, FetchState, OnState], Coroutine[Any, Any, R]], destination: Destination) -> R:
     state = FetchState() if destination.state is None else load(destination.state)
     last = state
 

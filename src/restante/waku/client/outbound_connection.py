@@ -1,4 +1,4 @@
-"""Outbound connections: a client hands envelopes to a node, requests history from it, or receives live envelopes."""
+"""Outbound connections: a client sends envelopes to a node, requests history from it, or receives live envelopes."""
 
 from __future__ import annotations
 
@@ -48,14 +48,13 @@ OnHistory = Callable[[HistoryReceived | Ended], None]
 OnEnvelopes = Callable[[list[Envelope]], None]
 """Receives the envelopes that a node relays, before they are judged."""
 
-
 MAX_OFFERED: Final = 500
 """Maximum envelopes of an offer. If the node refuses all, each may have a reason of 200 bytes. A response of more
 than `packets.MAX_RESPONSE_BYTES` is not read, and the call would never return."""
 
 
 class OutboundConnection:
-    """One connection that the client dialled. Use `connect`."""
+    """One connection that the client dialled. `connect` makes it."""
 
     def __init__(
         self, interest: Interest, on_history: OnHistory | None = None, on_envelopes: OnEnvelopes | None = None
@@ -68,7 +67,7 @@ class OutboundConnection:
         self._on_history = on_history
         self._on_envelopes = on_envelopes
         self._greeted: asyncio.Future[None] = self.loop.create_future()
-        self._answers: dict[bytes, asyncio.Future[Response]] = {}
+        self._responses: dict[bytes, asyncio.Future[Response]] = {}
 
     @property
     def node(self) -> Peer:
@@ -77,42 +76,42 @@ class OutboundConnection:
         return self.connection.peer
 
     async def offer(self, envelopes: Sequence[Envelope]) -> Response:
-        """Send at most `MAX_OFFERED` envelopes in one packet and return what became of them.
+        """Send at most `MAX_OFFERED` envelopes in one packet and return the node's response.
 
         Only a node with `confirms` set ever answers. Raises NodeUnavailableError, and ValueError for more envelopes.
         """
         if len(envelopes) > MAX_OFFERED:
             raise ValueError(f"offer at most {MAX_OFFERED} envelopes in one packet")
-        answer: asyncio.Future[Response] = self.loop.create_future()
-        packet = self.hand_over(envelopes)
-        self._answers[packet] = answer
+        response: asyncio.Future[Response] = self.loop.create_future()
+        packet_hash = self.send_envelopes(envelopes)
+        self._responses[packet_hash] = response
         try:
-            return await answer
+            return await response
         finally:
-            self._answers.pop(packet, None)  # the caller may have been cancelled
+            self._responses.pop(packet_hash, None)  # the caller may have been cancelled
 
-    def hand_over(self, envelopes: Iterable[Envelope]) -> bytes:
-        """Send envelopes in one packet and return its hash. Raises NodeUnavailableError if the node is gone."""
+    def send_envelopes(self, envelopes: Iterable[Envelope]) -> bytes:
+        """Send envelopes in one packet and return its hash. Raises NodeUnavailableError if it is closed."""
         assert self.connection is not None
         if not self.connection.here:
             raise NodeUnavailableError(f"the node disconnected: {self.connection.end_reason}")
-        body = packets.write_envelopes(each.raw for each in envelopes)
+        body = packets.write_envelopes(envelope.raw for envelope in envelopes)
         self.connection.send(packets.MESSAGES, body)
         return keccak(body)
 
-    def request(self, body: bytes) -> None:
+    def send_request(self, body: bytes) -> None:
         """Send a P2P Request with this body."""
         assert self.connection is not None
         self.connection.send(packets.REQUEST, body)
 
-    async def gone(self) -> str:
+    async def wait_closed(self) -> str:
         """Wait until the connection is closed and return why."""
         assert self.connection is not None
         assert self.connection.gone is not None
         await asyncio.shield(self.connection.gone)
         return f"it disconnected: {self.connection.end_reason}"
 
-    # ── what the connection calls (ConnectionHandler) ─────────────────────────────────────────────────────────────
+    # ── ConnectionHandler, whose methods the connection calls ──────────────────────────────────────
 
     def made(self, connection: PeerConnection) -> bool:
         """Accept the connection."""
@@ -122,7 +121,7 @@ class OutboundConnection:
         return True
 
     def too_much(self) -> None:
-        """Do nothing: one connection cannot hold too much, because the size of a packet is limited."""
+        """Do nothing: one connection does not exceed the limit, because the size of a packet is limited."""
 
     def caught_up(self, _connection: PeerConnection) -> None:
         """Do nothing: a client relays nothing to the node."""
@@ -141,7 +140,7 @@ class OutboundConnection:
                 light=False,
                 confirmations=self._on_envelopes is None,  # a client that receives live envelopes sends no Batch Ack
                 packets=(0, 0, 0),
-                topics=None if topics is None else frozenset(each.to_bytes(TOPIC) for each in topics),
+                topics=None if topics is None else frozenset(topic.to_bytes(TOPIC) for topic in topics),
                 bytes=(0, 0, 0),
             )
         )
@@ -151,9 +150,9 @@ class OutboundConnection:
         if isinstance(event, Greeted) and not self._greeted.done():
             self._greeted.set_result(None)
         elif isinstance(event, Answered):
-            waiting = self._answers.get(event.response.packet)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(event.response)
+            response = self._responses.get(event.response.packet)
+            if response is not None and not response.done():
+                response.set_result(event.response)
         elif isinstance(event, (HistoryReceived, Ended)) and self._on_history is not None:
             self._on_history(event)
         elif isinstance(event, Offered) and self._on_envelopes is not None:
@@ -164,24 +163,24 @@ class OutboundConnection:
 
     def lost(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
         """End all waiting calls with an error, because the connection is closed."""
-        gone = NodeUnavailableError(f"the node disconnected: {words}")
+        error = NodeUnavailableError(f"the node disconnected: {words}")
         if not self._greeted.done():
-            self._greeted.set_exception(SilentError(str(gone)))
-        for answer in self._answers.values():
-            if not answer.done():  # the caller was cancelled
-                answer.set_exception(gone)
+            self._greeted.set_exception(SilentError(str(error)))
+        for response in self._responses.values():
+            if not response.done():  # the caller was cancelled
+                response.set_exception(error)
 
     def flush_soon(self, connection: PeerConnection) -> None:
         """Flush the connection at the end of this turn of the loop."""
         self.loop.call_soon(connection.flush)
 
-    async def leave(self, seconds: float) -> None:
+    async def disconnect(self, seconds: float) -> None:
         """Send a Disconnect if the connection was made, and wait until it is closed, for at most `seconds`."""
         if self.connection is not None and self.connection.gone is not None:
             self.connection.disconnect(Reason.CLIENT_QUITTING)
             await asyncio.wait((self.connection.gone,), timeout=seconds)
 
-    async def greeted(self) -> None:
+    async def wait_greeted(self) -> None:
         """Wait until the node has greeted. Raises NodeUnavailableError."""
         await self._greeted
 
@@ -203,13 +202,13 @@ async def connect(
     """
     connection = OutboundConnection(interest, on_history, on_envelopes)
     try:
-        await _reach(connection, enode, key, seconds)
+        await _dial(connection, enode, key, seconds)
         yield connection
     finally:
-        await connection.leave(seconds)
+        await connection.disconnect(seconds)
 
 
-async def _reach(connection: OutboundConnection, enode: Enode, key: Key, seconds: float) -> None:
+async def _dial(connection: OutboundConnection, enode: Enode, key: Key, seconds: float) -> None:
     rlpx = Rlpx.initiator(key, enode.public, SystemDice(), cap=max_frame_bytes(connection.limits.packet_bytes))
     hello = Hello(CLIENT, (Capability(*packets.CAPABILITY),), 0, key.public)
     try:
@@ -219,7 +218,7 @@ async def _reach(connection: OutboundConnection, enode: Enode, key: Key, seconds
                 enode.host,
                 enode.port,
             )
-            await connection.greeted()
+            await connection.wait_greeted()
     except TimeoutError:
         if connection.connection is None:
             raise NodeUnavailableError(f"cannot connect to {enode.address}: no answer within {seconds:g} s") from None

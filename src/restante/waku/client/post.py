@@ -1,4 +1,4 @@
-"""Post: encrypt a text, do the proof of work, and send the envelope to a node (`restante waku post`)."""
+"""Post: seal a payload, do the proof of work, and send the envelope to a node (`restante waku post`)."""
 
 from __future__ import annotations
 
@@ -27,18 +27,6 @@ class RefusedError(RestanteError):
 
 class UnconfirmedError(NodeUnavailableError):
     """The node confirms envelopes but has not confirmed this one. It may have it."""
-
-
-class Message(msgspec.Struct, frozen=True):
-    """A text to post, and how to encrypt it."""
-
-    text: bytes
-    topic: bytes
-    to: SymmetricKey | bytes
-    """A symmetric key that both sides have, or the recipient's public key."""
-    sign: Key | None = None
-    ttl: int = TTL_SECONDS
-    """Seconds that the envelope lives."""
 
 
 class Posted(msgspec.Struct, frozen=True):
@@ -71,7 +59,8 @@ async def post(
     node demands too much work, and Misuse.
     """
     async with connect(enode.of(node), key or new_key(), Interest.named([])) as connection:
-        return await seal_and_post(connection, Message(payload, topic, to, sign, ttl), timeout)
+        draft = make_envelope(topic, seal(payload, to=to, sign=sign), ttl=ttl)
+        return await mine_and_post(connection, draft, timeout)
 
 
 async def post_envelope(
@@ -86,18 +75,17 @@ async def post_envelope(
         return await _offer(connection, envelope, timeout)
 
 
-async def seal_and_post(connection: OutboundConnection, message: Message, seconds: float) -> Posted:
-    """Encrypt a text, do the work, and post the envelope. Raises what `post` raises.
+async def mine_and_post(connection: OutboundConnection, draft: Envelope, seconds: float) -> Posted:
+    """Do the work that the node demands, and post the envelope. Raises what `post` raises.
 
     UnconfirmedError is raised after `seconds`.
     """
-    draft = make_envelope(message.topic, seal(message.text, to=message.to, sign=message.sign), ttl=message.ttl)
     return await _offer(connection, await asyncio.to_thread(mine, draft, connection.node.pow), seconds)
 
 
 async def _offer(connection: OutboundConnection, envelope: Envelope, seconds: float) -> Posted:
     if not connection.node.confirms:
-        connection.hand_over([envelope])
+        connection.send_envelopes([envelope])
         return Posted(envelope, confirmed=False)
     try:
         async with asyncio.timeout(seconds):

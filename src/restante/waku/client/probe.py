@@ -12,9 +12,10 @@ import msgspec
 from restante.common.dice import SystemDice
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
-from restante.waku.client.post import Message, RefusedError, UnconfirmedError, seal_and_post
+from restante.waku.client.post import RefusedError, UnconfirmedError, mine_and_post
 from restante.waku.client.ranges import HistoryQuery
 from restante.waku.client.requester import REFUSAL_PREFIX, Timeouts
+from restante.waku.defaults import make_envelope, seal
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import TOPIC, Envelope
 from restante.waku.envelope.keys import new_key
@@ -22,7 +23,7 @@ from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol.interest import Interest
 
 FETCH_TRIES: Final = 3
-"""Times that an envelope is requested while it is missing. A node that does not confirm may archive it later."""
+"""Requests for an envelope while it is missing. A node that does not confirm may archive it later."""
 RETRY_DELAY: Final = 1.0
 """Seconds between two requests."""
 
@@ -39,48 +40,48 @@ class Outcome(IntEnum):
     MISSING = 8
 
 
-class Found(msgspec.Struct, frozen=True):
+class ProbeResult(msgspec.Struct, frozen=True):
     """The outcome of a probe, with an explanation."""
 
     outcome: Outcome
-    words: str
+    explanation: str
 
 
-async def probe(node: Enode, options: RequestOptions, seconds: float) -> Found:
+async def probe(node: Enode, options: RequestOptions, seconds: float) -> ProbeResult:
     """Probe a Mailserver and return the outcome. Each of its answers may take `seconds`. Raises NotMined."""
     dice = SystemDice()
-    message = Message(dice.draw(16), dice.draw(TOPIC), SymmetricKey(dice.draw(32)))
     try:
         async with connect(node, options.key or new_key(dice), Interest.named([]), seconds) as connection:
-            posted = await seal_and_post(connection, message, seconds)
+            draft = make_envelope(dice.draw(TOPIC), seal(dice.draw(16), to=SymmetricKey(dice.draw(32))))
+            posted = await mine_and_post(connection, draft, seconds)
     except SilentError as error:
-        return Found(Outcome.SILENT, str(error))
+        return ProbeResult(Outcome.SILENT, str(error))
     except (RefusedError, UnconfirmedError) as error:
-        return Found(Outcome.UNCONFIRMED, str(error))
+        return ProbeResult(Outcome.UNCONFIRMED, str(error))
     except NodeUnavailableError as error:
-        return Found(Outcome.UNREACHABLE, str(error))
+        return ProbeResult(Outcome.UNREACHABLE, str(error))
     unsure = "" if posted.confirmed else "; it confirms no envelopes, so it may not have received this one"
     for attempt in range(FETCH_TRIES):
         if attempt:
             await asyncio.sleep(RETRY_DELAY)
-        found = await _fetch(node, posted.envelope, options, seconds)
-        if found.outcome is not Outcome.MISSING:
-            return found
-    return Found(Outcome.MISSING, f"it answers, but the posted envelope is missing{unsure}")
+        result = await _fetch(node, posted.envelope, options, seconds)
+        if result.outcome is not Outcome.MISSING:
+            return result
+    return ProbeResult(Outcome.MISSING, f"it answers, but the posted envelope is missing{unsure}")
 
 
-async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions, seconds: float) -> Found:
+async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions, seconds: float) -> ProbeResult:
     began = time.monotonic()
-    came: list[Envelope] = []
+    envelopes: list[Envelope] = []
     query = HistoryQuery(envelope.sent, envelope.sent, frozenset([envelope.topic]))
-    report = await fetch([node], query, options, came.extend, timeouts=Timeouts(answer=seconds, tries=1))
-    if envelope in came:
+    report = await fetch([node], query, options, envelopes.extend, timeouts=Timeouts(answer=seconds, tries=1))
+    if envelope in envelopes:
         milliseconds = (time.monotonic() - began) * 1000
-        return Found(Outcome.WELL, f"all is well: posted, and fetched in {milliseconds:.0f} ms")
-    words = report.failures.get(0)
-    if words is None:
-        return Found(Outcome.MISSING, "")
-    said = words.removeprefix(REFUSAL_PREFIX)
-    if said != words:
-        return Found(Outcome.REFUSED, f"it answers the request with an error: {said}")
-    return Found(Outcome.UNANSWERED, f"it does not answer the request: {words}")
+        return ProbeResult(Outcome.WELL, f"all is well: posted, and fetched in {milliseconds:.0f} ms")
+    reason = report.failures.get(0)
+    if reason is None:
+        return ProbeResult(Outcome.MISSING, "")
+    refusal = reason.removeprefix(REFUSAL_PREFIX)
+    if refusal != reason:
+        return ProbeResult(Outcome.REFUSED, f"it answers the request with an error: {refusal}")
+    return ProbeResult(Outcome.UNANSWERED, f"it does not answer the request: {reason}")

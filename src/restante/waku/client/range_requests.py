@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from restante.waku.client.fetch import Keep, RequestOptions, Subscriber
+from restante.waku.client.fetch import OnState, RequestOptions, Subscriber
 from restante.waku.client.history import Destination, carry_out, take_all
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import Budgets
@@ -47,7 +47,7 @@ def run_ranges(
     called once for each reason for which a server did not answer. Raises Misuse, and StoreError if writing fails.
     """
 
-    async def run(subscriber: Subscriber, _state: FetchState, _keep: Keep) -> list[RangeResult]:
+    async def run(subscriber: Subscriber, _state: FetchState, _keep: OnState) -> list[RangeResult]:
         asked = {number: _Server(each) for number, each in enumerate(servers)}
         return [await _fetch_range(each, asked, subscriber) for each in ranges]
 

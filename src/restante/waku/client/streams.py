@@ -19,7 +19,7 @@ from restante.common.errors import Misuse, RestanteError
 from restante.common.texts import counted
 from restante.waku.client import fetch as fetching
 from restante.waku.client import subscribe as subscribing
-from restante.waku.client.fetch import Keep, RequestOptions, Subscriber
+from restante.waku.client.fetch import OnState, RequestOptions, Subscriber
 from restante.waku.client.ranges import FetchState, HistoryQuery, Range
 from restante.waku.client.requester import Budgets, FetchReport, Timeouts
 from restante.waku.devp2p import enode
@@ -31,7 +31,7 @@ from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.passwords import OFFLINE_INBOX
 from restante.waku.protocol.request import Form
 
-Run = Callable[[Subscriber, Keep], Coroutine[Any, Any, FetchReport]]
+Run = Callable[[Subscriber, OnState], Coroutine[Any, Any, FetchReport]]
 """Brings envelopes until it returns, and hands them and each new state to these."""
 
 Servers = Enode | str | Sequence[Enode | str]
@@ -73,7 +73,7 @@ class EnvelopeStream:
         servers: Sequence[Enode],
         run: Run,
         state: FetchState | None,
-        keep: Keep | None,
+        keep: OnState | None,
         max_waiting_bytes: int | None = None,
     ) -> None:
         self.state = state or FetchState()
@@ -180,9 +180,9 @@ class Subscription(EnvelopeStream):
     def __init__(
         self,
         servers: Sequence[Enode],
-        run: Callable[[Subscriber, Keep, asyncio.Event], Coroutine[Any, Any, FetchReport]],
+        run: Callable[[Subscriber, OnState, asyncio.Event], Coroutine[Any, Any, FetchReport]],
         state: FetchState | None,
-        keep: Keep | None,
+        keep: OnState | None,
         max_waiting_bytes: int,
     ) -> None:
         self._until = asyncio.Event()
@@ -213,7 +213,7 @@ def fetch(
     form: Form = "envelope",
     key: Key | None = None,
     state: FetchState | None = None,
-    keep: Keep | None = None,
+    keep: OnState | None = None,
     budgets: Budgets | None = None,
     timeouts: Timeouts | None = None,
 ) -> EnvelopeStream:
@@ -251,7 +251,7 @@ def subscribe(
     form: Form = "envelope",
     key: Key | None = None,
     state: FetchState | None = None,
-    keep: Keep | None = None,
+    keep: OnState | None = None,
     on_failure: OnServerFailure | None = None,
     budgets: Budgets | None = None,
     timeouts: Timeouts | None = None,
@@ -295,13 +295,13 @@ def fetch_query(
     options: RequestOptions,
     *,
     state: FetchState | None = None,
-    keep: Keep | None = None,
+    keep: OnState | None = None,
     budgets: Budgets | None = None,
     timeouts: Timeouts | None = None,
 ) -> EnvelopeStream:
     """Return the stream of `fetch` for a query. Raises Misuse without servers."""
 
-    def run(put: Subscriber, learn: Keep) -> Coroutine[Any, Any, FetchReport]:
+    def run(put: Subscriber, learn: OnState) -> Coroutine[Any, Any, FetchReport]:
         return fetching.fetch(
             servers, query, options, put, state=state, keep=learn, budgets=budgets, timeouts=timeouts
         )
@@ -315,7 +315,7 @@ def subscribe_query(
     options: RequestOptions,
     *,
     state: FetchState | None = None,
-    keep: Keep | None = None,
+    keep: OnState | None = None,
     on_failure: subscribing.OnFailure | None = None,
     budgets: Budgets | None = None,
     timeouts: Timeouts | None = None,
@@ -323,7 +323,7 @@ def subscribe_query(
     """Return the stream of `subscribe` for a query."""
     budgets = budgets or Budgets()
 
-    def run(put: Subscriber, learn: Keep, until: asyncio.Event) -> Coroutine[Any, Any, FetchReport]:
+    def run(put: Subscriber, learn: OnState, until: asyncio.Event) -> Coroutine[Any, Any, FetchReport]:
         return subscribing.subscribe(
             servers,
             query,

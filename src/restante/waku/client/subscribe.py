@@ -22,7 +22,7 @@ import msgspec
 
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
-from restante.waku.client.fetch import GREET_TIMEOUT, Keep, RequestOptions, Subscriber, fetch
+from restante.waku.client.fetch import GREET_TIMEOUT, OnState, RequestOptions, Subscriber, fetch
 from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.ranges import FetchState, HistoryQuery
@@ -66,7 +66,7 @@ async def subscribe(
     until: asyncio.Event,
     *,
     state: FetchState | None = None,
-    keep: Keep | None = None,
+    keep: OnState | None = None,
     on_failure: OnFailure | None = None,
     budgets: Budgets | None = None,
     timeouts: Timeouts | None = None,
@@ -104,7 +104,7 @@ class _Subscription:
         query: HistoryQuery,
         options: RequestOptions,
         subscriber: Subscriber,
-        keep: Keep,
+        keep: OnState,
         on_failure: OnFailure,
     ) -> None:
         self._servers = servers
@@ -180,7 +180,7 @@ class _Subscription:
                     self._reported.pop(server, None)
                     tried.set()
                     self._again.set()
-                    words = await connection.gone()
+                    words = await connection.wait_closed()
             except NodeUnavailableError as error:
                 words = str(error)
             self._say(server, words)
