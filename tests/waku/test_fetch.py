@@ -632,8 +632,8 @@ async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet_and_report
     assert (result.outcome, "no Hello arrived" in result.explanation) == (Outcome.SILENT, True)
 
 
-RARELY = Intervals(history=3600.0, first=0.01, last=0.02, grace=0.1)
-OFTEN = Intervals(history=0.01, first=0.01, last=0.02, grace=0.1)
+RARELY = Intervals(history=3600.0, redial=0.01, max_redial=0.02, grace=0.1)
+OFTEN = Intervals(history=0.01, redial=0.01, max_redial=0.02, grace=0.1)
 
 
 def fresh(number: int, **fields: Any) -> Envelope:

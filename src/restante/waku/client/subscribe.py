@@ -1,12 +1,13 @@
-"""Subscribe to topics: hand over history from Mailservers and live envelopes, each once, until told to stop.
+"""Subscribe to topics: hand over history from Mailservers and live envelopes, each once, until the caller stops it.
 
     every server ──live──┐
                          ├──▶ one inbox ──▶ the subscriber
     one server ──history─┘
 
-Live connections are made before history is requested, so no envelope falls between the two. History that is not known
-yet is requested again when a lost connection is back, and each minute in any case. These requests find missed
-envelopes and advance the state. Live envelopes alone never advance it, because a missed envelope leaves no trace.
+Live connections are made before history is requested, so no envelope is missed between the two. History that is not
+known yet is requested again after a lost connection was made again, and each minute in any case. These requests
+return missed envelopes and advance the state. Live envelopes alone never advance it, because a client does not notice
+that it missed one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ STATE_SAVE_DELAY: Final = 5.0
 """Maximum seconds until live envelopes are recorded in the state. Each save writes the whole file and flushes it."""
 
 REMEMBERED_FAILURES: Final = 16
-"""Failures of one server that are remembered, so that each is reported once. Servers choose their error texts, and a
+"""Failures of one server that are stored, so that each is reported once. Servers choose their error texts, and a
 server that stays connected may send a new one each minute for months."""
 
 
@@ -46,16 +47,16 @@ class Intervals(msgspec.Struct, frozen=True, kw_only=True):
 
     history: float = 60.0
     """Between two requests for history. Each asks for the time since the last one and for the overlap before it."""
-    first: float = 1.0
-    """Until a lost server is dialled again. Doubled each time it cannot be reached,"""
-    last: float = 60.0
-    """up to this."""
+    redial: float = 1.0
+    """Until a lost server is dialled again. Doubled each time it cannot be reached."""
+    max_redial: float = 60.0
+    """Maximum of the above."""
     grace: float = 2.0
-    """How long a request under way may go on after the subscription was told to stop."""
+    """How long a request under way may go on after the subscription was stopped."""
 
 
 OnFailure = Callable[[int, str], None]
-"""Receives a server and why its live connection or its history failed. Each remembered reason is reported once."""
+"""Receives a server and why its live connection or its history failed. Each stored reason is reported once."""
 
 
 async def subscribe(
@@ -75,92 +76,104 @@ async def subscribe(
     """Hand over envelopes of the query's topics sent since `query.lower`, and live ones, until `until` is set.
 
     Each server has its own live connection, under a fresh key. Live envelopes are judged as a node judges them. The
-    report has what the last request for history left missing, its failures, and the number of all envelopes handed
-    over. Raises Misuse, and errors of the subscriber.
+    report has what was missing after the last request for history, its failures, and the number of all envelopes
+    handed over. Raises Misuse, and errors of the subscriber.
     """
     if not query.topics:
         raise Misuse("name the topics to subscribe to")
-    subscription = _Subscription(servers, query, options, subscriber, keep or _nothing, on_failure or _nothing)
-    subscription.state = (state or FetchState()).copy()
-    subscription.budgets = budgets or Budgets()
-    subscription.timeouts = timeouts or Timeouts()
-    subscription.intervals = intervals or Intervals()
-    return await subscription.run(until)
+    run = _SubscriptionRun(
+        servers,
+        query,
+        options,
+        subscriber,
+        state=(state or FetchState()).copy(),
+        on_state=keep or _ignore,
+        on_failure=on_failure or _ignore,
+        budgets=budgets or Budgets(),
+        timeouts=timeouts or Timeouts(),
+        intervals=intervals or Intervals(),
+    )
+    return await run.run(until)
 
 
-def _nothing(*_: object) -> None:
-    """Ignore a callback that the caller did not set."""
+def _ignore(*_: object) -> None:
+    """Replace a callback that the caller did not set."""
 
 
-class _Subscription:
-    state: FetchState
-    budgets: Budgets
-    timeouts: Timeouts
-    intervals: Intervals
-
+class _SubscriptionRun:
     def __init__(
         self,
         servers: Sequence[Enode],
         query: HistoryQuery,
         options: RequestOptions,
         subscriber: Subscriber,
-        keep: OnState,
+        *,
+        state: FetchState,
+        on_state: OnState,
         on_failure: OnFailure,
+        budgets: Budgets,
+        timeouts: Timeouts,
+        intervals: Intervals,
     ) -> None:
         self._servers = servers
         self._query = query
         self._options = options
         self._subscriber = subscriber
-        self._keep = keep
+        self._state = state
+        self._on_state = on_state
         self._on_failure = on_failure
+        self._budgets = budgets
+        self._timeouts = timeouts
+        self._intervals = intervals
         self._interest = Interest.named(query.topics)
         self._inbox = Inbox(self._interest)
         self._dice = SystemDice()
         self._loop = asyncio.get_running_loop()
-        self._failed: asyncio.Future[None] = self._loop.create_future()
-        self._again = asyncio.Event()
+        self._error: asyncio.Future[None] = self._loop.create_future()
+        """Gets an error of the subscriber or of `on_state` that was raised in a callback."""
+        self._fetch_now = asyncio.Event()
         """Set to request history at once."""
-        self._answered = asyncio.Event()
+        self._idle = asyncio.Event()
         """Set while no request for history is under way."""
-        self._live = FetchState()
+        self._live_state = FetchState()
         """Live envelopes that were handed over, of times that will be requested again."""
-        self._saving: asyncio.TimerHandle | None = None
+        self._save_timer: asyncio.TimerHandle | None = None
         self._reported: dict[int, deque[str]] = {}
         """By server: the last `REMEMBERED_FAILURES` reported failures since its last connection."""
         self._report = FetchReport([], Counter(), {})
         self._handed_over = 0
 
     async def run(self, until: asyncio.Event) -> FetchReport:
-        self._report = FetchReport(self.state.missing(self._now()), Counter(), {})
-        for name in self._query.state_keys():
-            self._inbox.mark_handed_over(map(bytes.fromhex, self.state.recent.get(name, ())))
-        tried = [asyncio.Event() for _ in self._servers]
-        listening = [asyncio.create_task(self._listen(number, each)) for number, each in enumerate(tried)]
-        fetching = asyncio.create_task(self._fetch_repeatedly(tried))
-        stopped = asyncio.create_task(self._stop_requested(until))
-        tasks: list[asyncio.Future[Any]] = [stopped, fetching, *listening]
+        self._report = FetchReport(self._state.missing(self._query_until_now()), Counter(), {})
+        for key in self._query.state_keys():
+            self._inbox.mark_handed_over(map(bytes.fromhex, self._state.recent.get(key, ())))
+        dialled = [asyncio.Event() for _ in self._servers]
+        listen_tasks = [asyncio.create_task(self._listen(server, event)) for server, event in enumerate(dialled)]
+        fetch_task = asyncio.create_task(self._fetch_repeatedly(dialled))
+        stop_task = asyncio.create_task(self._wait_for_stop(until))
+        tasks: list[asyncio.Future[Any]] = [stop_task, fetch_task, *listen_tasks]
         try:
-            await asyncio.wait((self._failed, *tasks), return_when=asyncio.FIRST_COMPLETED)
-            for each in (self._failed, *tasks):
-                if each.done():
-                    each.result()  # except for `stopped`, these tasks end only with an error
+            await asyncio.wait((self._error, *tasks), return_when=asyncio.FIRST_COMPLETED)
+            for future in (self._error, *tasks):
+                if future.done():
+                    future.result()  # except for `stop_task`, these end only with an error
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._saving is not None:
-                self._saving.cancel()
-            self._failed.cancel()
-        self._save()
+            if self._save_timer is not None:
+                self._save_timer.cancel()
+            self._error.cancel()
+        self._set_state(self._state)
         report = self._report
         return FetchReport(report.missing, Counter({"handed over": self._handed_over}), report.failures)
 
-    async def _stop_requested(self, until: asyncio.Event) -> None:
-        """Wait until the subscription is to stop, and then at most `grace` for a request under way."""
+    async def _wait_for_stop(self, until: asyncio.Event) -> None:
+        """Wait until `until` is set, and then at most `grace` for a request under way."""
         await until.wait()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.intervals.grace):
-                await self._answered.wait()
+            async with asyncio.timeout(self._intervals.grace):
+                await self._idle.wait()
 
     def _hand_over(self, envelopes: list[Envelope]) -> None:
         self._subscriber(envelopes)
@@ -168,105 +181,108 @@ class _Subscription:
 
     # ── live envelopes ───────────────────────────────────────────────────────────────────────────
 
-    async def _listen(self, server: int, tried: asyncio.Event) -> None:
-        """Stay connected to a server."""
-        wait = self.intervals.first
+    async def _listen(self, server: int, dialled: asyncio.Event) -> None:
+        """Stay connected to a server. Set `dialled` after the first attempt."""
+        delay = self._intervals.redial
         while True:
             try:
                 async with connect(
-                    self._servers[server], new_key(self._dice), self._interest, GREET_TIMEOUT, on_envelopes=self._came
+                    self._servers[server],
+                    new_key(self._dice),
+                    self._interest,
+                    GREET_TIMEOUT,
+                    on_envelopes=self._on_live_envelopes,
                 ) as connection:
-                    wait = self.intervals.first
+                    delay = self._intervals.redial
                     self._reported.pop(server, None)
-                    tried.set()
-                    self._again.set()
-                    words = await connection.wait_closed()
+                    dialled.set()
+                    self._fetch_now.set()
+                    reason = await connection.wait_closed()
             except NodeUnavailableError as error:
-                words = str(error)
-            self._say(server, words)
-            tried.set()
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, self.intervals.last)
+                reason = str(error)
+            self._report_failure(server, reason)
+            dialled.set()
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, self._intervals.max_redial)
 
-    def _came(self, envelopes: list[Envelope]) -> None:
+    def _on_live_envelopes(self, envelopes: list[Envelope]) -> None:
         """Handle envelopes that a server relays. An error of the subscriber ends the whole subscription."""
-        if self._failed.done():
+        if self._error.done():
             return
         now = int(time.time())
-        policy = Policy(min_pow=0.0, max_size=self.budgets.size)
-        good = [
-            each for each in envelopes if each.sent >= self._query.lower and judge(each, now, policy).refusal is None
+        policy = Policy(min_pow=0.0, max_size=self._budgets.size)
+        acceptable = [
+            envelope
+            for envelope in envelopes
+            if envelope.sent >= self._query.lower and judge(envelope, now, policy).refusal is None
         ]
-        fresh = self._inbox.filter_new(good)
-        if not fresh:
+        new_envelopes = self._inbox.filter_new(acceptable)
+        if not new_envelopes:
             return
         try:
-            self._hand_over(fresh)
+            self._hand_over(new_envelopes)
         except Exception as error:  # noqa: BLE001 - `run` raises it
-            self._failed.set_exception(error)
+            self._error.set_exception(error)
             return
-        for each in fresh:
-            self._live.remember(self._query, each)
-        if self._saving is None:
-            self._saving = self._loop.call_later(STATE_SAVE_DELAY, self._save_soon)
+        for envelope in new_envelopes:
+            self._live_state.remember(self._query, envelope)
+        if self._save_timer is None:
+            self._save_timer = self._loop.call_later(STATE_SAVE_DELAY, self._on_save_timer)
 
     # ── history ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _fetch_repeatedly(self, tried: Sequence[asyncio.Event]) -> None:
-        for each in tried:
-            await each.wait()
+    async def _fetch_repeatedly(self, dialled: Sequence[asyncio.Event]) -> None:
+        for event in dialled:
+            await event.wait()
         while True:
-            self._again.clear()
-            self._answered.clear()
+            self._fetch_now.clear()
+            self._idle.clear()
             self._report = await fetch(
                 self._servers,
-                self._now(),
+                self._query_until_now(),
                 self._options,
                 self._hand_over,
                 inbox=self._inbox,
-                state=self.state,
-                keep=self._learn,
-                budgets=self.budgets,
-                timeouts=self.timeouts,
+                state=self._state,
+                keep=self._set_state,
+                budgets=self._budgets,
+                timeouts=self._timeouts,
             )
-            for server, words in self._report.failures.items():
-                self._say(server, words)
-            self._answered.set()
+            for server, reason in self._report.failures.items():
+                self._report_failure(server, reason)
+            self._idle.set()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self.intervals.history):
-                    await self._again.wait()
+                async with asyncio.timeout(self._intervals.history):
+                    await self._fetch_now.wait()
 
-    def _now(self) -> HistoryQuery:
+    def _query_until_now(self) -> HistoryQuery:
         return HistoryQuery(self._query.lower, max(self._query.lower, int(time.time())), self._query.topics)
 
-    def _say(self, server: int, words: str) -> None:
+    def _report_failure(self, server: int, reason: str) -> None:
         reported = self._reported.setdefault(server, deque(maxlen=REMEMBERED_FAILURES))
-        if words not in reported:
-            reported.append(words)
-            self._on_failure(server, words)
+        if reason not in reported:
+            reported.append(reason)
+            self._on_failure(server, reason)
 
     # ── state ────────────────────────────────────────────────────────────────────────────────────
 
-    def _learn(self, state: FetchState) -> None:
-        """Save the state of history together with the live envelopes since then."""
-        self._live.known = state.known
-        self._live.forget(self._query)
-        most = REMEMBERED_HASHES // len(self._query.topics)
+    def _set_state(self, state: FetchState) -> None:
+        """Set and save the state of history together with the live envelopes since then."""
+        self._live_state.known = state.known
+        self._live_state.forget(self._query)
         # Without a limit, the hashes would grow while no history request is answered.
-        for hashes in self._live.recent.values():
-            while len(hashes) > most:
+        max_hashes = REMEMBERED_HASHES // len(self._query.topics)
+        for hashes in self._live_state.recent.values():
+            while len(hashes) > max_hashes:
                 del hashes[next(iter(hashes))]
-        self.state = state.copy()
-        self.state.also(self._live)
-        self._keep(self.state)
+        self._state = state.copy()
+        self._state.also(self._live_state)
+        self._on_state(self._state)
 
-    def _save(self) -> None:
-        self._learn(self.state)
-
-    def _save_soon(self) -> None:
-        self._saving = None
+    def _on_save_timer(self) -> None:
+        self._save_timer = None
         try:
-            self._save()
+            self._set_state(self._state)
         except Exception as error:  # noqa: BLE001 - `run` raises it
-            if not self._failed.done():
-                self._failed.set_exception(error)
+            if not self._error.done():
+                self._error.set_exception(error)
