@@ -1,7 +1,7 @@
-"""History and live envelopes as streams: a program iterates over the envelopes that `fetch` and `subscribe` bring.
+"""History and live envelopes as streams: a program iterates over the envelopes that `fetch` and `subscribe` return.
 
-The connections run in a task beside the program. What the program has not taken yet waits in memory. The state of a
-stream covers only what the program has taken.
+The connections run in a task of their own. What the program has not taken yet waits in memory. The state of a stream
+covers only what the program has taken.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.passwords import OFFLINE_INBOX
 from restante.waku.protocol.request import Form
 
-Run = Callable[[Subscriber, OnState], Coroutine[Any, Any, FetchReport]]
-"""Brings envelopes until it returns, and hands them and each new state to these."""
+RunFetch = Callable[[Subscriber, OnState], Coroutine[Any, Any, FetchReport]]
+"""Fetches envelopes until it returns, and calls these with the envelopes and with each new state."""
 
-Servers = Enode | str | Sequence[Enode | str]
+Mailservers = Enode | str | Sequence[Enode | str]
 """One Mailserver, or several of which the first is preferred; enodes or their URLs."""
 
 OnServerFailure = Callable[[Enode, str], None]
@@ -49,7 +49,7 @@ class IncompleteError(RestanteError):
 
     def __init__(self, missing: Sequence[Range], failures: Mapping[Enode, str]) -> None:
         ranges = ", ".join(f"{lower} to {upper}" for lower, upper in missing)
-        reasons = "".join(f"; {server.address}: {words}" for server, words in failures.items())
+        reasons = "".join(f"; {server.address}: {reason}" for server, reason in failures.items())
         super().__init__(f"no Mailserver answered for the times {ranges}{reasons}")
         self.missing = list(missing)
         """Ranges in seconds since 1970, both ends included."""
@@ -58,20 +58,20 @@ class IncompleteError(RestanteError):
 
 
 class LaggingError(RestanteError):
-    """The program takes live envelopes more slowly than they come, and too many wait for it."""
+    """The program takes live envelopes more slowly than they arrive, and too many wait for it."""
 
 
 class EnvelopeStream:
     """The envelopes of a fetch. Iterate over it once: over envelopes, or with `pages` over lists of them.
 
     Leaving the loop ends the fetch. `async with` ends it at the end of the block, even after an exception. Without an
-    exception the state then also covers the last list whose envelopes were all yielded.
+    exception the state then also covers the last list of which all envelopes were yielded.
     """
 
     def __init__(
         self,
         servers: Sequence[Enode],
-        run: Run,
+        run: RunFetch,
         state: FetchState | None,
         keep: OnState | None,
         max_waiting_bytes: int | None = None,
@@ -85,44 +85,46 @@ class EnvelopeStream:
         self._keep = keep
         self._max_waiting_bytes = max_waiting_bytes
         self._waiting: deque[list[Envelope] | FetchState] = deque()
-        """What the program has not taken yet, each state behind the envelopes that it covers."""
+        """What the program has not taken yet. Each state follows the envelopes that it covers."""
         self._waiting_bytes = 0
-        self._in_list = False
-        """Whether the program has a part of a list that was taken from `_waiting`."""
-        self._more = asyncio.Event()
+        self._in_page = False
+        """Whether a part of the list that was last taken from `_waiting` has not been yielded."""
+        self._wakeup = asyncio.Event()
+        """Set when something waits, or when the task has ended."""
         self._task: asyncio.Task[FetchReport] | None = None
 
     @property
     def failures(self) -> dict[Enode, str]:
         """By server, why it was not asked any more, or its last failure. Empty until the iteration has ended."""
-        found = {} if self.report is None else self.report.failures
-        return {self._servers[number]: words for number, words in found.items()}
+        failures = {} if self.report is None else self.report.failures
+        return {self._servers[number]: reason for number, reason in failures.items()}
 
     async def __aiter__(self) -> AsyncIterator[Envelope]:
         async with aclosing(self.pages()) as pages:
             async for page in pages:
-                for left, envelope in zip(range(len(page) - 1, -1, -1), page, strict=True):
-                    self._in_list = left > 0
+                size = len(page)
+                for number, envelope in enumerate(page, 1):
+                    self._in_page = number < size
                     yield envelope
 
     async def pages(self) -> AsyncGenerator[list[Envelope], None]:
-        """Yield envelopes in lists, as they come. Raises what the function that returned the stream names."""
+        """Yield envelopes in lists, as they arrive. Raises what the function that returned the stream names."""
         if self._task is not None:
             raise Misuse("a stream can be iterated over once: call the function again")
         self._task = asyncio.create_task(self._run(self._put, self._put_state))
-        self._task.add_done_callback(lambda _: self._more.set())
+        self._task.add_done_callback(lambda _: self._wakeup.set())
         try:
             while self._waiting or not self._task.done():
-                self._more.clear()
+                self._wakeup.clear()
                 while self._waiting:
                     item = self._waiting.popleft()
                     if isinstance(item, FetchState):
-                        self._learn(item)
+                        self._set_state(item)
                     else:
-                        self._waiting_bytes -= _size(item)
+                        self._waiting_bytes -= _total_bytes(item)
                         yield item
                 if not self._task.done():
-                    await self._more.wait()
+                    await self._wakeup.wait()
             self.report = self._task.result()
         finally:
             await self._end()
@@ -145,26 +147,26 @@ class EnvelopeStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            while kind is None and not self._in_list and self._waiting:
+            while kind is None and not self._in_page and self._waiting:
                 item = self._waiting.popleft()
                 if not isinstance(item, FetchState):
                     break
-                self._learn(item)
+                self._set_state(item)
         finally:
             await self.aclose()
 
     def _put(self, envelopes: list[Envelope]) -> None:
-        self._waiting_bytes += _size(envelopes)
+        self._waiting_bytes += _total_bytes(envelopes)
         if self._max_waiting_bytes is not None and self._waiting_bytes > self._max_waiting_bytes:
             raise LaggingError(f"more than {counted(self._max_waiting_bytes, 'byte')} of envelopes wait to be taken")
         self._waiting.append(envelopes)
-        self._more.set()
+        self._wakeup.set()
 
     def _put_state(self, state: FetchState) -> None:
         self._waiting.append(state)
-        self._more.set()
+        self._wakeup.set()
 
-    def _learn(self, state: FetchState) -> None:
+    def _set_state(self, state: FetchState) -> None:
         self.state = state
         if self._keep is not None:
             self._keep(state)
@@ -185,26 +187,28 @@ class Subscription(EnvelopeStream):
         keep: OnState | None,
         max_waiting_bytes: int,
     ) -> None:
-        self._until = asyncio.Event()
-        super().__init__(servers, lambda put, learn: run(put, learn, self._until), state, keep, max_waiting_bytes)
+        self._stop = asyncio.Event()
+        super().__init__(
+            servers, lambda put, put_state: run(put, put_state, self._stop), state, keep, max_waiting_bytes
+        )
 
     def stop(self) -> None:
-        """Let the iteration end, after at most two seconds for a request for history that is under way."""
-        self._until.set()
+        """End the iteration, after at most two seconds for a request for history that is under way."""
+        self._stop.set()
 
     def _check(self, report: FetchReport) -> None:
-        """Do nothing: what is missing was requested again and again, and `on_failure` was called."""
+        """Do nothing: what is missing was requested repeatedly, and `on_failure` was called."""
 
 
-def _size(envelopes: Iterable[Envelope]) -> int:
-    return sum(len(each.raw) for each in envelopes)
+def _total_bytes(envelopes: Iterable[Envelope]) -> int:
+    return sum(len(envelope.raw) for envelope in envelopes)
 
 
-# ── the functions ────────────────────────────────────────────────────────────────────────────────
+# ── functions ────────────────────────────────────────────────────────────────────────────────────
 
 
 def fetch(
-    servers: Servers,
+    servers: Mailservers,
     *,
     topics: Iterable[bytes] | None,
     since: float | None = None,
@@ -221,9 +225,9 @@ def fetch(
 
     `servers` are trusted to leave nothing out. If one fails, the next is asked. `topics` are up to 1,000 of 4 bytes
     each; None means all topics. Times are seconds since 1970, both included, by default the last 24 hours. `password`
-    is the Mailservers', or the key derived from it; `form="plain"` sends requests that need none. `key` is who to be,
-    for Mailservers that answer only some nodes; by default each connection has a fresh key. `state` is that of an
-    earlier stream: what it covers is not requested again. `keep` is called with each new state. `budgets` are what
+    is the Mailservers', or the key derived from it; `form="plain"` sends requests that need none. `key` identifies
+    the program to Mailservers that answer only some nodes; by default each connection has a fresh key. `state` is that
+    of an earlier stream: what it covers is not requested again. `keep` is called with each new state. `budgets` are what
     each server may cost, `timeouts` how long to wait for it.
 
     Raises Misuse for arguments that cannot be used. The iteration raises IncompleteError at its end if no server
@@ -243,7 +247,7 @@ def fetch(
 
 
 def subscribe(
-    servers: Servers,
+    servers: Mailservers,
     *,
     topics: Iterable[bytes],
     since: float | None = None,
@@ -256,7 +260,7 @@ def subscribe(
     budgets: Budgets | None = None,
     timeouts: Timeouts | None = None,
 ) -> Subscription:
-    """Return the envelopes of these topics that were sent since `since`, and new ones as they come, each once.
+    """Return the envelopes of these topics that were sent since `since`, and new ones as they arrive, each once.
 
     `since` is in seconds since 1970, by default the present; with the `state` of an earlier stream, by default what
     that does not cover of the last 24 hours. The stream stays connected to every server, dials lost ones again, and
@@ -264,26 +268,26 @@ def subscribe(
     reason when its connection or its history fails. The other arguments are those of `fetch`; `key` is used for
     history only.
 
-    Raises Misuse for arguments that cannot be used. The iteration raises LaggingError if the program has left more
-    bytes of envelopes waiting than `budgets.bytes`.
+    Raises Misuse for arguments that cannot be used. The iteration raises LaggingError if more bytes of
+    envelopes than `budgets.bytes` wait for the program.
     """
     now = int(time.time())
     if since is None:
         since = now if state is None else now - DEFAULT_AGE_SECONDS
     query = _query(topics, since, now)
-    known = _enodes(servers)
+    enodes = _enodes(servers)
 
-    def tell(server: int, words: str) -> None:
+    def report_failure(server: int, reason: str) -> None:
         if on_failure is not None:
-            on_failure(known[server], words)
+            on_failure(enodes[server], reason)
 
     return subscribe_query(
-        known,
+        enodes,
         query,
         _options(password, form, key),
         state=state,
         keep=keep,
-        on_failure=tell,
+        on_failure=report_failure,
         budgets=budgets,
         timeouts=timeouts,
     )
@@ -301,9 +305,9 @@ def fetch_query(
 ) -> EnvelopeStream:
     """Return the stream of `fetch` for a query. Raises Misuse without servers."""
 
-    def run(put: Subscriber, learn: OnState) -> Coroutine[Any, Any, FetchReport]:
+    def run(subscriber: Subscriber, on_state: OnState) -> Coroutine[Any, Any, FetchReport]:
         return fetching.fetch(
-            servers, query, options, put, state=state, keep=learn, budgets=budgets, timeouts=timeouts
+            servers, query, options, subscriber, state=state, keep=on_state, budgets=budgets, timeouts=timeouts
         )
 
     return EnvelopeStream(servers, run, state, keep)
@@ -323,15 +327,15 @@ def subscribe_query(
     """Return the stream of `subscribe` for a query."""
     budgets = budgets or Budgets()
 
-    def run(put: Subscriber, learn: OnState, until: asyncio.Event) -> Coroutine[Any, Any, FetchReport]:
+    def run(subscriber: Subscriber, on_state: OnState, until: asyncio.Event) -> Coroutine[Any, Any, FetchReport]:
         return subscribing.subscribe(
             servers,
             query,
             options,
-            put,
+            subscriber,
             until,
             state=state,
-            keep=learn,
+            keep=on_state,
             on_failure=on_failure,
             budgets=budgets,
             timeouts=timeouts,
@@ -340,20 +344,20 @@ def subscribe_query(
     return Subscription(servers, run, state, keep, budgets.bytes)
 
 
-def _enodes(servers: Servers) -> list[Enode]:
-    given = [servers] if isinstance(servers, Enode | str) else servers
-    if not given:
+def _enodes(servers: Mailservers) -> list[Enode]:
+    enodes = [servers] if isinstance(servers, Enode | str) else servers
+    if not enodes:
         raise Misuse("no Mailserver is named: name at least one")
-    return [enode.of(each) for each in given]
+    return [enode.of(enode_or_url) for enode_or_url in enodes]
 
 
 def _query(topics: Iterable[bytes] | None, since: float, until: float) -> HistoryQuery:
     if topics is None:
         return HistoryQuery(int(since), int(until), bloom=bloom.ALL_BITS)
-    found = () if isinstance(topics, bytes | str) else frozenset(topics)
-    if not found or not all(isinstance(each, bytes) and len(each) == TOPIC for each in found):
+    topic_set = frozenset[bytes]() if isinstance(topics, bytes | str) else frozenset(topics)
+    if not topic_set or not all(isinstance(topic, bytes) and len(topic) == TOPIC for topic in topic_set):
         raise Misuse(f"topics are a list of bytes, each of {TOPIC}: topic_of(name) returns that of a public chat")
-    return HistoryQuery(int(since), int(until), frozenset(found))
+    return HistoryQuery(int(since), int(until), topic_set)
 
 
 def _options(password: str | SymmetricKey, form: Form, key: Key | None) -> RequestOptions:
