@@ -224,11 +224,11 @@ def fetch(
     """Return the archived envelopes of these topics that were sent from `since` to `until`, each once.
 
     `servers` are trusted to leave nothing out. If one fails, the next is asked. `topics` are up to 1,000 of 4 bytes
-    each; None means all topics. Times are seconds since 1970, both included, by default the last 24 hours. `password`
-    is the Mailservers', or the key derived from it; `form="plain"` sends requests that need none. `key` identifies
-    the program to Mailservers that answer only some nodes; by default each connection has a fresh key. `state` is that
-    of an earlier stream: what it covers is not requested again. `keep` is called with each new state. `budgets` are what
-    each server may cost, `timeouts` how long to wait for it.
+    each; None means all topics. Times are seconds since 1970, both included, by default the last 24 hours.
+    `password` is the Mailservers', or the key derived from it; `form="plain"` sends requests that need none. `key`
+    identifies the program to Mailservers that answer only some nodes; by default each connection has a fresh key.
+    `state` is that of an earlier stream: what it covers is not requested again. `keep` is called with each new
+    state. `budgets` are what each server may cost, `timeouts` how long to wait for it.
 
     Raises Misuse for arguments that cannot be used. The iteration raises IncompleteError at its end if no server
     answered for some times.
