@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from restante.cli.waku_arguments import sealed_for
+from restante.cli.waku_arguments import topic_and_seal_key
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku import key_file
-from restante.waku.client.history import held as locked_state
+from restante.waku.client.history import lock_state_file
 from restante.waku.client.post import post as hand_over
 from restante.waku.client.range_requests import MAX_FAILURES
 from restante.waku.envelope.envelope import Envelope, make
@@ -271,7 +271,7 @@ def test_a_state_file_is_locked_and_no_file_is_overwritten(tmp_path: Path) -> No
     state, file = tmp_path / "state.json", tmp_path / "all.rlp"
     with listening_beside(Honest(LETTERS)) as (_, enode):
         command = ("request", str(enode), *PLAIN, *SINCE, "-o", file, "--state", state)
-        with locked_state(state):
+        with lock_state_file(state):
             assert waku(*command) == (75, "", f"restante: another process is using {state}: wait for it (--state)\n")
         assert waku(*command) == (0, "fetched 30 envelopes\n", "")
     assert names(tmp_path) == ["all.rlp", "state.json"]
@@ -447,13 +447,13 @@ def test_post_requires_one_destination_and_one_key(arguments: dict[str, Any], te
         (tmp_path / "password").write_bytes(content)
         arguments = {**arguments, "password_file": tmp_path / "password"}
     with pytest.raises(Misuse, match=text):
-        sealed_for(**{**ARGUMENTS, **arguments})
+        topic_and_seal_key(**{**ARGUMENTS, **arguments})
 
 
 def test_a_password_is_read_without_the_end_of_its_line_and_a_public_key_may_begin_with_04(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("open sesame\n")
     for file, variable in ((tmp_path / "password", "other"), (None, "open sesame")):
-        topic, key = sealed_for(None, "0x01020304", file, None, {PASSWORD_VARIABLE: variable})
+        topic, key = topic_and_seal_key(None, "0x01020304", file, None, {PASSWORD_VARIABLE: variable})
         assert isinstance(key, SymmetricKey)
         assert (topic, key.secret) == (b"\1\2\3\4", SymmetricKey.from_password("open sesame").secret)
-    assert sealed_for(None, "01020304", None, f"0x04{RECEIVER}", {}) == (b"\1\2\3\4", bytes.fromhex(RECEIVER))
+    assert topic_and_seal_key(None, "01020304", None, f"0x04{RECEIVER}", {}) == (b"\1\2\3\4", bytes.fromhex(RECEIVER))

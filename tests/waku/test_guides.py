@@ -72,7 +72,7 @@ def test_the_node_keeps_its_name_and_its_key_to_itself(tmp_path: Path, block: st
     shell(GUIDE.blocks[block], tmp_path)
     assert (tmp_path / "waku").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "waku" / "node.key").stat().st_mode & 0o777 == 0o600
-    assert node_id(key_file.load(tmp_path / "waku" / "node.key").public).hex() == NODE_ID
+    assert node_id(key_file.load_key(tmp_path / "waku" / "node.key").public).hex() == NODE_ID
 
 
 def test_a_trial_beside_status_go(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_missing_key_is_created_readable_by_its_owner_only_and_then_read(
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(tempfile, "mkstemp", refuse)  # who runs the tests may be root, whom no mode stops
-    assert key_file.load_or_make(path).secret == key_file.load(path).secret == key.secret
+    assert key_file.load_or_make(path).secret == key_file.load_key(path).secret == key.secret
     with pytest.raises(Misuse, match=r"cannot write .*another: Read-only file system \(--key\)"):
         key_file.load_or_make(tmp_path / "another")
 
@@ -153,7 +153,7 @@ def test_files_of_a_killed_start_do_not_hinder_the_next(tmp_path: Path, monkeypa
             key_file.load_or_make(tmp_path / "node.key")
     [draft] = tmp_path.iterdir()
     assert stat.S_IMODE(draft.stat().st_mode) == 0o600
-    assert key_file.load_or_make(tmp_path / "node.key").secret == key_file.load(tmp_path / "node.key").secret
+    assert key_file.load_or_make(tmp_path / "node.key").secret == key_file.load_key(tmp_path / "node.key").secret
 
 
 def test_of_two_processes_the_faster_one_creates_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,14 +171,14 @@ def test_of_two_processes_the_faster_one_creates_the_key(tmp_path: Path, monkeyp
 def test_keys_are_read_as_geth_writes_them_and_nothing_else_is(tmp_path: Path) -> None:
     path = tmp_path / "node.key"
     for text in (DIGITS, f"0x{DIGITS}", f"  {DIGITS.upper()}\n\n"):
-        assert key_file.load(written(path, text)).secret == bytes.fromhex(DIGITS)
+        assert key_file.load_key(written(path, text)).secret == bytes.fromhex(DIGITS)
     for text in ("", "zz" * 32, "00" * 32, "ff" * 32, DIGITS + "ab"):
         with pytest.raises(Misuse, match="64 hexadecimal digits") as refused:
-            key_file.load(written(path, text))
+            key_file.load_key(written(path, text))
         assert not text or text not in str(refused.value), "a key is not printed"
     for mode in (0o640, 0o604, 0o610, 0o602):
         written(path, DIGITS, mode)
-        for read in (key_file.load, key_file.load_or_make):
+        for read in (key_file.load_key, key_file.load_or_make):
             with pytest.raises(Misuse, match=f"chmod 600 {path}"):
                 read(path)
 
@@ -186,9 +186,9 @@ def test_keys_are_read_as_geth_writes_them_and_nothing_else_is(tmp_path: Path) -
 def test_an_unreadable_key_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff" * 40)
     with pytest.raises(Misuse, match=r"No such file or directory \(--sign\)"):
-        key_file.load(tmp_path / "missing", "--sign")
+        key_file.load_key(tmp_path / "missing", "--sign")
     with pytest.raises(Misuse, match="cannot read the key file"):
-        key_file.load(tmp_path / "binary")
+        key_file.load_key(tmp_path / "binary")
     for path in (tmp_path, tmp_path / "binary" / "node.key"):
         with pytest.raises(Misuse, match=r"a directory.*--key"):
             key_file.load_or_make(path)

@@ -71,17 +71,17 @@ def check(data: DataOption = DEFAULT_DATA) -> None:
     with SCHEMA.reading(data) as database:
         counts = statements.counts(database)
         with progress("check", counts.envelopes) as advance:
-            wrong = list(islice(checking.check(database, advance), MAX_SENTENCES))
-    for sentence in wrong:
-        print(sentence, file=sys.stderr)
-    if wrong:
+            errors = list(islice(checking.check(database, advance), MAX_SENTENCES))
+    for error in errors:
+        print(error, file=sys.stderr)
+    if errors:
         raise typer.Exit(1)
-    found = ((counts.envelopes, "envelope"), (counts.bytes, "byte"), (counts.topics, "topic"))
-    print(f"{', '.join(counted(*each) for each in found)}: no errors")
+    quantities = ((counts.envelopes, "envelope"), (counts.bytes, "byte"), (counts.topics, "topic"))
+    print(f"{', '.join(counted(number, noun) for number, noun in quantities)}: no errors")
 
 
 MAX_SENTENCES = 100
-"""Lines about what is wrong that `check` prints. More would not help to find the cause."""
+"""Errors that `check` prints. More would not help to find the cause."""
 
 
 @app.command("backup")

@@ -1,21 +1,31 @@
-"""Arguments of Waku commands: topics, keys to seal and open with, and the form of requests."""
+"""Arguments of Waku commands: topics, keys to seal and open with, the form of requests, and their budgets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from restante.common.errors import Misuse, PeerError
+from restante.common.settings import convert, limits_given
 from restante.waku.client.fetch import RequestOptions
+from restante.waku.client.requester import Budgets
 from restante.waku.envelope import keys
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import SymmetricKey, topic_of
-from restante.waku.key_file import load as load_key
-from restante.waku.passwords import OFFLINE_INBOX, PASSWORD_VARIABLE, check_password, password_in, read_password
+from restante.waku.key_file import load_key
+from restante.waku.passwords import (
+    OFFLINE_INBOX,
+    PASSWORD_VARIABLE,
+    check_password,
+    read_password,
+    read_password_file,
+)
 from restante.waku.settings import read_topic
 
 
-def sealed_for(
+def topic_and_seal_key(
     channel: str | None, topic: str | None, password_file: Path | None, to: str | None, environment: Mapping[str, str]
 ) -> tuple[bytes, SymmetricKey | bytes]:
     """Return the topic and the key to seal with. Raises Misuse unless the arguments name exactly one key."""
@@ -26,36 +36,36 @@ def sealed_for(
         return topic_of(channel), SymmetricKey.from_password(channel)
     if topic is None:
         raise Misuse("name where to post: --channel NAME, or --topic TOPIC and a key")
-    place = read_topic(topic, "--topic")
+    parsed_topic = read_topic(topic, "--topic")
     if to is not None and password_file is not None:
         raise Misuse("--password-file and --to cannot be combined: leave one of them out")
     if to is not None:
-        return place, _public(to)
+        return parsed_topic, _parse_public_key(to)
     password = read_password(password_file, environment)
     if password is None:
         raise Misuse(
             f"name who can open it: --password-file FILE, {PASSWORD_VARIABLE} in the environment, or --to KEY"
         )
-    return place, SymmetricKey.from_password(password)
+    return parsed_topic, SymmetricKey.from_password(password)
 
 
 def requested_topics(channel: str | None, topics: Sequence[str]) -> tuple[frozenset[bytes], SymmetricKey | None]:
     """Return the topics to request, and the key that opens their envelopes if it is known. Raises Misuse."""
-    found = frozenset(read_topic(each, "--topic") for each in topics)
+    parsed_topics = frozenset(read_topic(topic, "--topic") for topic in topics)
     if channel is not None:
-        return found | {topic_of(channel)}, SymmetricKey.from_password(channel)
-    if not found:
+        return parsed_topics | {topic_of(channel)}, SymmetricKey.from_password(channel)
+    if not parsed_topics:
         raise Misuse("name what to fetch: --channel NAME, or --topic TOPIC")
-    return found, None
+    return parsed_topics, None
 
 
-def opening(
-    chat: SymmetricKey | None, password_file: Path | None, key_file: Path | None
+def opening_keys(
+    channel_key: SymmetricKey | None, password_file: Path | None, key_file: Path | None
 ) -> tuple[SymmetricKey | Key, ...]:
     """Return the keys that open the requested envelopes. Raises Misuse."""
-    keys: list[SymmetricKey | Key] = [] if chat is None else [chat]
+    keys: list[SymmetricKey | Key] = [] if channel_key is None else [channel_key]
     if password_file is not None:
-        keys.append(SymmetricKey.from_password(password_in(password_file, "--open-password")))
+        keys.append(SymmetricKey.from_password(read_password_file(password_file, "--open-password")))
     if key_file is not None:
         keys.append(load_key(key_file, "--open-key"))
     return tuple(keys)
@@ -76,16 +86,23 @@ def request_options(
     return RequestOptions(to=SymmetricKey.from_password(password), key=key)
 
 
-def _public(text: str) -> bytes:
+def parse_budgets(limits: Sequence[str]) -> Budgets:
+    """Parse the limits of what a Mailserver may cost, each NAME=NUMBER. Raises Misuse."""
+    types = {field.name: field.type for field in msgspec.structs.fields(Budgets)}
+    texts = dict(limits_given(Budgets, limits))
+    return Budgets(**{name: convert(text, types[name], f"--limit {name}") for name, text in texts.items()})
+
+
+def _parse_public_key(text: str) -> bytes:
     try:
-        found = bytes.fromhex(text.removeprefix("0x"))
+        public = bytes.fromhex(text.removeprefix("0x"))
     except ValueError:
-        found = b""
-    found = found[1:] if len(found) == keys.PUBLIC_BYTES + 1 else found  # other programs write 04 in front
+        public = b""
+    public = public[1:] if len(public) == keys.PUBLIC_BYTES + 1 else public  # other programs write 04 in front
     try:
-        if len(found) == keys.PUBLIC_BYTES:
-            keys.check(found)
-            return found
+        if len(public) == keys.PUBLIC_BYTES:
+            keys.check(public)
+            return public
     except PeerError:
         pass
     raise Misuse(f"--to: '{text}' is not a public key, which has 128 hexadecimal digits")

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import Meta
@@ -17,6 +17,7 @@ from restante.common.texts import counted
 if TYPE_CHECKING:
     from restante.waku.client.fetch import RequestOptions
     from restante.waku.client.history import Destination
+    from restante.waku.client.ranges import HistoryQuery
     from restante.waku.client.requester import Budgets
     from restante.waku.devp2p.enode import Enode
 
@@ -51,15 +52,15 @@ def post(
     import asyncio
 
     from restante import waku as library
-    from restante.cli.waku_arguments import sealed_for
+    from restante.cli.waku_arguments import topic_and_seal_key
     from restante.common.settings import convert
-    from restante.waku import key_file
+    from restante.waku.key_file import load_key
 
     seconds = convert(ttl, Annotated[int, Meta(ge=1, le=2**31)], "--ttl")
-    place, key = sealed_for(channel, topic, password_file, to, os.environ)
+    topic_bytes, key = topic_and_seal_key(channel, topic, password_file, to, os.environ)
     body = sys.stdin.buffer.read() if text == "-" else os.fsencode(text)  # the same bytes as on the command line
-    signer = key_file.load(sign, "--sign") if sign is not None else None
-    posted = asyncio.run(library.post(node, body, topic=place, to=key, sign=signer, ttl=seconds))
+    signer = load_key(sign, "--sign") if sign is not None else None
+    posted = asyncio.run(library.post(node, body, topic=topic_bytes, to=key, sign=signer, ttl=seconds))
     print(posted.envelope.hash.hex())
     if not posted.confirmed:
         print("this node does not confirm envelopes: it may not have accepted this one", file=sys.stderr)
@@ -162,44 +163,43 @@ def request_command(
 
     Name what to fetch: --channel, --topic or --ranges.
     """
-    from restante.cli.waku_arguments import opening, request_options, requested_topics
-    from restante.waku.client import history
-    from restante.waku.client.history import Destination, budgets, run_fetch, run_subscribe
+    from restante.cli.waku_arguments import opening_keys, parse_budgets, request_options, requested_topics
+    from restante.waku.client.history import Destination, check_output_file, run_fetch, run_subscribe
     from restante.waku.devp2p import enode
 
     options = request_options(form, password_file, key, os.environ)
-    history.check(output)
-    servers = [enode.parse(each) for each in nodes]
-    say_failure = _failure_printer([each.address for each in servers])
-    costs = budgets(limit or [])
+    check_output_file(output)
+    servers = [enode.parse(url) for url in nodes]
+    print_failure = _failure_printer([server.address for server in servers])
+    budgets = parse_budgets(limit or [])
     if ranges is not None:
         if any((begin, end, topic, channel, state, live, seconds)):
             raise Misuse(
                 "--ranges names times and topics: leave --from, --to, --topic, --channel, --state, --live out"
             )
-        keys = opening(None, open_password, open_key)
+        keys = opening_keys(None, open_password, open_key)
         destination = Destination(file=output, keys=keys, text=_text_only(text, output, keys))
-        _request_ranges(servers, ranges, options, destination, costs, say_failure)
+        _request_ranges(servers, ranges, options, destination, budgets, print_failure)
         return
-    duration = _listening(live, end, seconds)
-    topics, chat = requested_topics(channel, topic or [])
+    live_seconds = _live_seconds(live, end, seconds)
+    topics, channel_key = requested_topics(channel, topic or [])
     query = _query(begin or "-24h", end, topics)
-    keys = opening(chat, open_password, open_key)
+    keys = opening_keys(channel_key, open_password, open_key)
     destination = Destination(file=output, keys=keys, state=state, text=_text_only(text, output, keys))
     report = (
-        run_subscribe(servers, query, options, destination, costs, say_failure, duration)
+        run_subscribe(servers, query, options, destination, budgets, print_failure, live_seconds)
         if live
-        else run_fetch(servers, query, options, destination, costs)
+        else run_fetch(servers, query, options, destination, budgets)
     )
-    for number, words in () if live else report.failures.items():  # with --live each was printed when it happened
-        say_failure(number, words)
+    for number, reason in () if live else report.failures.items():  # with --live they were printed at once
+        print_failure(number, reason)
     if output is not None:
         print(f"fetched {counted(report.counts['handed over'], 'envelope')}")
-    _say_missing(report.missing)
+    _exit_if_missing(report.missing)
 
 
 MAX_OPEN_RANGES = 20
-"""Open ranges that are named, a line each. The next run of `restante pipeline gaps` lists all of them."""
+"""Open ranges that are printed, one on a line. The next run of `restante pipeline gaps` lists all of them."""
 
 
 def _request_ranges(
@@ -207,21 +207,22 @@ def _request_ranges(
     file: Path,
     options: RequestOptions,
     destination: Destination,
-    costs: Budgets,
-    say_failure: Callable[[int, str], None],
+    budgets: Budgets,
+    print_failure: Callable[[int, str], None],
 ) -> None:
-    """Fetch the ranges of a file, and say which stay open. End with 1 if one was not answered for."""
-    from restante.waku.client.range_requests import is_open, run_ranges, sentences
+    """Fetch the ranges of a file, and print which stay open. End with 1 if one was not answered for."""
+    from restante.waku.client.range_requests import is_open, open_range_sentences, run_ranges
     from restante.waku.files import missing_ranges
 
-    found = run_ranges(servers, missing_ranges.read(file).ranges, options, destination, costs, say_failure)
+    ranges = missing_ranges.read(file).ranges
+    results = run_ranges(servers, ranges, options, destination, budgets, print_failure)
     if destination.file is not None:
-        fetched = counted(sum(each.envelopes for each in found), "envelope")
-        still = sum(map(is_open, found))
-        print(f"fetched {fetched} of {counted(len(found), 'range')}; {counted(still, 'range')} open")
-    for sentence in sentences(found, MAX_OPEN_RANGES):
+        fetched = counted(sum(result.envelopes for result in results), "envelope")
+        still_open = sum(map(is_open, results))
+        print(f"fetched {fetched} of {counted(len(results), 'range')}; {counted(still_open, 'range')} open")
+    for sentence in open_range_sentences(results, MAX_OPEN_RANGES):
         print(sentence, file=sys.stderr)
-    if not all(each.answered for each in found):
+    if not all(result.answered for result in results):
         raise typer.Exit(1)
 
 
@@ -234,7 +235,7 @@ def _text_only(text: bool, output: Path | None, keys: Sequence[object]) -> bool:
     return text
 
 
-def _listening(live: bool, end: str | None, seconds: str | None) -> float | None:
+def _live_seconds(live: bool, end: str | None, seconds: str | None) -> float | None:
     """Return the seconds that --live lasts, or None if it lasts until it is stopped. Raises Misuse."""
     from restante.common.settings import convert
 
@@ -245,7 +246,7 @@ def _listening(live: bool, end: str | None, seconds: str | None) -> float | None
     return None if seconds is None else convert(seconds, Annotated[float, Meta(ge=0.1, le=1_000_000_000)], "--for")
 
 
-def _query(begin: str, end: str | None, topics: frozenset[bytes]) -> Any:
+def _query(begin: str, end: str | None, topics: frozenset[bytes]) -> HistoryQuery:
     import time
 
     from restante.cli.times import read_time
@@ -256,17 +257,17 @@ def _query(begin: str, end: str | None, topics: frozenset[bytes]) -> Any:
 
 
 def _failure_printer(addresses: list[str]) -> Callable[[int, str], None]:
-    """Return a function that prints the failure of a server, given by its number, to standard error."""
+    """Return a function that prints the failure of a server, by its number, to standard error."""
 
-    def say(server: int, words: str) -> None:
+    def print_failure(server: int, reason: str) -> None:
         address = addresses[server]
-        print(words if address in words else f"{address}: {words}", file=sys.stderr)
+        print(reason if address in reason else f"{address}: {reason}", file=sys.stderr)
 
-    return say
+    return print_failure
 
 
-def _say_missing(missing: list[tuple[int, int]]) -> None:
-    """Say which times are missing, and end with 1 if any are."""
+def _exit_if_missing(missing: list[tuple[int, int]]) -> None:
+    """Print which times are missing, and end with 1 if any are."""
     if missing:
         ranges = ", ".join(f"{lower} to {upper}" for lower, upper in missing)
         print(

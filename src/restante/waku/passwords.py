@@ -15,25 +15,25 @@ OFFLINE_INBOX: Final = "status-offline-inbox"
 
 
 def read_password(path: Path | str | None, environment: Mapping[str, str]) -> str | None:
-    """Return the password of the file or of the variable; None if neither is given.
+    """Return the password of the file or of the variable; None without both.
 
     Raises Misuse, also for an empty password: then a secret was lost, and the program must not go on without one.
     """
     if path is not None:
-        return password_in(path, "--password-file")
+        return read_password_file(path, "--password-file")
     password = environment.get(PASSWORD_VARIABLE)
     if password is not None:
         check_password(password, PASSWORD_VARIABLE)
     return password
 
 
-def password_in(path: Path | str, flag: str) -> str:
-    """Return a file's text without the end of its line. Raises Misuse."""
+def read_password_file(path: Path | str, flag: str) -> str:
+    """Return a file's password: its text without the end of the line. `flag` is for errors. Raises Misuse."""
     try:
         password = Path(path).read_text().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        words = plain(error) if isinstance(error, OSError) else "it is not UTF-8"
-        raise Misuse(f"cannot read {path}: {words} ({flag})") from error
+        reason = plain(error) if isinstance(error, OSError) else "it is not UTF-8"
+        raise Misuse(f"cannot read {path}: {reason} ({flag})") from error
     check_password(password, flag)
     return password
 

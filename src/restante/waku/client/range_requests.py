@@ -1,4 +1,4 @@
-"""`restante waku request --ranges`: fetches the envelopes that a Mailserver lacks from others, range by range."""
+"""`restante waku request --ranges`: fetch the envelopes that a Mailserver lacks from others, range by range."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from restante.waku.client.fetch import OnState, RequestOptions, Subscriber
-from restante.waku.client.history import Destination, carry_out, take_all
+from restante.waku.client.history import Destination, hand_over_stream, write_history
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import Budgets
 from restante.waku.client.streams import fetch_query
@@ -24,7 +24,7 @@ minute for each range."""
 
 
 class RangeResult(msgspec.Struct, frozen=True):
-    """What became of a range."""
+    """The result of requesting a range from every server."""
 
     range: MissingRange
     envelopes: int
@@ -47,68 +47,71 @@ def run_ranges(
     called once for each reason for which a server did not answer. Raises Misuse, and StoreError if writing fails.
     """
 
-    async def run(subscriber: Subscriber, _state: FetchState, _keep: OnState) -> list[RangeResult]:
-        asked = {number: _Server(each) for number, each in enumerate(servers)}
-        return [await _fetch_range(each, asked, subscriber) for each in ranges]
+    async def run(subscriber: Subscriber, _state: FetchState, _on_state: OnState) -> list[RangeResult]:
+        failures = [_ServerFailures() for _ in servers]
+        return [await fetch_range(missing_range, failures, subscriber) for missing_range in ranges]
 
-    async def _fetch_range(wanted: MissingRange, asked: dict[int, _Server], subscriber: Subscriber) -> RangeResult:
-        seen: set[bytes] = set()
+    async def fetch_range(
+        missing_range: MissingRange, failures: list[_ServerFailures], subscriber: Subscriber
+    ) -> RangeResult:
+        hashes: set[bytes] = set()
 
-        def take_new(envelopes: list[Envelope]) -> None:
-            new = [each for each in envelopes if each.hash not in seen]
-            subscriber(new)
-            seen.update(each.hash for each in new)
+        def write_new(envelopes: list[Envelope]) -> None:
+            new_envelopes = [envelope for envelope in envelopes if envelope.hash not in hashes]
+            subscriber(new_envelopes)
+            hashes.update(envelope.hash for envelope in new_envelopes)
 
         answered = False
-        for number, server in asked.items():
-            if server.failures >= MAX_FAILURES:
+        for number, enode in enumerate(servers):
+            server = failures[number]
+            if server.in_a_row >= MAX_FAILURES:
                 continue
-            stream = fetch_query([server.enode], query_of(wanted), options, budgets=budgets)
-            report = await take_all(stream, take_new)
-            server.failures = server.failures + 1 if report.missing else 0
+            stream = fetch_query([enode], query_for_range(missing_range), options, budgets=budgets)
+            report = await hand_over_stream(stream, write_new)
+            server.in_a_row = server.in_a_row + 1 if report.missing else 0
             answered |= not report.missing
-            for words in report.failures.values():
-                if words not in server.words:
-                    server.words.add(words)
-                    on_failure(number, words)
-        return RangeResult(wanted, len(seen), answered)
+            for reason in report.failures.values():
+                if reason not in server.reasons:
+                    server.reasons.add(reason)
+                    on_failure(number, reason)
+        return RangeResult(missing_range, len(hashes), answered)
 
-    return carry_out(run, destination)
+    return write_history(run, destination)
 
 
-class _Server:
-    def __init__(self, enode: Enode) -> None:
-        self.enode = enode
-        self.failures = 0
-        """Ranges in a row that it did not answer."""
-        self.words: set[str] = set()
+class _ServerFailures:
+    def __init__(self) -> None:
+        self.in_a_row = 0
+        """Ranges in a row that the server did not answer."""
+        self.reasons: set[str] = set()
         """The reasons that were reported."""
 
 
-def query_of(wanted: MissingRange) -> HistoryQuery:
+def query_for_range(missing_range: MissingRange) -> HistoryQuery:
     """Return the query for a range."""
-    if wanted.topics is None:
-        return HistoryQuery(wanted.lower, wanted.upper, bloom=bloom.ALL_BITS)
-    return HistoryQuery(wanted.lower, wanted.upper, frozenset(map(bytes.fromhex, wanted.topics)))
+    lower, upper, topics = missing_range.lower, missing_range.upper, missing_range.topics
+    if topics is None:
+        return HistoryQuery(lower, upper, bloom=bloom.ALL_BITS)
+    return HistoryQuery(lower, upper, frozenset(map(bytes.fromhex, topics)))
 
 
-def sentences(results: Sequence[RangeResult], max_sentences: int) -> list[str]:
+def open_range_sentences(results: Sequence[RangeResult], max_sentences: int) -> list[str]:
     """Return a sentence for each range that stays open, and one for those above `max_sentences`."""
-    found = [
-        f"{each.range.shown()}: "
+    sentences = [
+        f"{result.range.shown()}: "
         + (
             "no Mailserver has envelopes of it; it stays open"
-            if each.answered
+            if result.answered
             else "no Mailserver answered for all of it; it stays open: try again later, or name another Mailserver"
         )
-        for each in results
-        if is_open(each)
+        for result in results
+        if is_open(result)
     ]
-    if (more := len(found) - max_sentences) > 0:
-        found[max_sentences:] = [f"{more:,} more ranges stay open" if more > 1 else "1 more range stays open"]
-    return found
+    if (more := len(sentences) - max_sentences) > 0:
+        sentences[max_sentences:] = [f"{more:,} more ranges stay open" if more > 1 else "1 more range stays open"]
+    return sentences
 
 
 def is_open(result: RangeResult) -> bool:
-    """Return whether a range stays open: nothing came, or not all of it was answered for."""
+    """Return whether a range stays open: it brought no envelopes, or not all of it was answered for."""
     return not result.envelopes or not result.answered

@@ -81,7 +81,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """Action: connect to a server, trust it, and call `connected` or `lost`."""
+    """Action: connect to a server, trust it, and call `connected` or `server_failed`."""
 
     server: int
 

@@ -82,7 +82,7 @@ def read_files(settings: WakuServe) -> tuple[str | None, SymmetricKey, Key | Non
     token = read_admin_token(settings.admin, settings.admin_token_file)
     password = password_key(settings)
     path = Path(settings.key) if settings.key else Path(settings.data) / KEY_FILE
-    key = key_file.load(path) if path.exists() else None
+    key = key_file.load_key(path) if path.exists() else None
     return token, password, key, static_peers(settings, key)
 
 
