@@ -15,11 +15,13 @@ from restante.common.texts import counted
 
 app = typer.Typer()
 
-
 DataOption = Annotated[
     Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", parser=data_directory, help="Data directory.")
 ]
 DEFAULT_DATA = Path("restante-waku")
+
+MAX_PRINTED_ERRORS = 100
+"""Errors that `check` prints. More would not help to find the cause."""
 
 
 @app.command("export")
@@ -71,17 +73,13 @@ def check(data: DataOption = DEFAULT_DATA) -> None:
     with SCHEMA.reading(data) as database:
         counts = statements.counts(database)
         with progress("check", counts.envelopes) as advance:
-            errors = list(islice(checking.check(database, advance), MAX_SENTENCES))
+            errors = list(islice(checking.check(database, advance), MAX_PRINTED_ERRORS))
     for error in errors:
         print(error, file=sys.stderr)
     if errors:
         raise typer.Exit(1)
     quantities = ((counts.envelopes, "envelope"), (counts.bytes, "byte"), (counts.topics, "topic"))
     print(f"{', '.join(counted(number, noun) for number, noun in quantities)}: no errors")
-
-
-MAX_SENTENCES = 100
-"""Errors that `check` prints. More would not help to find the cause."""
 
 
 @app.command("backup")

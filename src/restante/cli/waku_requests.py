@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+MAX_OPEN_RANGES = 20
+"""Open ranges that are printed, one on a line. The next run of `restante pipeline gaps` lists all of them."""
+
 
 @app.command()
 def post(
@@ -79,8 +82,6 @@ KeyOption = Annotated[
 FormOption = Annotated[
     str, typer.Option(metavar="envelope|plain", help="Form of the requests: sealed in an envelope, or plain.")
 ]
-
-
 NodesArgument = Annotated[
     list[str], typer.Argument(metavar="ENODE...", help="Enode URLs of Mailservers; the next is asked if one fails.")
 ]
@@ -178,14 +179,14 @@ def request_command(
                 "--ranges names times and topics: leave --from, --to, --topic, --channel, --state, --live out"
             )
         keys = opening_keys(None, open_password, open_key)
-        destination = Destination(file=output, keys=keys, text=_text_only(text, output, keys))
+        destination = Destination(output_file=output, keys=keys, text=_text_only(text, output, keys))
         _request_ranges(servers, ranges, options, destination, budgets, print_failure)
         return
     live_seconds = _live_seconds(live, end, seconds)
     topics, channel_key = requested_topics(channel, topic or [])
     query = _query(begin or "-24h", end, topics)
     keys = opening_keys(channel_key, open_password, open_key)
-    destination = Destination(file=output, keys=keys, state=state, text=_text_only(text, output, keys))
+    destination = Destination(output_file=output, keys=keys, state_file=state, text=_text_only(text, output, keys))
     report = (
         run_subscribe(servers, query, options, destination, budgets, print_failure, live_seconds)
         if live
@@ -196,10 +197,6 @@ def request_command(
     if output is not None:
         print(f"fetched {counted(report.counts['handed over'], 'envelope')}")
     _exit_if_missing(report.missing)
-
-
-MAX_OPEN_RANGES = 20
-"""Open ranges that are printed, one on a line. The next run of `restante pipeline gaps` lists all of them."""
 
 
 def _request_ranges(
@@ -216,7 +213,7 @@ def _request_ranges(
 
     ranges = missing_ranges.read(file).ranges
     results = run_ranges(servers, ranges, options, destination, budgets, print_failure)
-    if destination.file is not None:
+    if destination.output_file is not None:
         fetched = counted(sum(result.envelopes for result in results), "envelope")
         still_open = sum(map(is_open, results))
         print(f"fetched {fetched} of {counted(len(results), 'range')}; {counted(still_open, 'range')} open")

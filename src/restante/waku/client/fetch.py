@@ -92,6 +92,15 @@ async def fetch(
     return await _FetchRun(servers, requester, options, subscriber, keep).run()
 
 
+class _ServerConnection:
+    """One connection to a server, from the decision to connect."""
+
+    def __init__(self, server: int) -> None:
+        self.server = server
+        self.outbound: OutboundConnection | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
 class _FetchRun:
     def __init__(
         self,
@@ -217,7 +226,7 @@ class _FetchRun:
     async def _send_request(self, connection: _ServerConnection, request: Request) -> None:
         assert connection.outbound is not None
         try:
-            request_id, body = await self._encode_request(request, connection.outbound.node.pow)
+            request_id, body = await self._encode_request(request, connection.outbound.peer.pow)
         except NotMined as error:
             self._on_failure(connection, f"the server requires more proof of work than we accept: {error}")
             return
@@ -246,12 +255,3 @@ class _FetchRun:
         while (request_id := self._dice.draw(requests.ID_BYTES)).startswith(ERROR_PREFIX):
             continue  # status-go would read it as an error; one id in 2^48
         return request_id
-
-
-class _ServerConnection:
-    """One connection to a server, from the decision to connect."""
-
-    def __init__(self, server: int) -> None:
-        self.server = server
-        self.outbound: OutboundConnection | None = None
-        self.task: asyncio.Task[None] | None = None

@@ -41,17 +41,17 @@ ResultT = TypeVar("ResultT")
 RunRequest = Callable[[Subscriber, FetchState, OnState], Coroutine[Any, Any, ResultT]]
 """Requests what the state does not cover, and calls these with the envelopes and with each new state."""
 
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
     """Where history is written, and the file with the state of the fetch."""
 
-    file: Path | None = None
+    output_file: Path | None = None
     """None: standard output."""
     keys: tuple[SymmetricKey | Key, ...] = ()
     """Keys that decrypt payloads, so that lines of JSON contain them."""
-    state: Path | None = None
+    state_file: Path | None = None
     text: bool = False
     """Whether standard output gets times and texts, in place of lines of JSON."""
 
@@ -110,34 +110,30 @@ def write_history(run: RunRequest[ResultT], destination: Destination) -> ResultT
     The state is saved only when the envelopes that it covers are written: after each page on standard output, and
     otherwise when the file is complete, because the file does not exist before.
     """
-    with cleaning_up(), nullcontext() if destination.state is None else lock_state_file(destination.state):
-        return _write_history(run, destination)
+    output_file, state_file = destination.output_file, destination.state_file
+    with cleaning_up(), nullcontext() if state_file is None else lock_state_file(state_file):
+        state = latest_state = FetchState() if state_file is None else load_state(state_file)
 
+        def on_state(new_state: FetchState) -> None:
+            nonlocal latest_state
+            if state_file is not None and output_file is None and new_state != latest_state:
+                save_state(state_file, new_state)
+            latest_state = new_state
 
-def _write_history(run: RunRequest[ResultT], destination: Destination) -> ResultT:
-    state = FetchState() if destination.state is None else load_state(destination.state)
-    latest_state = state
+        # On a terminal, the lines themselves show the progress, and a progress bar would be mixed with them.
+        lines_only = output_file is None and sys.stdout.isatty()
+        progress_bar = nullcontext(lambda _: None) if lines_only else progress("request")
+        output = open_output(output_file, destination.keys, text=destination.text)
+        with output as write_envelopes, progress_bar as advance:
 
-    def on_state(new_state: FetchState) -> None:
-        nonlocal latest_state
-        if destination.state is not None and destination.file is None and new_state != latest_state:
-            save_state(destination.state, new_state)
-        latest_state = new_state
+            def subscriber(envelopes: list[Envelope]) -> None:
+                write_envelopes(envelopes)
+                advance(len(envelopes))
 
-    # On a terminal, the lines themselves show the progress, and a progress bar would be mixed with them.
-    lines_only = destination.file is None and sys.stdout.isatty()
-    progress_bar = nullcontext(lambda _: None) if lines_only else progress("request")
-    output = open_output(destination.file, destination.keys, text=destination.text)
-    with output as write_envelopes, progress_bar as advance:
-
-        def subscriber(envelopes: list[Envelope]) -> None:
-            write_envelopes(envelopes)
-            advance(len(envelopes))
-
-        result = asyncio.run(run(subscriber, state, on_state))
-    if destination.state is not None:
-        save_state(destination.state, latest_state)
-    return result
+            result = asyncio.run(run(subscriber, state, on_state))
+        if state_file is not None:
+            save_state(state_file, latest_state)
+        return result
 
 
 @contextmanager
@@ -150,14 +146,14 @@ def _stop_on_signals(stream: Subscription) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def reset_signals() -> None:
-        for number in SIGNALS:
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.default_int_handler)
 
     def stop(_number: int, _frame: object) -> None:
         reset_signals()
         loop.call_soon_threadsafe(stream.stop)
 
-    for number in SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, stop)
     try:
         yield

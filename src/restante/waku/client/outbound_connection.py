@@ -70,7 +70,7 @@ class OutboundConnection:
         self._responses: dict[bytes, asyncio.Future[Response]] = {}
 
     @property
-    def node(self) -> Peer:
+    def peer(self) -> Peer:
         """The peer's side of the conversation, with the options of its Status."""
         assert self.connection is not None
         return self.connection.peer

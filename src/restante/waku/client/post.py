@@ -80,11 +80,11 @@ async def mine_and_post(connection: OutboundConnection, draft: Envelope, seconds
 
     UnconfirmedError is raised after `seconds`.
     """
-    return await _offer(connection, await asyncio.to_thread(mine, draft, connection.node.pow), seconds)
+    return await _offer(connection, await asyncio.to_thread(mine, draft, connection.peer.pow), seconds)
 
 
 async def _offer(connection: OutboundConnection, envelope: Envelope, seconds: float) -> Posted:
-    if not connection.node.confirms:
+    if not connection.peer.confirms:
         connection.send_envelopes([envelope])
         return Posted(envelope, confirmed=False)
     try:

@@ -33,6 +33,14 @@ class RangeResult(msgspec.Struct, frozen=True):
     """Whether a server answered for all of its times."""
 
 
+class _ServerFailures:
+    def __init__(self) -> None:
+        self.in_a_row = 0
+        """Ranges in a row that the server did not answer."""
+        self.reasons: set[str] = set()
+        """The reasons that were reported."""
+
+
 def run_ranges(
     servers: Sequence[Enode],
     ranges: Sequence[MissingRange],
@@ -77,14 +85,6 @@ def run_ranges(
         return RangeResult(missing_range, len(hashes), answered)
 
     return write_history(run, destination)
-
-
-class _ServerFailures:
-    def __init__(self) -> None:
-        self.in_a_row = 0
-        """Ranges in a row that the server did not answer."""
-        self.reasons: set[str] = set()
-        """The reasons that were reported."""
 
 
 def query_for_range(missing_range: MissingRange) -> HistoryQuery:

@@ -140,8 +140,8 @@ Action = Connect | SendRequest | Disconnect | HandOver | SaveState | Finished
 class NoProgressError(PeerError):
     """The server sends page after page without progress. No honest server does."""
 
-    def __init__(self, words: str) -> None:
-        super().__init__(BREACH, words)
+    def __init__(self, reason: str) -> None:
+        super().__init__(BREACH, reason)
 
 
 class RangeFetch:
