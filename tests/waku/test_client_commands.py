@@ -82,9 +82,9 @@ def test_history_is_printed_or_written_to_files(tmp_path: Path) -> None:
         assert waku("request", str(enode), *PLAIN, *SINCE) == (0, (tmp_path / "all.jsonl").read_text(), "")
     printed = {line["hash"]: line for line in lines((tmp_path / "all.jsonl").read_text())}
     assert printed.keys() == {envelope.hash.hex() for envelope in LETTERS}
-    one = printed[LETTERS[7].hash.hex()]
-    again = make(one["expiry"], one["ttl"], bytes.fromhex(one["topic"]), bytes.fromhex(one["data"]), one["nonce"])
-    assert (again, one["sent"]) == (LETTERS[7], LETTERS[7].sent)
+    row = printed[LETTERS[7].hash.hex()]
+    again = make(row["expiry"], row["ttl"], bytes.fromhex(row["topic"]), bytes.fromhex(row["data"]), row["nonce"])
+    assert (again, row["sent"]) == (LETTERS[7], LETTERS[7].sent)
     for file, read in ((tmp_path / "all.rlp", rlp_file.read), (tmp_path / "all.parquet", parquet.read)):
         assert {envelope.hash.hex() for envelope in read(file)} == printed.keys()  # type: ignore[union-attr] # no flaws
     assert names(tmp_path) == ["all.jsonl", "all.parquet", "all.rlp"]
@@ -322,18 +322,19 @@ def file_of(folder: Path, *missing: tuple[int, int, list[str] | None]) -> Path:
     return file
 
 
-def wanted(lower: int, upper: int, *topics: bytes) -> set[Envelope]:
-    return {one for one in RANGE_LETTERS if lower <= one.sent - EPOCH <= upper and one.topic in topics}
+def letters_between(lower: int, upper: int, *topics: bytes) -> set[Envelope]:
+    times = range(EPOCH + lower, EPOCH + upper + 1)
+    return {envelope for envelope in RANGE_LETTERS if envelope.sent in times and envelope.topic in topics}
 
 
 def test_each_range_is_fetched_from_every_mailserver_and_each_envelope_is_written_once(tmp_path: Path) -> None:
     file = file_of(tmp_path, (0, 9, [ONE.hex()]), (12, 14, [ONE.hex(), OTHER.hex()]), (20, 25, None), (40, 50, None))
     with (
         listening_beside(refusing(FINAL)) as (_, bad),
-        listening_beside(Honest(RANGE_LETTERS[:14], size=2)) as (_, one),
-        listening_beside(Honest(RANGE_LETTERS[3:])) as (_, other),
+        listening_beside(Honest(RANGE_LETTERS[:14], size=2)) as (_, early),
+        listening_beside(Honest(RANGE_LETTERS[3:])) as (_, late),
     ):
-        servers = [str(enode) for enode in (bad, one, other)]
+        servers = [str(enode) for enode in (bad, early, late)]
         command: list[str | Path] = ["request", *servers, "--ranges", file, *PLAIN_FORM]
         result, printed = waku(*command, "-o", tmp_path / "some.rlp"), waku(*command)
     assert (result.code, result.out) == (0, "fetched 14 envelopes of 4 ranges; 1 range open\n")
@@ -342,11 +343,10 @@ def test_each_range_is_fetched_from_every_mailserver_and_each_envelope_is_writte
     assert bad.address in reason
     assert still_open == f"{EPOCH + 40} to {EPOCH + 50}, all topics: no Mailserver has envelopes of it; it stays open"
     fetched = list(rlp_file.read(tmp_path / "some.rlp"))
-    wanted_ones = wanted(0, 9, ONE) | wanted(12, 14, ONE, OTHER) | wanted(20, 25, ONE, OTHER)
-    assert set(fetched) == wanted_ones
-    assert len(fetched) == 14
+    expected = letters_between(0, 9, ONE) | letters_between(12, 14, ONE, OTHER) | letters_between(20, 25, ONE, OTHER)
+    assert (set(fetched), len(fetched)) == (expected, 14)
     assert (printed.code, printed.err) == (0, result.err)
-    assert {line["hash"] for line in lines(printed.out)} == {one.hash.hex() for one in wanted_ones}
+    assert {line["hash"] for line in lines(printed.out)} == {envelope.hash.hex() for envelope in expected}
 
 
 def test_ranges_without_an_answer_end_with_1_and_are_named_up_to_a_limit(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_ranges_without_an_answer_end_with_1_and_are_named_up_to_a_limit(tmp_pat
     with listening_beside(refusing(FINAL)) as (node, enode):
         result = waku("request", str(enode), "--ranges", file, *PLAIN_FORM, "-o", tmp_path / "none.rlp")
     assert (result.code, result.out) == (1, "fetched 0 envelopes of 30 ranges; 30 ranges open\n")
-    reason, *open_ranges, last = result.err.splitlines()
+    reason, *open_ranges, last_line = result.err.splitlines()
     assert len(node.asked) == MAX_FAILURES, "it is soon left alone"
     assert FINAL in reason
     assert len(open_ranges) == 20
@@ -362,7 +362,7 @@ def test_ranges_without_an_answer_end_with_1_and_are_named_up_to_a_limit(tmp_pat
         f"{EPOCH} to {EPOCH}, topic 01010101: no Mailserver answered for all of it; it stays open:"
         " try again later, or name another Mailserver"
     )
-    assert last == "10 more ranges stay open"
+    assert last_line == "10 more ranges stay open"
 
 
 def test_ranges_and_times_or_topics_are_refused_together(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def counting(answer: Callable[[Request, int], Sequence[Packet]]) -> Mailserver:
     return lambda request: answer(request, next(numbers))
 
 
-def end(request: Request, cursor: bytes, last: Envelope | None = None) -> bytes:
-    return completion.complete(request.id, last.hash if last else NO_HASH, cursor)
+def end(request: Request, cursor: bytes, last_envelope: Envelope | None = None) -> bytes:
+    return completion.complete(request.id, last_envelope.hash if last_envelope else NO_HASH, cursor)
 
 
 def endless(request: Request, count: int) -> Sequence[Packet]:
@@ -122,10 +122,10 @@ class Simulation:
     def step(self) -> None:
         server, packets = next(((server, line) for server, line in self.lines.items() if line), (0, None))
         if packets is None:
-            due = self.core.next_timeout()
-            assert due is not None
-            assert due < float("inf")
-            self.now = max(self.now, due)
+            deadline = self.core.next_timeout()
+            assert deadline is not None
+            assert deadline < float("inf")
+            self.now = max(self.now, deadline)
             self.do(self.core.handle_timeout(self.now))
             return
         match self.decide("packet"):
@@ -273,8 +273,8 @@ def test_unrequested_envelopes_are_not_handed_over() -> None:
     others = [letter(1, topic=b"\xff" * 4), letter(2, age=-501), letter(3, age=1), letter(4, size=2000)]
 
     def answer(request: Request, _count: int) -> Sequence[Packet]:
-        *envelopes, last = Honest(LETTERS)(request)
-        return [others, *envelopes, *envelopes, last]
+        *envelopes, end_packet = Honest(LETTERS)(request)
+        return [others, *envelopes, *envelopes, end_packet]
 
     simulation = complete(Simulation([counting(answer)], budgets=Budgets(size=1000)))
     unwanted = {"of another topic": 1, "out of range": 2, OVERSIZED: 1}
@@ -297,9 +297,9 @@ def test_the_next_server_is_asked_for_unknown_times_and_without_a_cursor(downwar
     servers, decide = [Honest(LETTERS, downward, 7), Honest(LETTERS)], dropping(*[GO] * 9, DROP)
     simulation = complete(Simulation(servers, timeouts=ONE_TRY, decide=decide))
     server, request = simulation.asked[-1]
-    last = simulation.asked[-2][1].cursor
+    last_cursor = simulation.asked[-2][1].cursor
     assert (server, request.cursor) == (1, b"")
-    sent = int.from_bytes(last[:4])
+    sent = int.from_bytes(last_cursor[:4])
     assert (request.lower, request.upper) == ((EPOCH, sent) if downward else (sent, EPOCH + 500))
     assert {asked.cursor for number, asked in simulation.asked if number == 1} == {b""}
 
@@ -314,10 +314,9 @@ def test_answers_of_a_contradictory_server_do_not_count() -> None:
     simulation = Simulation([Late(LETTERS, size=7), Honest(LETTERS)], timeouts=ONE_TRY)
     complete(simulation)
     assert (simulation.asked[-1][1].lower, simulation.asked[-1][1].upper) == (EPOCH, EPOCH + 500)
-    known = [state.known.get(TOPIC.hex(), []) for state, _ in simulation.saved]
-    assert known[0] == [(EPOCH, EPOCH + 2)]
-    assert known[1] == []
-    assert known[-1] == [(EPOCH, EPOCH + 500)]
+    known_ranges = [state.known.get(TOPIC.hex(), []) for state, _ in simulation.saved]
+    assert known_ranges[:2] == [[(EPOCH, EPOCH + 2)], []]
+    assert known_ranges[-1] == [(EPOCH, EPOCH + 500)]
 
 
 def test_the_first_server_is_preferred_and_backed_off_from() -> None:
@@ -353,7 +352,7 @@ def test_bytes_are_a_budget_too() -> None:
     simulation = Simulation([honest], budgets=Budgets(bytes=size * 10), timeouts=ONE_TRY).run()
     assert "bytes" in simulation.report.failures[0]
     assert len(simulation.handed) <= 10
-    complete(Simulation([honest], budgets=Budgets(bytes=sum(len(one.raw) for one in LETTERS))))
+    complete(Simulation([honest], budgets=Budgets(bytes=sum(len(envelope.raw) for envelope in LETTERS))))
 
 
 def test_an_inbox_forgets_the_earliest_arrivals() -> None:
@@ -418,18 +417,18 @@ def honest(data: st.DataObject, letters: list[Envelope]) -> Mailserver:
 
 
 def matching(letters: list[Envelope]) -> list[Envelope]:
-    return [one for one in letters if EPOCH <= one.sent <= EPOCH + 25]
+    return [envelope for envelope in letters if EPOCH <= envelope.sent <= EPOCH + 25]
 
 
 @given(ARCHIVES, st.data())
 @examples(200)
 def test_every_envelope_is_handed_over_once_whatever_happens(letters: list[Envelope], data: st.DataObject) -> None:
-    left = data.draw(st.integers(0, 6))
+    remaining_failures = data.draw(st.integers(0, 6))
 
     def decide(_what: str) -> str:
-        nonlocal left
-        what = data.draw(st.sampled_from([GO, GO, GO, GO, DROP, SLOW])) if left else GO
-        left -= what != GO
+        nonlocal remaining_failures
+        what = data.draw(st.sampled_from([GO, GO, GO, GO, DROP, SLOW])) if remaining_failures else GO
+        remaining_failures -= what != GO
         return what
 
     servers = [honest(data, letters) for _ in range(data.draw(st.integers(1, 3)))]
@@ -451,9 +450,9 @@ def test_from_any_saved_state_nothing_is_lost(letters: list[Envelope], data: st.
             state = msgspec.json.decode(msgspec.json.encode(state), type=FetchState)
             handed |= {envelope.hash for envelope in simulation.handed[:count]}
         wall += data.draw(st.integers(0, 100))
-    last = Simulation([honest(data, letters)], SHORT, state, wall=float(wall)).run()
-    assert last.report.missing == []
-    assert handed | {envelope.hash for envelope in last.handed} == {envelope.hash for envelope in matching(letters)}
+    final = Simulation([honest(data, letters)], SHORT, state, wall=float(wall)).run()
+    assert final.report.missing == []
+    assert handed | {envelope.hash for envelope in final.handed} == {envelope.hash for envelope in matching(letters)}
 
 
 ANY_LETTER = st.builds(
@@ -486,7 +485,8 @@ def test_a_cheating_server_costs_at_most_its_budgets(data: st.DataObject) -> Non
     assert simulation.report.counts["pages"] <= 5
     assert simulation.now <= 120 + 5 * 2 * 2**5
     assert len(simulation.asked) < 1000
-    assert all(one.topic == TOPIC and SHORT.lower <= one.sent <= SHORT.upper for one in simulation.handed)
+    assert {envelope.topic for envelope in simulation.handed} <= {TOPIC}
+    assert all(SHORT.lower <= envelope.sent <= SHORT.upper for envelope in simulation.handed)
     assert len(set(hashes(simulation.handed))) == len(simulation.handed)
     assert simulation.core.phase is RequesterPhase.DONE
     assert simulation.core.next_timeout() is None
@@ -503,11 +503,11 @@ def seconds(ranges: list[Range]) -> set[int]:
 @examples(300)
 def test_ranges_that_touch_are_one_and_a_subtracted_range_is_gone(ranges: list[Range], less: list[Range]) -> None:
     merged: list[Range] = reduce(add_range, ranges, [])
-    left = subtract_ranges(merged, less)
+    remaining = subtract_ranges(merged, less)
     assert seconds(merged) == seconds(ranges)
-    assert seconds(left) == seconds(ranges) - seconds(less)
-    for some in (merged, left):
-        assert all(before[1] + 1 < after[0] for before, after in pairwise(some))
+    assert seconds(remaining) == seconds(ranges) - seconds(less)
+    for result in (merged, remaining):
+        assert all(before[1] + 1 < after[0] for before, after in pairwise(result))
 
 
 ENVELOPE = RequestOptions(to=SHARED)
@@ -531,9 +531,9 @@ async def test_only_a_requester_with_a_key_is_recognised() -> None:
 
 async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.client.fetch.mine", partial(mine, budget=100))
-    came: list[Envelope] = []
+    received: list[Envelope] = []
     async with listening(Honest(LETTERS), pow=1e3) as (hungry, first), listening(Honest(LETTERS)) as (_, second):
-        report = await fetch([first, second], QUERY, ENVELOPE, came.extend, timeouts=ONE_TRY)
+        report = await fetch([first, second], QUERY, ENVELOPE, received.extend, timeouts=ONE_TRY)
         assert report.missing == []
         assert "the server requires more proof of work than we accept" in report.failures[0]
         assert (hungry.asked, hungry.wrong) == ([], [])
@@ -550,7 +550,7 @@ async def test_servers_that_fail_are_left_for_one_that_answers_from_what_is_know
             connection.drop()
         return ()
 
-    came: list[Envelope] = []
+    received: list[Envelope] = []
     with held_port() as port:
         async with (
             listening(silent) as (_, first),
@@ -560,8 +560,8 @@ async def test_servers_that_fail_are_left_for_one_that_answers_from_what_is_know
         ):
             nobody = Enode(new_key(SystemDice()).public, "127.0.0.1", port)
             servers = [nobody, first, second, third, fourth]
-            report = await fetch(servers, QUERY, ENVELOPE, came.extend, timeouts=ONE_TRY)
-    assert (report.missing, hashes(came), working.wrong) == ([], hashes(LETTERS), [])
+            report = await fetch(servers, QUERY, ENVELOPE, received.extend, timeouts=ONE_TRY)
+    assert (report.missing, hashes(received), working.wrong) == ([], hashes(LETTERS), [])
     assert [(request.lower, request.cursor) for request in working.asked] == [(EPOCH + 9, b"")]
     assert "it disconnected: " in report.failures.pop(3)
     assert report.failures == {
@@ -664,8 +664,8 @@ class Subscribing:
         )
 
     async def has(self, *envelopes: Envelope) -> None:
-        wanted = {envelope.hash for envelope in envelopes}
-        await self.until_true("the envelopes", lambda: wanted <= {envelope.hash for envelope in self.received})
+        hashes = {envelope.hash for envelope in envelopes}
+        await self.until_true("the envelopes", lambda: hashes <= {envelope.hash for envelope in self.received})
 
     async def until_true(self, what: str, holds: Callable[[], bool]) -> None:
         async with bounded(what):

@@ -38,8 +38,8 @@ TEXT: Any = "abcd"
 
 
 def letters(count: int, age: int = 3600, topic: bytes = TOPIC) -> list[Envelope]:
-    first = int(time.time()) - age
-    return [make(first + number + 50, 50, topic, b"", number) for number in range(count)]
+    begin = int(time.time()) - age
+    return [make(begin + number + 50, 50, topic, b"", number) for number in range(count)]
 
 
 async def test_every_topic_of_some_times_without_a_password_or_with_another() -> None:
@@ -85,21 +85,21 @@ async def test_who_leaves_the_loop_has_the_state_of_what_was_taken_and_leaves_th
     assert rest == sent[19:]  # more may have been sent in the last second of a page
 
 
-@pytest.mark.parametrize(("count", "fails", "first"), [(20, False, 19), (20, True, 9), (15, False, 9)])
+@pytest.mark.parametrize(("count", "fails", "begin"), [(20, False, 19), (20, True, 9), (15, False, 9)])
 async def test_a_page_counts_as_taken_if_all_of_it_was_and_the_block_ends_without_an_error(
-    count: int, fails: bool, first: int
+    count: int, fails: bool, begin: int
 ) -> None:
     sent = letters(30)
     async with listening(Honest(sent, size=10, together=10), password=PASSWORD) as (_, enode), bounded("it"):
-        stream, left = fetch(enode, topics=[TOPIC]), count
+        stream, remaining = fetch(enode, topics=[TOPIC]), count
         with suppress(ZeroDivisionError):
             async with stream:
                 async for _letter in stream:
-                    left -= 1
-                    if not left:
-                        assert not (fails and 1 / left)
+                    remaining -= 1
+                    if not remaining:
+                        assert not (fails and 1 / remaining)
                         break
-        assert [letter async for letter in fetch(enode, topics=[TOPIC], state=stream.state)] == sent[first:]
+        assert [letter async for letter in fetch(enode, topics=[TOPIC], state=stream.state)] == sent[begin:]
 
 
 @in_virtual_time
@@ -172,10 +172,10 @@ async def test_a_subscription_tells_which_server_fails() -> None:
     failed: asyncio.Future[Enode] = asyncio.get_running_loop().create_future()
     async with bounded("the failure"):
         stream = subscribe([NOBODY], topics=[TOPIC], on_failure=lambda server, _: failed.set_result(server))
-        ended = asyncio.create_task(anext(aiter(stream), None))
+        next_envelope = asyncio.create_task(anext(aiter(stream), None))
         assert await failed == NOBODY
         stream.stop()
-        assert await ended is None
+        assert await next_envelope is None
 
 
 async def test_a_program_that_is_too_slow_for_live_envelopes_is_told() -> None:
