@@ -105,7 +105,7 @@ def _filter(count: int) -> MakeQuery:
             half = sum(1 << place for place in dice.sample(range(512), 256))
             return PageQuery(lower=shape.sent(dice.uniform(0, 0.5)), upper=shape.sent(1), bloom=half, limit=LIMIT)
         topics = dice.sample(shape.names, dice.randint(1, 3) if count == 3 else count)
-        return PageQuery(lower=shape.sent(0), upper=shape.sent(1), bloom=bloom.of(topics), limit=LIMIT)
+        return PageQuery(lower=shape.sent(0), upper=shape.sent(1), bloom=bloom.filter_of(topics), limit=LIMIT)
 
     return query
 

@@ -56,7 +56,7 @@ class Truth:
         self.every.sort()
         for topic, keys in self.topics.items():
             keys.sort()
-            sample = bloom.kept(topic)
+            sample = bloom.required_bits(topic)
             self.samples[sample & -sample].append((sample, topic))
 
     def page(self, asked: PageQuery) -> tuple[list[bytes], bool]:

@@ -195,7 +195,7 @@ def test_however_a_file_is_damaged_each_item_is_counted_once(some: list[Envelope
     items, at = set(), 0
     with suppress(rlp.RlpError):
         while at < len(written):
-            stop = rlp.span(written, at).stop
+            stop = rlp.item_span(written, at).stop
             items.add(written[at:stop])
             at = stop
     with tempfile.TemporaryDirectory() as folder:

@@ -200,9 +200,9 @@ def options(text: str, base: Options) -> Options:
                 values[key] = (int(value),) * 3
             case "bloom":
                 filters = {"full": bloom.ALL_BITS, "none": 0}
-                values[key] = filters[value] if value in filters else bloom.of(topics(value))
+                values[key] = filters[value] if value in filters else bloom.filter_of(topics(value))
             case "overwritten":
-                values["bloom"] = bloom.kept(bytes.fromhex(value))
+                values["bloom"] = bloom.required_bits(bytes.fromhex(value))
             case _:
                 raise AssertionError(f"no such option: {key}")
     return Options(**values)

@@ -203,12 +203,12 @@ def test_a_request_has_the_topics_and_times_of_the_query_or_its_filter() -> None
     (_, first), (_, second) = simulation.asked
     assert (first.lower, first.upper, first.limit) == (EPOCH, EPOCH + 500, 20)
     assert first.topics == frozenset([TOPIC])
-    assert first.bloom == bloom.of([TOPIC]) != bloom.kept(TOPIC)
+    assert first.bloom == bloom.filter_of([TOPIC]) != bloom.required_bits(TOPIC)
     assert first.cursor == b""
     assert second == msgspec.structs.replace(first, id=second.id, cursor=key(sorted(LETTERS, key=key)[19]))
-    query = HistoryQuery(EPOCH, EPOCH + 500, bloom=bloom.kept(TOPIC))
+    query = HistoryQuery(EPOCH, EPOCH + 500, bloom=bloom.required_bits(TOPIC))
     simulation = complete(Simulation([Honest([*LETTERS, letter(99, topic=b"\xff" * 4)])], query))
-    assert (simulation.asked[0][1].topics, simulation.asked[0][1].bloom) == (frozenset(), bloom.kept(TOPIC))
+    assert (simulation.asked[0][1].topics, simulation.asked[0][1].bloom) == (frozenset(), bloom.required_bits(TOPIC))
 
 
 def test_only_times_that_one_of_the_topics_misses_are_requested() -> None:

@@ -120,7 +120,7 @@ def rows(envelopes: list[Envelope]) -> str:
     """Write statements that store these as status-go does (mailserver/mailserver_db_postgres.go, SaveEnvelope)."""
     written = []
     for sent in envelopes:
-        bits = "".join(f"{byte:08b}" for byte in bloom.write(bloom.kept(sent.topic)))
+        bits = "".join(f"{byte:08b}" for byte in bloom.encode(bloom.required_bits(sent.topic)))
         key, topic = leveldbs.key(sent).hex(), sent.topic.hex()
         written.append(f"INSERT INTO envelopes VALUES ('\\x{key}', '\\x{sent.raw.hex()}', '\\x{topic}', B'{bits}');")
     return "\n".join(written)

@@ -50,7 +50,7 @@ async def elsewhere(here: Inside, number: int = 9) -> RawPeer:
 
 
 LETTERS = [letter(number, age=100 - number) for number in range(5)]
-FILTER = bloom.write(bloom.of([TOPIC]))
+FILTER = bloom.encode(bloom.filter_of([TOPIC]))
 
 SHAPES: dict[str, Any] = {
     "string": [0, EPOCH, b"", [TOPIC], 0, b"", True],
@@ -75,7 +75,7 @@ async def test_a_request_is_answered_in_the_form_that_its_sender_reads(tmp_path:
                 packets.append(waku_packets.read_envelopes(heard[1]))
             assert flat(packets) == LETTERS, name
             assert len(packets) == (len(LETTERS) if name in {"without batch", "fixed"} else 1), name
-            assert rlp.span(heard[1]).is_list == (name == "list"), name
+            assert rlp.item_span(heard[1]).is_list == (name == "list"), name
             assert completion.read(heard[1]) == Completed(asked.hash, LETTERS[-1].hash), name
 
 

@@ -36,7 +36,7 @@ def named(section: str) -> pytest.MarkDecorator:
 def options_of(vector: dict[str, Any]) -> Options:
     values: dict[str, Any] = dict(vector)
     if "bloom" in vector:
-        values["bloom"] = bloom.read(bytes.fromhex(vector["bloom"]))
+        values["bloom"] = bloom.parse(bytes.fromhex(vector["bloom"]))
     if "topics" in vector:
         values["topics"] = frozenset(map(bytes.fromhex, vector["topics"]))
     for name in values.keys() & {"packets", "bytes"}:
@@ -191,8 +191,8 @@ def test_a_status_says_what_a_peer_wants_and_an_empty_one_is_a_full_node_s_with_
     peer = greeted()
     assert (peer.pow, peer.interest) == (DEFAULT_POW, WANTS_EVERYTHING)
     assert peer.interest.wants(TOPIC)
-    peer = greeted(Options(pow=0.5, light=True, bloom=bloom.of([TOPIC])))
-    assert (peer.pow, peer.interest) == (0.5, Interest(bloom=bloom.of([TOPIC])))
+    peer = greeted(Options(pow=0.5, light=True, bloom=bloom.filter_of([TOPIC])))
+    assert (peer.pow, peer.interest) == (0.5, Interest(bloom=bloom.filter_of([TOPIC])))
     named = greeted(Options(topics=frozenset([TOPIC]), bloom=bloom.ALL_BITS))
     assert named.interest == Interest.named([TOPIC]), "named topics take precedence over a filter"
 
@@ -265,10 +265,10 @@ def wire(bytes_set: dict[str, str]) -> bytes:
 def test_both_forms_of_a_filter_are_those_of_the_vectors() -> None:
     for vector in load("blooms"):
         topic = bytes.fromhex(vector["topic"])
-        assert bloom.write(bloom.kept(topic)) == wire(vector["kept"])
-        assert bloom.write(bloom.of([topic])) == wire(vector["of"])
+        assert bloom.encode(bloom.required_bits(topic)) == wire(vector["kept"])
+        assert bloom.encode(bloom.filter_of([topic])) == wire(vector["of"])
     # status-go keeps {byte 0: 04, byte 32: 08} of 01020304; 6/WAKU1 and nim-waku have 06 in byte 0.
-    overwritten, ored = bloom.read(wire({"0": "04", "32": "08"})), bloom.read(wire({"0": "06", "32": "08"}))
+    overwritten, ored = (bloom.parse(wire(bits)) for bits in ({"0": "04", "32": "08"}, {"0": "06", "32": "08"}))
     assert Interest(bloom=overwritten).wants(b"\1\2\3\4")
     assert Interest(bloom=ored).wants(b"\1\2\3\4")
     assert not Interest(bloom=ored ^ 4).wants(b"\1\2\3\4")
@@ -282,19 +282,19 @@ four_bytes = st.binary(min_size=4, max_size=4)
 def test_a_filter_lets_its_topics_through_in_either_form(asked: list[bytes], other: bytes) -> None:
     overwritten = 0
     for topic in asked:  # as status-go asks: the overwritten filters of the topics, together
-        kept = bloom.kept(topic)
-        assert kept & bloom.of([topic]) == kept != 0
-        assert kept.bit_count() <= bloom.of([topic]).bit_count() <= 3
+        kept = bloom.required_bits(topic)
+        assert kept & bloom.filter_of([topic]) == kept != 0
+        assert kept.bit_count() <= bloom.filter_of([topic]).bit_count() <= 3
         overwritten |= kept
-    for asking in (bloom.of(asked), overwritten):
+    for asking in (bloom.filter_of(asked), overwritten):
         assert all(bloom.passes(asking, topic) for topic in asked)
-        assert bloom.passes(asking, other) == (asking | bloom.kept(other) == asking)
-        assert bloom.read(bloom.write(asking)) == asking
+        assert bloom.passes(asking, other) == (asking | bloom.required_bits(other) == asking)
+        assert bloom.parse(bloom.encode(asking)) == asking
 
 
 def test_no_filter_means_a_full_node_and_a_filter_of_zeros_matches_nothing() -> None:
-    assert bloom.read(b"") == bloom.ALL_BITS == bloom.read(b"\xff" * 64)
-    assert bloom.read(bytes(64)) == bloom.of([]) == 0
+    assert bloom.parse(b"") == bloom.ALL_BITS == bloom.parse(b"\xff" * 64)
+    assert bloom.parse(bytes(64)) == bloom.filter_of([]) == 0
     assert bloom.passes(bloom.ALL_BITS, b"abcd")
     assert not bloom.passes(0, b"abcd")
 
@@ -312,7 +312,7 @@ def test_an_interest_wants_what_it_names_and_lists_few_topics(topics: set[bytes]
 interests = st.one_of(
     st.lists(st.sampled_from(TOPICS), unique=True).map(Interest.named),
     st.lists(st.sampled_from(TOPICS), unique=True).map(lambda some: Interest.named([*some, *OTHERS])),
-    st.lists(st.sampled_from(TOPICS)).map(lambda some: Interest(bloom=bloom.of(some))),
+    st.lists(st.sampled_from(TOPICS)).map(lambda some: Interest(bloom=bloom.filter_of(some))),
     st.integers(0, 511).map(lambda bit: Interest(bloom=bloom.ALL_BITS ^ 1 << bit)),
     st.just(WANTS_EVERYTHING),
     st.just(Interest.named([])),
@@ -357,8 +357,8 @@ TestTheMap.settings = examples(60, 30)
 def test_the_number_of_remembered_topics_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interest, "REMEMBERED_TOPICS", 3)
     all_of_them: Interests[str] = Interests()
-    all_of_them.put("a", Interest(bloom=bloom.of(TOPICS[:2])))
+    all_of_them.put("a", Interest(bloom=bloom.filter_of(TOPICS[:2])))
     for _ in range(2):
         for topic in TOPICS:
-            assert list(all_of_them.wanting(topic)) == (["a"] if bloom.passes(bloom.of(TOPICS[:2]), topic) else [])
+            assert list(all_of_them.wanting(topic)) == ["a"] * bloom.passes(bloom.filter_of(TOPICS[:2]), topic)
     assert len(all_of_them._passing) == 3  # nothing else shows it: who is forgotten is looked up again

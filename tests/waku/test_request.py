@@ -42,7 +42,7 @@ def wanted(vector: dict[str, Any], **others: Any) -> Request:
     if "id" in vector:
         values["id"] = bytes.fromhex(vector["id"])
     if vector["bloom"] is not None:
-        values["bloom"] = bloom.read(bytes.fromhex(vector["bloom"]))
+        values["bloom"] = bloom.parse(bytes.fromhex(vector["bloom"]))
     values["topics"] = frozenset(map(bytes.fromhex, vector["topics"]))
     values["cursor"] = bytes.fromhex(vector["cursor"])
     return Request(**values)

@@ -96,15 +96,14 @@ LATE = [envelope(second, number, topic=TOPICS[number % 4]) for number in range(2
 LATE += [alike(envelope(second, 200 + number, topic=TOPICS[0])) for second in (1, 2) for number in range(3)]
 BY_RAW = {row.raw: row for row in HISTORY + LATE}
 
+FILTERS = [*map(bloom.filter_of, (TOPICS[:1], TOPICS[1:3])), bloom.required_bits(TOPICS[3])]
+FILTERS += [bloom.ALL_BITS, bloom.ALL_BITS >> 2, 0]
 QUERIES = st.builds(
     query,
     st.integers(-1, SECONDS),
     st.integers(-1, SECONDS),
     topics=st.none() | st.frozensets(st.sampled_from(TOPICS)),
-    bloom=st.none()
-    | st.sampled_from(
-        [bloom.of(TOPICS[:1]), bloom.of(TOPICS[1:3]), bloom.kept(TOPICS[3]), bloom.ALL_BITS, bloom.ALL_BITS >> 2, 0]
-    ),
+    bloom=st.none() | st.sampled_from(FILTERS),
     limit=st.integers(1, 9),
     descending=st.booleans(),
 )
@@ -314,9 +313,9 @@ async def test_each_plan_is_chosen_where_it_is_meant_to_be_and_leaves_no_transac
         ("part", query(topics=MANY[:10], limit=1000)),
         ("part", query(100, 120, topics=MANY[:1], limit=10)),
         ("walk", query(topics=MANY[:40], limit=10)),
-        ("part", query(bloom=bloom.of(MANY[:2]))),
-        ("walk", query(bloom=bloom.of(MANY[:10]), limit=10)),
-        ("part", query(bloom=bloom.of(MANY[:25]), limit=2000)),
+        ("part", query(bloom=bloom.filter_of(MANY[:2]))),
+        ("walk", query(bloom=bloom.filter_of(MANY[:10]), limit=10)),
+        ("part", query(bloom=bloom.filter_of(MANY[:25]), limit=2000)),
         ("walk", query(bloom=HALF, limit=100)),
     ):
         low, high = ids.floor(asked.lower), ids.floor(asked.upper + 1) - 1
@@ -347,7 +346,7 @@ async def test_every_plan_finds_topics_at_the_edges_and_with_overlapping_filter_
     await archive.save(rows, 1)
     with patch.multiple(history, **changed):
         for row in rows:
-            for filtered in (bloom.kept(row.topic), bloom.of([row.topic])):
+            for filtered in (bloom.required_bits(row.topic), bloom.filter_of([row.topic])):
                 raws = await loop(archive, query(bloom=filtered))
                 assert row.raw in raws
                 assert raws == answer(query(bloom=filtered), [*ROWS, *rows])
@@ -361,7 +360,7 @@ def test_the_index_of_places_has_the_places_of_kept_envelopes(topics: list[bytes
         database.execute("INSERT INTO topics VALUES (?, 1, 1, 1)", (ids.number(topic),))
     for number, places in database.execute("SELECT topic, places FROM topics").fetchall():
         kept = sum({1 << (places >> shift & 511) for shift in (0, 9, 18)})
-        assert kept == bloom.kept(ids.topic(number))
+        assert kept == bloom.required_bits(ids.topic(number))
     database.close()
 
 

@@ -412,11 +412,11 @@ async def garbage_sealed_with_the_password_and_replays(siege: Siege, scale: int)
 
 @attack
 async def requests_that_make_the_node_search_everything(siege: Siege, scale: int) -> None:
-    bodies = [raw(bloom=bloom.write(HALF)), raw(bloom=bloom.write(HALF), limit=MAX_PAGE_ENVELOPES)]
+    bodies = [raw(bloom=bloom.encode(HALF)), raw(bloom=bloom.encode(HALF), limit=MAX_PAGE_ENVELOPES)]
     bodies += [raw(topics=[DICE.draw(4) for _ in range(MAX_REQUEST_TOPICS)])]
     for places in (MAX_PAIRED_PLACES, MAX_SINGLE_PLACES):
         few = sum(1 << bit for bit in CHANCE.sample(range(512), places))
-        bodies.append(raw(bloom=bloom.write(few), limit=1))
+        bodies.append(raw(bloom=bloom.encode(few), limit=1))
     for refusals in await asyncio.gather(*(answered(peer, bodies * scale * 2) for peer in await siege.greet_many(3))):
         assert set(refusals) <= {"", "too many requests at once", "rate limit exceeded"}
 
@@ -433,7 +433,7 @@ async def requests_as_fast_as_possible(siege: Siege, scale: int) -> None:
 
 @attack
 async def requesters_that_leave_during_a_query(siege: Siege, scale: int) -> None:
-    bodies = (raw(bloom=bloom.write(HALF)), raw(topics=[HEAVY]), raw(topics=[WANTED]))
+    bodies = (raw(bloom=bloom.encode(HALF)), raw(topics=[HEAVY]), raw(topics=[WANTED]))
     for number in range(10 * scale):
         peer = await siege.greet()
         peer.say_all([(packets.REQUEST, body) for body in bodies * 3])

@@ -494,7 +494,7 @@ class Requester:
             upper=self._range_fetch.upper,
             # Servers of 2019 to 2021 read only the filter. All three bits of each topic, as in 6/WAKU1, match the
             # topic filters of both kinds of servers (bloom.py).
-            bloom=bloom.of(topics) if topics else self.query.bloom,
+            bloom=bloom.filter_of(topics) if topics else self.query.bloom,
             topics=topics,
             limit=self.timeouts.limit,
             cursor=self._range_fetch.cursor,

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from restante.common.dice import Dice
 from restante.common.errors import PeerError
 from restante.waku.envelope import ecies, keys, rlp
-from restante.waku.envelope.keccak import Keccak, keccak, running
+from restante.waku.envelope.keccak import Keccak, keccak, running_keccak
 from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Key, new_key
 from restante.waku.envelope.rlp import BREACH
 
@@ -112,8 +112,8 @@ def conclude(key: Key, proposal: Proposal, packet: bytes) -> Secrets:
     ack = read_ack(key, packet)
     shared = proposal.ephemeral.agree(ack.ephemeral)
     aes, mac = derive(shared, proposal.nonce, ack.nonce)
-    egress = running(_xor(mac, ack.nonce) + proposal.packet)
-    ingress = running(_xor(mac, proposal.nonce) + packet)
+    egress = running_keccak(_xor(mac, ack.nonce) + proposal.packet)
+    ingress = running_keccak(_xor(mac, proposal.nonce) + packet)
     return Secrets(aes, mac, egress, ingress)
 
 
@@ -132,8 +132,8 @@ def accept(key: Key, packet: bytes, dice: Dice) -> tuple[bytes, bytes, Secrets]:
     ephemeral, nonce = new_key(dice), dice.draw(NONCE_BYTES)
     answer = _seal(auth.remote, [ephemeral.public, nonce, HANDSHAKE_VERSION], dice)
     aes, mac = derive(ephemeral.agree(auth.ephemeral), auth.nonce, nonce)
-    egress = running(_xor(mac, auth.nonce) + answer)
-    ingress = running(_xor(mac, nonce) + packet)
+    egress = running_keccak(_xor(mac, auth.nonce) + answer)
+    ingress = running_keccak(_xor(mac, nonce) + packet)
     return auth.remote, answer, Secrets(aes, mac, egress, ingress)
 
 

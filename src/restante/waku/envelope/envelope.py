@@ -22,7 +22,7 @@ U64: Final = 0xFFFFFFFFFFFFFFFF
 TOPIC: Final = 4
 """Size of a topic in bytes."""
 
-_LEAST_NUMBERS: Final = (0, 0x80, *(1 << 8 * size for size in range(1, 8)))
+_MIN_NUMBERS: Final = (0, 0x80, *(1 << 8 * size for size in range(1, 8)))
 """The smallest number that needs this many bytes after its length. A smaller number has a shorter encoding."""
 
 
@@ -91,29 +91,29 @@ def make(expiry: int, ttl: int, topic: bytes, data: bytes, nonce: int = 0) -> En
 
 def parse(raw: bytes) -> Envelope:
     """Parse the RLP of one envelope. Raises RlpError."""
-    whole = rlp.span(raw)
-    if whole.stop != len(raw):
+    span = rlp.item_span(raw)
+    if span.stop != len(raw):
         raise rlp.RlpError("bytes follow the envelope")
-    return cut(raw, whole)
+    return cut(raw, span)
 
 
-def cut(data: bytes, whole: rlp.Span) -> Envelope:
+def cut(data: bytes, span: rlp.ItemSpan) -> Envelope:
     """Parse the envelope at a span of a packet. Raises RlpError."""
-    if not whole.is_list:
+    if not span.is_list:
         raise rlp.RlpError("an envelope is a list")
-    raw = data[whole.at : whole.stop]
-    # The five items are read one by one instead of with `rlp.spans`, because this runs for every envelope from every
+    raw = data[span.at : span.stop]
+    # The five items are read one by one instead of with `rlp.walk`, because this runs for every envelope from every
     # peer. Reads beyond the end are detected at the end.
     try:
-        expiry, at = _number(raw, whole.start - whole.at, 4)
-        ttl, at = _number(raw, at, 4)
+        expiry, at = _read_number(raw, span.start - span.at, 4)
+        ttl, at = _read_number(raw, at, 4)
         if raw[at] != 0x80 + TOPIC:
             raise rlp.RlpError(f"a topic is a string of {TOPIC} bytes")
         topic = raw[at + 1 : at + 1 + TOPIC]
-        sealed = rlp.span(raw, at + 1 + TOPIC)
+        sealed = rlp.item_span(raw, at + 1 + TOPIC)
         if sealed.is_list:
             raise rlp.RlpError("an envelope's data is a string")
-        nonce, at = _number(raw, sealed.stop, 8)
+        nonce, at = _read_number(raw, sealed.stop, 8)
     except IndexError:
         raise rlp.RlpError("an envelope has five items, not fewer") from None
     if at != len(raw):
@@ -121,7 +121,7 @@ def cut(data: bytes, whole: rlp.Span) -> Envelope:
     return Envelope(expiry, ttl, topic, nonce, raw, keccak(raw), sealed.start, sealed.stop)
 
 
-def _number(raw: bytes, at: int, size: int) -> tuple[int, int]:
+def _read_number(raw: bytes, at: int, size: int) -> tuple[int, int]:
     """Read a number of at most `size` bytes. Return it and the offset of its end."""
     tag = raw[at]
     at += 1
@@ -130,6 +130,6 @@ def _number(raw: bytes, at: int, size: int) -> tuple[int, int]:
     if 0x80 <= tag <= 0x80 + size:
         stop = at + tag - 0x80
         number = int.from_bytes(raw[at:stop], "big")
-        if number >= _LEAST_NUMBERS[tag - 0x80]:
+        if number >= _MIN_NUMBERS[tag - 0x80]:
             return number, stop
     raise rlp.RlpError(f"a number of an envelope is not one of up to {size} bytes")

@@ -21,7 +21,7 @@ class Keccak(Protocol):
         """Return an independent copy of the hash's state."""
 
 
-def running(data: bytes = b"") -> Keccak:
+def running_keccak(data: bytes = b"") -> Keccak:
     """Return a running hash that begins with `data`."""
     hasher: Keccak = sha3.keccak_256(data)
     return hasher
@@ -33,7 +33,7 @@ def keccak(data: bytes | memoryview) -> bytes:
     return digest
 
 
-def keccaks(each: Iterable[bytes | memoryview]) -> list[bytes]:
+def keccaks(items: Iterable[bytes | memoryview]) -> list[bytes]:
     """Return the 32-byte hash of each item."""
-    begin = sha3.keccak_256
-    return [begin(data).digest() for data in each]
+    new_hash = sha3.keccak_256
+    return [new_hash(data).digest() for data in items]

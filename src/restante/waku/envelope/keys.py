@@ -64,10 +64,10 @@ def recover(digest: bytes, signature: bytes) -> bytes:
     if len(signature) != SIGNATURE_BYTES or signature[64] > 1:
         raise PeerError(BREACH, "a signature is 65 bytes, the last of them 0 or 1")
     try:
-        found = coincurve.PublicKey.from_signature_and_message(signature, digest, hasher=None)
+        signer = coincurve.PublicKey.from_signature_and_message(signature, digest, hasher=None)
     except Exception:  # noqa: BLE001 - coincurve raises bare Exception if the library cannot recover a key
         raise PeerError(BREACH, "a signature is not valid") from None
-    return found.format(compressed=False)[1:]
+    return signer.format(compressed=False)[1:]
 
 
 def node_id(public: bytes) -> bytes:

@@ -45,8 +45,8 @@ derived with it."""
 
 _SIZE_OF_SIZE: Final = 0x03
 _SIGNED: Final = 0x04
-_NONCE: Final = 12
-_TAG: Final = 16
+_NONCE_BYTES: Final = 12
+_TAG_BYTES: Final = 16
 
 
 class WrongKeyError(PeerError):
@@ -117,7 +117,7 @@ def _utf8(text: str) -> bytes:
         raise Misuse("a password or a name has characters that cannot be written as UTF-8") from None
 
 
-# ── sealing ──────────────────────────────────────────────────────────────────────────────────────
+# ── Sealing ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def seal(
@@ -129,9 +129,9 @@ def seal(
     can read the signature. `padding` replaces the default padding; b"" is none. Raises Misuse for a payload of 16 MiB
     or more, and for an invalid public key.
     """
-    plain = _plain(payload, sign, padding, dice)
+    plain = _plaintext(payload, sign, padding, dice)
     if isinstance(to, SymmetricKey):
-        nonce = dice.draw(_NONCE)
+        nonce = dice.draw(_NONCE_BYTES)
         return AESGCM(to.secret).encrypt(nonce, plain, None) + nonce
     if len(to) != PUBLIC_BYTES:
         raise Misuse(f"a public key has {PUBLIC_BYTES} bytes, not {len(to)}")
@@ -141,7 +141,7 @@ def seal(
         raise Misuse(error.words) from None
 
 
-def _plain(payload: bytes, sign: Key | None, padding: bytes | None, dice: Dice) -> bytes:
+def _plaintext(payload: bytes, sign: Key | None, padding: bytes | None, dice: Dice) -> bytes:
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise Misuse(f"a payload has up to {MAX_PAYLOAD_BYTES} bytes, not {len(payload)}")
     size = max(1, (len(payload).bit_length() + 7) // 8)  # 1 even if it is empty (getSizeOfPayloadSizeField)
@@ -156,7 +156,7 @@ def _plain(payload: bytes, sign: Key | None, padding: bytes | None, dice: Dice) 
     return plain + sign.sign(keccak(plain)) if sign else plain
 
 
-# ── opening ──────────────────────────────────────────────────────────────────────────────────────
+# ── Opening ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def open_sealed(data: bytes, *keys: SymmetricKey | Key) -> Opened:
@@ -166,17 +166,17 @@ def open_sealed(data: bytes, *keys: SymmetricKey | Key) -> Opened:
     """
     for key in keys:
         with suppress(WrongKeyError):
-            return _parse(
+            return _parse_plaintext(
                 _open_symmetric(data, key) if isinstance(key, SymmetricKey) else _open_asymmetric(data, key)
             )
     raise WrongKeyError
 
 
 def _open_symmetric(data: bytes, key: SymmetricKey) -> bytes:
-    if len(data) < _TAG + _NONCE:
+    if len(data) < _TAG_BYTES + _NONCE_BYTES:
         raise WrongKeyError
     try:
-        return AESGCM(key.secret).decrypt(data[-_NONCE:], data[:-_NONCE], None)
+        return AESGCM(key.secret).decrypt(data[-_NONCE_BYTES:], data[:-_NONCE_BYTES], None)
     except InvalidTag:
         raise WrongKeyError from None
 
@@ -188,7 +188,7 @@ def _open_asymmetric(data: bytes, key: Key) -> bytes:
         raise WrongKeyError from None
 
 
-def _parse(plain: bytes) -> Opened:
+def _parse_plaintext(plain: bytes) -> Opened:
     """Parse the plaintext as status-go does (waku/common/message.go, ValidateAndParse)."""
     if not plain:
         raise UnreadableError("the sealed payload is empty")
@@ -197,7 +197,7 @@ def _parse(plain: bytes) -> Opened:
         end -= SIGNATURE_BYTES
         if end <= 1:
             raise UnreadableError("the sealed payload ends before its signature")
-        signer = _signer(plain[:end], plain[end:])
+        signer = _recover_signer(plain[:end], plain[end:])
     start = 1 + (flags & _SIZE_OF_SIZE)  # a size of 0 bytes means an empty payload
     stop = start + int.from_bytes(plain[1:start], "little")
     if stop > end:
@@ -205,7 +205,7 @@ def _parse(plain: bytes) -> Opened:
     return Opened(plain[start:stop], signer, plain[stop:end])
 
 
-def _signer(signed: bytes, signature: bytes) -> bytes:
+def _recover_signer(signed: bytes, signature: bytes) -> bytes:
     try:
         return recover(keccak(signed), signature)
     except PeerError as error:

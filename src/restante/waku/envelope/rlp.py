@@ -44,7 +44,7 @@ class RlpError(PeerError):
         super().__init__(BREACH, words)
 
 
-class Span(msgspec.Struct, frozen=True, gc=False):
+class ItemSpan(msgspec.Struct, frozen=True, gc=False):
     """The position of an item: the offsets of its first byte, of its payload, and of its end."""
 
     at: int
@@ -53,7 +53,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     is_list: bool
 
 
-def span(data: bytes, at: int = 0, end: int | None = None) -> Span:
+def item_span(data: bytes, at: int = 0, end: int | None = None) -> ItemSpan:
     """Return the span of the item at `at`, which must not extend beyond `end`. Raises RlpError."""
     if end is None:
         end = len(data)
@@ -61,7 +61,7 @@ def span(data: bytes, at: int = 0, end: int | None = None) -> Span:
         raise RlpError("an item is missing")
     tag = data[at]
     if tag < 0x80:
-        return Span(at, at, at + 1, False)
+        return ItemSpan(at, at, at + 1, False)
     if tag < 0xB8:
         start = at + 1
         stop = start + tag - 0x80
@@ -74,13 +74,13 @@ def span(data: bytes, at: int = 0, end: int | None = None) -> Span:
         is_list = True
     else:
         is_list = tag >= 0xF8
-        start, stop = _long(data, at, end, tag - (0xF7 if is_list else 0xB7))
+        start, stop = _long_payload(data, at, end, tag - (0xF7 if is_list else 0xB7))
     if stop > end:
         raise RlpError("the data ends inside an item")
-    return Span(at, start, stop, is_list)
+    return ItemSpan(at, start, stop, is_list)
 
 
-def _long(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
+def _long_payload(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
     """Return start and end of the payload of an item whose length takes `size` bytes."""
     start = at + 1 + size
     if start > end:
@@ -93,62 +93,52 @@ def _long(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
     return start, start + length
 
 
-def spans(data: bytes, at: int = 0, end: int | None = None) -> list[Span]:
-    """Return the spans of the items of the list at `at`. Raises RlpError, also if it is not a list."""
-    whole = span(data, at, end)
-    if not whole.is_list:
-        raise RlpError("a list is expected")
-    found = []
-    here = whole.start
-    while here < whole.stop:
-        item = span(data, here, whole.stop)
-        found.append(item)
-        here = item.stop
-    return found
-
-
-def walk(data: bytes, whole: Span) -> Iterator[Span]:
+def walk(data: bytes, outer: ItemSpan) -> Iterator[ItemSpan]:
     """Yield the spans of a list's items. A caller that stops early does not parse the rest. Raises RlpError."""
-    if not whole.is_list:
+    if not outer.is_list:
         raise RlpError("a list is expected")
-    here = whole.start
-    while here < whole.stop:
-        item = span(data, here, whole.stop)
+    position = outer.start
+    while position < outer.stop:
+        item = item_span(data, position, outer.stop)
         yield item
-        here = item.stop
+        position = item.stop
 
 
 def decode(data: bytes, *, tail: bool = False) -> Item:
     """Decode one item. With `tail` bytes may follow it; otherwise it must be all of `data`. Raises RlpError."""
-    whole = span(data)
-    if whole.stop != len(data) and not tail:
+    outer = item_span(data)
+    if outer.stop != len(data) and not tail:
         raise RlpError("bytes follow the item")
-    return _items(data, whole.start, whole.stop, MAX_DEPTH) if whole.is_list else data[whole.start : whole.stop]
+    return (
+        _decode_items(data, outer.start, outer.stop, MAX_DEPTH) if outer.is_list else data[outer.start : outer.stop]
+    )
 
 
-def _items(data: bytes, here: int, end: int, depth: int) -> list[Item]:
+def _decode_items(data: bytes, position: int, end: int, depth: int) -> list[Item]:
     if not depth:
         raise RlpError(f"lists are nested deeper than {MAX_DEPTH}")
-    found: list[Item] = []
-    while here < end:
-        tag = data[here]
-        if tag < 0x80:  # most items are of these two forms, and `span` would take three times as long
-            found.append(data[here : here + 1])
-            here += 1
+    decoded: list[Item] = []
+    while position < end:
+        tag = data[position]
+        if tag < 0x80:  # `item_span` takes three times as long; most items have these two forms
+            decoded.append(data[position : position + 1])
+            position += 1
         elif tag < 0xB8 and tag != 0x81:
-            start = here + 1
-            here = start + tag - 0x80
-            if here > end:
+            start = position + 1
+            position = start + tag - 0x80
+            if position > end:
                 raise RlpError("the data ends inside an item")
-            found.append(data[start:here])
+            decoded.append(data[start:position])
         else:
-            item = span(data, here, end)
-            here = item.stop
-            found.append(_items(data, item.start, here, depth - 1) if item.is_list else data[item.start : here])
-    return found
+            item = item_span(data, position, end)
+            position = item.stop
+            decoded.append(
+                _decode_items(data, item.start, position, depth - 1) if item.is_list else data[item.start : position]
+            )
+    return decoded
 
 
-# ── shapes ───────────────────────────────────────────────────────────────────────────────────────
+# ── Items as numbers, booleans, strings and lists ────────────────────────────────────────────────
 
 
 def uint(item: Item, bits: int) -> int:
@@ -189,7 +179,7 @@ def items(item: Item, *counts: int) -> list[Any]:
     return item
 
 
-# ── encoding ─────────────────────────────────────────────────────────────────────────────────────
+# ── Encoding ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def encode(item: Encodable) -> bytes:

@@ -67,7 +67,7 @@ def _stop(window: bytes, at: int, end: int, lists: bool) -> int:
         stop = at + 3 + (window[at + 1] << 8 | window[at + 2])
         if stop <= end:
             return stop
-    whole = rlp.span(window, at, end)
+    whole = rlp.item_span(window, at, end)
     if lists and not whole.is_list:
         raise rlp.RlpError("an envelope is a list")
     return whole.stop

@@ -463,5 +463,5 @@ class HistoryRequests:
 
 def _behind(raw: bytes) -> tuple[bytes, bytes]:
     """Return the hash of an envelope, and the cursor that continues after it."""
-    envelope = cut(raw, rlp.span(raw))
+    envelope = cut(raw, rlp.item_span(raw))
     return envelope.hash, envelope.sent.to_bytes(4) + envelope.hash

@@ -85,7 +85,7 @@ def read(payload: bytes, asked: Container[bytes] = ()) -> Completed | Failed:
 
     `asked` has the ids of pending requests. An id may begin with the bytes that mark a refusal.
     """
-    whole = rlp.span(payload)
+    whole = rlp.item_span(payload)
     if whole.is_list:
         return _list(payload, whole)
     body = payload[whole.start : whole.stop]
@@ -101,7 +101,7 @@ def read(payload: bytes, asked: Container[bytes] = ()) -> Completed | Failed:
     )
 
 
-def _list(payload: bytes, whole: rlp.Span) -> Completed:
+def _list(payload: bytes, whole: rlp.ItemSpan) -> Completed:
     if whole.stop - whole.at > 2 * MAX_WORDS_BYTES:
         raise rlp.RlpError("a P2P Request Complete is too long")
     fields = rlp.items(rlp.decode(payload[whole.at : whole.stop]), 1, 2, 3)

@@ -125,7 +125,7 @@ def write_options(options: Options) -> bytes:
         if name == "pow":
             value = struct.unpack(">Q", struct.pack(">d", value))[0]
         elif name == "bloom":
-            value = bloom.write(value)
+            value = bloom.encode(value)
         elif name == "topics":
             value = sorted(value)
         pairs.append([key, value])
@@ -153,7 +153,7 @@ def _read_pow(item: rlp.Item) -> float:
 
 
 def _read_bloom(item: rlp.Item) -> int:
-    return bloom.read(rlp.string(item, 0, bloom.FILTER_BYTES))
+    return bloom.parse(rlp.string(item, 0, bloom.FILTER_BYTES))
 
 
 def _read_topics(item: rlp.Item) -> frozenset[bytes]:
@@ -192,7 +192,7 @@ def read_envelopes(payload: bytes) -> list[Envelope]:
 
 def walk_envelopes(payload: bytes) -> Iterator[Envelope]:
     """Yield the envelopes of such a body one by one. Raises RlpError for an invalid envelope or too many of them."""
-    for count, each in enumerate(rlp.walk(payload, rlp.span(payload))):
+    for count, each in enumerate(rlp.walk(payload, rlp.item_span(payload))):
         if count == MAX_PACKET_ENVELOPES:
             raise rlp.RlpError(f"a packet has more than {MAX_PACKET_ENVELOPES} envelopes")
         yield cut(payload, each)
@@ -269,7 +269,7 @@ def write_ack(packet: bytes) -> bytes:
 
 def read_ack(payload: bytes) -> bytes:
     """Parse the body of a Batch Ack: a string, or the list of 6/WAKU1, which has the form of a Message Response."""
-    whole = rlp.span(payload)
+    whole = rlp.item_span(payload)
     return read_response(payload).packet if whole.is_list else _string(payload, whole, HASH_BYTES)
 
 
@@ -285,7 +285,7 @@ def read_response(payload: bytes) -> Response:
     """Parse the body of a Message Response. Raises RlpError."""
     if len(payload) > MAX_RESPONSE_BYTES:
         raise rlp.RlpError(f"a Message Response has more than {MAX_RESPONSE_BYTES} bytes")
-    version, body = _fields(payload, rlp.span(payload), 2)
+    version, body = _fields(payload, rlp.item_span(payload), 2)
     rlp.uint(_string(payload, version), 64)
     packet, refusals = _fields(payload, body, 2)
     return Response(
@@ -293,7 +293,7 @@ def read_response(payload: bytes) -> Response:
     )
 
 
-def _refusal(payload: bytes, whole: rlp.Span) -> Refusal:
+def _refusal(payload: bytes, whole: rlp.ItemSpan) -> Refusal:
     digest, code, words = _fields(payload, whole, 3)
     return Refusal(
         _string(payload, digest, HASH_BYTES),
@@ -302,7 +302,7 @@ def _refusal(payload: bytes, whole: rlp.Span) -> Refusal:
     )
 
 
-def _fields(payload: bytes, whole: rlp.Span, count: int) -> list[rlp.Span]:
+def _fields(payload: bytes, whole: rlp.ItemSpan, count: int) -> list[rlp.ItemSpan]:
     """Return the spans of exactly `count` items of a list.
 
     Unlike `decode`, this stops at the first surplus item instead of decoding a million of them.
@@ -313,7 +313,7 @@ def _fields(payload: bytes, whole: rlp.Span, count: int) -> list[rlp.Span]:
     return found
 
 
-def _string(payload: bytes, item: rlp.Span, *sizes: int) -> bytes:
+def _string(payload: bytes, item: rlp.ItemSpan, *sizes: int) -> bytes:
     if item.is_list:
         raise rlp.RlpError("a string is expected")
     return rlp.string(payload[item.start : item.stop], *sizes)

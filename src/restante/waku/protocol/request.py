@@ -128,7 +128,7 @@ def read(payload: bytes, demands: Demands, now: int) -> Request:
     Bytes after the packet's one item are ignored, as by status-go's decoder.
     """
     try:
-        whole = rlp.span(payload)
+        whole = rlp.item_span(payload)
         outer = _first(payload, whole, PLAIN_ITEMS)
         if len(outer) == PLAIN_ITEMS:
             digest = _as_hash(_string(payload, outer[0]))
@@ -146,7 +146,7 @@ def _as_hash(id: bytes) -> bytes:  # noqa: A002 - the protocol's name
     return id[-ID_BYTES:].rjust(ID_BYTES, b"\0")
 
 
-def _plain(payload: bytes, outer: list[rlp.Span], digest: bytes, demands: Demands, now: int) -> Request:
+def _plain(payload: bytes, outer: list[rlp.ItemSpan], digest: bytes, demands: Demands, now: int) -> Request:
     if "plain" not in demands.forms:
         raise RequestError("this server takes no plain requests", digest)
     _, lower, upper, limit, cursor, filter_, topics = outer
@@ -210,7 +210,7 @@ def _judged(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now:
         id=digest,
         lower=draft.lower,
         upper=upper,
-        bloom=bloom.read(draft.bloom) if draft.bloom else None,
+        bloom=bloom.parse(draft.bloom) if draft.bloom else None,
         topics=frozenset(draft.topics),
         limit=draft.limit or MAX_PAGE_ENVELOPES,
         cursor=draft.cursor,
@@ -228,7 +228,7 @@ def _draft(body: bytes) -> _Draft:
     """Parse the sealed payload in any of its forms. Raises RlpError."""
     if body[:1] < b"\xc0":
         return _legacy(body)
-    whole = rlp.span(body)
+    whole = rlp.item_span(body)
     if whole.stop != len(body):
         raise rlp.RlpError("bytes follow the request")
     fields = _first(body, whole, 7)
@@ -245,7 +245,7 @@ def _draft(body: bytes) -> _Draft:
     raise rlp.RlpError(f"a request has 4 to 7 items, not {len(fields)}")
 
 
-def _with_topics(body: bytes, fields: list[rlp.Span]) -> _Draft:
+def _with_topics(body: bytes, fields: list[rlp.ItemSpan]) -> _Draft:
     lower, upper, filter_, topics, limit, cursor, batch = fields
     return _Draft(
         _number(body, lower),
@@ -258,7 +258,7 @@ def _with_topics(body: bytes, fields: list[rlp.Span]) -> _Draft:
     )
 
 
-def _literal(body: bytes, fields: list[rlp.Span], *, batch: bool = True, answer: Answer = "list") -> _Draft:
+def _literal(body: bytes, fields: list[rlp.ItemSpan], *, batch: bool = True, answer: Answer = "list") -> _Draft:
     """Parse the fields in the specified order. The cursor may be absent."""
     lower, upper, filter_, limit, *cursor = fields
     return _Draft(
@@ -283,7 +283,7 @@ def _legacy(body: bytes) -> _Draft:
     return _Draft(
         int.from_bytes(body[:4]),
         int.from_bytes(body[4:8]),
-        body[8:72] or bloom.write(bloom.ALL_BITS),
+        body[8:72] or bloom.encode(bloom.ALL_BITS),
         [],
         int.from_bytes(body[72:76]),
         body[76:112],  # the last four of 40 bytes are the topic, which does not affect the order
@@ -294,7 +294,7 @@ def _legacy(body: bytes) -> _Draft:
 # ── items ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _first(data: bytes, whole: rlp.Span, count: int) -> list[rlp.Span]:
+def _first(data: bytes, whole: rlp.ItemSpan, count: int) -> list[rlp.ItemSpan]:
     """Return the spans of a list's items.
 
     Raises RlpError if there are more than `count`, without reading all of them.
@@ -305,13 +305,13 @@ def _first(data: bytes, whole: rlp.Span, count: int) -> list[rlp.Span]:
     return found
 
 
-def _string(data: bytes, item: rlp.Span) -> bytes:
+def _string(data: bytes, item: rlp.ItemSpan) -> bytes:
     if item.is_list:
         raise rlp.RlpError("a string is expected")
     return data[item.start : item.stop]
 
 
-def _number(data: bytes, item: rlp.Span) -> int:
+def _number(data: bytes, item: rlp.ItemSpan) -> int:
     """Parse a number of 32 bits: canonical, or four bytes wide as specified."""
     found = _string(data, item)
     return int.from_bytes(found) if len(found) == 4 else rlp.uint(found, 32)
@@ -321,7 +321,7 @@ _TOPIC_HEADER: Final = bytes((0x80 + TOPIC,))
 """The byte before a topic in a list: a string of its size."""
 
 
-def _topics(data: bytes, whole: rlp.Span) -> list[bytes]:
+def _topics(data: bytes, whole: rlp.ItemSpan) -> list[bytes]:
     """Parse topics, at most one more than the limit."""
     size = 1 + TOPIC
     items = data[whole.start : min(whole.stop, whole.start + (MAX_REQUEST_TOPICS + 1) * size)]
@@ -370,4 +370,4 @@ def enclose(request: Request, to: SymmetricKey | bytes, *, now: int, dice: Dice,
 
 
 def _filter(request: Request) -> bytes:
-    return b"" if request.bloom is None else bloom.write(request.bloom)
+    return b"" if request.bloom is None else bloom.encode(request.bloom)
