@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from restante.common.errors import Misuse, PeerError
 from restante.waku.devp2p import rlpx
-from restante.waku.devp2p.hello import Capability, Hello, Reason, Shared, share
+from restante.waku.devp2p.hello import Capability, Hello, Reason, SharedCapability, share_capabilities
 from restante.waku.devp2p.rlpx import PREFIX_BYTES, Rlpx, max_frame_bytes
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionEvent, SessionLimits
 from restante.waku.devp2p.snappy import compress, decompress, literal_head
@@ -28,7 +28,7 @@ A, B = Key(b"\1" * 32), Key(b"\2" * 32)
 WAKU = (Capability("waku", 0), Capability("waku", 1))
 HELLO_A = Hello("a", WAKU, 30303, A.public)
 HELLO_B = Hello("b", WAKU, 30304, B.public)
-SHARED = (Shared("waku", 1, 16, 128),)
+SHARED = (SharedCapability("waku", 1, 16, 128),)
 
 
 def cut(data: bytes | bytearray, positions: Iterable[int]) -> Iterator[bytes | bytearray]:
@@ -111,7 +111,7 @@ def test_an_unsuitable_hello_is_answered_with_the_reason(frame: bytes, reason: R
     """Compressed and as a list: who has our Hello expects that."""
     bare = Bare()
     assert_refused(bare.say(frame), reason, text)
-    assert bare.frames == [b"\1" + compress(reason.listed())]
+    assert bare.frames == [b"\1" + compress(reason.encode_as_list())]
     assert bare.peer.closed
 
 
@@ -209,7 +209,8 @@ def test_message_ids_go_to_the_highest_shared_versions_by_name(
     ours: str, theirs: str, shared: list[tuple[str, int, int, int]]
 ) -> None:
     lengths = {"a": 8, "b": 17, "waku": 128}
-    assert share(capabilities(ours), capabilities(theirs), lengths) == tuple(Shared(*one) for one in shared)
+    result = share_capabilities(capabilities(ours), capabilities(theirs), lengths)
+    assert result == tuple(map(SharedCapability._make, shared))
 
 
 packets = st.lists(st.tuples(st.integers(0, 127), st.binary(max_size=300)), max_size=8)
@@ -226,7 +227,7 @@ def test_packets_arrive_as_they_were_sent_however_the_stream_is_split(
     pair.connected()
     for code, payload in ours:
         pair.a.send(code, payload)
-        pair.a.send_whole(code, b"head", memoryview(payload * 100))
+        pair.a.send_pieces(code, b"head", memoryview(payload * 100))
     for code, payload in theirs:
         pair.b.send(code, payload, compressed=compress(payload))
     pair.carry()
@@ -294,7 +295,7 @@ def test_a_packet_that_is_too_large_or_not_compressed_is_a_breach(version: int, 
     largest = compress(bytes(100)) if version == 5 else bytes(100)
     assert bare.say(b"\x10" + largest) == [Packet(0, bytes(100))]
     assert_refused(bare.say(b"\x10" + payload), Reason.BREACH, text)
-    listed = Reason.BREACH.listed()
+    listed = Reason.BREACH.encode_as_list()
     assert bare.frames == [b"\1" + (compress(listed) if version == 5 else listed)]
 
 
@@ -345,13 +346,13 @@ def test_before_the_handshake_is_done_a_disconnect_only_closes() -> None:
 
 
 def test_a_reason_is_read_in_every_form_and_written_as_a_list_or_bare() -> None:
-    assert (Reason.USELESS_PEER.listed(), Reason.REQUESTED.listed()) == (b"\xc1\3", b"\xc1\x80")
-    assert (Reason.USELESS_PEER.bare(), Reason.REQUESTED.bare()) == (b"\3", b"\0")
-    assert Reason.read(b"\x10") is Reason.SUBPROTOCOL
+    assert (Reason.USELESS_PEER.encode_as_list(), Reason.REQUESTED.encode_as_list()) == (b"\xc1\3", b"\xc1\x80")
+    assert (Reason.USELESS_PEER.encode_as_byte(), Reason.REQUESTED.encode_as_byte()) == (b"\3", b"\0")
+    assert Reason.parse(b"\x10") is Reason.SUBPROTOCOL
     for hexadecimal in ("c20405", "c2c104", "04ffff", "820004"):
-        assert Reason.read(bytes.fromhex(hexadecimal)) is Reason.TOO_MANY_PEERS
+        assert Reason.parse(bytes.fromhex(hexadecimal)) is Reason.TOO_MANY_PEERS
     for hexadecimal in ("c100", "80", "", "c1c0", "0c", "c3", "ffffffffffffffffff"):
-        assert Reason.read(bytes.fromhex(hexadecimal)) is Reason.REQUESTED
+        assert Reason.parse(bytes.fromhex(hexadecimal)) is Reason.REQUESTED
 
 
 def test_a_ping_is_answered() -> None:
@@ -468,16 +469,16 @@ def packet(remote: Key, plain: bytes) -> bytes:
 
 def test_the_packets_of_the_vectors_are_read() -> None:
     for auth in AUTHS.values():
-        assert rlpx.size(auth[:PREFIX_BYTES]) == len(auth) - 2
+        assert rlpx.handshake_size(auth[:PREFIX_BYTES]) == len(auth) - 2
         assert rlpx.read_auth(EIP8_B, auth) == (EIP8_A.public, EPHEMERAL_A.public, NONCE_A)
     for ack in ACKS.values():
-        assert rlpx.size(ack[:PREFIX_BYTES]) == len(ack) - 2
+        assert rlpx.handshake_size(ack[:PREFIX_BYTES]) == len(ack) - 2
         assert rlpx.read_ack(EIP8_A, ack) == (EPHEMERAL_B.public, NONCE_B)
 
 
 def test_both_come_to_the_secrets_of_the_vectors() -> None:
-    ours = rlpx.conclude(EIP8_A, rlpx.Proposal(AUTH, EPHEMERAL_A, NONCE_A), ACK)
-    remote, answer, theirs = rlpx.accept(EIP8_B, AUTH, Fixed([EPHEMERAL_B.secret, NONCE_B]))
+    ours = rlpx.finish_handshake(EIP8_A, rlpx.SentAuth(AUTH, EPHEMERAL_A, NONCE_A), ACK)
+    remote, answer, theirs = rlpx.answer_handshake(EIP8_B, AUTH, Fixed([EPHEMERAL_B.secret, NONCE_B]))
     assert remote == EIP8_A.public
     assert rlpx.read_ack(EIP8_A, answer) == (EPHEMERAL_B.public, NONCE_B)
     for secrets, running in ((ours, ours.egress), (theirs, theirs.ingress)):
@@ -488,7 +489,7 @@ def test_both_come_to_the_secrets_of_the_vectors() -> None:
 
 def test_packets_of_two_handshakes_have_nothing_in_common_and_differ_in_size() -> None:
     dice = Seeded(1)
-    proposals = [rlpx.propose(EIP8_A, EIP8_B.public, dice) for _ in range(40)]
+    proposals = [rlpx.start_handshake(EIP8_A, EIP8_B.public, dice) for _ in range(40)]
     assert len({proposal.nonce for proposal in proposals}) == 40
     assert len({proposal.ephemeral.public for proposal in proposals}) == 40
     assert not any(proposal.ephemeral.public in proposal.packet for proposal in proposals)
@@ -500,16 +501,16 @@ def test_packets_of_two_handshakes_have_nothing_in_common_and_differ_in_size() -
 def test_a_packet_of_the_format_before_eip_8_or_of_a_wrong_size_is_refused_at_its_size() -> None:
     for kind in ("auth", "ack"):
         with pytest.raises(PeerError, match="before EIP-8"):
-            rlpx.size(bytes.fromhex(EIP8[kind]["before EIP-8"])[:PREFIX_BYTES])
+            rlpx.handshake_size(bytes.fromhex(EIP8[kind]["before EIP-8"])[:PREFIX_BYTES])
     for size in (0, 113, 2049, 0xFFFF):
         with pytest.raises(PeerError, match="114 to 2048 bytes"):
-            rlpx.size(size.to_bytes(2, "big") + b"\4")
+            rlpx.handshake_size(size.to_bytes(2, "big") + b"\4")
     for size in (114, 0x401, 2048):
-        assert rlpx.size(size.to_bytes(2, "big") + b"\4") == size
+        assert rlpx.handshake_size(size.to_bytes(2, "big") + b"\4") == size
 
 
 def test_an_invalid_auth_or_ack_is_refused() -> None:
-    signature, proposal = EPHEMERAL_A.sign(bytes(32)), rlpx.Proposal(AUTH, EPHEMERAL_A, NONCE_A)
+    signature, proposal = EPHEMERAL_A.sign(bytes(32)), rlpx.SentAuth(AUTH, EPHEMERAL_A, NONCE_A)
     auths: tuple[tuple[list[Any], str], ...] = (
         ([signature, EIP8_A.public, NONCE_A], "at least 4 items, not 3"),
         ([signature[1:], EIP8_A.public, NONCE_A, 4], "65 bytes"),
@@ -530,7 +531,7 @@ def test_an_invalid_auth_or_ack_is_refused() -> None:
         ([bytes(64), NONCE_B, 4], "not on the curve"),
     ):
         with pytest.raises(PeerError, match=text):
-            rlpx.conclude(EIP8_A, proposal, packet(EIP8_A, rlp.encode(fields)))
+            rlpx.finish_handshake(EIP8_A, proposal, packet(EIP8_A, rlp.encode(fields)))
 
 
 @given(mutated(st.sampled_from([AUTH[2:], ACK[2:]])) | st.binary(max_size=400))
@@ -554,14 +555,13 @@ def begun(cap: int = 1 << 20) -> tuple[Rlpx, Rlpx]:
 
 
 def assert_broken(end: Rlpx, text: str) -> None:
-    assert end.broken
-    assert end.broken.code == 2
-    assert text in end.broken.words
+    assert end.violation
+    assert (end.violation.code, text in end.violation.words) == (2, True)
 
 
 def test_a_header_is_what_status_go_was_seen_to_send() -> None:
     auth = Rlpx.initiator(A, B.public, Seeded(1)).data_to_send()
-    _, _, secrets = rlpx.accept(B, auth, Seeded(2))
+    _, _, secrets = rlpx.answer_handshake(B, auth, Seeded(2))
     b = Rlpx.recipient(B, Seeded(2))
     b.receive_data(auth)
     wire = b.seal(b"\7" * 0x78)
@@ -632,4 +632,4 @@ def test_an_auth_for_another_is_refused() -> None:
 def test_any_bytes_are_read_without_an_exception(data: bytes, initiator: bool) -> None:
     end = Rlpx.initiator(A, B.public, Seeded(1)) if initiator else Rlpx.recipient(B, Seeded(1))
     assert end.receive_data(data) == []
-    assert end.broken is None or end.broken.code == 2
+    assert end.violation is None or end.violation.code == 2

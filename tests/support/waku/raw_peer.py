@@ -167,8 +167,8 @@ class RawPeer:
             self.gone = GoneError(None)
             raise self.gone
         self._frames += self.rlpx.receive_data(data)
-        if self.rlpx.broken is not None:
-            raise self.rlpx.broken
+        if self.rlpx.violation is not None:
+            raise self.rlpx.violation
 
     async def answer(self) -> None:
         """Take in a frame: answer a Ping, and leave another packet in the inbox."""
@@ -194,7 +194,7 @@ class RawPeer:
             self.inbox.append((message - BASE, payload))
 
     def _parted(self, payload: bytes) -> GoneError:
-        self.gone = GoneError(Reason.read(payload))
+        self.gone = GoneError(Reason.parse(payload))
         return self.gone
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from restante.waku.devp2p.hello import Capability, Hello, Reason, Shared
+from restante.waku.devp2p.hello import Capability, Hello, Reason, SharedCapability
 from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionEvent
 from restante.waku.envelope import rlp
@@ -112,7 +112,7 @@ async def joined(role: str, command: tuple[str, ...], hello: Hello = HELLO) -> A
                 ours = await dialled
             event = await ours.hears()
             assert isinstance(event, Connected)
-            assert event.shared == (Shared("waku", 1, 16, 128),)
+            assert event.shared == (SharedCapability("waku", 1, 16, 128),)
             assert (event.hello.client_id, event.hello.version) == ("foreign", 5)
             assert event.hello.public == ours.core.remote
             assert await foreign.says() == {"connected": "restante", "public": KEY.public.hex()}
@@ -145,7 +145,7 @@ async def test_packets_go_both_ways_compressed_or_not(role: str, version: int, e
             assert await ours.hears() == Packet(code, payload)
         for size in (1, 56, 59, 256, 65_534, (1 << 20) - 3):  # where the head of a packet has another byte
             head, body = rlp.list_head(size), noise(size)
-            ours.core.send_whole(111, head, memoryview(body))
+            ours.core.send_pieces(111, head, memoryview(body))
             ours.flush()
             assert await foreign.says() == {"packet": [111, (head + body).hex()]}
 

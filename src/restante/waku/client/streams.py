@@ -348,7 +348,7 @@ def _enodes(servers: Mailservers) -> list[Enode]:
     enodes = [servers] if isinstance(servers, Enode | str) else servers
     if not enodes:
         raise Misuse("no Mailserver is named: name at least one")
-    return [enode.of(enode_or_url) for enode_or_url in enodes]
+    return [enode.as_enode(enode_or_url) for enode_or_url in enodes]
 
 
 def _query(topics: Iterable[bytes] | None, since: float, until: float) -> HistoryQuery:

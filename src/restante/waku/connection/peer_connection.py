@@ -240,8 +240,8 @@ class PeerConnection(asyncio.Protocol):
         now = self._handler.loop.time()
         session = self._session
         events = session.receive_data(data, now)
-        if session.held or self.held:
-            self._count_held(session.held)
+        if session.buffered_bytes or self.held:
+            self._count_held(session.buffered_bytes)
         inflated = sum([len(event.payload) for event in events if isinstance(event, Packet)])
         frames, self._frames = session.frames - self._frames, session.frames
         self.quota.charge(now, self._handler.limits, max(len(data), inflated), frames)
@@ -334,7 +334,7 @@ class PeerConnection(asyncio.Protocol):
 
     def ask(self) -> None:
         """Ping the peer. It is `silent` until something comes from it."""
-        self._session.ask()
+        self._session.send_ping()
         self._handler.flush_soon(self)
 
     def _take_packet(self, code: int, payload: bytes) -> None:
@@ -418,7 +418,7 @@ class PeerConnection(asyncio.Protocol):
     @property
     def silent(self) -> bool:
         """Return whether the peer was pinged and has not answered yet."""
-        return self._session.asking
+        return self._session.ping_pending
 
     @property
     def end_reason(self) -> str:
@@ -445,7 +445,7 @@ class PeerConnection(asyncio.Protocol):
         """Send a large packet of two parts at once, without copying it. Packets sent before go first."""
         self.flush()
         if self._ended is None:
-            self._session.send_whole(code, head, body)
+            self._session.send_pieces(code, head, body)
             self._bulk = len(head) + len(body)
             self.flush()
             if not self.full:

@@ -17,7 +17,7 @@ from restante.common.errors import Misuse, PeerError
 from restante.waku.envelope import keys
 from restante.waku.envelope.keys import PUBLIC_BYTES
 
-_NAME: Final = re.compile(
+_DNS_NAME: Final = re.compile(
     r"(?=.{1,253}\Z)(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*"
     r"(?!\d+\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 )
@@ -57,15 +57,16 @@ def parse(url: str) -> Enode:
         raise Misuse(f"not an enode URL: {url!r} has more than a key, a host, a port and a discport")
     if not port:
         raise Misuse(f"not an enode URL: {url!r} has no port")
-    return Enode(_public(url, split.username), _host(url, split), port, _discport(url, split.query))
+    public = _parse_public_key(url, split.username)
+    return Enode(public, _parse_host(url, split), port, _parse_discport(url, split.query))
 
 
-def of(given: Enode | str) -> Enode:
+def as_enode(enode: Enode | str) -> Enode:
     """Return the enode, or parse its URL. Raises Misuse."""
-    return parse(given) if isinstance(given, str) else given
+    return parse(enode) if isinstance(enode, str) else enode
 
 
-def _public(url: str, digits: str | None) -> bytes:
+def _parse_public_key(url: str, digits: str | None) -> bytes:
     if digits is None or not re.fullmatch(f"[0-9A-Fa-f]{{{PUBLIC_BYTES * 2}}}", digits):
         raise Misuse(f"not an enode URL: {url!r} has no public key of {PUBLIC_BYTES * 2} hex digits before the @")
     public = bytes.fromhex(digits)
@@ -76,20 +77,20 @@ def _public(url: str, digits: str | None) -> bytes:
     return public
 
 
-def _host(url: str, split: SplitResult) -> str:
+def _parse_host(url: str, split: SplitResult) -> str:
     host = split.hostname or ""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
-        if not _NAME.fullmatch(host):
+        if not _DNS_NAME.fullmatch(host):
             raise Misuse(f"not an enode URL: {url!r} has no host that is an address or a name") from None
         return host
 
 
-def _discport(url: str, query: str) -> int | None:
-    given = parse_qs(query, keep_blank_values=True).get("discport")
-    if given is None:
+def _parse_discport(url: str, query: str) -> int | None:
+    values = parse_qs(query, keep_blank_values=True).get("discport")
+    if values is None:
         return None
-    if not re.fullmatch(r"[0-9]{1,5}", given[0]) or int(given[0]) > 0xFFFF:
+    if not re.fullmatch(r"[0-9]{1,5}", values[0]) or int(values[0]) > 0xFFFF:
         raise Misuse(f"not an enode URL: {url!r} has a discport that is not a port")
-    return int(given[0])
+    return int(values[0])

@@ -51,7 +51,7 @@ class Reason(IntEnum):
     SUBPROTOCOL = 0x10
 
     @classmethod
-    def read(cls, payload: bytes) -> Reason:
+    def parse(cls, payload: bytes) -> Reason:
         """Parse the payload of a Disconnect in any of its forms. Returns REQUESTED if it cannot be parsed.
 
         go-ethereum encodes its `[]DiscReason` as a byte string, so it sends a bare byte instead of the specified list
@@ -65,11 +65,11 @@ class Reason(IntEnum):
         except (PeerError, IndexError, ValueError):
             return cls.REQUESTED
 
-    def listed(self) -> bytes:
+    def encode_as_list(self) -> bytes:
         """Encode the reason as specified, for a peer that has read our Hello."""
         return rlp.encode([self.value])
 
-    def bare(self) -> bytes:
+    def encode_as_byte(self) -> bytes:
         """Encode the reason as geth reads it in place of a Hello (p2p/transport.go:167-169)."""
         return bytes((self.value,))
 
@@ -81,7 +81,7 @@ class Capability(NamedTuple):
     version: int
 
 
-class Shared(NamedTuple):
+class SharedCapability(NamedTuple):
     """A protocol that both nodes support, and its message ids on this connection."""
 
     name: str
@@ -118,8 +118,8 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
         version, client_id, capabilities, port, public = fields[:5]
         hello = cls(
             version=rlp.uint(version, 64),
-            client_id=_text(client_id),
-            capabilities=tuple(map(_capability, rlp.items(capabilities))),
+            client_id=_decode_text(client_id),
+            capabilities=tuple(map(_parse_capability, rlp.items(capabilities))),
             port=rlp.uint(port, 64),
             public=rlp.string(public),
         )
@@ -128,26 +128,26 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
         return hello
 
 
-def _capability(item: rlp.Item) -> Capability:
+def _parse_capability(item: rlp.Item) -> Capability:
     name, version = rlp.items(item, 2)
-    return Capability(_text(name), rlp.uint(version, 64))
+    return Capability(_decode_text(name), rlp.uint(version, 64))
 
 
-def _text(item: rlp.Item) -> str:
+def _decode_text(item: rlp.Item) -> str:
     return rlp.string(item).decode(errors="replace")
 
 
-def share(
+def share_capabilities(
     ours: Iterable[Capability], theirs: Iterable[Capability], lengths: Mapping[str, int] = CAPABILITY_LENGTHS
-) -> tuple[Shared, ...]:
+) -> tuple[SharedCapability, ...]:
     """Return the capabilities that both nodes support: the highest shared version of each name, ordered by name.
 
     Message ids are assigned from 16 on. `lengths` must have every name of `ours` (rlpx.md, "Capability Messaging";
     geth p2p/peer.go:377-398).
     """
     highest = dict(sorted(set(ours) & set(theirs)))
-    found, offset = [], FIRST_CAPABILITY_ID
+    shared, offset = [], FIRST_CAPABILITY_ID
     for name, version in highest.items():
-        found.append(Shared(name, version, offset, lengths[name]))
+        shared.append(SharedCapability(name, version, offset, lengths[name]))
         offset += lengths[name]
-    return tuple(found)
+    return tuple(shared)

@@ -22,7 +22,9 @@ from restante.waku.envelope.keccak import Keccak, keccak, running_keccak
 from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Key, new_key
 from restante.waku.envelope.rlp import BREACH
 
-# ── The RLPx handshake: two packets that agree on the secrets of a connection (EIP-8; devp2p, rlpx.md) ───
+# ── Handshake ────────────────────────────────────────────────────────────────────────────────────
+# Two packets agree on the secrets of a connection (EIP-8; devp2p, rlpx.md "Handshake").
+#
 #     auth = size(2) ‖ ECIES(recipient's key, [signature(65), initiator's key(64), nonce(32), version] ‖ padding)
 #     ack  = size(2) ‖ ECIES(initiator's key, [recipient's ephemeral key(64), nonce(32), version] ‖ padding)
 #
@@ -30,7 +32,6 @@ from restante.waku.envelope.rlp import BREACH
 # secret ⊕ nonce) with its ephemeral key. The recipient recovers that key from the signature, so the packet does not
 # contain it. Only the EIP-8 form is supported, as in go-ethereum (p2p/rlpx/rlpx.go:597-622). As EIP-8 requires,
 # further items of the list, bytes after the list, and a version other than 4 are ignored.
-
 
 HANDSHAKE_VERSION: Final = 4
 NONCE_BYTES: Final = 32
@@ -71,15 +72,15 @@ class Secrets(NamedTuple):
     ingress: Keccak
 
 
-class Proposal(NamedTuple):
-    """What an initiator keeps until the ack arrives."""
+class SentAuth(NamedTuple):
+    """The auth packet that an initiator sent, and its secrets until the ack arrives."""
 
     packet: bytes
     ephemeral: Key
     nonce: bytes
 
 
-def size(prefix: bytes) -> int:
+def handshake_size(prefix: bytes) -> int:
     """Return the number of bytes that follow a packet's size field.
 
     Raises PeerError if the packet has the form from before EIP-8, or if the size is out of range.
@@ -88,50 +89,44 @@ def size(prefix: bytes) -> int:
     # size.
     if prefix[0] == 4 and prefix[2] != 4:
         raise PeerError(BREACH, "the handshake has the format from before EIP-8, which is not supported")
-    found = int.from_bytes(prefix[:2], "big")
-    if not ecies.OVERHEAD_BYTES < found <= MAX_HANDSHAKE_BYTES:
+    size = int.from_bytes(prefix[:2], "big")
+    if not ecies.OVERHEAD_BYTES < size <= MAX_HANDSHAKE_BYTES:
         raise PeerError(
-            BREACH, f"a handshake packet has {ecies.OVERHEAD_BYTES + 1} to {MAX_HANDSHAKE_BYTES} bytes, not {found}"
+            BREACH, f"a handshake packet has {ecies.OVERHEAD_BYTES + 1} to {MAX_HANDSHAKE_BYTES} bytes, not {size}"
         )
-    return found
+    return size
 
 
-# ── the initiator ────────────────────────────────────────────────────────────────────────────────
-
-
-def propose(key: Key, remote: bytes, dice: Dice) -> Proposal:
+def start_handshake(key: Key, remote: bytes, dice: Dice) -> SentAuth:
     """Return the auth packet for the recipient with this public key. Raises PeerError if it is not a public key."""
     ephemeral, nonce = new_key(dice), dice.draw(NONCE_BYTES)
     signature = ephemeral.sign(_xor(key.agree(remote), nonce))
-    packet = _seal(remote, [signature, key.public, nonce, HANDSHAKE_VERSION], dice)
-    return Proposal(packet, ephemeral, nonce)
+    packet = _seal_packet(remote, [signature, key.public, nonce, HANDSHAKE_VERSION], dice)
+    return SentAuth(packet, ephemeral, nonce)
 
 
-def conclude(key: Key, proposal: Proposal, packet: bytes) -> Secrets:
+def finish_handshake(key: Key, sent_auth: SentAuth, packet: bytes) -> Secrets:
     """Read the recipient's ack and return the secrets. Raises PeerError."""
     ack = read_ack(key, packet)
-    shared = proposal.ephemeral.agree(ack.ephemeral)
-    aes, mac = derive(shared, proposal.nonce, ack.nonce)
-    egress = running_keccak(_xor(mac, ack.nonce) + proposal.packet)
-    ingress = running_keccak(_xor(mac, proposal.nonce) + packet)
+    shared = sent_auth.ephemeral.agree(ack.ephemeral)
+    aes, mac = derive_secrets(shared, sent_auth.nonce, ack.nonce)
+    egress = running_keccak(_xor(mac, ack.nonce) + sent_auth.packet)
+    ingress = running_keccak(_xor(mac, sent_auth.nonce) + packet)
     return Secrets(aes, mac, egress, ingress)
 
 
 def read_ack(key: Key, packet: bytes) -> Ack:
     """Parse an ack packet, including its size field. Raises PeerError."""
-    fields = _open(key, packet, 3)
+    fields = _open_packet(key, packet, 3)
     return Ack(rlp.string(fields[0], PUBLIC_BYTES), rlp.string(fields[1], NONCE_BYTES))
 
 
-# ── the recipient ────────────────────────────────────────────────────────────────────────────────
-
-
-def accept(key: Key, packet: bytes, dice: Dice) -> tuple[bytes, bytes, Secrets]:
+def answer_handshake(key: Key, packet: bytes, dice: Dice) -> tuple[bytes, bytes, Secrets]:
     """Read an auth packet. Return the initiator's public key, our ack packet and the secrets. Raises PeerError."""
     auth = read_auth(key, packet)
     ephemeral, nonce = new_key(dice), dice.draw(NONCE_BYTES)
-    answer = _seal(auth.remote, [ephemeral.public, nonce, HANDSHAKE_VERSION], dice)
-    aes, mac = derive(ephemeral.agree(auth.ephemeral), auth.nonce, nonce)
+    answer = _seal_packet(auth.remote, [ephemeral.public, nonce, HANDSHAKE_VERSION], dice)
+    aes, mac = derive_secrets(ephemeral.agree(auth.ephemeral), auth.nonce, nonce)
     egress = running_keccak(_xor(mac, auth.nonce) + answer)
     ingress = running_keccak(_xor(mac, nonce) + packet)
     return auth.remote, answer, Secrets(aes, mac, egress, ingress)
@@ -139,23 +134,20 @@ def accept(key: Key, packet: bytes, dice: Dice) -> tuple[bytes, bytes, Secrets]:
 
 def read_auth(key: Key, packet: bytes) -> Auth:
     """Parse an auth packet, including its size field. Raises PeerError."""
-    fields = _open(key, packet, 4)
+    fields = _open_packet(key, packet, 4)
     signature, remote = rlp.string(fields[0], SIGNATURE_BYTES), rlp.string(fields[1], PUBLIC_BYTES)
     nonce = rlp.string(fields[2], NONCE_BYTES)
     return Auth(remote, keys.recover(_xor(key.agree(remote), nonce), signature), nonce)
 
 
-# ── both ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def derive(shared: bytes, initiator: bytes, recipient: bytes) -> tuple[bytes, bytes]:
+def derive_secrets(shared: bytes, initiator: bytes, recipient: bytes) -> tuple[bytes, bytes]:
     """Derive the AES and the MAC secret from the ephemeral shared secret and both nonces (rlpx.md, "Handshake")."""
     session = keccak(shared + keccak(recipient + initiator))
     aes = keccak(shared + session)
     return aes, keccak(shared + aes)
 
 
-def _seal(remote: bytes, fields: list[bytes | int], dice: Dice) -> bytes:
+def _seal_packet(remote: bytes, fields: list[bytes | int], dice: Dice) -> bytes:
     plain = rlp.encode(fields) + bytes(_MIN_PADDING_BYTES + dice.draw(1)[0] % _MIN_PADDING_BYTES)
     prefix = (len(plain) + ecies.OVERHEAD_BYTES).to_bytes(2, "big")
     return prefix + ecies.encrypt(
@@ -163,26 +155,25 @@ def _seal(remote: bytes, fields: list[bytes | int], dice: Dice) -> bytes:
     )
 
 
-def _open(key: Key, packet: bytes, least: int) -> list[rlp.Item]:
+def _open_packet(key: Key, packet: bytes, min_items: int) -> list[rlp.Item]:
     fields = rlp.items(rlp.decode(ecies.decrypt(key, packet[2:], packet[:2]), tail=True))
-    if len(fields) < least:
-        raise PeerError(BREACH, f"a handshake packet has at least {least} items, not {len(fields)}")
+    if len(fields) < min_items:
+        raise PeerError(BREACH, f"a handshake packet has at least {min_items} items, not {len(fields)}")
     return fields
 
 
-def _xor(one: bytes, other: bytes) -> bytes:
-    return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")
+def _xor(a: bytes, b: bytes) -> bytes:
+    return (int.from_bytes(a, "big") ^ int.from_bytes(b, "big")).to_bytes(len(a), "big")
 
 
-# ──────────
-# Sealing and opening of RLPx frames: one cipher and one running hash per direction (devp2p, rlpx.md "Framing").
+# ── Frames ───────────────────────────────────────────────────────────────────────────────────────
+# Each direction has one cipher and one running hash (devp2p, rlpx.md "Framing").
 #
 #     wire   = header(16) ‖ header MAC(16) ‖ frame, padded with zeros to a multiple of 16 ‖ frame MAC(16)
 #     header = bytes of the frame(3) ‖ C2 80 80 ‖ zeros
 #
 # Headers and frames are encrypted with one AES-256-CTR stream that never restarts. The MACs cover the ciphertext and
 # are verified before it is decrypted.
-
 
 HEADER_BYTES: Final = 32
 """Size of a header with its MAC in bytes."""
@@ -192,7 +183,7 @@ BLOCK_BYTES: Final = 16
 MAX_FRAME_BYTES: Final = 0xFFFFFF
 """Maximum size of a frame in bytes: the header has three bytes for the size."""
 
-_REST: Final = b"\xc2\x80\x80" + bytes(10)
+_HEADER_DATA: Final = b"\xc2\x80\x80" + bytes(10)
 """The bytes of a header after the size: [capability id, context id], both 0 and unused, and zeros."""
 
 _number = int.from_bytes
@@ -254,19 +245,19 @@ class Frames:
     def seal(self, frame: bytes) -> bytes:
         """Return a frame in its form on the wire. Raises OverflowError if it has more than `MAX_FRAME_BYTES`."""
         size = len(frame)
-        sealed = self._encrypt(b"".join((size.to_bytes(3, "big"), _REST, frame, _PADDING[size % BLOCK_BYTES])))
+        sealed = self._encrypt(b"".join((size.to_bytes(3, "big"), _HEADER_DATA, frame, _PADDING[size % BLOCK_BYTES])))
         header, body = sealed[:BLOCK_BYTES], sealed[BLOCK_BYTES:]
         return b"".join((header, self._egress.add_header(header), body, self._egress.add_frame(body)))
 
-    def seal_whole(self, head: bytes, body: memoryview) -> bytearray:
+    def seal_pieces(self, head: bytes, body: memoryview) -> bytearray:
         """Return a large frame of two pieces in its form on the wire, without copying the pieces.
 
         Raises OverflowError.
         """
         size = len(head) + len(body)
-        wire = bytearray(HEADER_BYTES + length(size))
+        wire = bytearray(HEADER_BYTES + frame_length(size))
         out = memoryview(wire)
-        out[:BLOCK_BYTES] = header = self._encrypt(size.to_bytes(3, "big") + _REST)
+        out[:BLOCK_BYTES] = header = self._encrypt(size.to_bytes(3, "big") + _HEADER_DATA)
         out[BLOCK_BYTES:HEADER_BYTES] = self._egress.add_header(header)
         at = HEADER_BYTES
         for piece in (head, body, _PADDING[size % BLOCK_BYTES]):
@@ -289,13 +280,12 @@ class Frames:
         return self._decrypt(sealed)[:size]
 
 
-def length(size: int) -> int:
+def frame_length(size: int) -> int:
     """Return the bytes that a frame of this size takes on the wire after its header."""
     return size + -size % BLOCK_BYTES + MAC_BYTES
 
 
-# ── rlpx ──────────────────────────────────────────────────────────────────────────────────────────
-
+# ── Connection ───────────────────────────────────────────────────────────────────────────────────
 
 MAX_FIRST_FRAME_BYTES: Final = 2048 + 1
 """Maximum size of the first frame in bytes: a Hello and its message id (geth p2p/peer.go, baseProtocolMaxMsgSize)."""
@@ -313,42 +303,42 @@ def max_frame_bytes(plain: int) -> int:
 
 
 class Rlpx:
-    """One end of a connection."""
+    """One end of an RLPx connection."""
 
     __slots__ = (
         "_buffer",
-        "_cap",
         "_dice",
         "_frames",
         "_key",
-        "_need",
-        "_out",
-        "_packet",
-        "_proposal",
+        "_max_frame_bytes",
+        "_needed_bytes",
+        "_output",
+        "_prefix",
+        "_sent_auth",
         "_size",
         "_state",
-        "broken",
         "remote",
+        "violation",
     )
 
     def __init__(self, key: Key, dice: Dice, cap: int) -> None:
         """Initialize one end. Use `initiator` or `recipient` instead."""
         self.remote = b""
         """The peer's public key. The recipient learns it from the auth packet."""
-        self.broken: PeerError | None = None
+        self.violation: PeerError | None = None
         """The peer's violation of the protocol, or None. It follows the frames returned so far, and nothing follows
         it."""
         self._key = key
         self._dice: Dice | None = dice
-        self._proposal: Proposal | None = None
+        self._sent_auth: SentAuth | None = None
         self._frames: Frames | None = None
-        self._out = b""
+        self._output = b""
         self._buffer: bytes | bytearray = b""
-        self._packet = b""
-        self._state: Callable[[Rlpx, bytes], bytes | None] = Rlpx._prefix
-        self._need = PREFIX_BYTES
+        self._prefix = b""
+        self._state: Callable[[Rlpx, bytes], bytes | None] = Rlpx._receive_prefix
+        self._needed_bytes = PREFIX_BYTES
         self._size = 0
-        self._cap = cap
+        self._max_frame_bytes = cap
 
     @classmethod
     def initiator(
@@ -360,8 +350,8 @@ class Rlpx:
         """
         self = cls(key, dice, cap)
         self.remote = remote
-        self._proposal = propose(key, remote, dice)
-        self._out = self._proposal.packet
+        self._sent_auth = start_handshake(key, remote, dice)
+        self._output = self._sent_auth.packet
         return self
 
     @classmethod
@@ -375,13 +365,13 @@ class Rlpx:
         return self._frames is not None
 
     @property
-    def held(self) -> int:
-        """Number of bytes held of an incomplete frame."""
+    def buffered_bytes(self) -> int:
+        """Number of bytes received of an incomplete frame."""
         return len(self._buffer)
 
     def data_to_send(self) -> bytes:
         """Return the handshake's bytes to send. They must be written before any sealed frame."""
-        out, self._out = self._out, b""
+        out, self._output = self._output, b""
         return out
 
     def seal(self, frame: bytes) -> bytes:
@@ -389,72 +379,72 @@ class Rlpx:
         assert self._frames
         return self._frames.seal(frame)
 
-    def seal_whole(self, head: bytes, body: memoryview) -> bytearray:
+    def seal_pieces(self, head: bytes, body: memoryview) -> bytearray:
         """Encrypt a large frame of two pieces. The same rules apply as for `seal`."""
         assert self._frames
-        return self._frames.seal_whole(head, body)
+        return self._frames.seal_pieces(head, body)
 
     def receive_data(self, data: bytes | bytearray) -> list[bytes]:
         """Process received bytes, split anywhere. Return the frames that they complete, each with its MAC verified.
 
-        Check `broken` afterwards. At most one frame is held, besides the data of this call.
+        Check `violation` afterwards. At most one frame is buffered, besides the data of this call.
         """
-        found: list[bytes] = []
-        if self.broken:
-            return found
+        frames: list[bytes] = []
+        if self.violation:
+            return frames
         # Data that ends with a complete frame is not copied. Remaining bytes are kept in a bytearray, which grows in
         # place.
         buffer = self._buffer
         buffer += data
         at = 0
         try:
-            while len(buffer) - at >= self._need:
-                stop = at + self._need
+            while len(buffer) - at >= self._needed_bytes:
+                stop = at + self._needed_bytes
                 frame = self._state(self, bytes(buffer[at:stop]))
                 at = stop
                 if frame:
-                    found.append(frame)
-        except PeerError as broken:
-            self.broken = broken
+                    frames.append(frame)
+        except PeerError as violation:
+            self.violation = violation
             at = len(buffer)
         if at == len(buffer):
             self._buffer = b""
         elif at or isinstance(buffer, bytes):
             self._buffer = bytearray(buffer[at:])
-        return found
+        return frames
 
     # The states. Each receives the bytes that it needs, sets the next state, and returns a frame if it completed one.
 
-    def _prefix(self, prefix: bytes) -> None:
-        self._need = size(prefix) + 2 - len(prefix)
-        self._packet = prefix
-        self._state = Rlpx._ack if self._proposal else Rlpx._auth
+    def _receive_prefix(self, prefix: bytes) -> None:
+        self._needed_bytes = handshake_size(prefix) + 2 - len(prefix)
+        self._prefix = prefix
+        self._state = Rlpx._receive_ack if self._sent_auth else Rlpx._receive_auth
 
-    def _auth(self, rest: bytes) -> None:
+    def _receive_auth(self, rest: bytes) -> None:
         assert self._dice
-        self.remote, self._out, secrets = accept(self._key, self._packet + rest, self._dice)
-        self._begin(secrets)
+        self.remote, self._output, secrets = answer_handshake(self._key, self._prefix + rest, self._dice)
+        self._begin_frames(secrets)
 
-    def _ack(self, rest: bytes) -> None:
-        assert self._proposal
-        self._begin(conclude(self._key, self._proposal, self._packet + rest))
+    def _receive_ack(self, rest: bytes) -> None:
+        assert self._sent_auth
+        self._begin_frames(finish_handshake(self._key, self._sent_auth, self._prefix + rest))
 
-    def _begin(self, secrets: Secrets) -> None:
+    def _begin_frames(self, secrets: Secrets) -> None:
         self._frames = Frames(secrets)
-        self._packet, self._proposal, self._dice = b"", None, None
-        self._state, self._need = Rlpx._header, HEADER_BYTES
+        self._prefix, self._sent_auth, self._dice = b"", None, None
+        self._state, self._needed_bytes = Rlpx._receive_header, HEADER_BYTES
 
-    def _header(self, wire: bytes) -> None:
+    def _receive_header(self, wire: bytes) -> None:
         assert self._frames
         size = self._frames.open_header(wire)
-        first = not self._size
-        cap = min(MAX_FIRST_FRAME_BYTES, self._cap) if first else self._cap
+        is_hello = not self._size
+        cap = min(MAX_FIRST_FRAME_BYTES, self._max_frame_bytes) if is_hello else self._max_frame_bytes
         if not 0 < size <= cap:
             raise PeerError(BREACH, f"a frame has 1 to {cap} bytes here, not {size}")
         self._size = size
-        self._state, self._need = Rlpx._body, length(size)
+        self._state, self._needed_bytes = Rlpx._receive_body, frame_length(size)
 
-    def _body(self, wire: bytes) -> bytes:
+    def _receive_body(self, wire: bytes) -> bytes:
         assert self._frames
-        self._state, self._need = Rlpx._header, HEADER_BYTES
+        self._state, self._needed_bytes = Rlpx._receive_header, HEADER_BYTES
         return self._frames.open(wire, self._size)

@@ -22,8 +22,8 @@ from restante.waku.devp2p.hello import (
     SNAPPY_VERSION,
     Hello,
     Reason,
-    Shared,
-    share,
+    SharedCapability,
+    share_capabilities,
 )
 from restante.waku.devp2p.rlpx import DEFAULT_PACKET_BYTES, Rlpx
 from restante.waku.devp2p.snappy import compress, decompress, literal_head
@@ -64,7 +64,7 @@ class Connected(msgspec.Struct, frozen=True, gc=False):
     """The peer's Hello has arrived and is acceptable. Packets may be sent."""
 
     hello: Hello
-    shared: tuple[Shared, ...]
+    shared: tuple[SharedCapability, ...]
 
 
 class Packet(msgspec.Struct, frozen=True, gc=False):
@@ -103,13 +103,13 @@ class Devp2p:
     """One end of a connection. Times are seconds of any monotonic clock."""
 
     __slots__ = (
-        "_asked",
         "_end",
         "_hello",
         "_last_received",
         "_limits",
         "_offset",
-        "_out",
+        "_output",
+        "_ping_pending",
         "_rlpx",
         "_snappy",
         "_state",
@@ -126,7 +126,7 @@ class Devp2p:
         self._state = _HANDSHAKE
         self._last_received = now
         """Time of the last complete frame. Before the peer's Hello: the time when the session started."""
-        self._asked = False
+        self._ping_pending = False
         """Whether a Ping was sent since then."""
         self.frames = 0
         """Number of frames received."""
@@ -134,7 +134,7 @@ class Devp2p:
         # Hello.
         self._snappy = hello.version >= SNAPPY_VERSION
         self._offset = self._end = FIRST_CAPABILITY_ID
-        self._out: list[bytes | bytearray] = [rlpx.data_to_send()]
+        self._output: list[bytes | bytearray] = [rlpx.data_to_send()]
 
     @property
     def remote(self) -> bytes:
@@ -147,25 +147,25 @@ class Devp2p:
         return self._state is _CLOSED
 
     @property
-    def held(self) -> int:
-        """Number of bytes held of an incomplete packet."""
-        return self._rlpx.held
+    def buffered_bytes(self) -> int:
+        """Number of bytes received of an incomplete packet."""
+        return self._rlpx.buffered_bytes
 
     @property
-    def asking(self) -> bool:
+    def ping_pending(self) -> bool:
         """Whether a Ping was sent and the peer has sent nothing since."""
-        return self._asked
+        return self._ping_pending
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────
 
     @property
     def has_output(self) -> bool:
         """Whether there are bytes to send."""
-        return bool(self._out)
+        return bool(self._output)
 
     def data_to_send(self) -> bytes | bytearray:
         """Return the bytes to send, all since the last call."""
-        out, self._out = self._out, []
+        out, self._output = self._output, []
         return out[0] if len(out) == 1 else b"".join(out)
 
     def send(self, code: int, payload: bytes, *, compressed: bytes | None = None) -> None:
@@ -176,21 +176,21 @@ class Devp2p:
         """
         if self._state is _CLOSED:
             return
-        message = self._message(code)
+        message = self._message_id(code)
         if self._snappy:
             payload = compressed or compress(payload)
-        self._out.append(self._rlpx.seal(_IDS[message] + payload))
+        self._output.append(self._rlpx.seal(_IDS[message] + payload))
 
-    def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
+    def send_pieces(self, code: int, head: bytes, body: memoryview) -> None:
         """Send a large, incompressible packet of two pieces, as `send` does, but without copying it."""
         if self._state is _CLOSED:
             return
-        message = _IDS[self._message(code)]
+        message = _IDS[self._message_id(code)]
         if self._snappy:
             message += literal_head(len(head) + len(body))
-        self._out.append(self._rlpx.seal_whole(message + head, body))
+        self._output.append(self._rlpx.seal_pieces(message + head, body))
 
-    def _message(self, code: int) -> int:
+    def _message_id(self, code: int) -> int:
         if self._state is not _OPEN:
             raise Misuse("the Hello has not arrived yet")
         message = self._offset + code
@@ -201,11 +201,11 @@ class Devp2p:
     def disconnect(self, reason: Reason) -> None:
         """Send a Disconnect with the reason and close. Before the handshake is complete only close."""
         if self._state in {_HELLO, _OPEN}:
-            self._say(DISCONNECT, reason.listed())
+            self._send_message(DISCONNECT, reason.encode_as_list())
         self._state = _CLOSED
 
-    def _say(self, message: int, payload: bytes) -> None:
-        self._out.append(self._rlpx.seal(_IDS[message] + (compress(payload) if self._snappy else payload)))
+    def _send_message(self, message: int, payload: bytes) -> None:
+        self._output.append(self._rlpx.seal(_IDS[message] + (compress(payload) if self._snappy else payload)))
 
     def _fail(self, error: PeerError) -> Disconnected:
         reason = Reason(error.code)
@@ -223,45 +223,45 @@ class Devp2p:
         self.frames += len(frames)
         try:
             if self._state is _HANDSHAKE and self._rlpx.ready:
-                self._greet()
+                self._send_hello()
             for frame in frames:
-                event = self._take(frame)
+                event = self._handle_frame(frame)
                 if event:
                     events.append(event)
                     if self._state is _CLOSED:
                         return events
-            if self._rlpx.broken:
-                raise self._rlpx.broken
+            if self._rlpx.violation:
+                raise self._rlpx.violation
         except PeerError as error:
             events.append(self._fail(error))
         if frames:
-            self._last_received, self._asked = now, False
+            self._last_received, self._ping_pending = now, False
         return events
 
-    def _greet(self) -> None:
-        self._out.append(self._rlpx.data_to_send())
+    def _send_hello(self) -> None:
+        self._output.append(self._rlpx.data_to_send())
         if self._rlpx.remote == self._hello.public:
             # In place of a Hello a Disconnect is a bare byte and is never compressed.
-            self._out.append(self._rlpx.seal(_IDS[DISCONNECT] + Reason.SELF_CONNECTION.bare()))
+            self._output.append(self._rlpx.seal(_IDS[DISCONNECT] + Reason.SELF_CONNECTION.encode_as_byte()))
             self._state = _CLOSED
             raise PeerError(Reason.SELF_CONNECTION, "the peer is this node itself")
-        self._out.append(self._rlpx.seal(_IDS[HELLO] + self._hello.encode()))
+        self._output.append(self._rlpx.seal(_IDS[HELLO] + self._hello.encode()))
         self._state = _HELLO
 
-    def _take(self, frame: bytes) -> SessionEvent | None:
-        first = frame[0]
-        if 0 < first < 0x80:
-            message, payload = first, frame[1:]
-        elif first == 0x80:
+    def _handle_frame(self, frame: bytes) -> SessionEvent | None:
+        tag = frame[0]
+        if 0 < tag < 0x80:
+            message, payload = tag, frame[1:]
+        elif tag == 0x80:
             message, payload = 0, frame[1:]
-        elif first == 0x81 and frame[1:2] >= b"\x80":
+        elif tag == 0x81 and frame[1:2] >= b"\x80":
             message, payload = frame[1], frame[2:]
         else:
             raise PeerError(Reason.BREACH, "a message id is malformed or too high")
         if self._state is _HELLO:
-            return self._first(message, payload)
+            return self._handle_hello(message, payload)
         if message < FIRST_CAPABILITY_ID:
-            return self._base(message, payload)
+            return self._handle_base_message(message, payload)
         if message >= self._end:
             raise PeerError(Reason.BREACH, f"no capability has message id {message}")
         if self._snappy:
@@ -270,7 +270,7 @@ class Devp2p:
             raise PeerError(Reason.BREACH, f"a packet has {len(payload)} bytes")
         return Packet(message - self._offset, payload)
 
-    def _first(self, message: int, payload: bytes) -> SessionEvent:
+    def _handle_hello(self, message: int, payload: bytes) -> SessionEvent:
         """Handle the Hello, or the Disconnect in its place."""
         if message == DISCONNECT:
             return self._disconnected(payload)
@@ -280,17 +280,17 @@ class Devp2p:
         self._snappy = min(hello.version, self._hello.version) >= SNAPPY_VERSION
         if hello.public != self._rlpx.remote:
             raise PeerError(Reason.UNEXPECTED_IDENTITY, "the Hello has another public key than the handshake")
-        shared = share(self._hello.capabilities, hello.capabilities)
+        shared = share_capabilities(self._hello.capabilities, hello.capabilities)
         if not shared:
             raise PeerError(Reason.USELESS_PEER, "no capability is shared")
         self._offset, self._end = shared[0].offset, shared[0].offset + shared[0].length
         self._state = _OPEN
         return Connected(hello, shared)
 
-    def _base(self, message: int, payload: bytes) -> SessionEvent | None:
+    def _handle_base_message(self, message: int, payload: bytes) -> SessionEvent | None:
         """Handle a message of devp2p itself. Ignores unknown ones and a second Hello (geth p2p/peer.go)."""
         if message == PING:
-            self._say(PONG, _EMPTY)
+            self._send_message(PONG, _EMPTY)
         elif message == DISCONNECT:
             return self._disconnected(payload)
         return None
@@ -302,7 +302,7 @@ class Devp2p:
             with suppress(PeerError):
                 payload = decompress(payload, MAX_DISCONNECT_BYTES)
         self._state = _CLOSED
-        reason = Reason.read(payload[:MAX_DISCONNECT_BYTES])
+        reason = Reason.parse(payload[:MAX_DISCONNECT_BYTES])
         return Disconnected(reason, False, f"the peer said {reason.name}")
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────
@@ -313,7 +313,7 @@ class Devp2p:
             return None
         if self._state is not _OPEN:
             return self._last_received + self._limits.hello
-        return self._last_received + (self._limits.silence if self._asked else self._limits.ping)
+        return self._last_received + (self._limits.silence if self._ping_pending else self._limits.ping)
 
     def restart_silence_timer(self, now: float) -> None:
         """Restart the peer's silence timer, because the node did not read from the peer meanwhile.
@@ -322,23 +322,23 @@ class Devp2p:
         reports an error if the peer is gone.
         """
         if self._state is _OPEN:
-            self._last_received, self._asked = now, False
-            self._say(PING, _EMPTY)
+            self._last_received, self._ping_pending = now, False
+            self._send_message(PING, _EMPTY)
 
     def handle_timeout(self, now: float) -> list[SessionEvent]:
         """Handle a timeout that is due: send a Ping to a silent peer, or disconnect it."""
-        due = self.next_timeout()
-        if due is None or now < due:
+        deadline = self.next_timeout()
+        if deadline is None or now < deadline:
             return []
         if self._state is not _OPEN:
             return [self._fail(PeerError(Reason.PING_TIMEOUT, "no Hello arrived in time"))]
         if now >= self._last_received + self._limits.silence:
             return [self._fail(PeerError(Reason.PING_TIMEOUT, "the peer did not answer a Ping"))]
-        self.ask()
+        self.send_ping()
         return []
 
-    def ask(self) -> None:
-        """Send a Ping. `asking` is true until a frame arrives."""
+    def send_ping(self) -> None:
+        """Send a Ping. `ping_pending` is true until a frame arrives."""
         if self._state is _OPEN:
-            self._asked = True
-            self._say(PING, _EMPTY)
+            self._ping_pending = True
+            self._send_message(PING, _EMPTY)

@@ -33,12 +33,12 @@ def literal_head(size: int) -> bytes:
     return bytes((*digits, _LITERAL_TAG)) + (size - 1).to_bytes(3, "little")
 
 
-def decompress(compressed: bytes, most: int) -> bytes:
-    """Return the decompressed payload. Raises PeerError if it would have more than `most` bytes or is not valid."""
+def decompress(compressed: bytes, max_bytes: int) -> bytes:
+    """Return the decompressed payload. Raises PeerError if it would have more than `max_bytes` or is not valid."""
     try:
         size = snappy.decompress_raw_len(compressed)
         # The size is checked before memory is allocated. A size that so few bytes cannot produce is false.
-        if size > most or size * _MAX_COPY_RATIO[0] > len(compressed) * _MAX_COPY_RATIO[1]:
+        if size > max_bytes or size * _MAX_COPY_RATIO[0] > len(compressed) * _MAX_COPY_RATIO[1]:
             raise PeerError(BREACH, f"a packet declares {size} bytes uncompressed, which is too many or impossible")
         return bytes(snappy.decompress_raw(compressed))
     except DecompressionError:
