@@ -134,7 +134,7 @@ class Asked:
         found = [each for packet in self.packets for each in waku_packets.read_envelopes(packet)]
         keys, more = truth.page(self.query)
         assert [key_of(each) for each in found] == keys, f"wrong envelopes: {self.query}"
-        end = completion.read(self.end)
+        end = completion.parse(self.end)
         assert end == Completed(ID, keys[-1][4:] if keys else completion.NO_HASH, keys[-1] if more else b""), end
         return len(found)
 
@@ -149,7 +149,7 @@ async def fetch_page(peer: BenchPeer, query: PageQuery) -> Asked:
         limit=query.limit,
         cursor=query.after or b"",
     )
-    return Asked(query, *await peer.request_page(request.write(written)))
+    return Asked(query, *await peer.request_page(request.encode(written)))
 
 
 async def _in_turn(peer: BenchPeer, queries: list[PageQuery]) -> list[Asked]:
@@ -224,7 +224,7 @@ class Pages:
         while True:
             answer = await fetch_page(peer, query)
             number += answer.check(held.truth)
-            end = completion.read(answer.end)
+            end = completion.parse(answer.end)
             assert isinstance(end, Completed)
             if not end.cursor:
                 break

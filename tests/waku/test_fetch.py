@@ -79,7 +79,7 @@ def counting(answer: Callable[[Request, int], Sequence[Packet]]) -> Mailserver:
 
 
 def end(request: Request, cursor: bytes, last_envelope: Envelope | None = None) -> bytes:
-    return completion.complete(request.id, last_envelope.hash if last_envelope else NO_HASH, cursor)
+    return completion.encode(request.id, last_envelope.hash if last_envelope else NO_HASH, cursor)
 
 
 def endless(request: Request, count: int) -> Sequence[Packet]:
@@ -356,7 +356,7 @@ def test_bytes_are_a_budget_too() -> None:
 
 
 def test_an_inbox_forgets_the_earliest_arrivals() -> None:
-    inbox = Inbox(Interest.named([TOPIC]), max_hashes=3)
+    inbox = Inbox(Interest.of_topics([TOPIC]), max_hashes=3)
     assert inbox.filter_new(LETTERS[:3]) == LETTERS[:3]
     assert inbox.filter_new(LETTERS[2:5]) == LETTERS[3:5]
     assert inbox.filter_new(LETTERS[:2]) == LETTERS[:2]
@@ -410,7 +410,7 @@ def honest(data: st.DataObject, letters: list[Envelope]) -> Mailserver:
 
     def ends_another_first(request: Request) -> list[Packet]:
         other = b"\xee" * 32
-        return [completion.complete(other), completion.failure(other, "it is not yours"), *server(request)]
+        return [completion.encode(other), completion.encode_refusal(other, "it is not yours"), *server(request)]
 
     ways: list[Mailserver] = [server, ends_first, ends_another_first]
     return data.draw(st.sampled_from(ways))
@@ -459,7 +459,7 @@ ANY_LETTER = st.builds(
     letter, st.integers(0, 40), age=st.integers(-30, 3), topic=st.sampled_from([TOPIC, b"\0\0\0\1"])
 )
 ANY_END = st.builds(
-    lambda ours, *parts: lambda id_: completion.complete(id_ if ours else bytes(32), *parts),
+    lambda ours, *parts: lambda id_: completion.encode(id_ if ours else bytes(32), *parts),
     st.booleans(),
     ANY_LETTER.map(lambda envelope: envelope.hash) | st.just(bytes(32)),
     st.sampled_from([b"", b"\1", b"\7" * 36]) | ANY_LETTER.map(key),
@@ -469,7 +469,7 @@ ANY_PACKETS = st.lists(
     st.lists(ANY_LETTER, max_size=5).map(lambda envelopes: lambda _id: envelopes)
     | ANY_END
     | ANY_END
-    | st.just(lambda id_: completion.failure(id_, "no"))
+    | st.just(lambda id_: completion.encode_refusal(id_, "no"))
     | st.binary(max_size=4).map(lambda packet: lambda _id: packet),
     max_size=6,
 )
@@ -575,10 +575,10 @@ async def test_history_from_an_untrusted_peer_is_ignored() -> None:
     """A call to hand over envelopes trusts nobody."""
     async with (
         listening(Honest(LETTERS)) as (node, enode),
-        connect(enode, new_key(SystemDice()), Interest.named([])) as connection,
+        connect(enode, new_key(SystemDice()), Interest.of_topics([])) as connection,
     ):
         asked = Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC]))
-        connection.send_request(request.write(asked))
+        connection.send_request(request.encode(asked))
         assert (await connection.offer([letter(99)])).refusals == ()
         assert len(node.asked) == 1
         with pytest.raises(ValueError, match="offer at most 500 envelopes in one packet"):

@@ -24,7 +24,7 @@ from restante.waku.node import history_requests
 from restante.waku.node.history_requests import MAX_PAGES, MAX_PAGES_PER_ADDRESS, MAX_QUEUE_SECONDS, HistoryTerms
 from restante.waku.protocol import completion
 from restante.waku.protocol import packets as waku_packets
-from restante.waku.protocol.completion import Completed, Failed
+from restante.waku.protocol.completion import Completed, RequestRefused
 from restante.waku.protocol.request import Demands
 from support.dice import Seeded
 from support.waku.inside import Inside, inside
@@ -34,8 +34,8 @@ from support.waku.raw_peer import ID, NOTHING, RawPeer, ask, fetch_page, flat, p
 PASSWORD = SymmetricKey(b"\7" * 32)
 DICE = Seeded(7)
 
-LATE = Failed(ID, "rate limit exceeded")
-TOO_MANY = Failed(ID, "too many requests at once")
+LATE = RequestRefused(ID, "rate limit exceeded")
+TOO_MANY = RequestRefused(ID, "too many requests at once")
 SMALL, LARGE = 1024 + 128, 1024 + 128 * 1000
 """Bytes that a request of one topic counts for, and one of a thousand."""
 
@@ -76,7 +76,7 @@ async def test_a_request_is_answered_in_the_form_that_its_sender_reads(tmp_path:
             assert flat(packets) == LETTERS, name
             assert len(packets) == (len(LETTERS) if name in {"without batch", "fixed"} else 1), name
             assert rlp.item_span(heard[1]).is_list == (name == "list"), name
-            assert completion.read(heard[1]) == Completed(asked.hash, LETTERS[-1].hash), name
+            assert completion.parse(heard[1]) == Completed(asked.hash, LETTERS[-1].hash), name
 
 
 SOME = [letter(number, topic=bytes([number % 8] * 4), age=number % 40, size=number * 8) for number in range(250)]
@@ -112,7 +112,7 @@ async def test_an_envelope_that_fits_no_packet_is_left_out_and_not_named_last(ba
             packets, end = await ask(peer, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], limit, b"", batch])).raw)
             assert flat(packets) == expected
             assert isinstance(end, Completed)
-            assert end.last == (expected[-1].hash if expected else completion.NO_HASH)
+            assert end.last_hash == (expected[-1].hash if expected else completion.NO_HASH)
         assert await walk(peer, limit=1) == [first]
         await here.archive.save([last], EPOCH)
         assert await walk(peer, limit=1) == [first, last]
@@ -132,7 +132,7 @@ async def test_a_request_that_is_not_served_is_answered_with_the_reason(tmp_path
             (stranger, sealed(body).raw, "this server serves those that it was told to"),
         ):
             _, end = await ask(peer, asked)
-            assert isinstance(end, Failed)
+            assert isinstance(end, RequestRefused)
             assert end.words == text
             assert isinstance((await ask(known, sealed(body).raw))[1], Completed)
         for junk in (b"", b"\x80", b"\xc0", rlp.encode([1] * 6), b"\xff" * 20):
@@ -187,7 +187,7 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
                 packets, end = await page(peer)
                 assert isinstance(end, Completed)
                 envelopes = flat(packets)
-                assert end.last == envelopes[-1].hash
+                assert end.last_hash == envelopes[-1].hash
                 ends.append((envelopes, end.cursor))
         assert any(cursor for _, cursor in ends)
         for envelopes, cursor in ends:
@@ -227,7 +227,7 @@ async def test_a_cursor_behind_all_of_the_requested_times_is_an_error(
     async with inside(tmp_path, history=HistoryTerms(descending=descending)) as here:
         peer = await here.greet()
         _, end = await ask(peer, plain(lower=EPOCH - 40, cursor=sent.to_bytes(4) + bytes(32)))
-        assert end == Failed(ID, "request is invalid: the cursor is no position in the requested times")
+        assert end == RequestRefused(ID, "request is invalid: the cursor is no position in the requested times")
         assert await fetch_page(peer, lower=EPOCH - 40, cursor=(EPOCH - 20).to_bytes(4) + bytes(32)) == ([], b"")
 
 
@@ -268,7 +268,7 @@ async def test_a_failed_search_is_answered_with_an_error_and_logged_once(
         peer = await here.greet()
         with patch.object(here.archive, "page", side_effect=error), structlog.testing.capture_logs() as logs:
             for _ in range(3):
-                assert (await ask(peer))[1] == Failed(ID, text)
+                assert (await ask(peer))[1] == RequestRefused(ID, text)
         if isinstance(error, StoreError):
             assert logs == [{"event": text, "log_level": "error", "reason": str(error)}]
         assert here.node.history_requests.refusals == {why: 3}

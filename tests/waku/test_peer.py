@@ -140,7 +140,7 @@ def test_envelopes_in_one_piece_are_split_alike(sizes: list[int], most: int) -> 
     raws = [letter(number, size=size).raw for number, size in enumerate(sizes)]
     whole, stops = b"".join(raws), list(accumulate(map(len, raws)))
     starts = [0, *stops]
-    parts = [[whole[starts[at] : stops[at]] for at in part] for part in packets.packets(stops, most)]
+    parts = [[whole[starts[at] : stops[at]] for at in part] for part in packets.packet_ranges(stops, most)]
     assert parts == list(packets.split_for_packets(raws, most))
 
 
@@ -194,7 +194,7 @@ def test_a_status_says_what_a_peer_wants_and_an_empty_one_is_a_full_node_s_with_
     peer = greeted(Options(pow=0.5, light=True, bloom=bloom.filter_of([TOPIC])))
     assert (peer.pow, peer.interest) == (0.5, Interest(bloom=bloom.filter_of([TOPIC])))
     named = greeted(Options(topics=frozenset([TOPIC]), bloom=bloom.ALL_BITS))
-    assert named.interest == Interest.named([TOPIC]), "named topics take precedence over a filter"
+    assert named.interest == Interest.of_topics([TOPIC]), "named topics take precedence over a filter"
 
 
 def test_after_a_violation_the_conversation_continues() -> None:
@@ -231,8 +231,8 @@ def test_an_update_changes_only_the_options_that_it_names() -> None:
     assert update(peer, Options(packets=(1, 2, 3), confirmations=False)) is None
     assert update(peer, Options(topics=frozenset([TOPIC]))) is None
     assert update(peer, Options(topics=frozenset())) == Changed(interest)
-    assert (peer.pow, peer.interest) == (0.25, Interest.named([]))
-    assert update(peer, Options(bloom=bloom.ALL_BITS)) == Changed(Interest.named([]))
+    assert (peer.pow, peer.interest) == (0.25, Interest.of_topics([]))
+    assert update(peer, Options(bloom=bloom.ALL_BITS)) == Changed(Interest.of_topics([]))
     assert peer.interest == WANTS_EVERYTHING
 
 
@@ -301,21 +301,21 @@ def test_no_filter_means_a_full_node_and_a_filter_of_zeros_matches_nothing() -> 
 
 @given(st.sets(four_bytes, max_size=20), four_bytes)
 def test_an_interest_wants_what_it_names_and_lists_few_topics(topics: set[bytes], topic: bytes) -> None:
-    named = Interest.named(topics)
+    named = Interest.of_topics(topics)
     assert named.wants(topic) is (topic in topics)
     assert all(map(named.wants, topics))
-    assert sorted(named.few() or []) == sorted(topics)
-    assert Interest.named(OTHERS[:-1]).few() is not None
-    assert Interest.named(OTHERS).few() is None
+    assert sorted(named.listed_topics() or []) == sorted(topics)
+    assert Interest.of_topics(OTHERS[:-1]).listed_topics() is not None
+    assert Interest.of_topics(OTHERS).listed_topics() is None
 
 
 interests = st.one_of(
-    st.lists(st.sampled_from(TOPICS), unique=True).map(Interest.named),
-    st.lists(st.sampled_from(TOPICS), unique=True).map(lambda some: Interest.named([*some, *OTHERS])),
+    st.lists(st.sampled_from(TOPICS), unique=True).map(Interest.of_topics),
+    st.lists(st.sampled_from(TOPICS), unique=True).map(lambda some: Interest.of_topics([*some, *OTHERS])),
     st.lists(st.sampled_from(TOPICS)).map(lambda some: Interest(bloom=bloom.filter_of(some))),
     st.integers(0, 511).map(lambda bit: Interest(bloom=bloom.ALL_BITS ^ 1 << bit)),
     st.just(WANTS_EVERYTHING),
-    st.just(Interest.named([])),
+    st.just(Interest.of_topics([])),
     st.just(Interest(bloom=0)),
 )
 
@@ -337,9 +337,9 @@ class TheMap(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS))
     def who_wants(self, topic: bytes) -> None:
-        wanting = list(self.interests.wanting(topic))
+        wanting = list(self.interests.peers_wanting(topic))
         assert sorted(wanting) == [peer for peer, interest in sorted(self.latest.items()) if interest.wants(topic)]
-        assert self.interests.wanted(topic) is bool(wanting)
+        assert self.interests.any_peer_wants(topic) is bool(wanting)
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
@@ -360,5 +360,5 @@ def test_the_number_of_remembered_topics_is_limited(monkeypatch: pytest.MonkeyPa
     all_of_them.put("a", Interest(bloom=bloom.filter_of(TOPICS[:2])))
     for _ in range(2):
         for topic in TOPICS:
-            assert list(all_of_them.wanting(topic)) == ["a"] * bloom.passes(bloom.filter_of(TOPICS[:2]), topic)
-    assert len(all_of_them._passing) == 3  # nothing else shows it: who is forgotten is looked up again
+            assert list(all_of_them.peers_wanting(topic)) == ["a"] * bloom.passes(bloom.filter_of(TOPICS[:2]), topic)
+    assert len(all_of_them._filter_matches) == 3  # nothing else shows it: who is forgotten is looked up again

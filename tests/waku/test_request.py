@@ -17,7 +17,7 @@ from restante.waku.envelope.mining import mine
 from restante.waku.envelope.payload import SymmetricKey, open_sealed, seal
 from restante.waku.envelope.rlp import RlpError
 from restante.waku.protocol import completion, request
-from restante.waku.protocol.completion import Completed, Failed
+from restante.waku.protocol.completion import Completed, RequestRefused
 from restante.waku.protocol.request import Demands, Request, RequestError
 from support.dice import Seeded
 from support.effort import examples
@@ -55,7 +55,7 @@ def vectors(*sections: str, of: dict[str, Any] = VECTORS) -> pytest.MarkDecorato
 
 def refused(payload: bytes, demands: Demands = OPEN) -> tuple[bytes | None, str]:
     with pytest.raises(RequestError) as error:
-        request.read(payload, demands, NOW)
+        request.parse(payload, demands, NOW)
     return error.value.id, error.value.words
 
 
@@ -65,13 +65,13 @@ def test_every_form_of_request_is_read_in_an_envelope(vector: dict[str, Any], si
     envelope = enclosed(bytes.fromhex(vector["payload"]), sign=sign)
     signer = None if sign is None else KEY.public
     expected = wanted(vector["request"], id=envelope.hash, form="envelope", signer=signer)
-    assert request.read(envelope.raw, OPEN, NOW) == expected
-    assert request.read(envelope.raw + b"\0tail", OPEN, NOW) == expected
+    assert request.parse(envelope.raw, OPEN, NOW) == expected
+    assert request.parse(envelope.raw + b"\0tail", OPEN, NOW) == expected
 
 
 @vectors("plain")
 def test_every_form_of_request_is_read_in_plain(vector: dict[str, Any]) -> None:
-    assert request.read(bytes.fromhex(vector["payload"]), Demands(), NOW) == wanted(vector["request"])
+    assert request.parse(bytes.fromhex(vector["payload"]), Demands(), NOW) == wanted(vector["request"])
 
 
 @vectors("refused", "refused, sealed only")
@@ -92,14 +92,14 @@ def test_a_packet_without_a_request_id_is_not_answered(vector: dict[str, str]) -
 def test_a_request_has_at_most_a_thousand_topics_of_four_bytes_each() -> None:
     topics = frozenset(number.to_bytes(4) for number in range(1000))
     base = Request(id=ID, lower=1, upper=2, topics=topics)
-    assert request.read(request.write(base), OPEN, NOW) == base
+    assert request.parse(request.encode(base), OPEN, NOW) == base
     one_more = msgspec.structs.replace(base, topics=topics | {TOPIC})
-    for many in (request.write(one_more), rlp.encode([ID, 1, 2, 0, b"", b"", [TOPIC] * 100_000])):
+    for many in (request.encode(one_more), rlp.encode([ID, 1, 2, 0, b"", b"", [TOPIC] * 100_000])):
         assert refused(many) == (ID, "request is invalid: more than 1000 topics")
     for sizes in ((4, 3), (3, 4), (8,), (4, 8, 4), (3, 3, 6), (2, 5)):  # whatever all of them add up to
         wrong = frozenset(bytes([number] * size) for number, size in enumerate(sizes, 0x84))
         asked = msgspec.structs.replace(base, topics=wrong)
-        assert refused(request.write(asked)) == (ID, "request is invalid: a topic has 4 bytes")
+        assert refused(request.encode(asked)) == (ID, "request is invalid: a topic has 4 bytes")
 
 
 PLAIN, SEALED = ([bytes.fromhex(vector["payload"]) for vector in VECTORS[form]] for form in ("plain", "sealed"))
@@ -112,10 +112,10 @@ WRONG_SIGNATURE = "check message signature failed: wrong signature of p2p reques
 
 def test_each_key_is_tried_in_turn_and_a_signature_is_required_only_if_the_setting_says_so() -> None:
     for to in (SHARED, KEY.public):
-        assert request.read(enclosed(BODY, to=to).raw, Demands(keys=(KEY, SHARED)), NOW).topics == {TOPIC}
+        assert request.parse(enclosed(BODY, to=to).raw, Demands(keys=(KEY, SHARED)), NOW).topics == {TOPIC}
     strict = Demands(keys=(SHARED,), require_signature=True, min_pow=SIGNED.pow())
-    assert request.read(SIGNED.raw, strict, NOW).signer == KEY.public
-    assert request.read(PLAIN[0], strict, NOW).signer is None
+    assert request.parse(SIGNED.raw, strict, NOW).signer == KEY.public
+    assert request.parse(PLAIN[0], strict, NOW).signer is None
 
 
 @pytest.mark.parametrize(
@@ -156,18 +156,18 @@ def requests(draw: st.DrawFn) -> Request:
 @given(requests(), st.booleans(), st.sampled_from([None, KEY]), st.booleans())
 @examples(200)
 def test_a_written_request_is_read_back(asked: Request, batch: bool, sign: Any, asymmetric: bool) -> None:
-    assert request.read(request.write(asked), OPEN, NOW) == asked
+    assert request.parse(request.encode(asked), OPEN, NOW) == asked
     asked = msgspec.structs.replace(asked, batch=batch)
     to = OTHER_KEY.public if asymmetric else SHARED
-    envelope = mine(request.enclose(asked, to, now=NOW, dice=Seeded(2), sign=sign), 1e-6, start=0)
+    envelope = mine(request.seal_request(asked, to, now=NOW, dice=Seeded(2), sign=sign), 1e-6, start=0)
     signer = None if sign is None else KEY.public
     expected = msgspec.structs.replace(asked, id=envelope.hash, form="envelope", signer=signer)
-    assert request.read(envelope.raw, Demands(keys=(OTHER_KEY, SHARED), min_pow=1e-6), NOW) == expected
+    assert request.parse(envelope.raw, Demands(keys=(OTHER_KEY, SHARED), min_pow=1e-6), NOW) == expected
 
 
 def test_our_request_equals_that_of_status_go() -> None:
-    assert request.write(request.read(PLAIN[0], OPEN, NOW)) == PLAIN[0]
-    again = request.enclose(request.read(SIGNED.raw, OPEN, NOW), SHARED, now=NOW, dice=Seeded(1))
+    assert request.encode(request.parse(PLAIN[0], OPEN, NOW)) == PLAIN[0]
+    again = request.seal_request(request.parse(SIGNED.raw, OPEN, NOW), SHARED, now=NOW, dice=Seeded(1))
     assert open_sealed(again.data, SHARED).payload == BODY
     assert len(again.data) == 284
 
@@ -181,7 +181,7 @@ def test_our_request_equals_that_of_status_go() -> None:
 @examples(600)
 def test_any_bytes_are_a_request_or_a_typed_error(payload: bytes) -> None:
     try:
-        asked = request.read(payload, OPEN, NOW)
+        asked = request.parse(payload, OPEN, NOW)
     except RequestError:
         return
     assert asked.lower <= asked.upper
@@ -199,34 +199,34 @@ ENDS = load("completions")
 @vectors("read", of=ENDS)
 def test_every_form_of_an_end(vector: dict[str, Any]) -> None:
     payload = bytes.fromhex(vector["payload"])
-    expected = Completed(**{name: bytes.fromhex(value) for name, value in vector["completed"].items()})
-    assert completion.read(payload) == expected
+    expected = Completed(*map(bytes.fromhex, vector["completed"].values()))
+    assert completion.parse(payload) == expected
     if vector["ours"] is not None:
-        assert completion.complete(expected.id, expected.last, expected.cursor, vector["ours"]) == payload
+        assert completion.encode(expected.id, expected.last_hash, expected.cursor, vector["ours"]) == payload
 
 
 @vectors("failed", of=ENDS)
 def test_a_refusal(vector: dict[str, Any]) -> None:
     payload = bytes.fromhex(vector["payload"])
-    expected = Failed(bytes.fromhex(vector["id"]), vector["words"])
-    assert completion.read(payload) == completion.read(payload, {b"\x55" * 32}) == expected
+    expected = RequestRefused(bytes.fromhex(vector["id"]), vector["words"])
+    assert completion.parse(payload) == completion.parse(payload, {b"\x55" * 32}) == expected
     if vector["ours"]:
-        assert completion.failure(expected.id, expected.words) == payload
+        assert completion.encode_refusal(expected.id, expected.words) == payload
 
 
 @vectors("junk", of=ENDS)
 def test_junk(vector: dict[str, str]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
-        completion.read(bytes.fromhex(vector["payload"]))
+        completion.parse(bytes.fromhex(vector["payload"]))
 
 
 def test_an_id_may_begin_like_a_refusal_and_the_words_of_one_are_cut() -> None:
     asked = b"ERROR=".ljust(32, b"?")
-    payload = completion.complete(asked, b"\3" * 32)
-    assert completion.read(payload, {asked}) == Completed(asked, b"\3" * 32)
-    assert isinstance(completion.read(payload), Failed)
-    refusal = completion.read(completion.failure(bytes(32), "x" * 100_000))
-    assert isinstance(refusal, Failed)
+    payload = completion.encode(asked, b"\3" * 32)
+    assert completion.parse(payload, {asked}) == Completed(asked, b"\3" * 32)
+    assert isinstance(completion.parse(payload), RequestRefused)
+    refusal = completion.parse(completion.encode_refusal(bytes(32), "x" * 100_000))
+    assert isinstance(refusal, RequestRefused)
     assert len(refusal.words) == completion.MAX_WORDS_BYTES
 
 
@@ -236,7 +236,7 @@ HASHES = st.binary(min_size=32, max_size=32)
 @given(HASHES, HASHES, st.just(b"") | st.binary(min_size=36, max_size=36), st.sampled_from(["string", "list"]))
 @examples(100)
 def test_a_written_completion_is_read_back(id_: bytes, last: bytes, cursor: bytes, answer: Any) -> None:
-    assert completion.read(completion.complete(id_, last, cursor, answer), {id_}) == Completed(id_, last, cursor)
+    assert completion.parse(completion.encode(id_, last, cursor, answer), {id_}) == Completed(id_, last, cursor)
 
 
 KNOWN = [bytes.fromhex(vector["payload"]) for vector in ENDS["read"] + ENDS["failed"]]
@@ -246,7 +246,7 @@ KNOWN = [bytes.fromhex(vector["payload"]) for vector in ENDS["read"] + ENDS["fai
 @examples(400)
 def test_any_bytes_are_read_or_raise_a_peer_error(payload: bytes) -> None:
     try:
-        end = completion.read(payload)
+        end = completion.parse(payload)
     except RlpError:
         return
     assert len(end.id) == 32

@@ -63,7 +63,7 @@ class Honest:
         matching, cursor = self.page(request)
         for at in range(0, len(matching), self.together):
             yield matching[at : at + self.together]
-        yield completion.complete(request.id, matching[-1].hash if matching else NO_HASH, cursor, self.answer)
+        yield completion.encode(request.id, matching[-1].hash if matching else NO_HASH, cursor, self.answer)
 
 
 def wanted(request: Request, envelope: Envelope) -> bool:
@@ -80,7 +80,7 @@ def silent(_request: Request) -> list[Packet]:
 
 
 def refusing(reason: str = "rate limit exceeded") -> Mailserver:
-    return lambda request: [completion.failure(request.id, reason)]
+    return lambda request: [completion.encode_refusal(request.id, reason)]
 
 
 SHARED = SymmetricKey(b"\5" * 32)
@@ -154,7 +154,7 @@ class FakeNode:
     def _requested(self, connection: PeerConnection, payload: bytes) -> None:
         demands = Demands(keys=(self.shared,), min_pow=self.pow, require_signature=self.strict)
         try:
-            asked = request.read(payload, demands, 0)
+            asked = request.parse(payload, demands, 0)
         except RequestError as error:
             self.wrong.append(error.words)
             return

@@ -17,7 +17,7 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key, new_key
 from restante.waku.protocol import completion, packets, request
-from restante.waku.protocol.completion import Completed, Failed
+from restante.waku.protocol.completion import Completed, RequestRefused
 from restante.waku.protocol.packets import Options, Response
 from restante.waku.protocol.request import Request
 from support.bounds import bounded
@@ -219,20 +219,20 @@ ID = b"\x11" * 32
 
 
 def plain(**fields: Any) -> bytes:
-    return request.write(Request(**{"id": ID, "lower": 0, "upper": EPOCH, "topics": frozenset((TOPIC,)), **fields}))
+    return request.encode(Request(**{"id": ID, "lower": 0, "upper": EPOCH, "topics": frozenset((TOPIC,)), **fields}))
 
 
-async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | Failed]:
+async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | RequestRefused]:
     parts: list[list[Envelope]] = []
     while True:
         code, body = await peer.hear()
         if code == packets.REQUEST_COMPLETE:
-            return parts, completion.read(body)
+            return parts, completion.parse(body)
         assert code == packets.P2P_MESSAGE
         parts.append(packets.read_envelopes(body))
 
 
-async def ask(peer: RawPeer, body: bytes | None = None) -> tuple[list[list[Envelope]], Completed | Failed]:
+async def ask(peer: RawPeer, body: bytes | None = None) -> tuple[list[list[Envelope]], Completed | RequestRefused]:
     peer.say(packets.REQUEST, plain() if body is None else body)
     return await page(peer)
 

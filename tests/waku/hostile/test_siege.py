@@ -30,7 +30,7 @@ from restante.waku.node.history_requests import MAX_PAGES, MAX_QUEUED_REQUESTS
 from restante.waku.passwords import OFFLINE_INBOX
 from restante.waku.protocol import completion, packets
 from restante.waku.protocol.acceptance import EXPIRED, OLD
-from restante.waku.protocol.completion import Completed, Failed
+from restante.waku.protocol.completion import Completed, RequestRefused
 from restante.waku.protocol.packets import Options
 from restante.waku.protocol.request import MAX_PAGE_ENVELOPES, MAX_REQUEST_TOPICS, NO_TOPIC
 from support.bounds import bounded
@@ -222,7 +222,7 @@ async def answered(peer: RawPeer, requests: Iterable[bytes]) -> Counter[str]:
     saying = asyncio.create_task(say())
     ends = [(await page(peer))[1] for _ in bodies]
     await saying
-    return Counter(end.words if isinstance(end, Failed) else "" for end in ends)
+    return Counter(end.words if isinstance(end, RequestRefused) else "" for end in ends)
 
 
 @attack
@@ -388,7 +388,7 @@ async def requests_that_cannot_be_served(siege: Siege, scale: int) -> None:
     for _ in range(50 * scale):
         peer.say(packets.REQUEST, DICE.draw(CHANCE.randrange(200)))
         peer.say(packets.P2P_MESSAGE, packets.write_envelopes(envelope.raw for envelope in PAGE))
-        peer.say(packets.REQUEST_COMPLETE, completion.complete(ID))
+        peer.say(packets.REQUEST_COMPLETE, completion.encode(ID))
     await peer.fence()
     assert not peer.inbox
 
@@ -404,7 +404,7 @@ async def garbage_sealed_with_the_password_and_replays(siege: Siege, scale: int)
         asked = [sealed(body) for body in bodies[start : start + 8]]
         peer.say_all((packets.REQUEST, envelope.raw) for envelope in asked)
         ends = [(await page(peer))[1] for _ in asked]
-        assert {end.id for end in ends if isinstance(end, Completed | Failed)} == {one.hash for one in asked}
+        assert {end.id for end in ends if isinstance(end, Completed | RequestRefused)} == {one.hash for one in asked}
     replayed = sealed(rlp.encode([0, NOW, b"", [WANTED], 0, b"", True])).raw
     for _ in range(5 * scale):
         assert set(await answered(peer, [replayed] * 10)) <= {"", "rate limit exceeded"}

@@ -200,7 +200,7 @@ class _FetchRun:
             async with connect(
                 self._servers[server],
                 self._options.key or new_key(self._dice),
-                Interest.named([]),
+                Interest.of_topics([]),
                 GREET_TIMEOUT,
                 lambda event: self._on_history(connection, event),
             ) as connection.outbound:
@@ -238,9 +238,9 @@ class _FetchRun:
         """Return the id of a request and the body of its packet."""
         if self._options.form == "plain":
             plain_request = msgspec.structs.replace(request, id=self._draw_id())
-            return plain_request.id, requests.write(plain_request)
+            return plain_request.id, requests.encode(plain_request)
         assert self._options.to is not None
-        draft = requests.enclose(
+        draft = requests.seal_request(
             request,
             self._options.to,
             now=int(time.time()),

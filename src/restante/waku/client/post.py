@@ -58,7 +58,7 @@ async def post(
     Raises NodeUnavailableError, UnconfirmedError if the node does not confirm in time, RefusedError, NotMined if the
     node demands too much work, and Misuse.
     """
-    async with connect(enode.as_enode(node), key or new_key(), Interest.named([])) as connection:
+    async with connect(enode.as_enode(node), key or new_key(), Interest.of_topics([])) as connection:
         draft = make_envelope(topic, seal(payload, to=to, sign=sign), ttl=ttl)
         return await mine_and_post(connection, draft, timeout)
 
@@ -71,7 +71,7 @@ async def post_envelope(
     timeout: float = CONFIRM_TIMEOUT,  # noqa: ASYNC109 - the same
 ) -> Posted:
     """Post an envelope to a node as it is. Raises what `post` raises, except for NotMined."""
-    async with connect(enode.as_enode(node), key or new_key(), Interest.named([])) as connection:
+    async with connect(enode.as_enode(node), key or new_key(), Interest.of_topics([])) as connection:
         return await _offer(connection, envelope, timeout)
 
 

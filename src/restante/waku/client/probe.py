@@ -51,7 +51,7 @@ async def probe(node: Enode, options: RequestOptions, seconds: float) -> ProbeRe
     """Probe a Mailserver and return the outcome. Each of its answers may take `seconds`. Raises NotMined."""
     dice = SystemDice()
     try:
-        async with connect(node, options.key or new_key(dice), Interest.named([]), seconds) as connection:
+        async with connect(node, options.key or new_key(dice), Interest.of_topics([]), seconds) as connection:
             draft = make_envelope(dice.draw(TOPIC), seal(dice.draw(16), to=SymmetricKey(dice.draw(32))))
             posted = await mine_and_post(connection, draft, seconds)
     except SilentError as error:

@@ -37,7 +37,7 @@ from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.rlp import BREACH
 from restante.waku.protocol import completion
-from restante.waku.protocol.completion import Completed, Failed
+from restante.waku.protocol.completion import Completed, RequestRefused
 from restante.waku.protocol.request import CURSOR_BYTES, MAX_PAGE_ENVELOPES, Request
 
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────
@@ -340,7 +340,7 @@ class Requester:
         if (
             not self._give_up_if_over_budget(now)
             and self._pending_end is not None
-            and self._range_fetch.has(self._pending_end.last)
+            and self._range_fetch.has(self._pending_end.last_hash)
         ):
             self._end_page(self._pending_end, now)
         return self._take_actions()
@@ -355,14 +355,14 @@ class Requester:
         ):
             return self._take_actions()
         try:
-            end = completion.read(payload, (self._request_id,))
+            end = completion.parse(payload, (self._request_id,))
         except PeerError as error:
             self._handle_failure(error.words, now)
             return self._take_actions()
         if end.id != self._request_id:
             self.counts["ends of other answers"] += 1
-        elif isinstance(end, Failed):
-            self._handle_failure(f"{REFUSAL_PREFIX}{end.plainly}", now, give_up=end.lasts)
+        elif isinstance(end, RequestRefused):
+            self._handle_failure(f"{REFUSAL_PREFIX}{end.explained}", now, give_up=end.is_permanent)
         else:
             self._end_page(end, now)
         return self._take_actions()
@@ -538,7 +538,7 @@ class Requester:
         """Handle the end of a page, once its last envelope has arrived."""
         assert self._current is not None
         assert self._range_fetch is not None
-        if end.last != completion.NO_HASH and not self._range_fetch.has(end.last):
+        if end.last_hash != completion.NO_HASH and not self._range_fetch.has(end.last_hash):
             self._pending_end = end
             return
         server = self._servers[self._current]

@@ -125,7 +125,7 @@ class _SubscriptionRun:
         self._budgets = budgets
         self._timeouts = timeouts
         self._intervals = intervals
-        self._interest = Interest.named(query.topics)
+        self._interest = Interest.of_topics(query.topics)
         self._inbox = Inbox(self._interest)
         self._dice = SystemDice()
         self._loop = asyncio.get_running_loop()

@@ -229,7 +229,7 @@ class HistoryRequests:
         """Handle a P2P Request: queue it, or refuse it."""
         self.counts["requests"] += 1
         try:
-            asked = request.read(payload, self._terms.demands, int(self._clock.wall()))
+            asked = request.parse(payload, self._terms.demands, int(self._clock.wall()))
             self._check_cursor(asked)
         except RequestError as error:
             connection.charge(REFUSAL_COST)
@@ -279,7 +279,7 @@ class HistoryRequests:
         self.counts["requests refused"] += 1
         self.refusals[why] += 1
         if digest is not None:
-            connection.send(packets.REQUEST_COMPLETE, completion.failure(digest, words))
+            connection.send(packets.REQUEST_COMPLETE, completion.encode_refusal(digest, words))
 
     def forget(self, connection: PeerConnection) -> None:
         """Drop all requests of a peer that is gone."""
@@ -420,7 +420,7 @@ class HistoryRequests:
         last, cursor = page.last, page.cursor
         whole, stops = memoryview(page.whole), [*page.stops, 0]
         behind, sent = -1, 0  # the index of the last envelope sent, and how many were sent
-        for part in packets.packets(page.stops, PAGE_PACKET_BYTES if asked.batch else 0):
+        for part in packets.packet_ranges(page.stops, PAGE_PACKET_BYTES if asked.batch else 0):
             if not await self._has_room(connection):
                 if not sent:
                     return False
@@ -435,7 +435,7 @@ class HistoryRequests:
                 last = keccak(whole[stops[behind - 1] : stops[behind]]) if sent else None
         connection.send(
             packets.REQUEST_COMPLETE,
-            completion.complete(asked.id, last or completion.NO_HASH, cursor or b"", asked.answer),
+            completion.encode(asked.id, last or completion.NO_HASH, cursor or b"", asked.answer),
         )
         connection.flush()
         self.counts["requests answered"] += 1

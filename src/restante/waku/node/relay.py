@@ -55,7 +55,7 @@ class Relay:
         """
         if self._pushing:
             return
-        fresh, wanted = self._mailserver.fresh, self.interests.wanted
+        fresh, wanted = self._mailserver.fresh, self.interests.any_peer_wants
         if len(fresh) <= self._at_once() and not any(wanted(live.envelope.topic) for live in fresh):
             self._pushed = fresh[-1].number
             fresh.clear()
@@ -79,7 +79,7 @@ class Relay:
             self._pushed = some[-1].number
         outgoing: dict[PeerConnection, list[LiveEnvelope]] = {}
         for live in some:
-            for connection in self.interests.wanting(live.envelope.topic):
+            for connection in self.interests.peers_wanting(live.envelope.topic):
                 if live.pow >= connection.peer.pow and connection.node_id != live.origin:
                     outgoing.setdefault(connection, []).append(live)
         compressed: dict[tuple[int, ...], list[tuple[bytes, bytes]]] = {}
@@ -135,7 +135,7 @@ class Relay:
         pushed in any case.
         """
         live, interest = self._mailserver.pool.live, connection.peer.interest
-        few = interest.few()
+        few = interest.listed_topics()
         found: list[Envelope] = []
         size = 0
         for looked, topic in enumerate(list(live) if few is None else few, 1):

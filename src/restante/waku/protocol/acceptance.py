@@ -68,16 +68,16 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
 def judge(envelope: Envelope, now: int, policy: Policy) -> Verdict:
     """Return the verdict on an envelope that is not known yet. `now` is seconds since 1970."""
-    refusal, late = _timing(envelope, now)
+    refusal, late = _check_times(envelope, now)
     if refusal is None:
-        refusal = _shape(envelope, policy)
+        refusal = _check_limits(envelope, policy)
     if refusal is not None:
         return Verdict(refusal, 0.0)
     pow_ = envelope.pow(late)
     return Verdict(None if pow_ >= policy.min_pow else TOO_CHEAP, pow_)
 
 
-def _timing(envelope: Envelope, now: int) -> tuple[RefusalReason | None, int]:
+def _check_times(envelope: Envelope, now: int) -> tuple[RefusalReason | None, int]:
     """Check the times in 32 bits that wrap, as in Go.
 
     Also return the seconds to add to the ttl for the proof of work.
@@ -92,7 +92,7 @@ def _timing(envelope: Envelope, now: int) -> tuple[RefusalReason | None, int]:
     return None, late
 
 
-def _shape(envelope: Envelope, policy: Policy) -> RefusalReason | None:
+def _check_limits(envelope: Envelope, policy: Policy) -> RefusalReason | None:
     if envelope.ttl > policy.max_ttl:
         return TOO_LONG
     # An envelope that no packet can hold could not be relayed.

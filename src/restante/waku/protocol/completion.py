@@ -45,13 +45,13 @@ class Completed(msgspec.Struct, frozen=True):
     """The server has sent everything that belongs to a page."""
 
     id: bytes
-    last: bytes = NO_HASH
+    last_hash: bytes = NO_HASH
     """The hash of the page's last envelope."""
     cursor: bytes = b""
     """The cursor of the next page; empty if there is none."""
 
 
-class Failed(msgspec.Struct, frozen=True):
+class RequestRefused(msgspec.Struct, frozen=True):
     """The server refuses the request, with its reason."""
 
     id: bytes
@@ -59,40 +59,43 @@ class Failed(msgspec.Struct, frozen=True):
     """The server's reason. Unprintable characters are escaped."""
 
     @property
-    def lasts(self) -> bool:
+    def is_permanent(self) -> bool:
         """Whether the server will always refuse the same request."""
         return any(map(self.words.startswith, PERMANENT_REFUSALS))
 
     @property
-    def plainly(self) -> str:
-        """The server's reason, and its explanation if it is known."""
-        meant = next((meaning for begin, meaning in PERMANENT_REFUSALS.items() if self.words.startswith(begin)), "")
-        return f"{self.words}: {meant}" if meant else self.words
+    def explained(self) -> str:
+        """The server's reason, and its explanation if there is one."""
+        for begin, explanation in PERMANENT_REFUSALS.items():
+            if explanation and self.words.startswith(begin):
+                return f"{self.words}: {explanation}"
+        return self.words
 
 
-def complete(id: bytes, last: bytes = NO_HASH, cursor: bytes = b"", answer: Answer = "string") -> bytes:  # noqa: A002
+def encode(id: bytes, last_hash: bytes = NO_HASH, cursor: bytes = b"", answer: Answer = "string") -> bytes:  # noqa: A002
     """Return the payload that ends a page."""
-    return rlp.encode([id, last, cursor] if answer == "list" else id + last + cursor)
+    return rlp.encode([id, last_hash, cursor] if answer == "list" else id + last_hash + cursor)
 
 
-def failure(id: bytes, words: str) -> bytes:  # noqa: A002 - the protocol's name
+def encode_refusal(id: bytes, words: str) -> bytes:  # noqa: A002 - the protocol's name
     """Return the payload of a refusal."""
     return rlp.encode(ERROR_PREFIX + id + words.encode())
 
 
-def read(payload: bytes, asked: Container[bytes] = ()) -> Completed | Failed:
+def parse(payload: bytes, pending_ids: Container[bytes] = ()) -> Completed | RequestRefused:
     """Parse a P2P Request Complete. Raises RlpError.
 
-    `asked` has the ids of pending requests. An id may begin with the bytes that mark a refusal.
+    `pending_ids` are the ids of pending requests. An id may begin with the bytes that mark a refusal.
     """
-    whole = rlp.item_span(payload)
-    if whole.is_list:
-        return _list(payload, whole)
-    body = payload[whole.start : whole.stop]
-    if body.startswith(ERROR_PREFIX) and len(body) >= len(ERROR_PREFIX) + ID_BYTES and body[:ID_BYTES] not in asked:
-        return Failed(
+    span = rlp.item_span(payload)
+    if span.is_list:
+        return _parse_list(payload, span)
+    body = payload[span.start : span.stop]
+    is_pending = body[:ID_BYTES] in pending_ids
+    if body.startswith(ERROR_PREFIX) and len(body) >= len(ERROR_PREFIX) + ID_BYTES and not is_pending:
+        return RequestRefused(
             body[len(ERROR_PREFIX) : len(ERROR_PREFIX) + ID_BYTES],
-            _printable(body[len(ERROR_PREFIX) + ID_BYTES :][:MAX_WORDS_BYTES]),
+            _escape(body[len(ERROR_PREFIX) + ID_BYTES :][:MAX_WORDS_BYTES]),
         )
     if len(body) != ID_BYTES and not ID_BYTES + HASH_BYTES <= len(body) <= ID_BYTES + HASH_BYTES + MAX_WORDS_BYTES:
         raise rlp.RlpError("a P2P Request Complete has an id, the hash of an envelope and a cursor")
@@ -101,17 +104,17 @@ def read(payload: bytes, asked: Container[bytes] = ()) -> Completed | Failed:
     )
 
 
-def _list(payload: bytes, whole: rlp.ItemSpan) -> Completed:
-    if whole.stop - whole.at > 2 * MAX_WORDS_BYTES:
+def _parse_list(payload: bytes, span: rlp.ItemSpan) -> Completed:
+    if span.stop - span.at > 2 * MAX_WORDS_BYTES:
         raise rlp.RlpError("a P2P Request Complete is too long")
-    fields = rlp.items(rlp.decode(payload[whole.at : whole.stop]), 1, 2, 3)
+    fields = rlp.items(rlp.decode(payload[span.at : span.stop]), 1, 2, 3)
     id_ = rlp.string(fields[0], ID_BYTES)
-    last = rlp.string(fields[1], 0, HASH_BYTES) if len(fields) > 1 else b""
+    last_hash = rlp.string(fields[1], 0, HASH_BYTES) if len(fields) > 1 else b""
     cursor = rlp.string(fields[2]) if len(fields) > 2 else b""
-    return Completed(id_, last or NO_HASH, cursor)
+    return Completed(id_, last_hash or NO_HASH, cursor)
 
 
-def _printable(words: bytes) -> str:
+def _escape(encoded: bytes) -> str:
     """Return a stranger's text with unprintable characters escaped, so that it can be shown in a terminal."""
-    text = words.decode("utf-8", "backslashreplace")
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    text = encoded.decode("utf-8", "backslashreplace")
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)

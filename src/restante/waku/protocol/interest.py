@@ -31,31 +31,31 @@ class Interest(msgspec.Struct, frozen=True):
     bloom: int = bloom.ALL_BITS
 
     @classmethod
-    def named(cls, topics: Iterable[bytes]) -> Interest:
+    def of_topics(cls, topics: Iterable[bytes]) -> Interest:
         """Return the interest in these topics, of four bytes each."""
-        return cls(array("I", sorted(int.from_bytes(each, "big") for each in topics)))
+        return cls(array("I", sorted(int.from_bytes(topic, "big") for topic in topics)))
 
     def wants(self, topic: bytes) -> bool:
         """Return whether envelopes of a topic are wanted. A filter also passes some other topics."""
         if self.topics is None:
             return bloom.passes(self.bloom, topic)
-        wanted = int.from_bytes(topic, "big")
-        place = bisect_left(self.topics, wanted)
-        return place < len(self.topics) and self.topics[place] == wanted
+        number = int.from_bytes(topic, "big")
+        index = bisect_left(self.topics, number)
+        return index < len(self.topics) and self.topics[index] == number
 
-    def few(self) -> list[bytes] | None:
+    def listed_topics(self) -> list[bytes] | None:
         """Return the listed topics; None if there are too many or the interest is a filter."""
         if self.topics is None or len(self.topics) > MAX_LISTED_TOPICS:
             return None
-        return [each.to_bytes(4, "big") for each in self.topics]
+        return [topic.to_bytes(4, "big") for topic in self.topics]
 
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Return whether no envelope is wanted."""
         return not self.topics if self.topics is not None else not self.bloom
 
 
 WANTS_EVERYTHING: Final = Interest()
-WANTS_NOTHING: Final = Interest.named(())
+WANTS_NOTHING: Final = Interest.of_topics(())
 
 P = TypeVar("P")
 
@@ -64,65 +64,65 @@ class Interests(Generic[P]):
     """The interests of all peers. `P` is any type that the caller uses for a peer."""
 
     def __init__(self) -> None:
-        self._of: dict[P, Interest] = {}
+        self._interests: dict[P, Interest] = {}
         self._everything: set[P] = set()
         self._by_topic: dict[bytes, set[P]] = {}
         self._filters: dict[P, Interest] = {}
-        self._passing: dict[bytes, set[P]] = {}
+        self._filter_matches: dict[bytes, set[P]] = {}
         """The peers of `_filters` that want a topic, for recently requested topics."""
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._interests)
 
     def put(self, peer: P, interest: Interest) -> Interest | None:
         """Set a peer's interest. Return its previous one."""
-        before = self.drop(peer)
-        self._of[peer] = interest
-        few = interest.few()
+        previous = self.drop(peer)
+        self._interests[peer] = interest
+        listed = interest.listed_topics()
         if interest == WANTS_EVERYTHING:
             self._everything.add(peer)
-        elif few is not None:
-            for topic in few:
+        elif listed is not None:
+            for topic in listed:
                 self._by_topic.setdefault(topic, set()).add(peer)
-        elif not interest.nothing():
+        elif not interest.is_empty():
             self._filters[peer] = interest
-            for topic, passing in self._passing.items():
+            for topic, passing in self._filter_matches.items():
                 if interest.wants(topic):
                     passing.add(peer)
-        return before
+        return previous
 
     def drop(self, peer: P) -> Interest | None:
         """Remove a peer. Return its interest."""
-        interest = self._of.pop(peer, None)
+        interest = self._interests.pop(peer, None)
         if interest is None:
             return None
         self._everything.discard(peer)
         if self._filters.pop(peer, None) is not None:
-            for passing in self._passing.values():
+            for passing in self._filter_matches.values():
                 passing.discard(peer)
-        for topic in interest.few() or ():
-            wanting = self._by_topic[topic]
-            wanting.discard(peer)
-            if not wanting:
+        for topic in interest.listed_topics() or ():
+            peers = self._by_topic[topic]
+            peers.discard(peer)
+            if not peers:
                 del self._by_topic[topic]
         return interest
 
-    def wanted(self, topic: bytes) -> bool:
+    def any_peer_wants(self, topic: bytes) -> bool:
         """Return whether any peer wants a topic."""
-        return bool(self._everything or topic in self._by_topic or (self._filters and self._filtered(topic)))
+        return bool(self._everything or topic in self._by_topic or (self._filters and self._peers_by_filter(topic)))
 
-    def wanting(self, topic: bytes) -> Iterator[P]:
+    def peers_wanting(self, topic: bytes) -> Iterator[P]:
         """Yield each peer that wants a topic, once."""
         yield from self._everything
         yield from self._by_topic.get(topic, ())
         if self._filters:
-            yield from self._filtered(topic)
+            yield from self._peers_by_filter(topic)
 
-    def _filtered(self, topic: bytes) -> set[P]:
-        found = self._passing.get(topic)
-        if found is None:
-            if len(self._passing) >= REMEMBERED_TOPICS:
-                del self._passing[next(iter(self._passing))]
-            found = {peer for peer, interest in self._filters.items() if interest.wants(topic)}
-            self._passing[topic] = found
-        return found
+    def _peers_by_filter(self, topic: bytes) -> set[P]:
+        peers = self._filter_matches.get(topic)
+        if peers is None:
+            if len(self._filter_matches) >= REMEMBERED_TOPICS:
+                del self._filter_matches[next(iter(self._filter_matches))]
+            peers = {peer for peer, interest in self._filters.items() if interest.wants(topic)}
+            self._filter_matches[topic] = peers
+        return peers

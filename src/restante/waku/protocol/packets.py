@@ -136,20 +136,20 @@ def read_options(payload: bytes) -> Options:
     """Parse the body of a Status or a Status Update. Unknown keys are skipped. Raises RlpError."""
     if len(payload) > MAX_STATUS_BYTES:
         raise rlp.RlpError(f"a Status has more than {MAX_STATUS_BYTES} bytes")
-    named: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for pair in rlp.items(rlp.decode(payload, tail=True)):
         key, value = rlp.items(pair, 2)
         name = _OPTION_KEYS.get(rlp.uint(key, 64))
         if name is not None:
-            named[name] = _OPTION_READERS[name](value)
-    return Options(**named)
+            values[name] = _OPTION_READERS[name](value)
+    return Options(**values)
 
 
 def _read_pow(item: rlp.Item) -> float:
-    found: float = struct.unpack(">d", rlp.uint(item, 64).to_bytes(8, "big"))[0]
-    if not math.isfinite(found) or math.copysign(1.0, found) < 0:
+    pow_: float = struct.unpack(">d", rlp.uint(item, 64).to_bytes(8, "big"))[0]
+    if not math.isfinite(pow_) or math.copysign(1.0, pow_) < 0:
         raise rlp.RlpError("the required proof of work is negative, infinite or not a number")
-    return found
+    return pow_
 
 
 def _read_bloom(item: rlp.Item) -> int:
@@ -157,14 +157,14 @@ def _read_bloom(item: rlp.Item) -> int:
 
 
 def _read_topics(item: rlp.Item) -> frozenset[bytes]:
-    found = rlp.items(item)
-    if len(found) > MAX_INTEREST_TOPICS:
+    topics = rlp.items(item)
+    if len(topics) > MAX_INTEREST_TOPICS:
         raise rlp.RlpError(f"an interest has more than {MAX_INTEREST_TOPICS} topics")
-    return frozenset(rlp.string(each, TOPIC) for each in found)
+    return frozenset(rlp.string(topic, TOPIC) for topic in topics)
 
 
 def _read_rates(item: rlp.Item) -> tuple[int, int, int]:
-    address, peer, topic = (rlp.uint(each, 64) for each in rlp.items(item, 3))
+    address, peer, topic = (rlp.uint(rate, 64) for rate in rlp.items(item, 3))
     return address, peer, topic
 
 
@@ -192,10 +192,10 @@ def read_envelopes(payload: bytes) -> list[Envelope]:
 
 def walk_envelopes(payload: bytes) -> Iterator[Envelope]:
     """Yield the envelopes of such a body one by one. Raises RlpError for an invalid envelope or too many of them."""
-    for count, each in enumerate(rlp.walk(payload, rlp.item_span(payload))):
+    for count, span in enumerate(rlp.walk(payload, rlp.item_span(payload))):
         if count == MAX_PACKET_ENVELOPES:
             raise rlp.RlpError(f"a packet has more than {MAX_PACKET_ENVELOPES} envelopes")
-        yield cut(payload, each)
+        yield cut(payload, span)
 
 
 def write_envelopes(raws: Iterable[bytes]) -> bytes:
@@ -208,36 +208,36 @@ def split_for_packets(raws: Iterable[bytes], size: int = MAX_ENVELOPES_BYTES) ->
 
     An envelope that does not fit into a packet of 1 MiB is left out, because peers with that limit would disconnect.
     """
-    part: list[bytes] = []
-    so_far = 0
+    group: list[bytes] = []
+    group_bytes = 0
     for raw in raws:
         if len(raw) > MAX_ENVELOPE_BYTES:
             continue
-        if part and so_far + len(raw) > size:
-            yield part
-            part, so_far = [], 0
-        part.append(raw)
-        so_far += len(raw)
-    if part:
-        yield part
+        if group and group_bytes + len(raw) > size:
+            yield group
+            group, group_bytes = [], 0
+        group.append(raw)
+        group_bytes += len(raw)
+    if group:
+        yield group
 
 
-def packets(stops: Sequence[int], size: int) -> Iterator[range]:
+def packet_ranges(stops: Sequence[int], size: int) -> Iterator[range]:
     """Yield the index ranges of envelopes for packets, with the limits of `split_for_packets`.
 
     `stops` are the end offsets of the envelopes, which are concatenated and are not read. Each range is contiguous:
     an envelope that is left out ends the packet before it.
     """
-    here = start = 0
-    while here < len(stops):
-        after = max(bisect_right(stops, start + size, here), here + 1)
-        stop = stops[after - 1]
+    index = start = 0
+    while index < len(stops):
+        next_index = max(bisect_right(stops, start + size, index), index + 1)
+        stop = stops[next_index - 1]
         if stop - start <= MAX_ENVELOPE_BYTES:
-            yield range(here, after)
-        here, start = after, stop
+            yield range(index, next_index)
+        index, start = next_index, stop
 
 
-# ── confirmations ────────────────────────────────────────────────────────────────────────────────
+# ── Confirmations ────────────────────────────────────────────────────────────────────────────────
 
 
 class Refusal(NamedTuple):
@@ -258,8 +258,8 @@ class Response(NamedTuple):
 _HASH_HEAD: Final = bytes((0x80 + HASH_BYTES,))
 """The head of a hash."""
 _NO_REFUSALS: Final = rlp.encode([])
-_ALL_TAKEN: Final = rlp.encode([1, [bytes(HASH_BYTES), []]])[: -HASH_BYTES - len(_NO_REFUSALS)]
-"""The bytes before the packet's hash if no envelope was refused. Nearly every Message Response begins with them."""
+_NO_REFUSALS_HEAD: Final = rlp.encode([1, [bytes(HASH_BYTES), []]])[: -HASH_BYTES - len(_NO_REFUSALS)]
+"""The bytes before the packet's hash in a Message Response without refusals, which nearly every one is."""
 
 
 def write_ack(packet: bytes) -> bytes:
@@ -269,15 +269,15 @@ def write_ack(packet: bytes) -> bytes:
 
 def read_ack(payload: bytes) -> bytes:
     """Parse the body of a Batch Ack: a string, or the list of 6/WAKU1, which has the form of a Message Response."""
-    whole = rlp.item_span(payload)
-    return read_response(payload).packet if whole.is_list else _string(payload, whole, HASH_BYTES)
+    span = rlp.item_span(payload)
+    return read_response(payload).packet if span.is_list else _read_string(payload, span, HASH_BYTES)
 
 
 def write_response(response: Response) -> bytes:
     """Return the body of a Message Response."""
     if not response.refusals:
-        return _ALL_TAKEN + response.packet + _NO_REFUSALS
-    refusals = [[each.hash, each.code, each.words.encode()] for each in response.refusals]
+        return _NO_REFUSALS_HEAD + response.packet + _NO_REFUSALS
+    refusals = [[refusal.hash, refusal.code, refusal.words.encode()] for refusal in response.refusals]
     return rlp.encode([1, [response.packet, refusals]])
 
 
@@ -285,35 +285,36 @@ def read_response(payload: bytes) -> Response:
     """Parse the body of a Message Response. Raises RlpError."""
     if len(payload) > MAX_RESPONSE_BYTES:
         raise rlp.RlpError(f"a Message Response has more than {MAX_RESPONSE_BYTES} bytes")
-    version, body = _fields(payload, rlp.item_span(payload), 2)
-    rlp.uint(_string(payload, version), 64)
-    packet, refusals = _fields(payload, body, 2)
+    version, body = _read_fields(payload, rlp.item_span(payload), 2)
+    rlp.uint(_read_string(payload, version), 64)
+    packet, refusals = _read_fields(payload, body, 2)
     return Response(
-        _string(payload, packet, HASH_BYTES), tuple(_refusal(payload, each) for each in rlp.walk(payload, refusals))
+        _read_string(payload, packet, HASH_BYTES),
+        tuple(_read_refusal(payload, span) for span in rlp.walk(payload, refusals)),
     )
 
 
-def _refusal(payload: bytes, whole: rlp.ItemSpan) -> Refusal:
-    digest, code, words = _fields(payload, whole, 3)
+def _read_refusal(payload: bytes, span: rlp.ItemSpan) -> Refusal:
+    digest, code, words = _read_fields(payload, span, 3)
     return Refusal(
-        _string(payload, digest, HASH_BYTES),
-        rlp.uint(_string(payload, code), 64),
-        _string(payload, words).decode("utf-8", "backslashreplace"),
+        _read_string(payload, digest, HASH_BYTES),
+        rlp.uint(_read_string(payload, code), 64),
+        _read_string(payload, words).decode("utf-8", "backslashreplace"),
     )
 
 
-def _fields(payload: bytes, whole: rlp.ItemSpan, count: int) -> list[rlp.ItemSpan]:
+def _read_fields(payload: bytes, span: rlp.ItemSpan, count: int) -> list[rlp.ItemSpan]:
     """Return the spans of exactly `count` items of a list.
 
     Unlike `decode`, this stops at the first surplus item instead of decoding a million of them.
     """
-    found = list(islice(rlp.walk(payload, whole), count + 1))
-    if len(found) != count:
+    fields = list(islice(rlp.walk(payload, span), count + 1))
+    if len(fields) != count:
         raise rlp.RlpError(f"a list of {count} items is expected")
-    return found
+    return fields
 
 
-def _string(payload: bytes, item: rlp.ItemSpan, *sizes: int) -> bytes:
+def _read_string(payload: bytes, item: rlp.ItemSpan, *sizes: int) -> bytes:
     if item.is_list:
         raise rlp.RlpError("a string is expected")
     return rlp.string(payload[item.start : item.stop], *sizes)

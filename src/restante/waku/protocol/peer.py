@@ -121,7 +121,7 @@ class Peer:
     def receive(self, code: int, payload: bytes) -> PeerEvent | None:
         """Return the event of a packet; None if there is none. Raises PeerError if the conversation must end."""
         if not self.greeted:
-            return self._greet(code, payload)
+            return self._receive_status(code, payload)
         read = _PACKET_READERS.get(code) or (_TRUSTED_READERS.get(code) if self.trusted else None)
         if read is None:
             return None
@@ -130,31 +130,31 @@ class Peer:
         except PeerError as error:
             return Violation(error.words, code)
 
-    def _greet(self, code: int, payload: bytes) -> Greeted:
+    def _receive_status(self, code: int, payload: bytes) -> Greeted:
         if code != packets.STATUS:
             raise PeerError(Reason.SUBPROTOCOL, "the first packet must be a Status")
         try:
             options = packets.read_options(payload)
         except PeerError as error:
             raise PeerError(Reason.SUBPROTOCOL, f"Status: {error.words}") from None
-        self._take(options)
+        self._apply(options)
         self.greeted = True
         return Greeted()
 
-    def _update(self, payload: bytes) -> Changed | None:
-        before, pow_before = self.interest, self.pow
-        self._take(packets.read_options(payload))
-        if self.pow < pow_before:
+    def _receive_update(self, payload: bytes) -> Changed | None:
+        previous, previous_pow = self.interest, self.pow
+        self._apply(packets.read_options(payload))
+        if self.pow < previous_pow:
             return Changed(WANTS_NOTHING)  # for every topic, envelopes with less work are new to the peer
-        return Changed(before) if self.interest != before else None
+        return Changed(previous) if self.interest != previous else None
 
-    def _take(self, options: Options) -> None:
+    def _apply(self, options: Options) -> None:
         if options.pow is not None:
             self.pow = options.pow
         if options.confirmations is not None:
             self.confirms = options.confirmations
         if options.topics is not None:
-            self.interest = Interest.named(options.topics)
+            self.interest = Interest.of_topics(options.topics)
         elif options.bloom is not None:
             self.interest = Interest(bloom=options.bloom)
 
@@ -167,7 +167,7 @@ _PACKET_READERS: Final[dict[int, Callable[[Peer, bytes], PeerEvent | None]]] = {
     packets.MESSAGE_RESPONSE: lambda _peer, payload: (
         Answered(packets.read_response(payload)) if len(payload) <= packets.MAX_RESPONSE_BYTES else None
     ),
-    packets.STATUS_UPDATE: Peer._update,
+    packets.STATUS_UPDATE: Peer._receive_update,
     packets.REQUEST: lambda _peer, payload: Requested(payload),
 }
 """The parser of each packet. A second Status and unknown packets are ignored (waku/v1/peer.go:273-277)."""

@@ -106,7 +106,7 @@ class Demands(msgspec.Struct, frozen=True, kw_only=True):
     forms: frozenset[Form] = frozenset(("plain", "envelope"))
 
 
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────
+# ── Parsing ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Draft(NamedTuple):
@@ -122,65 +122,65 @@ class _Draft(NamedTuple):
     answer: Answer = "string"
 
 
-def read(payload: bytes, demands: Demands, now: int) -> Request:
+def parse(payload: bytes, demands: Demands, now: int) -> Request:
     """Parse a P2P Request. Raises only RequestError.
 
     Bytes after the packet's one item are ignored, as by status-go's decoder.
     """
     try:
-        whole = rlp.item_span(payload)
-        outer = _first(payload, whole, PLAIN_ITEMS)
+        span = rlp.item_span(payload)
+        outer = _read_items(payload, span, PLAIN_ITEMS)
         if len(outer) == PLAIN_ITEMS:
-            digest = _as_hash(_string(payload, outer[0]))
+            digest = _padded_id(_read_string(payload, outer[0]))
         else:
-            envelope = cut(payload, whole)
+            envelope = cut(payload, span)
     except rlp.RlpError as error:
         raise RequestError(f"no request: {error.words}") from None
     if len(outer) == PLAIN_ITEMS:
-        return _plain(payload, outer, digest, demands, now)
-    return _sealed(envelope, demands, now)
+        return _parse_plain(payload, outer, digest, demands, now)
+    return _parse_sealed(envelope, demands, now)
 
 
-def _as_hash(id: bytes) -> bytes:  # noqa: A002 - the protocol's name
+def _padded_id(id: bytes) -> bytes:  # noqa: A002 - the protocol's name
     """Return an id of 32 bytes, padded or cut as go-ethereum does it (common.BytesToHash)."""
     return id[-ID_BYTES:].rjust(ID_BYTES, b"\0")
 
 
-def _plain(payload: bytes, outer: list[rlp.ItemSpan], digest: bytes, demands: Demands, now: int) -> Request:
+def _parse_plain(payload: bytes, outer: list[rlp.ItemSpan], digest: bytes, demands: Demands, now: int) -> Request:
     if "plain" not in demands.forms:
         raise RequestError("this server takes no plain requests", digest)
     _, lower, upper, limit, cursor, filter_, topics = outer
     try:
         draft = _Draft(
-            _number(payload, lower),
-            _number(payload, upper),
-            _string(payload, filter_),
-            _topics(payload, topics),
-            _number(payload, limit),
-            _string(payload, cursor),
+            _read_number(payload, lower),
+            _read_number(payload, upper),
+            _read_string(payload, filter_),
+            _read_topics(payload, topics),
+            _read_number(payload, limit),
+            _read_string(payload, cursor),
         )
     except rlp.RlpError as error:
         raise RequestError(f"failed to decode data: {error.words}", digest) from None
-    return _judged(draft, digest, "plain", None, now)
+    return _check_draft(draft, digest, "plain", None, now)
 
 
-def _sealed(envelope: Envelope, demands: Demands, now: int) -> Request:
+def _parse_sealed(envelope: Envelope, demands: Demands, now: int) -> Request:
     digest = envelope.hash
     if "envelope" not in demands.forms:
         raise RequestError("this server takes no requests in envelopes", digest)
     if demands.min_pow > 0 and envelope.pow() < demands.min_pow:
         raise RequestError("PoW too low", digest)
-    body, signer = _opened(envelope, demands.keys)
+    body, signer = _open(envelope, demands.keys)
     if demands.require_signature and signer is None:
         raise RequestError("check message signature failed: wrong signature of p2p request", digest)
     try:
-        draft = _draft(body)
+        draft = _parse_body(body)
     except rlp.RlpError as error:
         raise RequestError(f"failed to decode data: {error.words}", digest) from None
-    return _judged(draft, digest, "envelope", signer, now)
+    return _check_draft(draft, digest, "envelope", signer, now)
 
 
-def _opened(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> tuple[bytes, bytes | None]:
+def _open(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> tuple[bytes, bytes | None]:
     try:
         opened = open_sealed(envelope.data, *keys)
     except (WrongKeyError, UnreadableError):
@@ -188,12 +188,12 @@ def _opened(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> tuple[byt
     return opened.payload, opened.signer
 
 
-def _judged(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now: int) -> Request:
+def _check_draft(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now: int) -> Request:
     """Check the fields that both forms share. Checks that status-go does not make come last."""
     upper = draft.upper or now + OPEN_END_MARGIN_SECONDS
     if upper < draft.lower:
-        where = "request is invalid: " if form == "plain" else ""
-        raise RequestError(f"{where}query range is invalid: lower > upper", digest)
+        prefix = "request is invalid: " if form == "plain" else ""
+        raise RequestError(f"{prefix}query range is invalid: lower > upper", digest)
     if not draft.bloom and not draft.topics:
         raise RequestError("request is invalid: bloom filter and topics is empty", digest)
     if draft.limit > MAX_PAGE_ENVELOPES:
@@ -202,7 +202,7 @@ def _judged(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now:
         raise RequestError(f"request is invalid: a bloom filter has {bloom.FILTER_BYTES} bytes or none", digest)
     if len(draft.topics) > MAX_REQUEST_TOPICS:
         raise RequestError(f"request is invalid: more than {MAX_REQUEST_TOPICS} topics", digest)
-    if any(len(each) != TOPIC for each in draft.topics):
+    if any(len(topic) != TOPIC for topic in draft.topics):
         raise RequestError(f"request is invalid: a topic has {TOPIC} bytes", digest)
     if len(draft.cursor) not in {0, CURSOR_BYTES}:  # status-go would silently start over from the first page
         raise RequestError(f"request is invalid: a cursor has {CURSOR_BYTES} bytes or none", digest)
@@ -221,59 +221,60 @@ def _judged(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now:
     )
 
 
-# ── sealed payloads ──────────────────────────────────────────────────────────────────────────────
+# ── Parsing of sealed payloads ──────────────────────────────────────────────────────────────────────────────
 
 
-def _draft(body: bytes) -> _Draft:
+def _parse_body(body: bytes) -> _Draft:
     """Parse the sealed payload in any of its forms. Raises RlpError."""
     if body[:1] < b"\xc0":
-        return _legacy(body)
-    whole = rlp.item_span(body)
-    if whole.stop != len(body):
+        return _parse_fixed_width(body)
+    span = rlp.item_span(body)
+    if span.stop != len(body):
         raise rlp.RlpError("bytes follow the request")
-    fields = _first(body, whole, 7)
+    fields = _read_items(body, span, 7)
     if len(fields) == 7:
-        return _with_topics(body, fields)
+        return _parse_with_topics(body, fields)
     if len(fields) == 6 and not fields[5].is_list:
-        *before, batch = fields
-        return _literal(body, before, batch=rlp.boolean(_string(body, batch)), answer="string")
+        batch = rlp.boolean(_read_string(body, fields[5]))
+        return _parse_specified(body, fields[:5], batch=batch, answer="string")
     if len(fields) == 6:
-        *before, topics = fields
-        return _literal(body, before)._replace(topics=_topics(body, topics))
+        return _parse_specified(body, fields[:5])._replace(topics=_read_topics(body, fields[5]))
     if len(fields) in {4, 5}:
-        return _literal(body, fields)
+        return _parse_specified(body, fields)
     raise rlp.RlpError(f"a request has 4 to 7 items, not {len(fields)}")
 
 
-def _with_topics(body: bytes, fields: list[rlp.ItemSpan]) -> _Draft:
+def _parse_with_topics(body: bytes, fields: list[rlp.ItemSpan]) -> _Draft:
     lower, upper, filter_, topics, limit, cursor, batch = fields
     return _Draft(
-        _number(body, lower),
-        _number(body, upper),
-        _string(body, filter_),
-        _topics(body, topics),
-        _number(body, limit),
-        _string(body, cursor),
-        batch=rlp.boolean(_string(body, batch)),
+        _read_number(body, lower),
+        _read_number(body, upper),
+        _read_string(body, filter_),
+        _read_topics(body, topics),
+        _read_number(body, limit),
+        _read_string(body, cursor),
+        batch=rlp.boolean(_read_string(body, batch)),
     )
 
 
-def _literal(body: bytes, fields: list[rlp.ItemSpan], *, batch: bool = True, answer: Answer = "list") -> _Draft:
+def _parse_specified(
+    body: bytes, fields: list[rlp.ItemSpan], *, batch: bool = True, answer: Answer = "list"
+) -> _Draft:
     """Parse the fields in the specified order. The cursor may be absent."""
     lower, upper, filter_, limit, *cursor = fields
     return _Draft(
-        _number(body, lower),
-        _number(body, upper),
-        _string(body, filter_),
+        _read_number(body, lower),
+        _read_number(body, upper),
+        _read_string(body, filter_),
         [],
-        _number(body, limit),
-        _string(body, cursor[0]) if cursor else b"",
+        _read_number(body, limit),
+        _read_string(body, cursor[0]) if cursor else b"",
         batch=batch,
         answer=answer,
     )
 
 
-def _legacy(body: bytes) -> _Draft:
+def _parse_fixed_width(body: bytes) -> _Draft:
     """Parse fields of fixed width (mailserver/mailserver.go:176-224).
 
     Without a filter the request is for all topics.
@@ -291,50 +292,50 @@ def _legacy(body: bytes) -> _Draft:
     )
 
 
-# ── items ────────────────────────────────────────────────────────────────────────────────────────
+# ── Parsing of items ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _first(data: bytes, whole: rlp.ItemSpan, count: int) -> list[rlp.ItemSpan]:
+def _read_items(data: bytes, span: rlp.ItemSpan, count: int) -> list[rlp.ItemSpan]:
     """Return the spans of a list's items.
 
     Raises RlpError if there are more than `count`, without reading all of them.
     """
-    found = list(islice(rlp.walk(data, whole), count + 1))
-    if len(found) > count:
+    items = list(islice(rlp.walk(data, span), count + 1))
+    if len(items) > count:
         raise rlp.RlpError(f"a list of at most {count} items is expected")
-    return found
+    return items
 
 
-def _string(data: bytes, item: rlp.ItemSpan) -> bytes:
+def _read_string(data: bytes, item: rlp.ItemSpan) -> bytes:
     if item.is_list:
         raise rlp.RlpError("a string is expected")
     return data[item.start : item.stop]
 
 
-def _number(data: bytes, item: rlp.ItemSpan) -> int:
+def _read_number(data: bytes, item: rlp.ItemSpan) -> int:
     """Parse a number of 32 bits: canonical, or four bytes wide as specified."""
-    found = _string(data, item)
-    return int.from_bytes(found) if len(found) == 4 else rlp.uint(found, 32)
+    encoded = _read_string(data, item)
+    return int.from_bytes(encoded) if len(encoded) == 4 else rlp.uint(encoded, 32)
 
 
 _TOPIC_HEADER: Final = bytes((0x80 + TOPIC,))
 """The byte before a topic in a list: a string of its size."""
 
 
-def _topics(data: bytes, whole: rlp.ItemSpan) -> list[bytes]:
+def _read_topics(data: bytes, span: rlp.ItemSpan) -> list[bytes]:
     """Parse topics, at most one more than the limit."""
     size = 1 + TOPIC
-    items = data[whole.start : min(whole.stop, whole.start + (MAX_REQUEST_TOPICS + 1) * size)]
-    if whole.is_list and len(items) % size == 0 and items[::size].count(_TOPIC_HEADER) == len(items) // size:
+    items = data[span.start : min(span.stop, span.start + (MAX_REQUEST_TOPICS + 1) * size)]
+    if span.is_list and len(items) % size == 0 and items[::size].count(_TOPIC_HEADER) == len(items) // size:
         # Each item has the size of a topic. To walk the list takes 0.1 ms longer for 500 topics.
         return [items[at : at + TOPIC] for at in range(1, len(items), size)]
-    return [_string(data, each) for each in islice(rlp.walk(data, whole), MAX_REQUEST_TOPICS + 1)]
+    return [_read_string(data, item) for item in islice(rlp.walk(data, span), MAX_REQUEST_TOPICS + 1)]
 
 
-# ── writing ──────────────────────────────────────────────────────────────────────────────────────
+# ── Encoding ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def write(request: Request) -> bytes:
+def encode(request: Request) -> bytes:
     """Return the body of a plain request. It is neither sealed nor signed, and needs no work."""
     return rlp.encode(
         [
@@ -349,7 +350,9 @@ def write(request: Request) -> bytes:
     )
 
 
-def enclose(request: Request, to: SymmetricKey | bytes, *, now: int, dice: Dice, sign: Key | None = None) -> Envelope:
+def seal_request(
+    request: Request, to: SymmetricKey | bytes, *, now: int, dice: Dice, sign: Key | None = None
+) -> Envelope:
     """Return a request as an envelope. Its `raw` is the packet's body, and its hash is the request's id.
 
     The caller must still mine it. status-go refuses unsigned requests. It opens only requests that are sealed with
