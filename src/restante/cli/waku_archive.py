@@ -71,7 +71,7 @@ def check(data: DataOption = DEFAULT_DATA) -> None:
     from restante.waku.archive.schema import SCHEMA
 
     with SCHEMA.reading(data) as database:
-        counts = statements.counts(database)
+        counts = statements.read_counts(database)
         with progress("check", counts.envelopes) as advance:
             errors = list(islice(checking.check(database, advance), MAX_PRINTED_ERRORS))
     for error in errors:

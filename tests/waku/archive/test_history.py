@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from restante.common.errors import Misuse, StoreError
 from restante.waku.archive import history, ids, sqlite
-from restante.waku.archive.query import PAGE_CURSOR_BYTES, Bounds, Page, PageQuery, cursor, read_cursor
+from restante.waku.archive.query import PAGE_CURSOR_BYTES, Bounds, Page, PageQuery, make_cursor, read_cursor
 from restante.waku.archive.schema import SCHEMA
 from restante.waku.archive.sqlite import READER_COUNT, Archive, open_archive
 from restante.waku.envelope import bloom
@@ -41,39 +41,39 @@ def test_an_id_is_the_time_and_the_first_31_bits_of_the_hash() -> None:
 @given(st.lists(st.binary(max_size=6)))
 def test_a_topic_is_a_number_of_four_bytes(topics: list[bytes]) -> None:
     of_four = [topic for topic in topics if len(topic) == 4]
-    numbers = ids.numbers(topics)
-    assert numbers == tuple(map(ids.number, of_four))
+    numbers = ids.topic_numbers(topics)
+    assert numbers == tuple(map(ids.topic_number, of_four))
     assert all(-(2**31) <= number < 2**31 for number in numbers)
-    assert list(map(ids.topic, numbers)) == of_four
+    assert list(map(ids.number_topic, numbers)) == of_four
 
 
 def test_an_id_that_is_taken_is_replaced_by_the_next_lower_free_one_of_its_second_and_the_search_ends() -> None:
     rows = {1000: b"a", 999: b"b"}
-    assert ids.place(1001, b"c", rows.get) == 1001
-    assert ids.place(1000, b"c", rows.get) == 998
-    assert ids.place(1000, b"a", rows.get) is None
-    assert ids.place(1000, b"b", rows.get) is None
-    bottom = ids.floor(5)
-    assert ids.place(bottom, b"b", {bottom: b"a"}.get) is None
-    assert ids.place(bottom + 1, b"b", {bottom + 1: b"a"}.get) == bottom
+    assert ids.find_free_id(1001, b"c", rows.get) == 1001
+    assert ids.find_free_id(1000, b"c", rows.get) == 998
+    assert ids.find_free_id(1000, b"a", rows.get) is None
+    assert ids.find_free_id(1000, b"b", rows.get) is None
+    bottom = ids.lowest_id(5)
+    assert ids.find_free_id(bottom, b"b", {bottom: b"a"}.get) is None
+    assert ids.find_free_id(bottom + 1, b"b", {bottom + 1: b"a"}.get) == bottom
     home, lowest = bottom + 1_000_000, bottom + 1_000_000 - ids.PROBES + 1
     taken = dict.fromkeys(range(lowest, home + 1), b"a")
-    assert ids.place(home, b"b", taken.get) is None
+    assert ids.find_free_id(home, b"b", taken.get) is None
     del taken[lowest]
-    assert ids.place(home, b"b", taken.get) == lowest
+    assert ids.find_free_id(home, b"b", taken.get) == lowest
 
 
 @given(st.integers(0, ids.MAX_ID), st.none() | st.binary(min_size=32, max_size=32))
 def test_a_cursor_is_the_time_and_the_hash_as_in_status_go_or_an_id(at: int, name: bytes | None) -> None:
     """The key of mailserver/db_key.go, without its topic."""
-    written = cursor(at, name)
+    written = make_cursor(at, name)
     assert len(written) == PAGE_CURSOR_BYTES
-    homely = name is not None and ids.named(at >> ids.BITS, name) == at
+    homely = name is not None and ids.home_of(at >> ids.BITS, name) == at
     assert read_cursor(written) == (at, name if homely else None)
     known = bytes.fromhex("bc10" + "42" * 30)
-    at = ids.named(0x5F5E1000, known)
-    assert cursor(at, known) == bytes.fromhex("5f5e1000") + known
-    assert read_cursor(cursor(at, known)) == (at, known)
+    at = ids.home_of(0x5F5E1000, known)
+    assert make_cursor(at, known) == bytes.fromhex("5f5e1000") + known
+    assert read_cursor(make_cursor(at, known)) == (at, known)
 
 
 def test_a_cursor_has_36_bytes_and_a_page_a_limit_of_at_least_one() -> None:
@@ -113,8 +113,8 @@ WAYS = st.fixed_dictionaries(
         "SEEK_COST": st.sampled_from([0, 3000, 10**6]),
         "PART_FACTORS": st.sampled_from([(), (0.5, 2.0), history.PART_FACTORS]),
         "MAX_SORT_FACTOR": st.sampled_from([1, history.MAX_SORT_FACTOR]),
-        "MAX_PAIRED_PLACES": st.sampled_from([0, 40]),
-        "MAX_SINGLE_PLACES": st.sampled_from([0, 160, 512]),
+        "MAX_PAIRED_BITS": st.sampled_from([0, 40]),
+        "MAX_SINGLE_BITS": st.sampled_from([0, 160, 512]),
         "MAX_SEEK_TOPICS": st.sampled_from([1, 5000]),
     }
 )
@@ -213,7 +213,7 @@ async def test_any_cursor_means_after_this_key(
             elif end is None and at in start:
                 assert [raw for raw in exact if raw in raws] == raws
             else:
-                home = ids.named(at.sent, after[4:])
+                home = ids.home_of(at.sent, after[4:])
                 behind = operator.lt if asked.descending else operator.gt
                 kinds = [BY_RAW[raw] for raw in exact]
                 assert raws == [kind.raw for kind in kinds if ids.home(kind) == home or behind(key(kind), after)]
@@ -307,7 +307,7 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
 async def test_each_plan_is_chosen_where_it_is_meant_to_be_and_leaves_no_transaction_behind(archive: Archive) -> None:
     """The log can be moved into the database and begun anew after each page, so it does not grow."""
     kinds = {history.RANGE_SQL: "everything", history.MERGE_SQL: "part"}
-    for plan, asked in (
+    for kind, asked in (
         ("everything", query()),
         ("part", query(topics=MANY[:1])),
         ("part", query(topics=MANY[:10], limit=1000)),
@@ -318,10 +318,10 @@ async def test_each_plan_is_chosen_where_it_is_meant_to_be_and_leaves_no_transac
         ("part", query(bloom=bloom.filter_of(MANY[:25]), limit=2000)),
         ("walk", query(bloom=HALF, limit=100)),
     ):
-        low, high = ids.floor(asked.lower), ids.floor(asked.upper + 1) - 1
-        way = history.choose(archive.readers.free[0], asked, low, high, asked.limit + 1, 200_000).way
-        assert way is not None
-        assert plan == ("walk" if way.walks else kinds[way.statement])
+        low, high = ids.lowest_id(asked.lower), ids.lowest_id(asked.upper + 1) - 1
+        plan = history.choose_plan(archive.readers.free[0], asked, low, high, asked.limit + 1, 200_000).plan
+        assert plan is not None
+        assert kind == ("walk" if plan.walks else kinds[plan.statement])
         page = await archive.page(asked)
         await archive.save([envelope(428, 9000 + len(page.raws))], 1)
         assert archive.database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
@@ -332,7 +332,7 @@ async def test_each_plan_is_chosen_where_it_is_meant_to_be_and_leaves_no_transac
 
 @pytest.mark.parametrize(
     "changed",
-    [{"MAX_PAIRED_PLACES": 512}, {"MAX_PAIRED_PLACES": 0, "MAX_SINGLE_PLACES": 512}, {"MAX_SINGLE_PLACES": 0}],
+    [{"MAX_PAIRED_BITS": 512}, {"MAX_PAIRED_BITS": 0, "MAX_SINGLE_BITS": 512}, {"MAX_SINGLE_BITS": 0}],
 )
 async def test_every_plan_finds_topics_at_the_edges_and_with_overlapping_filter_bits(
     archive: Archive, changed: dict[str, Any]
@@ -357,10 +357,10 @@ async def test_every_plan_finds_topics_at_the_edges_and_with_overlapping_filter_
 def test_the_index_of_places_has_the_places_of_kept_envelopes(topics: list[bytes]) -> None:
     database = SCHEMA.connect(":memory:")
     for topic in {*topics, b"\x10\x11\x80\0", b"\x10\x80\x11\0", b"\x80\x10\x11\0", b"\x10\x11\x12\0"}:
-        database.execute("INSERT INTO topics VALUES (?, 1, 1, 1)", (ids.number(topic),))
+        database.execute("INSERT INTO topics VALUES (?, 1, 1, 1)", (ids.topic_number(topic),))
     for number, places in database.execute("SELECT topic, places FROM topics").fetchall():
         kept = sum({1 << (places >> shift & 511) for shift in (0, 9, 18)})
-        assert kept == bloom.required_bits(ids.topic(number))
+        assert kept == bloom.required_bits(ids.number_topic(number))
     database.close()
 
 
@@ -395,7 +395,7 @@ async def test_searches_block_nobody_and_who_leaves_stops_only_its_own(
             assert await asyncio.to_thread(begun.acquire, timeout=BOUND)
         return searches
 
-    monkeypatch.setattr(history, "page", long_search)
+    monkeypatch.setattr(history, "read_page", long_search)
     searches = await begin(READER_COUNT - 1)
     async with bounded("the counts"):
         assert (await archive.counts()).envelopes == len(ROWS)
@@ -419,6 +419,6 @@ async def test_searches_block_nobody_and_who_leaves_stops_only_its_own(
 
 def test_a_search_that_is_cancelled_before_its_turn_does_not_start() -> None:
     turn = sqlite.ReaderTurn([sqlite3.connect(":memory:")])
-    turn.stop()
+    turn.cancel()
     with pytest.raises(StoreError, match="was cancelled"):
-        turn.take(lambda _: pytest.fail("it began"))
+        turn.run(lambda _: pytest.fail("it began"))

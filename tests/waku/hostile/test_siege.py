@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from restante.waku.archive.history import MAX_PAIRED_PLACES, MAX_SINGLE_PLACES
+from restante.waku.archive.history import MAX_PAIRED_BITS, MAX_SINGLE_BITS
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import READER_COUNT, open_archive
 from restante.waku.devp2p.hello import CAPABILITY_LENGTHS, Reason
@@ -414,7 +414,7 @@ async def garbage_sealed_with_the_password_and_replays(siege: Siege, scale: int)
 async def requests_that_make_the_node_search_everything(siege: Siege, scale: int) -> None:
     bodies = [raw(bloom=bloom.encode(HALF)), raw(bloom=bloom.encode(HALF), limit=MAX_PAGE_ENVELOPES)]
     bodies += [raw(topics=[DICE.draw(4) for _ in range(MAX_REQUEST_TOPICS)])]
-    for places in (MAX_PAIRED_PLACES, MAX_SINGLE_PLACES):
+    for places in (MAX_PAIRED_BITS, MAX_SINGLE_BITS):
         few = sum(1 << bit for bit in CHANCE.sample(range(512), places))
         bodies.append(raw(bloom=bloom.encode(few), limit=1))
     for refusals in await asyncio.gather(*(answered(peer, bodies * scale * 2) for peer in await siege.greet_many(3))):

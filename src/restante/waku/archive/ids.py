@@ -32,44 +32,44 @@ envelopes of that second with these hash prefixes are left out. It does not happ
 
 def home(envelope: Envelope) -> int:
     """Return the id that an envelope has if no other envelope has it."""
-    return named(envelope.sent, envelope.hash)
+    return home_of(envelope.sent, envelope.hash)
 
 
-def named(sent: int, name: bytes) -> int:
+def home_of(sent: int, digest: bytes) -> int:
     """Return the home id of an envelope with this time of sending and this hash."""
-    return sent << BITS | int.from_bytes(name[:4]) >> 1
+    return sent << BITS | int.from_bytes(digest[:4]) >> 1
 
 
-def floor(sent: int) -> int:
+def lowest_id(sent: int) -> int:
     """Return the lowest id of a second."""
     return sent << BITS
 
 
-def place(at: int, raw: bytes, there: Callable[[int], bytes | None]) -> int | None:
-    """Return the free id for an envelope whose home is `at`. None: it is stored already, or no id is free.
+def find_free_id(home_id: int, raw: bytes, read_raw: Callable[[int], bytes | None]) -> int | None:
+    """Return the free id for an envelope whose home id is `home_id`. None: it is stored already, or no id is free.
 
-    `there` returns the RLP that is stored at an id.
+    `read_raw` returns the RLP that is stored at an id.
     """
-    for tried in range(at, max(at - PROBES, floor(at >> BITS) - 1), -1):
-        found = there(tried)
-        if found is None:
-            return tried
-        if found == raw:
+    for candidate in range(home_id, max(home_id - PROBES, lowest_id(home_id >> BITS) - 1), -1):
+        stored = read_raw(candidate)
+        if stored is None:
+            return candidate
+        if stored == raw:
             return None
     return None
 
 
-def number(topic: bytes) -> int:
+def topic_number(topic: bytes) -> int:
     """Return a topic as a number. SQLite stores it in four bytes."""
     return int.from_bytes(topic, signed=True)
 
 
-def numbers(topics: Iterable[bytes]) -> tuple[int, ...]:
+def topic_numbers(topics: Iterable[bytes]) -> tuple[int, ...]:
     """Return topics as numbers, in one pass. Strings that do not have the size of a topic are left out."""
-    found = [topic for topic in topics if len(topic) == TOPIC]
-    return struct.unpack(f">{len(found)}i", b"".join(found))
+    valid = [topic for topic in topics if len(topic) == TOPIC]
+    return struct.unpack(f">{len(valid)}i", b"".join(valid))
 
 
-def topic(written: int) -> bytes:
+def number_topic(number: int) -> bytes:
     """Return the topic of a number."""
-    return written.to_bytes(TOPIC, signed=True)
+    return number.to_bytes(TOPIC, signed=True)

@@ -90,18 +90,18 @@ class Page(msgspec.Struct, frozen=True):
         return [self.whole[start:stop] for start, stop in pairwise([0, *self.stops])]
 
 
-def cursor(at: int, name: bytes | None) -> bytes:
+def make_cursor(at: int, digest: bytes | None) -> bytes:
     """Return the cursor that continues after the id `at`.
 
-    `name` is the hash of the envelope there, if it is known.
+    `digest` is the hash of the envelope there, if it is known.
     """
     sent = (at >> ids.BITS).to_bytes(4, "big")
-    if name is not None and ids.named(at >> ids.BITS, name) == at:
-        return sent + name
+    if digest is not None and ids.home_of(at >> ids.BITS, digest) == at:
+        return sent + digest
     return sent + ((at & ids.HASH_MASK) << 1).to_bytes(4, "big") + ID_CURSOR_MARK
 
 
 def read_cursor(wire: bytes) -> tuple[int, bytes | None]:
     """Return a cursor's id and hash. The hash is None if the cursor contains the id itself."""
-    sent, name = int.from_bytes(wire[:4], "big"), wire[4:]
-    return ids.named(sent, name), None if name[4:] == ID_CURSOR_MARK else name
+    sent, digest = int.from_bytes(wire[:4], "big"), wire[4:]
+    return ids.home_of(sent, digest), None if digest[4:] == ID_CURSOR_MARK else digest

@@ -29,11 +29,10 @@ def unreadable(error: sqlite3.Error) -> StoreError:
     return StoreError(f"cannot read the archive: {error}")
 
 
-# ── Backups: a copy of an archive at one moment, even while its server runs ───────────────────────
-
-
 def backup(data: Path, target: Path, advance: Callable[[int], None]) -> None:
-    """Create a new data directory with a copy of the archive. `advance` is called with the number of pages copied.
+    """Create a new data directory with a copy of the archive at one moment. Its server may run.
+
+    `advance` is called with the number of pages copied.
 
     Raises Misuse if the target is not empty or there is no archive; StoreError if the copy fails, which leaves no
     file.

@@ -24,11 +24,11 @@ from restante.waku.archive import history, statements
 from restante.waku.archive.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.records import Archived, Counts, TopicCount
 from restante.waku.archive.schema import FILE, SCHEMA, unreadable
-from restante.waku.archive.statements import Pruned
+from restante.waku.archive.statements import PruneResult
 from restante.waku.envelope.envelope import Envelope
 
-# ── Connections for reading an archive, each used by one thread at a time. Requests are served in order ───
-
+# ── Readers ───────────────────────────────────────────────────────────────────────────────────────
+# One thread at a time uses a connection. Requests are served in order.
 
 ReadResult = TypeVar("ReadResult")
 
@@ -41,7 +41,7 @@ READERS_CACHE_BYTES: Final = 16 << 20
 
 
 class Readers:
-    """The connections, and a thread for each."""
+    """Connections that read an archive, and a thread for each."""
 
     def __init__(self, databases: Sequence[sqlite3.Connection]) -> None:
         self.free = list(databases)
@@ -51,31 +51,31 @@ class Readers:
     @classmethod
     def open(cls, path: Path, count: int = READER_COUNT) -> Readers:
         """Open `count` connections to an existing database. Raises StoreError."""
-        with contextlib.ExitStack() as opened:
+        with ExitStack() as stack:
             try:
                 databases = [
-                    opened.enter_context(contextlib.closing(_connect(path, READERS_CACHE_BYTES // count)))
+                    stack.enter_context(contextlib.closing(_open_reader(path, READERS_CACHE_BYTES // count)))
                     for _ in range(count)
                 ]
             except sqlite3.Error as error:
                 raise StoreError(f"cannot open {path}: {error}") from error
-            opened.pop_all()
+            stack.pop_all()
         return cls(databases)
 
     async def read(self, work: Callable[[sqlite3.Connection], ReadResult]) -> ReadResult:
         """Run a read in a thread and return its result. Cancelling it stops the statement. Raises StoreError."""
         turn = ReaderTurn(self.free)
         try:
-            return await self._threads.do(lambda: turn.take(work))
+            return await self._threads.do(lambda: turn.run(work))
         except asyncio.CancelledError:
-            turn.stop()
+            turn.cancel()
             raise
 
     def close(self) -> None:
         """Wait for all requested reads, then close the connections."""
         self._threads.end()
-        for each in self.free:
-            each.close()
+        for reader in self.free:
+            reader.close()
 
 
 class ReaderTurn:
@@ -85,14 +85,14 @@ class ReaderTurn:
         self._free = free
         self._lock = threading.Lock()
         self._reader: sqlite3.Connection | None = None
-        self._over = False
+        self._cancelled = False
 
-    def take(self, work: Callable[[sqlite3.Connection], ReadResult]) -> ReadResult:
+    def run(self, work: Callable[[sqlite3.Connection], ReadResult]) -> ReadResult:
         """Run the work on a free connection. There are as many connections as threads, so one is free."""
         reader = self._free.pop()
         try:
             with self._lock:
-                if self._over:
+                if self._cancelled:
                     raise StoreError("the search was cancelled")
                 self._reader = reader
             try:
@@ -105,26 +105,25 @@ class ReaderTurn:
         finally:
             self._free.append(reader)
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         """Interrupt the statement that runs in this turn, and none of another turn.
 
         A statement that begins at this very moment runs to its end, which takes a bounded time.
         """
         with self._lock:
-            self._over = True
+            self._cancelled = True
             if self._reader is not None:
                 self._reader.interrupt()
 
 
-def _connect(path: Path, cache: int) -> sqlite3.Connection:
+def _open_reader(path: Path, cache: int) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode=ro"
     reader = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     reader.execute(f"PRAGMA cache_size = {-cache // 1024}")
     return reader
 
 
-# ── sqlite ────────────────────────────────────────────────────────────────────────────────────────
-
+# ── Archive ───────────────────────────────────────────────────────────────────────────────────────
 
 WriteResult = TypeVar("WriteResult")
 
@@ -156,7 +155,7 @@ class Archive:
         """Envelopes sent until this second may have been pruned since the archive was opened. -1: none was."""
         self._directory_lock = directory_lock
         self._writing = Worker("archive-write")
-        self._unmoved = 0
+        self._log_bytes = 0
         """Approximate bytes written to the log since the last checkpoint."""
         self._failed = False
         """Whether a commit has failed. Nothing is written after that."""
@@ -172,7 +171,7 @@ class Archive:
                 database.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
                 database.execute(f"PRAGMA journal_size_limit = {2 * CHECKPOINT_BYTES}")  # readers make the log grow
                 database.execute(f"PRAGMA cache_size = {-WRITER_CACHE_BYTES // 1024}")
-                _look(database)
+                _check_readable(database)
                 return cls(database, Readers.open(path), directory_lock)
             except BaseException:
                 database.close()
@@ -196,7 +195,7 @@ class Archive:
 
         Fewer than `most` means that none are left. Raises StoreBusy like `save`.
         """
-        return await self._write(lambda: self._prune(lambda: statements.prune(self.database, before, most)))
+        return await self._write(lambda: self._prune(lambda: statements.prune_before(self.database, before, most)))
 
     async def prune_bytes(self, limit: int, most: int) -> int:
         """Delete the oldest envelopes, at most `most`, until the rest has at most `limit` bytes.
@@ -207,26 +206,26 @@ class Archive:
 
     async def _write(self, work: Callable[[], WriteResult]) -> WriteResult:
         try:
-            done = await self._writing.do(work)
+            result = await self._writing.do(work)
         except StoreBusy:
             # If the disk is full, the database may have free pages for the log's contents, mainly after pruning. A
             # checkpoint then lets SQLite overwrite the log from its beginning.
             self._writing.later(self._checkpoint)
             raise
-        if self._unmoved >= CHECKPOINT_BYTES:
-            self._unmoved = 0
+        if self._log_bytes >= CHECKPOINT_BYTES:
+            self._log_bytes = 0
             self._writing.later(self._checkpoint)  # the caller gets its result meanwhile
-        return done
+        return result
 
     def _save(self, batch: Sequence[Envelope], arrived: int) -> None:
         with self._transaction():
-            saved = statements.save(self.database, batch, arrived)
-        self._unmoved += saved * DATABASE_PAGE_BYTES + sum(len(envelope.raw) for envelope in batch)
+            saved = statements.save_envelopes(self.database, batch, arrived)
+        self._log_bytes += saved * DATABASE_PAGE_BYTES + sum(len(envelope.raw) for envelope in batch)
 
-    def _prune(self, work: Callable[[], Pruned]) -> int:
+    def _prune(self, work: Callable[[], PruneResult]) -> int:
         with self._transaction():
             pruned = work()
-        self._unmoved += pruned.envelopes * DATABASE_PAGE_BYTES
+        self._log_bytes += pruned.envelopes * DATABASE_PAGE_BYTES
         self.pruned_until = max(self.pruned_until, pruned.until)
         return pruned.envelopes
 
@@ -263,22 +262,22 @@ class Archive:
 
     async def counts(self) -> Counts:
         """Return the archive's totals. The cost does not depend on its size."""
-        return await self.readers.read(statements.counts)
+        return await self.readers.read(statements.read_counts)
 
     async def older(self, before: int) -> int:
         """Return the number of envelopes sent before a time. This reads an index entry for every envelope."""
-        return await self.readers.read(lambda database: statements.older(database, before))
+        return await self.readers.read(lambda database: statements.count_older(database, before))
 
     async def topics(self) -> list[TopicCount]:
         """Return all topics with their counts, in no particular order."""
-        return await self.readers.read(statements.topics)
+        return await self.readers.read(statements.read_topics)
 
     async def after(self, arrival: int, limit: int) -> list[Archived]:
         """Return the envelopes after an arrival number, in order of arrival. 0 is before all.
 
         Returns at most `limit`, fewer if they have more than about 8 MiB, but none only if there are none.
         """
-        return await self.readers.read(lambda database: statements.after(database, arrival, limit))
+        return await self.readers.read(lambda database: statements.read_after(database, arrival, limit))
 
     async def page(self, query: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> Page:
         """Return a page of history. For the next page, repeat the query with `after` set to the page's cursor.
@@ -287,7 +286,7 @@ class Archive:
         the pages. An envelope that is saved meanwhile may or may not be returned. Cancelling the call stops the
         search.
         """
-        return await self.readers.read(lambda database: history.page(database, query, bounds))
+        return await self.readers.read(lambda database: history.read_page(database, query, bounds))
 
     async def close(self) -> None:
         """Close the archive after a last checkpoint. No other call may be in progress."""
@@ -310,9 +309,9 @@ def open_archive(data: Path) -> Archive:
     return Archive.open(data)
 
 
-def _look(database: sqlite3.Connection) -> None:
+def _check_readable(database: sqlite3.Connection) -> None:
     """Raise StoreError if the archive cannot be read."""
     try:
-        statements.ends(database)
+        statements.read_ends(database)
     except sqlite3.Error as error:
         raise unreadable(error) from error

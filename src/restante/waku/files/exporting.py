@@ -26,7 +26,7 @@ def export(data: Path, file: Path) -> int:
     write = _writer(file)
     with SCHEMA.reading(data) as database, new_file(file) as unfinished:
         database.execute("BEGIN")  # so that all reads see the archive at one moment
-        counts = statements.counts(database)
+        counts = statements.read_counts(database)
         with progress("export", counts.envelopes) as advance:
             pages = _Pages(database, advance)
             try:
@@ -52,7 +52,7 @@ class _Pages:
         self._advance = advance
 
     def __iter__(self) -> Iterator[list[Archived]]:
-        for page in statements.everything(self._database):
+        for page in statements.read_all(self._database):
             yield page
             self.count += len(page)
             self._advance(len(page))

@@ -57,6 +57,6 @@ def _archived(data: Path) -> FileItems:
     """Yield the items of a data directory, as they are at the first of them."""
     with SCHEMA.reading(data) as database:
         database.execute("BEGIN")
-        for page in statements.everything(database):
+        for page in statements.read_all(database):
             for each in page:
                 yield files.read(each.raw, f"arrival {each.arrival}")
