@@ -210,7 +210,7 @@ def test_items_are_found_however_the_file_is_read(sizes: list[int], window: int)
     whole = b"".join(wanted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rlp_file, "WINDOW_BYTES", window)
-        assert [item.raw for item in rlp_file.items(BytesIO(whole), len(whole))] == wanted
+        assert [item.raw for item in rlp_file.split_items(BytesIO(whole), len(whole))] == wanted
 
 
 def table(rows: Sequence[Envelope] = SOME) -> pa.Table:

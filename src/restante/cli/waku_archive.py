@@ -51,12 +51,12 @@ def import_command(
     data: DataOption = DEFAULT_DATA,
 ) -> None:
     """Archive the envelopes of files. The server must be stopped. Importing a file again changes nothing."""
-    from restante.waku.files.importing import render, take_in, warn
+    from restante.waku.files.importing import import_files, render_report, warning
 
     os.umask(0o077)  # as for `serve`
-    report = take_in(data, paths)
-    print(render(report))
-    for sentence in (*report.unreadable, warn(report)):
+    report = import_files(data, paths)
+    print(render_report(report))
+    for sentence in (*report.unreadable, warning(report)):
         if sentence is not None:
             print(sentence, file=sys.stderr)
     if report.refused:

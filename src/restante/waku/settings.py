@@ -50,12 +50,12 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
 def read_topic(text: str, flag: str) -> bytes:
     """Parse a topic of 8 hexadecimal digits, with or without 0x. Raises Misuse."""
     try:
-        found = bytes.fromhex(text.removeprefix("0x"))
+        topic = bytes.fromhex(text.removeprefix("0x"))
     except ValueError:
-        found = b""
-    if len(found) != 4:
+        topic = b""
+    if len(topic) != 4:
         raise Misuse(f"{flag}: '{text}' is not a topic, which has 8 hexadecimal digits, like cd423760")
-    return found
+    return topic
 
 
 def _check(settings: WakuServe, places: Places) -> None:
@@ -64,13 +64,13 @@ def _check(settings: WakuServe, places: Places) -> None:
             raise Misuse(f"{places['listen']}: '{listen.text}': leave plain: out, since the node has no TLS")
     check_host_names(settings.admin_host, places["admin_host"])
     for name, enodes in (("peer", settings.peer), ("allow", settings.allow)):
-        for each in enodes:
+        for url in enodes:
             try:
-                enode.parse(each)
+                enode.parse(url)
             except Misuse as error:
                 raise Misuse(f"{places[name]}: {error}") from None
-    for each in settings.topics:
-        read_topic(each, places["topics"])
+    for topic in settings.topics:
+        read_topic(topic, places["topics"])
 
 
 WAKU: Final = Part("waku", WakuServe, Limits, f"{PREFIX}WAKU_", _check)

@@ -32,7 +32,7 @@ from restante.waku.envelope.envelope import Envelope, make, parse
 from restante.waku.envelope.rlp import RlpError
 from restante.waku.files import UnreadableItem, importing, leveldb, missing_ranges, parquet, rlp_file
 from restante.waku.files.exporting import export
-from restante.waku.files.importing import take_in
+from restante.waku.files.importing import import_files
 from restante.waku.files.missing_ranges import MAX_FILE_BYTES, MAX_RANGES, MAX_TOPICS, MissingRange, MissingRanges
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from support.disk import no_file_beyond
@@ -262,7 +262,7 @@ def test_ranges_are_read_as_they_are_written_up_to_the_largest_file(tmp_path: Pa
         MissingRange(lower=10, upper=20, topics=("01020304", "ffffffff"), missing=3, holders=("north", "west")),
         MissingRange(lower=30, upper=30, topics=None, missing=0, holders=()),
     )
-    assert [missing.shown() for missing in ranges] == ["10 to 20, 2 topics", "30 to 30, all topics"]
+    assert [missing.describe() for missing in ranges] == ["10 to 20, 2 topics", "30 to 30, all topics"]
     topics = tuple(f"{number:08x}" for number in range(MAX_TOPICS))
     largest = MissingRange(lower=1, upper=2**32 - 1, topics=topics, missing=2**53, holders=("west",))
     for written in (ranges, (largest,) * 100):
@@ -365,12 +365,12 @@ def test_a_repeated_import_from_any_kind_of_file_changes_nothing(tmp_path: Path,
     export(data, tmp_path / "all.rlp")
     export(data, tmp_path / "all.parquet")
     folder = leveldbs.of(tmp_path / "waku", ROWS)
-    report = take_in(tmp_path / "new", [folder])
+    report = import_files(tmp_path / "new", [folder])
     assert (report.read, report.new, report.refused) == (len(ROWS), len(ROWS), {})
     before = rows_of(tmp_path / "new")
     assert sorted(row.raw for row in before) == sorted(RAWS)
-    report = take_in(tmp_path / "new", [folder, tmp_path / "all.parquet", tmp_path / "all.rlp"])
-    assert (report.read, report.new, report.known) == (3 * len(ROWS), 0, 3 * len(ROWS))
+    report = import_files(tmp_path / "new", [folder, tmp_path / "all.parquet", tmp_path / "all.rlp"])
+    assert (report.read, report.new, report.already_stored) == (3 * len(ROWS), 0, 3 * len(ROWS))
     assert rows_of(tmp_path / "new") == before
 
 
@@ -381,8 +381,8 @@ def test_an_envelope_that_fits_no_packet_is_refused(tmp_path: Path, suffix: str)
     assert (len(largest.raw), len(larger.raw)) == (MAX_ENVELOPE_BYTES, MAX_ENVELOPE_BYTES + 1)
     file = tmp_path / f"all{suffix}"
     export(archive_of(tmp_path / "data", [larger, largest]), file)
-    report = take_in(tmp_path / "new", [file])
-    assert (report.read, report.new, report.known) == (2, 1, 0)
+    report = import_files(tmp_path / "new", [file])
+    assert (report.read, report.new, report.already_stored) == (2, 1, 0)
     assert report.refused == {"too large for a packet of 1 MiB": 1}
     assert report.unreadable == [f"{file}, envelope {larger.hash.hex()}: too large for a packet of 1 MiB"]
     assert raws_of(tmp_path / "new") == [largest.raw]
@@ -427,9 +427,9 @@ def test_an_import_that_fills_the_disk_keeps_saved_envelopes_and_continues_next_
     rows = [envelope(number, number, size=2000) for number in range(3000)]
     (tmp_path / "all.rlp").write_bytes(b"".join(row.raw for row in rows))
     with no_file_beyond(4_000_000), pytest.raises(StoreError, match=r"\A[^\n]+\Z"):
-        take_in(tmp_path / "data", [tmp_path / "all.rlp"])
-    report = take_in(tmp_path / "data", [tmp_path / "all.rlp"])
-    assert report.known == 1000
+        import_files(tmp_path / "data", [tmp_path / "all.rlp"])
+    report = import_files(tmp_path / "data", [tmp_path / "all.rlp"])
+    assert report.already_stored == 1000
     assert raws_of(tmp_path / "data") == [row.raw for row in rows]
 
 
@@ -498,7 +498,7 @@ async def test_all_but_imports_are_possible_beside_a_running_server(tmp_path: Pa
         result = await asyncio.to_thread(restante, "waku", *command, "--data", tmp_path / "data")
         assert result.returncode == 0, result.stderr
     with pytest.raises(StoreError, match="another process is using"):
-        await asyncio.to_thread(take_in, tmp_path / "data", [tmp_path / "all.rlp"])
+        await asyncio.to_thread(import_files, tmp_path / "data", [tmp_path / "all.rlp"])
     await archive.close()
     assert await asyncio.to_thread(raws_of, tmp_path / "copy") == RAWS
 

@@ -49,7 +49,7 @@ def found(path: Path, latest: int) -> Iterator[FoundEnvelopes]:
 
 
 def _opened(path: Path) -> pq.ParquetFile:
-    table = parquet.opened(path)
+    table = parquet.open_table(path)
     size = path.stat().st_size
     groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
     if sum(groups) == table.metadata.num_rows <= MAX_ROWS_PER_BYTE * size and min(groups, default=0) >= 0:
@@ -83,7 +83,7 @@ def _group(
             yield _found(batch, columns, first, latest)
             first += batch.num_rows
     except (pa.ArrowException, OSError) as error:
-        if parquet.is_of_system(error):
+        if parquet.is_system_error(error):
             raise
     while first < stop:
         count = min(BATCH_ENVELOPES, stop - first)

@@ -98,7 +98,7 @@ def query_for_range(missing_range: MissingRange) -> HistoryQuery:
 def open_range_sentences(results: Sequence[RangeResult], max_sentences: int) -> list[str]:
     """Return a sentence for each range that stays open, and one for those above `max_sentences`."""
     sentences = [
-        f"{result.range.shown()}: "
+        f"{result.range.describe()}: "
         + (
             "no Mailserver has envelopes of it; it stays open"
             if result.answered

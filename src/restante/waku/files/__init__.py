@@ -23,7 +23,7 @@ FileItem: TypeAlias = Envelope | UnreadableItem
 FileItems: TypeAlias = Iterator[FileItem]
 
 
-def read(raw: bytes, where: str) -> FileItem:
+def parse_item(raw: bytes, where: str) -> FileItem:
     """Parse an item of a file as an envelope's RLP."""
     try:
         return parse(raw)

@@ -16,7 +16,7 @@ from restante.common.texts import counted
 from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import FileItems, UnreadableItem
-from restante.waku.files.reading import opened
+from restante.waku.files.reading import read_items
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY
 
@@ -24,7 +24,7 @@ BATCH_ENVELOPES: Final = 1000
 BATCH_BYTES: Final = 8 << 20
 """Approximate number and bytes of envelopes that are saved in one transaction."""
 
-MAX_NAMED_ITEMS: Final = 20
+MAX_LISTED_ITEMS: Final = 20
 """Maximum number of unreadable items in a report."""
 
 TOO_LARGE_FOR_PACKET: Final = "too large for a packet of 1 MiB"
@@ -32,12 +32,12 @@ TOO_LARGE_FOR_PACKET: Final = "too large for a packet of 1 MiB"
 
 
 class ImportReport(msgspec.Struct):
-    """The result of an import. Every item read counts once: as new, as known, or as refused."""
+    """The result of an import. Every item read counts once: as new, as already stored, or as refused."""
 
     read: int = 0
     new: int = 0
-    known: int = 0
-    """Stored already, or repeated in the files."""
+    already_stored: int = 0
+    """Stored before, or repeated in the files."""
     refused: Counter[str] = msgspec.field(default_factory=Counter)
     """Number of refused items by reason."""
     old: int = 0
@@ -46,40 +46,40 @@ class ImportReport(msgspec.Struct):
     """The positions of the first unreadable items."""
 
 
-def take_in(data: Path, paths: list[Path]) -> ImportReport:
+def import_files(data: Path, paths: list[Path]) -> ImportReport:
     """Save the envelopes of all files. A repeated import changes nothing.
 
     Raises Misuse before any change if a file does not exist or its type is unknown; StoreError if a file or the
     archive cannot be used. Envelopes that were saved before a StoreError stay saved.
     """
     for path in paths:
-        opened(path)
-    return asyncio.run(_take_in(data, paths))
+        read_items(path)
+    return asyncio.run(_import_files(data, paths))
 
 
-async def _take_in(data: Path, paths: list[Path]) -> ImportReport:
+async def _import_files(data: Path, paths: list[Path]) -> ImportReport:
     archive = open_archive(data)
     try:
         report = ImportReport()
-        first = (await archive.counts()).next_arrival
+        first_arrival = (await archive.counts()).next_arrival
         for path in paths:
-            await _take_file(archive, path, report)
-        report.new = (await archive.counts()).next_arrival - first
-        report.known = report.read - report.new - report.refused.total()
+            await _import_file(archive, path, report)
+        report.new = (await archive.counts()).next_arrival - first_arrival
+        report.already_stored = report.read - report.new - report.refused.total()
         return report
     finally:
         await archive.close()
 
 
-async def _take_file(archive: Archive, path: Path, report: ImportReport) -> None:
+async def _import_file(archive: Archive, path: Path, report: ImportReport) -> None:
     batch: list[Envelope] = []
     size = 0
     old = time.time() - DEFAULT_RETENTION_DAYS * SECONDS_PER_DAY
     with progress(f"import {path.name}") as advance:
-        for item in _read(path):
+        for item in _read_items(path):
             report.read += 1
             if isinstance(item, UnreadableItem):
-                _note(report, path, item)
+                _add_unreadable(report, path, item)
                 continue
             report.old += item.sent < old
             batch.append(item)
@@ -91,15 +91,15 @@ async def _take_file(archive: Archive, path: Path, report: ImportReport) -> None
         await archive.save(batch, int(time.time()))
 
 
-def _note(report: ImportReport, path: Path, unreadable: UnreadableItem) -> None:
+def _add_unreadable(report: ImportReport, path: Path, unreadable: UnreadableItem) -> None:
     report.refused[unreadable.reason] += 1
-    if len(report.unreadable) < MAX_NAMED_ITEMS:
+    if len(report.unreadable) < MAX_LISTED_ITEMS:
         report.unreadable.append(f"{path}, {unreadable.where}: {unreadable.reason}")
 
 
-def _read(path: Path) -> FileItems:
+def _read_items(path: Path) -> FileItems:
     try:
-        for item in opened(path):
+        for item in read_items(path):
             if isinstance(item, Envelope) and len(item.raw) > MAX_ENVELOPE_BYTES:
                 yield UnreadableItem(f"envelope {item.hash.hex()}", TOO_LARGE_FOR_PACKET)
             else:
@@ -108,12 +108,12 @@ def _read(path: Path) -> FileItems:
         raise StoreError(f"cannot read {path}: {plain(error)}") from error
 
 
-def render(report: ImportReport) -> str:
+def render_report(report: ImportReport) -> str:
     """Return a report as a few lines of text."""
     rows = [
         ("read", report.read),
         ("new", report.new),
-        ("already stored", report.known),
+        ("already stored", report.already_stored),
         ("refused", report.refused.total()),
     ]
     lines = [f"{name:<14} {number:>12,}" for name, number in rows]
@@ -121,7 +121,7 @@ def render(report: ImportReport) -> str:
     return "\n".join(lines)
 
 
-def warn(report: ImportReport) -> str | None:
+def warning(report: ImportReport) -> str | None:
     """Return a warning if a server will remove old envelopes, otherwise None."""
     if not report.old:
         return None

@@ -46,60 +46,60 @@ def read(folder: Path) -> files.FileItems:
         raise Misuse(f"a LevelDB archive needs the extra 'leveldb': {how_to_install('leveldb')}") from None
     if not is_archive(folder):
         raise StoreError(f"{folder} is not a LevelDB database: it has no file CURRENT")
-    with _copied(folder) as copy:
+    with _copy(folder) as copied:
         try:
-            database = plyvel.DB(str(copy), create_if_missing=False)
+            database = plyvel.DB(str(copied), create_if_missing=False)
         except (plyvel.Error, OSError) as error:
             raise StoreError(
-                f"{folder} cannot be opened as a LevelDB database: {_words(error, copy, folder)}"
+                f"{folder} cannot be opened as a LevelDB database: {_message(error, copied, folder)}"
             ) from error
-        last = b""
+        last_key = b""
         with contextlib.closing(database):
             try:
                 for key, value in database.iterator(verify_checksums=True, fill_cache=False):
-                    yield _item(key, value)
-                    last = key
+                    yield _parse_item(key, value)
+                    last_key = key
             except (plyvel.Error, OSError) as error:
                 yield files.UnreadableItem(
-                    f"after key {last.hex()}", f"the rest cannot be read: {_words(error, copy, folder)}"
+                    f"after key {last_key.hex()}", f"the rest cannot be read: {_message(error, copied, folder)}"
                 )
 
 
-def _words(error: Exception, copy: Path, folder: Path) -> str:
+def _message(error: Exception, copy: Path, folder: Path) -> str:
     """Return the library's message as text, with the original directory instead of the copy."""
-    said = error.args[0] if error.args else ""
-    text = said.decode(errors="replace") if isinstance(said, bytes) else str(error)
+    argument = error.args[0] if error.args else ""
+    text = argument.decode(errors="replace") if isinstance(argument, bytes) else str(error)
     return text.replace(str(copy), str(folder)).replace("\n", " ")
 
 
-def _item(key: bytes, value: bytes) -> files.FileItem:
+def _parse_item(key: bytes, value: bytes) -> files.FileItem:
     where = f"key {key.hex()}"
     if len(key) not in KEY_SIZES:
         return files.UnreadableItem(where, "a key has 36 or 40 bytes")
-    found = files.read(value, where)
-    if not isinstance(found, files.UnreadableItem) and found.sent.to_bytes(4) + found.hash != key[:KEY_ID_BYTES]:
+    item = files.parse_item(value, where)
+    if not isinstance(item, files.UnreadableItem) and item.sent.to_bytes(4) + item.hash != key[:KEY_ID_BYTES]:
         return files.UnreadableItem(where, "the key does not match")
-    return found
+    return item
 
 
 @contextmanager
-def _copied(folder: Path) -> Iterator[Path]:
+def _copy(folder: Path) -> Iterator[Path]:
     """Yield a copy of the directory, because opening a LevelDB database changes it.
 
     Tables, which are most of the data, are hard-linked if possible.
     """
-    with _nobody_else(folder), ExitStack() as made:
+    with _locked(folder), ExitStack() as stack:
         try:
-            copy = Path(made.enter_context(tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent)))
+            copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent)))
             for file in folder.iterdir():
                 if file.name != "LOCK" and file.is_file():
-                    _bring(file, copy / file.name)
+                    _link_or_copy(file, copy / file.name)
         except OSError as error:
             raise StoreError(f"cannot make a copy of {folder} beside it: {plain(error)}") from error
         yield copy
 
 
-def _bring(file: Path, to: Path) -> None:
+def _link_or_copy(file: Path, to: Path) -> None:
     if file.suffix in _TABLE_SUFFIXES:
         with contextlib.suppress(OSError):
             to.hardlink_to(file)
@@ -108,23 +108,23 @@ def _bring(file: Path, to: Path) -> None:
 
 
 @contextmanager
-def _nobody_else(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Hold the database's locks, or raise InUse if another program has it open.
 
     status-go's goleveldb locks with flock(2), LevelDB with fcntl(2).
     """
     try:
-        held = os.open(folder / "LOCK", os.O_RDWR | os.O_CLOEXEC)
+        lock_file = os.open(folder / "LOCK", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         yield
         return
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(held)
+        os.close(lock_file)
         raise InUse(f"a program is using {folder}: stop it, or import a copy of the directory") from None
     try:
         yield
     finally:
-        os.close(held)
+        os.close(lock_file)

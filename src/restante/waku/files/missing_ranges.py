@@ -50,7 +50,7 @@ class MissingRange(msgspec.Struct, frozen=True, kw_only=True):
     holders: Annotated[tuple[SourceName, ...], Meta(max_length=MAX_HOLDERS)]
     """Sources that have at least one of them, sorted."""
 
-    def shown(self) -> str:
+    def describe(self) -> str:
         """Return the times and the topics, for a person."""
         if self.topics is None:
             topics = "all topics"
@@ -80,9 +80,9 @@ class _Head(msgspec.Struct, frozen=True):
     version: Annotated[int, Meta(ge=1)]
 
 
-def write(found: MissingRanges) -> bytes:
+def write(ranges: MissingRanges) -> bytes:
     """Return the content of a file."""
-    return msgspec.json.format(msgspec.json.encode(found)) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(ranges)) + b"\n"
 
 
 def read(path: Path) -> MissingRanges:
@@ -99,12 +99,12 @@ def read(path: Path) -> MissingRanges:
             raise Misuse(
                 f"{path} was made by a newer version of Restante: use that version, or a newer one (--ranges)"
             )
-        found = msgspec.json.decode(content, type=MissingRanges)
+        missing = msgspec.json.decode(content, type=MissingRanges)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Misuse(
             f"{path} is not a file of `restante pipeline gaps`: {str(error).splitlines()[0]} (--ranges)"
         ) from None
-    for number, each in enumerate(found.ranges, 1):
-        if each.lower > each.upper or not each.upper:  # on the wire, an upper end of 0 means now
+    for number, range_ in enumerate(missing.ranges, 1):
+        if range_.lower > range_.upper or not range_.upper:  # on the wire, an upper end of 0 means now
             raise Misuse(f"{path}: range {number} ends before it begins, or in 1970 (--ranges)")
-    return found
+    return missing

@@ -40,16 +40,16 @@ _BATCH_ROWS: Final = 1000
 def write(file: Path, pages: Iterable[list[Archived]]) -> None:
     """Write the envelopes in the given order. Raises OSError, and RlpError if the archive is damaged."""
     with pq.ParquetWriter(file, PARQUET_SCHEMA, compression="zstd", write_page_checksum=True) as output:
-        for group in _groups(pages):
-            output.write_table(_table(group), row_group_size=len(group))
+        for group in _row_groups(pages):
+            output.write_table(_to_table(group), row_group_size=len(group))
 
 
-def _groups(pages: Iterable[list[Archived]]) -> Iterator[list[Archived]]:
+def _row_groups(pages: Iterable[list[Archived]]) -> Iterator[list[Archived]]:
     group: list[Archived] = []
     size = 0
     for page in pages:
         group += page
-        size += sum(len(each.raw) for each in page)
+        size += sum(len(row.raw) for row in page)
         if len(group) >= GROUP_ROWS or size >= GROUP_BYTES:
             yield group
             group, size = [], 0
@@ -57,24 +57,24 @@ def _groups(pages: Iterable[list[Archived]]) -> Iterator[list[Archived]]:
         yield group
 
 
-def _table(group: list[Archived]) -> pa.Table:
-    envelopes = [each.envelope() for each in group]
+def _to_table(group: list[Archived]) -> pa.Table:
+    envelopes = [row.envelope() for row in group]
     columns = [
-        [each.hash for each in envelopes],
-        [each.sent for each in envelopes],
-        [each.expiry for each in envelopes],
-        [each.ttl for each in envelopes],
-        [each.topic for each in envelopes],
-        [each.arrival for each in group],
-        [each.arrived for each in group],
-        [len(each.raw) for each in group],
-        [each.raw for each in group],
+        [envelope.hash for envelope in envelopes],
+        [envelope.sent for envelope in envelopes],
+        [envelope.expiry for envelope in envelopes],
+        [envelope.ttl for envelope in envelopes],
+        [envelope.topic for envelope in envelopes],
+        [row.arrival for row in group],
+        [row.arrived for row in group],
+        [len(row.raw) for row in group],
+        [row.raw for row in group],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, PARQUET_SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=PARQUET_SCHEMA)
 
 
-def opened(file: Path) -> pq.ParquetFile:
+def open_table(file: Path) -> pq.ParquetFile:
     """Open a table with a column `raw` of byte strings.
 
     Raises StoreError, whose text is to follow the file's name, if the content is not such a table; OSError if the
@@ -83,9 +83,9 @@ def opened(file: Path) -> pq.ParquetFile:
     try:
         table = pq.ParquetFile(file, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
-        if is_of_system(error):
+        if is_system_error(error):
             raise
-        raise StoreError(f"cannot be read as Parquet: {_line(error)}") from error
+        raise StoreError(f"cannot be read as Parquet: {_first_line(error)}") from error
     except UnicodeDecodeError as error:
         raise StoreError("cannot be read as Parquet: the name of a column is not UTF-8") from error
     if not has_byte_strings(table.schema_arrow, "raw"):
@@ -94,7 +94,7 @@ def opened(file: Path) -> pq.ParquetFile:
     return table
 
 
-def is_of_system(error: Exception) -> bool:
+def is_system_error(error: Exception) -> bool:
     """Return whether an error is the system's. pyarrow also raises OSError about the content of a file."""
     return isinstance(error, OSError) and error.errno is not None
 
@@ -129,39 +129,39 @@ def read(file: Path) -> files.FileItems:
     The rest of a row group that cannot be read is skipped. Raises StoreError if the file is not such a table.
     """
     try:
-        table = opened(file)
+        table = open_table(file)
     except StoreError as error:
         raise StoreError(f"{file} {error}") from error
     except OSError as error:
         raise StoreError(f"{file} cannot be read: {plain(error)}") from error
     with table:
         columns = [name for name in ("raw", "hash") if has_byte_strings(table.schema_arrow, name)]
-        first = 0
+        first_row = 0
         for group in range(table.num_row_groups):
-            yield from _group(table, group, columns, first)
-            first += table.metadata.row_group(group).num_rows
+            yield from _read_group(table, group, columns, first_row)
+            first_row += table.metadata.row_group(group).num_rows
 
 
-def _group(table: pq.ParquetFile, group: int, columns: list[str], first: int) -> files.FileItems:
-    row = first
+def _read_group(table: pq.ParquetFile, group: int, columns: list[str], first_row: int) -> files.FileItems:
+    row = first_row
     try:
         for batch in table.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
             values = {name: byte_strings(batch.column(name)) for name in columns}
             for raw, stored in zip(values["raw"], values.get("hash", [None] * batch.num_rows), strict=True):
-                yield _item(raw, stored, f"row {row}")
+                yield _parse_row(raw, stored, f"row {row}")
                 row += 1
     except (pa.ArrowException, OSError) as error:
-        yield files.UnreadableItem(f"row {row}", f"the rest of its group cannot be read: {_line(error)}")
+        yield files.UnreadableItem(f"row {row}", f"the rest of its group cannot be read: {_first_line(error)}")
 
 
-def _item(raw: bytes | None, stored: bytes | None, where: str) -> files.FileItem:
+def _parse_row(raw: bytes | None, stored: bytes | None, where: str) -> files.FileItem:
     if raw is None:
         return files.UnreadableItem(where, "raw is not a byte string")
-    found = files.read(raw, where)
-    if not isinstance(found, files.UnreadableItem) and stored not in (None, found.hash):
+    item = files.parse_item(raw, where)
+    if not isinstance(item, files.UnreadableItem) and stored not in (None, item.hash):
         return files.UnreadableItem(where, "the hash does not match")
-    return found
+    return item
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]

@@ -27,7 +27,7 @@ def read_envelopes(
     """
     path = Path(path)
     try:
-        for item in _archived(path) if (path / FILE).exists() else opened(path):
+        for item in _read_archive(path) if (path / FILE).exists() else read_items(path):
             if isinstance(item, Envelope):
                 yield item
             elif on_unreadable is None:
@@ -38,7 +38,7 @@ def read_envelopes(
         raise StoreError(f"cannot read {path}: {plain(error)}") from error
 
 
-def opened(path: Path) -> FileItems:
+def read_items(path: Path) -> FileItems:
     """Return the items of a file, or of a LevelDB directory. Raises Misuse if its type is unknown."""
     if not path.exists():
         raise Misuse(f"there is no {path}")
@@ -53,10 +53,10 @@ def opened(path: Path) -> FileItems:
     raise Misuse(f"{path} is not an .rlp or .parquet file, nor the directory of a LevelDB archive")
 
 
-def _archived(data: Path) -> FileItems:
+def _read_archive(data: Path) -> FileItems:
     """Yield the items of a data directory, as they are at the first of them."""
     with SCHEMA.reading(data) as database:
         database.execute("BEGIN")
         for page in statements.read_all(database):
-            for each in page:
-                yield files.read(each.raw, f"arrival {each.arrival}")
+            for row in page:
+                yield files.parse_item(row.raw, f"arrival {row.arrival}")
