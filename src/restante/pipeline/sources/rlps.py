@@ -25,7 +25,9 @@ def found(data: BinaryIO, size: int, latest: int) -> Iterator[FoundEnvelopes]:
             arrived=None,
             stored=Stored(np.full(len(some), latest)),
             where=[item.at for item in some],
-            faults={at: UNREADABLE_REST if item.is_last else item.fault for at, item in enumerate(some) if item.fault},
+            faults={
+                at: UNREADABLE_REST if item.is_last else item.fault for at, item in enumerate(some) if item.fault
+            },
         )
         place += len(some)
 
