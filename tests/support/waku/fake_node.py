@@ -27,7 +27,7 @@ from restante.waku.protocol import completion, packets, request
 from restante.waku.protocol.completion import NO_HASH
 from restante.waku.protocol.packets import Options, Refusal, Response
 from restante.waku.protocol.peer import Offered, PeerEvent, Requested
-from restante.waku.protocol.request import Answer, Demands, Request, RequestError
+from restante.waku.protocol.request import CompletionForm, Demands, Request, RequestError
 from support.bounds import BOUND
 
 Packet = list[Envelope] | bytes
@@ -46,7 +46,7 @@ class Honest:
     envelopes: list[Envelope]
     downward: bool = False
     size: int = 1000
-    answer: Answer = "string"
+    answer: CompletionForm = "string"
     together: int = 3
     """Envelopes of a packet."""
 

@@ -170,6 +170,13 @@ def string(item: Item, *sizes: int) -> bytes:
     return item
 
 
+def string_at(data: bytes, span: ItemSpan, *sizes: int) -> bytes:
+    """Return the string at a span; if `sizes` are given, of one of them. Raises RlpError."""
+    if span.is_list:
+        raise RlpError("a string is expected")
+    return string(data[span.start : span.stop], *sizes)
+
+
 def items(item: Item, *counts: int) -> list[Any]:
     """Return an item as a list; if `counts` are given, with one of these numbers of items. Raises RlpError."""
     if not isinstance(item, list):

@@ -17,7 +17,7 @@ import msgspec
 
 from restante.waku.envelope import rlp
 from restante.waku.protocol.packets import HASH_BYTES
-from restante.waku.protocol.request import ID_BYTES, Answer
+from restante.waku.protocol.request import ID_BYTES, CompletionForm
 
 NO_HASH: Final = bytes(HASH_BYTES)
 """The last hash of an answer without envelopes."""
@@ -72,7 +72,7 @@ class RequestRefused(msgspec.Struct, frozen=True):
         return self.words
 
 
-def encode(id: bytes, last_hash: bytes = NO_HASH, cursor: bytes = b"", answer: Answer = "string") -> bytes:  # noqa: A002
+def encode(id: bytes, last_hash: bytes = NO_HASH, cursor: bytes = b"", answer: CompletionForm = "string") -> bytes:  # noqa: A002
     """Return the payload that ends a page."""
     return rlp.encode([id, last_hash, cursor] if answer == "list" else id + last_hash + cursor)
 

@@ -270,7 +270,7 @@ def write_ack(packet: bytes) -> bytes:
 def read_ack(payload: bytes) -> bytes:
     """Parse the body of a Batch Ack: a string, or the list of 6/WAKU1, which has the form of a Message Response."""
     span = rlp.item_span(payload)
-    return read_response(payload).packet if span.is_list else _read_string(payload, span, HASH_BYTES)
+    return read_response(payload).packet if span.is_list else rlp.string_at(payload, span, HASH_BYTES)
 
 
 def write_response(response: Response) -> bytes:
@@ -286,10 +286,10 @@ def read_response(payload: bytes) -> Response:
     if len(payload) > MAX_RESPONSE_BYTES:
         raise rlp.RlpError(f"a Message Response has more than {MAX_RESPONSE_BYTES} bytes")
     version, body = _read_fields(payload, rlp.item_span(payload), 2)
-    rlp.uint(_read_string(payload, version), 64)
+    rlp.uint(rlp.string_at(payload, version), 64)
     packet, refusals = _read_fields(payload, body, 2)
     return Response(
-        _read_string(payload, packet, HASH_BYTES),
+        rlp.string_at(payload, packet, HASH_BYTES),
         tuple(_read_refusal(payload, span) for span in rlp.walk(payload, refusals)),
     )
 
@@ -297,9 +297,9 @@ def read_response(payload: bytes) -> Response:
 def _read_refusal(payload: bytes, span: rlp.ItemSpan) -> Refusal:
     digest, code, words = _read_fields(payload, span, 3)
     return Refusal(
-        _read_string(payload, digest, HASH_BYTES),
-        rlp.uint(_read_string(payload, code), 64),
-        _read_string(payload, words).decode("utf-8", "backslashreplace"),
+        rlp.string_at(payload, digest, HASH_BYTES),
+        rlp.uint(rlp.string_at(payload, code), 64),
+        rlp.string_at(payload, words).decode("utf-8", "backslashreplace"),
     )
 
 
@@ -312,9 +312,3 @@ def _read_fields(payload: bytes, span: rlp.ItemSpan, count: int) -> list[rlp.Ite
     if len(fields) != count:
         raise rlp.RlpError(f"a list of {count} items is expected")
     return fields
-
-
-def _read_string(payload: bytes, item: rlp.ItemSpan, *sizes: int) -> bytes:
-    if item.is_list:
-        raise rlp.RlpError("a string is expected")
-    return rlp.string(payload[item.start : item.stop], *sizes)
