@@ -88,7 +88,7 @@ class Bare:
 def assert_refused(events: list[SessionEvent], reason: Reason, text: str) -> None:
     (event,) = events
     assert isinstance(event, Disconnected)
-    assert (event.reason, event.by_us) == (reason, True)
+    assert event.reason == reason
     assert text in event.words
 
 
@@ -184,7 +184,7 @@ def test_a_node_that_dials_itself_receives_the_reason_in_place_of_a_hello() -> N
     rlpx = Rlpx.initiator(B, B.public, Seeded(1))
     us = listening()
     (event,) = us.receive_data(rlpx.data_to_send(), 0.0)
-    assert event == Disconnected(Reason.SELF_CONNECTION, True, "the peer is this node itself")
+    assert event == Disconnected(Reason.SELF_CONNECTION, "the peer is this node itself")
     assert rlpx.receive_data(us.data_to_send()) == [b"\1\x0a"]
     assert us.closed
 
@@ -316,7 +316,7 @@ def test_a_disconnect_is_the_last_thing_that_is_sent_and_read(reason: Reason) ->
     pair.a.disconnect(Reason.REQUESTED)
     pair.b.send(1, b"crossing")
     pair.carry()
-    assert pair.to_b == [Disconnected(reason, False, f"the peer said {reason.name}")]
+    assert pair.to_b == [Disconnected(reason, f"the peer said {reason.name}")]
     assert pair.to_a == []
     assert pair.a.closed
     assert pair.b.closed
@@ -328,7 +328,7 @@ def test_a_disconnect_is_understood_in_every_form() -> None:
     for payload in (b"\xc1\4", b"\4", compress(b"\xc1\4"), compress(b"\4")):
         for bare in (Bare(), Bare().connected()):
             (event,) = bare.say(b"\1" + payload, b"\x10" + compress(b"late"), b"\xff")
-            assert event == Disconnected(Reason.TOO_MANY_PEERS, False, "the peer said TOO_MANY_PEERS")
+            assert event == Disconnected(Reason.TOO_MANY_PEERS, "the peer said TOO_MANY_PEERS")
             assert bare.frames == []
 
 
@@ -366,7 +366,7 @@ def test_a_peer_that_sends_no_hello_in_time_is_given_up() -> None:
     us = Devp2p(Rlpx.recipient(B, Seeded(2)), HELLO_B, 100.0)
     assert us.next_timeout() == 105.0
     assert us.handle_timeout(104.9) == []
-    assert us.handle_timeout(105.0) == [Disconnected(Reason.PING_TIMEOUT, True, "no Hello arrived in time")]
+    assert us.handle_timeout(105.0) == [Disconnected(Reason.PING_TIMEOUT, "no Hello arrived in time")]
     assert (us.data_to_send(), us.closed) == (b"", True)
     pair = Pair()  # a handshake does not extend the time
     pair.b.receive_data(pair.a.data_to_send(), 4.0)
@@ -374,7 +374,7 @@ def test_a_peer_that_sends_no_hello_in_time_is_given_up() -> None:
     pair.b.handle_timeout(5.0)
     assert pair.a.receive_data(pair.b.data_to_send(), 5.0) == [
         Connected(HELLO_B, SHARED),
-        Disconnected(Reason.PING_TIMEOUT, False, "the peer said PING_TIMEOUT"),
+        Disconnected(Reason.PING_TIMEOUT, "the peer said PING_TIMEOUT"),
     ]
 
 
@@ -389,7 +389,7 @@ def test_a_silent_peer_is_pinged_and_then_given_up() -> None:
     assert bare.peer.handle_timeout(30.9) == []
     assert bare.peer.data_to_send() == b""
     (event,) = bare.peer.handle_timeout(31.0)
-    assert event == Disconnected(Reason.PING_TIMEOUT, True, "the peer did not answer a Ping")
+    assert event == Disconnected(Reason.PING_TIMEOUT, "the peer did not answer a Ping")
     assert bare.rlpx.receive_data(bare.peer.data_to_send()) == [b"\1" + compress(b"\xc1\x0b")]
 
 

@@ -175,5 +175,5 @@ async def test_a_disconnect_is_understood(role: str, reason: Reason, ethereumjs:
         assert await foreign.says() == {"disconnected": reason.value, "byUs": False}
     async with joined(role, ethereumjs) as (ours, foreign):
         foreign.do(disconnect=reason.value)
-        assert await ours.hears() == Disconnected(reason, False, f"the peer said {reason.name}")
+        assert await ours.hears() == Disconnected(reason, f"the peer said {reason.name}")
         assert ours.core.closed

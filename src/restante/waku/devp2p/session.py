@@ -78,7 +78,6 @@ class Disconnected(msgspec.Struct, frozen=True, gc=False):
     """The connection is over. No event follows this one."""
 
     reason: Reason
-    by_us: bool
     words: str
 
 
@@ -210,7 +209,7 @@ class Devp2p:
     def _fail(self, error: PeerError) -> Disconnected:
         reason = Reason(error.code)
         self.disconnect(reason)
-        return Disconnected(reason, True, error.words)
+        return Disconnected(reason, error.words)
 
     # ── receiving ────────────────────────────────────────────────────────────────────────────────
 
@@ -303,7 +302,7 @@ class Devp2p:
                 payload = decompress(payload, MAX_DISCONNECT_BYTES)
         self._state = _CLOSED
         reason = Reason.parse(payload[:MAX_DISCONNECT_BYTES])
-        return Disconnected(reason, False, f"the peer said {reason.name}")
+        return Disconnected(reason, f"the peer said {reason.name}")
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────
 
