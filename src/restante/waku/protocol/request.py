@@ -221,7 +221,7 @@ def _check_draft(draft: _Draft, digest: bytes, form: Form, signer: bytes | None,
     )
 
 
-# ── Parsing of sealed payloads ──────────────────────────────────────────────────────────────────────────────
+# ── Parsing of sealed payloads ────────────────────────────────────────────────────────────────────
 
 
 def _parse_body(body: bytes) -> _Draft:
@@ -292,7 +292,7 @@ def _parse_fixed_width(body: bytes) -> _Draft:
     )
 
 
-# ── Parsing of items ────────────────────────────────────────────────────────────────────────────────────────
+# ── Parsing of items ──────────────────────────────────────────────────────────────────────────────
 
 
 def _read_items(data: bytes, span: rlp.ItemSpan, count: int) -> list[rlp.ItemSpan]:

@@ -3,8 +3,8 @@
 -- `places` has the numbers of up to three of the 512 bits, as digits of nine bits each. A query finds the topics that
 -- a filter passes by two of its bits at a time, however many topics there are.
 --
--- The bits are those that status-go sets (waku/common/topic.go:45-60; restante.waku.envelope.bloom, `kept`). The
--- topic's first three bytes, each with one of the three lowest bits of the fourth, give one bit number each. If two
+-- The bits are those that status-go sets (waku/common/topic.go:45-60; restante.waku.envelope.bloom, `required_bits`).
+-- The topic's first three bytes, each with one of the three lowest bits of the fourth, give one bit number each. If two
 -- of the bits fall into the same byte of the filter, only the later one remains, and its number is in both digits.
 ALTER TABLE topics ADD COLUMN place0 INTEGER GENERATED ALWAYS AS ((topic >> 24 & 255) + (topic & 1) * 256);
 ALTER TABLE topics ADD COLUMN place1 INTEGER GENERATED ALWAYS AS ((topic >> 16 & 255) + (topic & 2) * 128);
