@@ -115,7 +115,7 @@ class FakeNode:
     def too_much(self) -> None:
         raise AssertionError("nobody sends this much")
 
-    def caught_up(self, connection: PeerConnection) -> None:
+    def writing_resumed(self, connection: PeerConnection) -> None:
         pass
 
     def made(self, connection: PeerConnection) -> bool:

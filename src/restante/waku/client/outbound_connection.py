@@ -123,8 +123,8 @@ class OutboundConnection:
     def too_much(self) -> None:
         """Do nothing: one connection does not exceed the limit, because the size of a packet is limited."""
 
-    def caught_up(self, _connection: PeerConnection) -> None:
-        """Do nothing: a client relays nothing to the node."""
+    def writing_resumed(self, _connection: PeerConnection) -> None:
+        """Do nothing: a client has no backlog for the node."""
 
     def connected(self, connection: PeerConnection, _public: bytes) -> None:
         """Accept the node's Hello."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from restante.common.errors import PeerError
@@ -23,9 +23,8 @@ from restante.waku.connection.read_pacing import (
 from restante.waku.connection.sender_pace import SenderPace
 from restante.waku.devp2p.hello import Reason
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionEvent
-from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
-from restante.waku.protocol.packets import MESSAGES, STATUS, split_for_packets, write_envelopes
+from restante.waku.protocol.packets import MESSAGES, STATUS
 from restante.waku.protocol.peer import Peer, PeerEvent, Violation
 
 # ── The deadlines of a connection, with one timer for the next of them ────────────────────────────
@@ -133,8 +132,8 @@ class ConnectionHandler(Protocol):
     def lost(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
         """Handle the end of a connection."""
 
-    def caught_up(self, connection: PeerConnection) -> None:
-        """Handle that a connection which missed envelopes reads again."""
+    def writing_resumed(self, connection: PeerConnection) -> None:
+        """Handle that a peer which left so much unread that pages and backlogs waited has read it."""
 
     def flush_soon(self, connection: PeerConnection) -> None:
         """Call the connection's `flush` at the end of this turn of the loop."""
@@ -144,14 +143,12 @@ class PeerConnection(asyncio.Protocol):
     """One connection to one peer."""
 
     __slots__ = (
-        "_backlog",
         "_bulk",
         "_counted",
         "_deadlines",
         "_ended",
         "_frames",
         "_handler",
-        "_pumping",
         "_read_before",
         "_room",
         "_session",
@@ -165,7 +162,6 @@ class PeerConnection(asyncio.Protocol):
         "full",
         "gone",
         "held",
-        "missed",
         "node_id",
         "pace",
         "peer",
@@ -181,9 +177,6 @@ class PeerConnection(asyncio.Protocol):
         """The peer's address, by which it is counted."""
         self.quota: AddressQuota
         """What all peers of that address have used up. The handler sets it."""
-        self.missed: int | None = None
-        """The number of the first live envelope that was not sent to the peer because it did not read. None: it
-        missed none."""
         self.dialled = dialled
         self.pace = SenderPace()
         """Whether the peer waits for confirmations, by the monotonic clock."""
@@ -213,12 +206,9 @@ class PeerConnection(asyncio.Protocol):
         self._counted = False
         self.gone: asyncio.Future[None] | None = handler.loop.create_future() if dialled else None
         """Done when the connection is closed. Only connections that we dialled have it."""
-        self._backlog: Iterator[list[Envelope]] | None = None
         self._undecided: list[SessionEvent] | None = None
         """What the peer sent after its Hello before the handler decided; None before the Hello and after the
         decision."""
-        self._pumping = False
-        """Whether `_pump` will be called in the next turn of the loop."""
 
     # ── asyncio calls these ──────────────────────────────────────────────────────────────────────
 
@@ -289,17 +279,13 @@ class PeerConnection(asyncio.Protocol):
         self._arm()
         self.wait_no_more()
         self.reading.resume(PAUSED_BY_UNREAD)
-        if self.missed is not None:
-            self._handler.caught_up(self)
-        if self._backlog is not None:
-            self._pump_soon()
+        self._handler.writing_resumed(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = self.reading.transport = None
         self._deadlines.clear()
         self._arm()
         self._count_held(0)
-        self._backlog = None
         self.wait_no_more()
         self._ended = self._ended or (None, "the connection was lost")
         if self._counted:
@@ -462,35 +448,6 @@ class PeerConnection(asyncio.Protocol):
         """End the wait of `writable`, whether there is room or not."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
-
-    @property
-    def in_arrears(self) -> bool:
-        """Return whether a part of the peer's backlog has not been sent yet."""
-        return self._backlog is not None
-
-    def send_backlog(self, parts: Iterator[list[Envelope]]) -> None:
-        """Send these envelopes as the peer reads, one part per turn of the loop, instead of an unfinished backlog."""
-        if self._backlog is None:
-            self._pump_soon()
-        self._backlog = parts
-
-    def _pump_soon(self) -> None:
-        if not self._pumping:
-            self._pumping = True
-            self._handler.loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pumping = False
-        if self._backlog is None or self.full or not self.here:
-            return
-        part = next(self._backlog, None)
-        if part is None:
-            self._backlog = None
-            return
-        for some in split_for_packets(each.raw for each in part):
-            self.send(MESSAGES, write_envelopes(some))
-        self.flush()
-        self._pump_soon()
 
     def disconnect(self, reason: Reason, words: str = "") -> None:
         """Send a Disconnect and close the connection."""

@@ -347,8 +347,8 @@ class Node:
             if connection is not None:
                 self._confirm(connection, response)
 
-    def caught_up(self, connection: PeerConnection) -> None:
-        """Send a peer that reads again what it has missed."""
+    def writing_resumed(self, connection: PeerConnection) -> None:
+        """Send a peer that has read again what it has missed, and the rest of its backlog."""
         self.relay.catch_up(connection)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────

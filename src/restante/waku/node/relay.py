@@ -29,13 +29,23 @@ CHECKS_PER_TURN: Final = 20_000
 
 
 class Relay:
-    """The interests of all peers, and what is sent to them. It does not record what a peer has received."""
+    """The interests of all peers, and what is sent to them. It does not record what a peer has received.
+
+    A peer that begins to want a topic, or that has missed envelopes, has a backlog: live envelopes that are sent as
+    it reads, one part per turn of the loop.
+    """
 
     def __init__(self, mailserver: Mailserver, loop: asyncio.AbstractEventLoop) -> None:
         self.interests: Interests[PeerConnection] = Interests()
         """The interests of the peers that have greeted."""
         self.counts: Counter[str] = Counter()
         """Numbers of envelopes relayed or delayed, counted for each peer."""
+        self.missed: dict[PeerConnection, int] = {}
+        """The number of the first live envelope that was not sent to a peer because it did not read."""
+        self.backlogs: dict[PeerConnection, Iterator[list[Envelope]]] = {}
+        """The parts of a backlog that have not been sent."""
+        self._scheduled: set[PeerConnection] = set()
+        """Peers to which `_send_part` will be called in the next turn of the loop."""
         self._mailserver = mailserver
         self._loop = loop
         self._pushing = False
@@ -47,6 +57,8 @@ class Relay:
     def drop(self, connection: PeerConnection) -> None:
         """Forget a peer."""
         self.interests.drop(connection)
+        self.missed.pop(connection, None)
+        self.backlogs.pop(connection, None)
 
     def push_soon(self) -> None:
         """Push new envelopes at the end of this turn of the loop, in as few packets per peer as possible.
@@ -95,8 +107,7 @@ class Relay:
         for body, compressed in bodies:
             if connection.reading.stuck:
                 self.counts["relayed later, because the peer did not read"] += len(numbers)
-                if connection.missed is None:
-                    connection.missed = numbers[0]
+                self.missed.setdefault(connection, numbers[0])
                 return
             connection.send(packets.MESSAGES, body, compressed)
             if len(compressed) > FLUSH_PACKET_BYTES:
@@ -104,11 +115,33 @@ class Relay:
         self.counts["relayed"] += len(numbers)
 
     def catch_up(self, connection: PeerConnection) -> None:
-        """Send a peer that reads again what it has missed and is still live."""
-        since, connection.missed = connection.missed or 0, None
-        if connection.in_arrears:
-            since = 0  # the peer may not receive the rest of its last backlog
-        connection.send_backlog(self._living(connection, WANTS_NOTHING, since, self._pushed))
+        """Send a peer that has read what it has missed and is still live, and the rest of its backlog."""
+        since = self.missed.pop(connection, None)
+        if since is not None:
+            if connection in self.backlogs:
+                since = 0  # the new backlog contains the rest of this one
+            self.backlogs[connection] = self._living(connection, WANTS_NOTHING, since, self._pushed)
+        self._schedule(connection)
+
+    def _schedule(self, connection: PeerConnection) -> None:
+        if connection in self.backlogs and connection not in self._scheduled:
+            self._scheduled.add(connection)
+            self._loop.call_soon(self._send_part, connection)
+
+    def _send_part(self, connection: PeerConnection) -> None:
+        """Send a part of the peer's backlog, unless the peer must read first. Then `catch_up` continues."""
+        self._scheduled.discard(connection)
+        backlog = self.backlogs.get(connection)
+        if backlog is None or connection.full or not connection.here:
+            return
+        part = next(backlog, None)
+        if part is None:
+            del self.backlogs[connection]
+            return
+        for texts in packets.split_for_packets(envelope.raw for envelope in part):
+            connection.send(packets.MESSAGES, packets.write_envelopes(texts))
+        connection.flush()
+        self._schedule(connection)
 
     def turn_to(self, connection: PeerConnection, before: Interest) -> None:
         """Note that a peer has changed its interest. It is handled once per turn of the loop."""
@@ -122,9 +155,9 @@ class Relay:
         for connection, before in changed.items():
             if connection.here:
                 self.interests.put(connection, connection.peer.interest)
-                connection.send_backlog(
-                    self._living(connection, WANTS_NOTHING if connection.in_arrears else before, 0, self._pushed)
-                )
+                sent_interest = WANTS_NOTHING if connection in self.backlogs else before
+                self.backlogs[connection] = self._living(connection, sent_interest, 0, self._pushed)
+                self._schedule(connection)
 
     def _living(
         self, connection: PeerConnection, before: Interest, since: int, until: int

@@ -306,7 +306,7 @@ class StatusPages:
             "dialled": connection.dialled,
             "identified": self._node.peers.get(connection.node_id) is connection,
             "held_bytes": connection.held,
-            "missed_envelopes": connection.missed is not None,
+            "missed_envelopes": connection in self._node.relay.missed,
         }
 
     async def limitz(self, _query: Query) -> dict[str, Any]:
