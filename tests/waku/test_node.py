@@ -34,7 +34,7 @@ from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
 from restante.waku.node import admission, main, node, relay, save_schedule
-from restante.waku.node.housekeeping import Housekeeping
+from restante.waku.node.admission import PeerLimits
 from restante.waku.node.mailserver import (
     AGE_WORDS,
     ARCHIVE_RETRY_DELAY,
@@ -93,9 +93,6 @@ async def has(here: Inside, *envelopes: Envelope) -> None:
         while len(await here.archive.hashes()) < len(envelopes):  # noqa: ASYNC110 - it is another thread's
             await asyncio.sleep(0)
     assert sorted(await here.archive.hashes()) == sorted(envelope.hash for envelope in envelopes)
-
-
-RARE_SAVES = Housekeeping(save_interval=1e6)
 
 
 def unread(here: Inside) -> list[PeerConnection]:
@@ -202,7 +199,7 @@ async def answering(peer: RawPeer) -> AsyncIterator[None]:
 
 
 async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_is_silent(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
+    async with inside(tmp_path, peer_limits=PeerLimits(max_peers=2)) as here:
         first = await here.greet(key=KEY)
         [its_connection] = here.node.connections
         async with answering(first):
@@ -228,7 +225,7 @@ async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_
 
 async def test_a_full_node_keeps_its_best_and_static_peers(tmp_path: Path) -> None:
     async with (
-        inside(tmp_path / "a", housekeeping=Housekeeping(max_peers=2, max_handshakes=2)) as here,
+        inside(tmp_path / "a", peer_limits=PeerLimits(max_peers=2, max_handshakes=2)) as here,
         inside(tmp_path / "b", number=2) as other,
     ):
         first, second = await here.greet(), await here.greet()
@@ -418,8 +415,7 @@ async def test_what_is_not_archived_costs_its_peer_no_more_than_what_is(tmp_path
 
 async def test_a_copy_of_what_was_pruned_is_in_the_archive_again_or_an_error(tmp_path: Path) -> None:
     size = len(letter(1).raw)
-    housekeeping = Housekeeping(retention_bytes=2 * size, save_interval=0.0)
-    async with inside(tmp_path, policy=FREE, housekeeping=housekeeping) as here:
+    async with inside(tmp_path, policy=FREE, terms=ArchiveTerms(retention_bytes=2 * size)) as here:
         peer = await here.greet(NOTHING)
         letters = [letter(number, ttl=100, age=10 - number) for number in range(4)]
         assert not (await peer.post(*letters)).refusals
@@ -434,8 +430,8 @@ async def test_a_copy_of_what_was_pruned_is_in_the_archive_again_or_an_error(tmp
 
 async def test_the_node_archives_all_again_after_its_clock_was_ahead_at_a_prune(tmp_path: Path) -> None:
     size = len(letter(1).raw)
-    housekeeping = Housekeeping(retention=100, retention_bytes=2 * size, save_interval=0.0)
-    async with inside(tmp_path, policy=FREE, housekeeping=housekeeping) as here:
+    terms = ArchiveTerms(retention=100, retention_bytes=2 * size)
+    async with inside(tmp_path, policy=FREE, terms=terms) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1, ttl=100, age=9))
         here.clock.now += 1000
@@ -524,8 +520,8 @@ async def test_a_peer_that_closes_its_half_and_does_not_read_is_disconnected(tmp
 async def test_a_peer_that_gave_way_and_does_not_read_is_closed_when_a_newcomer_needs_the_room(
     tmp_path: Path,
 ) -> None:
-    two = Housekeeping(max_peers=2, max_handshakes=1, save_interval=0.0)
-    async with inside(tmp_path, policy=FREE, limits=FEW_OWED, housekeeping=two) as here:
+    two = PeerLimits(max_peers=2, max_handshakes=1)
+    async with inside(tmp_path, policy=FREE, limits=FEW_OWED, peer_limits=two) as here:
         _, _, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent()))
         for _ in range(admission.MAX_ERRORS):
             here.node.admission.count_error(its_connection)
@@ -644,7 +640,7 @@ async def test_a_drain_waits_a_while_for_who_does_not_read(tmp_path: Path, monke
 
 async def test_an_envelope_waits_a_while_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(save_schedule, "MIN_BATCH_ENVELOPES", 3)
-    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
+    async with inside(tmp_path, save_interval=1e6) as here:
         peer = await here.greet(NOTHING)
         for number in range(5):
             await peer.post(letter(number))
@@ -664,7 +660,7 @@ async def test_an_envelope_waits_a_while_for_others(tmp_path: Path, monkeypatch:
 
 
 def test_in_a_flood_a_save_begins_after_40_ms_or_500_envelopes() -> None:
-    schedule = save_schedule.SaveSchedule(Housekeeping().save_interval)
+    schedule = save_schedule.SaveSchedule(save_schedule.SAVE_INTERVAL)
     schedule.begin(0.0)
     assert schedule.reads_on(499, 0.039)
     assert not schedule.reads_on(500, 0.0)
@@ -704,7 +700,7 @@ def test_a_peer_that_does_not_wait_is_not_taken_for_one_that_does() -> None:
 
 
 async def test_envelopes_that_arrive_during_a_save_or_while_more_can_be_read_are_one_batch(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
+    async with inside(tmp_path, save_interval=1e6) as here:
         peer = await here.greet(NOTHING)
         here.archive.idle.clear()
         packets = [peer.offer([letter(0)])]
@@ -787,7 +783,7 @@ async def test_a_timer_goes_off_at_the_first_deadline_and_can_be_set_again_for_t
 
 @on_uvloop
 async def test_connections_of_one_address_are_limited_also_of_that_which_a_proxy_names(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=1)) as here:
+    async with inside(tmp_path, peer_limits=PeerLimits(max_peers_per_address=1)) as here:
         where, ports, writers = listen_address("proxy:127.0.0.1:0", "--listen"), [], []
         for trusted in ("127.0.0.0/8", "10.0.0.0/8"):
             [at] = await here.node.listen(where, networks([trusted], "--trust-proxy"))

@@ -42,8 +42,7 @@ from restante.waku.limits import Limits
 from restante.waku.node import main as waku_serve
 from restante.waku.node import status_pages
 from restante.waku.node.history_requests import REFUSALS
-from restante.waku.node.housekeeping import Housekeeping
-from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
+from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY, ArchiveTerms
 from restante.waku.node.main import MIN_DESCRIPTORS, PRUNE_GRACE_SECONDS, history_terms, password_key
 from restante.waku.node.status_pages import CONNECTION_LABELS
 from restante.waku.passwords import PASSWORD_VARIABLE
@@ -149,8 +148,8 @@ def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
 
 async def test_the_first_prune_is_announced_and_a_full_disk_pruned(tmp_path: Path) -> None:
     old = [letter(number, age=200) for number in range(2)]
-    housekeeping = Housekeeping(retention=100, retention_bytes=len(old[0].raw))
-    async with inside(tmp_path, housekeeping=housekeeping, policy=Policy(min_pow=0.0)) as here:
+    terms = ArchiveTerms(retention=100, retention_bytes=len(old[0].raw))
+    async with inside(tmp_path, terms=terms, policy=Policy(min_pow=0.0)) as here:
         await here.archive.save([*old, letter(2)], EPOCH)
         with structlog.testing.capture_logs() as logs:
             await waku_serve.log_first_prune(here.node)

@@ -19,8 +19,8 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
+from restante.waku.node.admission import PeerLimits
 from restante.waku.node.history_requests import HistoryTerms
-from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import ArchiveTerms, Mailserver
 from restante.waku.node.node import Node
 from restante.waku.node.pool import Pool
@@ -141,7 +141,8 @@ async def inside(
     port: int = 0,
     policy: Policy | None = None,
     terms: ArchiveTerms | None = None,
-    housekeeping: Housekeeping | None = None,
+    peer_limits: PeerLimits | None = None,
+    save_interval: float = 0.0,
     limits: Limits | None = None,
     clock: Clock | None = None,
     history: HistoryTerms | None = None,
@@ -152,8 +153,8 @@ async def inside(
     assert isinstance(archive, ControlledArchive)
     mailserver = Mailserver(policy or Policy(), terms or ArchiveTerms(), Pool(limits.known_bytes, limits.pool_bytes))
     key = Key(bytes([number]) * 32)
-    housekeeping = housekeeping or Housekeeping(save_interval=0.0)
-    node = Node(key, mailserver, archive, housekeeping, limits, history, clock=clock)
+    peer_limits = peer_limits or PeerLimits()
+    node = Node(key, mailserver, archive, peer_limits, limits, history, clock=clock, save_interval=save_interval)
     here = Inside(node, archive, clock)
     try:
         [at] = await node.listen(listen_address(f"127.0.0.1:{port}", "--listen"))

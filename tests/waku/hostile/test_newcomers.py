@@ -20,9 +20,8 @@ from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
 from restante.waku.node import admission
-from restante.waku.node.admission import GAVE_WAY, HALF_OPEN, SILENT_AFTER, SILENT_WEIGHT
+from restante.waku.node.admission import GAVE_WAY, HALF_OPEN, SILENT_AFTER, SILENT_WEIGHT, PeerLimits
 from restante.waku.node.history_requests import HistoryTerms
-from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.protocol import packets
 from support.waku.inside import Inside, inside
 from support.waku.letters import letter
@@ -31,8 +30,8 @@ from support.waku.raw_peer import NOTHING, RawPeer, fetch_page, plain
 NEVER: Final = float("-inf")
 
 SIZES: Final = [
-    pytest.param(Housekeeping(max_peers=60, max_peers_per_address=20, save_interval=0.0), id="small"),
-    pytest.param(Housekeeping(save_interval=0.0), id="default", marks=pytest.mark.thorough),
+    pytest.param(PeerLimits(max_peers=60, max_peers_per_address=20), id="small"),
+    pytest.param(PeerLimits(), id="default", marks=pytest.mark.thorough),
 ]
 
 
@@ -48,15 +47,15 @@ async def posts(here: Inside, number: int) -> None:
     assert not (await newcomer.post(letter(number))).refusals
 
 
-@pytest.mark.parametrize("housekeeping", SIZES)
-async def test_half_handshakes_lock_nobody_out(tmp_path: Path, housekeeping: Housekeeping) -> None:
+@pytest.mark.parametrize("peer_limits", SIZES)
+async def test_half_handshakes_lock_nobody_out(tmp_path: Path, peer_limits: PeerLimits) -> None:
     raise_descriptors()
-    async with inside(tmp_path, housekeeping=housekeeping) as here:
+    async with inside(tmp_path, peer_limits=peer_limits) as here:
         peer = await here.greet(NOTHING, source="127.1.200.1")
         slow = await RawPeer.knock(here.enode.port, here.enode.public, source="127.1.201.1")
         writers = []
         for number in range(30):
-            for _ in range(housekeeping.max_peers_per_address):
+            for _ in range(peer_limits.max_peers_per_address):
                 source = (f"127.2.{number}.1", 0)
                 _, writer = await asyncio.open_connection("127.0.0.1", here.enode.port, local_addr=source)
                 writers.append(writer)
@@ -70,19 +69,19 @@ async def test_half_handshakes_lock_nobody_out(tmp_path: Path, housekeeping: Hou
             writer.transport.abort()
 
 
-@pytest.mark.parametrize("housekeeping", SIZES)
-async def test_idle_peers_lock_nobody_out(tmp_path: Path, housekeeping: Housekeeping) -> None:
+@pytest.mark.parametrize("peer_limits", SIZES)
+async def test_idle_peers_lock_nobody_out(tmp_path: Path, peer_limits: PeerLimits) -> None:
     raise_descriptors()
-    addresses = housekeeping.max_peers // housekeeping.max_peers_per_address
-    async with inside(tmp_path, housekeeping=housekeeping) as here:
+    addresses = peer_limits.max_peers // peer_limits.max_peers_per_address
+    async with inside(tmp_path, peer_limits=peer_limits) as here:
         honest = await here.greet(NOTHING, source="127.1.200.1")
         idle = [
             await here.greet(NOTHING, source=f"127.2.{number % addresses}.1")
-            for number in range(housekeeping.max_peers - 1)
+            for number in range(peer_limits.max_peers - 1)
         ]
         for number in range(1, 4):
             await posts(here, number)
-        assert len(here.node.peers) == housekeeping.max_peers
+        assert len(here.node.peers) == peer_limits.max_peers
         assert here.node.counts[GAVE_WAY] == 3
         assert await idle[0].ended() is Reason.TOO_MANY_PEERS
         await honest.fence()
@@ -107,7 +106,7 @@ async def test_a_peer_that_sends_envelopes_or_requests_history_is_not_silent(tmp
 async def test_nodes_that_the_operator_has_named_come_in_and_stay(tmp_path: Path) -> None:
     allowed, static = Key(b"\x11" * 32), Key(b"\x12" * 32)
     terms = HistoryTerms(allow=frozenset([node_id(allowed.public)]))
-    async with inside(tmp_path, housekeeping=Housekeeping(max_peers=4), history=terms) as here:
+    async with inside(tmp_path, peer_limits=PeerLimits(max_peers=4), history=terms) as here:
         here.node.admission.named.add(node_id(static.public))
         first, *others = await here.greet(key=allowed), *[await here.greet() for _ in range(3)]
         assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS

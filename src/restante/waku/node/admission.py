@@ -8,12 +8,13 @@ from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
+import msgspec
+
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.quotas import AddressQuota, Quotas
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import node_id
 from restante.waku.limits import Limits
-from restante.waku.node.housekeeping import Housekeeping
 
 # ── Crowding: which peer gives its place to a newcomer when a node is full ────────────────────────
 # A place goes from the network that has most peers to one that has fewer, never the other way. So an attacker gets no
@@ -149,13 +150,24 @@ ERRORS_FORGOTTEN: Final = 100 / 3600
 """Errors that are forgotten in a second: a peer that stays connected for months may make one now and then."""
 
 
+class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How many connections a node accepts."""
+
+    max_peers: int = 1000
+    max_peers_per_address: int = 50
+    max_handshakes: int = 256
+    """Connections beyond `max_peers`, for those that are in their handshake when the node is full. When these are
+    taken, too, a new one displaces another (`HalfOpen.oldest`). A handshake takes half a second on a slow line: 256
+    last as long if 500 connections a second come from as many networks."""
+
+
 class Admission:
     """The admitted connections. Connections that are refused or disconnected are counted in `counts`."""
 
     def __init__(
         self,
         own_id: bytes,
-        housekeeping: Housekeeping,
+        peer_limits: PeerLimits,
         limits: Limits,
         counts: Counter[str],
         loop: asyncio.AbstractEventLoop,
@@ -166,7 +178,7 @@ class Admission:
         self.named: set[bytes] = set()
         """Ids of nodes that the operator has named. They are always admitted, and keep their places."""
         self._id = own_id
-        self._housekeeping = housekeeping
+        self._peer_limits = peer_limits
         self._limits = limits
         self._counts = counts
         self._loop = loop
@@ -177,7 +189,7 @@ class Admission:
         """Admit a connection. Return False if it may not even begin the handshake."""
         quota = connection.quota = self._quotas.obtain(connection.address)
         if not connection.dialled:
-            room = quota.has_room(self._housekeeping.max_peers_per_address)
+            room = quota.has_room(self._peer_limits.max_peers_per_address)
             if not room or not quota.take_connection(self._loop.time(), self._limits):
                 self._counts[FROM_ADDRESS] += 1
                 return False
@@ -189,8 +201,8 @@ class Admission:
 
     def _shorten_half_open(self) -> None:
         """Close connections that have no place among the peers if there are too many."""
-        terms = self._housekeeping
-        places = max(terms.max_peers - len(self.peers), 0) + terms.max_handshakes
+        limits = self._peer_limits
+        places = max(limits.max_peers - len(self.peers), 0) + limits.max_handshakes
         while len(self._half_open) > places:
             oldest = self._half_open.oldest()
             self._half_open.discard(oldest)
@@ -239,7 +251,7 @@ class Admission:
         before = self.peers.get(connection.node_id)
         if before is not None:
             self._displace(before, Reason.ALREADY_CONNECTED)
-        elif len(self.peers) >= self._housekeeping.max_peers and not self._is_protected(connection):
+        elif len(self.peers) >= self._peer_limits.max_peers and not self._is_protected(connection):
             displaced = self._peer_to_evict(connection)
             if displaced is None:
                 self._counts[FULL] += 1

@@ -13,7 +13,6 @@ from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.limits import Limits
 from restante.waku.node.clock import Clock
-from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import FULL_WORDS, LOCKED_WORDS, Batch, Mailserver
 from restante.waku.node.save_schedule import SaveSchedule
 from restante.waku.protocol.packets import Response
@@ -48,10 +47,10 @@ class Archiving:
         self,
         mailserver: Mailserver,
         archive: Archive,
-        housekeeping: Housekeeping,
         limits: Limits,
         clock: Clock,
         confirm: Callable[[Iterable[tuple[bytes, Response]]], None],
+        save_interval: float,
     ) -> None:
         self.mailserver = mailserver
         self.archive = archive
@@ -60,7 +59,6 @@ class Archiving:
         """Why the archive refused the last batch, or None."""
         self.short_of_room = asyncio.Event()
         """Set when the archive is full. The task that prunes clears it."""
-        self._housekeeping = housekeeping
         self._limits = limits
         self._clock = clock
         self._confirm = confirm
@@ -70,7 +68,7 @@ class Archiving:
         self._woken = asyncio.Event()
         self._due = asyncio.Event()
         """Set when the gathered envelopes do not wait for more."""
-        self._schedule = SaveSchedule(housekeeping.save_interval)
+        self._schedule = SaveSchedule(save_interval)
 
     def now(self) -> int:
         """Return the seconds since 1970."""
@@ -165,13 +163,13 @@ class Archiving:
     async def prune(self) -> int:
         """Remove envelopes that are too old or too many. Return how many were removed."""
         old = surplus = 0
-        if self._housekeeping.retention is not None:
-            before = self.now() - self._housekeeping.retention
+        terms = self.mailserver.terms
+        if terms.retention is not None:
+            before = self.now() - terms.retention
             while part := await self._noted(self.archive.prune(before, PRUNE_SLICE_ROWS)):
                 old += part
-        limit = self._housekeeping.retention_bytes
-        if limit is not None:
-            while part := await self._noted(self.archive.prune_bytes(limit, PRUNE_SLICE_ROWS)):
+        if terms.retention_bytes is not None:
+            while part := await self._noted(self.archive.prune_bytes(terms.retention_bytes, PRUNE_SLICE_ROWS)):
                 surplus += part
             self.mailserver.floor = self.archive.pruned_until if surplus else -1
         return old + surplus

@@ -54,10 +54,12 @@ DEFAULT_WAITING_BYTES: Final = 1 << 26
 
 
 class ArchiveTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """Which envelopes are archived."""
+    """Which envelopes are archived, and which are kept."""
 
     retention: int | None = None
     """Seconds after sending for which envelopes are kept. None: for ever."""
+    retention_bytes: int | None = None
+    """Bytes of envelopes that are kept. None: no limit."""
     topics: frozenset[bytes] | None = None
     """The topics that are archived. None: all."""
 

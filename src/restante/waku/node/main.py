@@ -36,8 +36,8 @@ from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.envelope.payload import SymmetricKey
+from restante.waku.node.admission import PeerLimits
 from restante.waku.node.history_requests import HistoryTerms
-from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import ArchiveTerms, Mailserver
 from restante.waku.node.node import Node
 from restante.waku.node.pool import Pool
@@ -109,7 +109,7 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
             key,
             _mailserver(settings),
             archive,
-            _fit(_housekeeping(settings), descriptors, len(peers) + len(settings.allow)),
+            _peer_limits(settings, descriptors, len(peers) + len(settings.allow)),
             settings.limits,
             history_terms(settings, key, password),
         )
@@ -166,9 +166,14 @@ def static_peers(settings: WakuServe, key: Key | None) -> list[Enode]:
 def _mailserver(settings: WakuServe) -> Mailserver:
     limits = settings.limits
     topics = frozenset(read_topic(each, "--topics") for each in settings.topics)
+    archive_terms = ArchiveTerms(
+        retention=int(settings.retention * SECONDS_PER_DAY) if settings.retention else None,
+        retention_bytes=settings.retention_bytes,
+        topics=topics or None,
+    )
     return Mailserver(
         Policy(min_pow=settings.min_pow, max_size=limits.envelope_bytes, max_ttl=settings.max_ttl),
-        ArchiveTerms(retention=_seconds(settings.retention), topics=topics or None),
+        archive_terms,
         Pool(limits.known_bytes, limits.pool_bytes),
         2 * limits.unsaved_bytes,
     )
@@ -194,26 +199,19 @@ def history_terms(settings: WakuServe, key: Key, password: SymmetricKey) -> Hist
     )
 
 
-def _housekeeping(settings: WakuServe) -> Housekeeping:
-    return Housekeeping(
-        max_peers=settings.max_peers,
-        max_peers_per_address=settings.max_peers_per_address,
-        retention=_seconds(settings.retention),
-        retention_bytes=settings.retention_bytes,
-    )
+def _peer_limits(settings: WakuServe, descriptors: int, protected: int) -> PeerLimits:
+    """Return how many connections are accepted. If descriptors allow fewer than the settings, log it.
 
-
-def _fit(housekeeping: Housekeeping, descriptors: int, named: int) -> Housekeeping:
-    """Lower the numbers of connections to what the limit of descriptors allows, and log it.
-
-    Without a free descriptor, libuv closes new connections and reports nothing. `named` nodes are always accepted.
+    Without a free descriptor, libuv closes new connections and reports nothing. `protected` nodes are always
+    accepted.
     """
+    limits = PeerLimits(max_peers=settings.max_peers, max_peers_per_address=settings.max_peers_per_address)
     room = descriptors - OWN_DESCRIPTORS
-    room = max(2, room - min(RESERVED_DESCRIPTORS, room // 8) - named)
-    if housekeeping.max_peers + housekeeping.max_handshakes <= room:
-        return housekeeping
-    peers = min(housekeeping.max_peers, room - min(housekeeping.max_handshakes, room // 4))
-    fitting = msgspec.structs.replace(housekeeping, max_peers=peers, max_handshakes=room - peers)
+    room = max(2, room - min(RESERVED_DESCRIPTORS, room // 8) - protected)
+    if limits.max_peers + limits.max_handshakes <= room:
+        return limits
+    peers = min(limits.max_peers, room - min(limits.max_handshakes, room // 4))
+    fitting = msgspec.structs.replace(limits, max_peers=peers, max_handshakes=room - peers)
     log.warning(
         "too few file descriptors for --max-peers: raise their limit (ulimit -Hn)",
         descriptors=descriptors,
@@ -221,10 +219,6 @@ def _fit(housekeeping: Housekeeping, descriptors: int, named: int) -> Housekeepi
         handshakes=fitting.max_handshakes,
     )
     return fitting
-
-
-def _seconds(days: float) -> int | None:
-    return int(days * SECONDS_PER_DAY) if days else None
 
 
 async def _until(stop: asyncio.Event, node: Node, peers: list[Enode]) -> None:
@@ -285,16 +279,16 @@ async def prune_regularly(node: Node) -> None:
 
 async def log_first_prune(node: Node) -> None:
     """Log what the first prune will remove. It reads the index of topics, whether anything is pruned or not."""
-    housekeeping = node.housekeeping
-    old = await node.archive.older(node.now() - (housekeeping.retention or 0))
-    if old and housekeeping.retention is not None:
+    terms = node.mailserver.terms
+    old = await node.archive.older(node.now() - (terms.retention or 0))
+    if old and terms.retention is not None:
         log.warning(
             "envelopes are older than --retention and will be removed; --retention 0 keeps them",
             envelopes=old,
             in_seconds=PRUNE_GRACE_SECONDS,
         )
-    if housekeeping.retention_bytes is not None:
-        over = (await node.archive.counts()).bytes - housekeeping.retention_bytes
+    if terms.retention_bytes is not None:
+        over = (await node.archive.counts()).bytes - terms.retention_bytes
         if over > 0:
             log.warning(
                 "the archive is larger than --retention-bytes; the oldest envelopes will be removed",

@@ -36,13 +36,13 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.node.admission import Admission
+from restante.waku.node.admission import Admission, PeerLimits
 from restante.waku.node.archiving import Archiving
 from restante.waku.node.clock import Clock, SystemClock
 from restante.waku.node.history_requests import HistoryRequests, HistoryTerms
-from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import Intake, Mailserver
 from restante.waku.node.relay import Relay
+from restante.waku.node.save_schedule import SAVE_INTERVAL
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import WANTS_NOTHING
 from restante.waku.protocol.peer import Changed, Greeted, Offered, OfferedLarge, PeerEvent, Requested, Violation
@@ -95,16 +95,17 @@ class Node:
         key: Key,
         mailserver: Mailserver,
         archive: Archive,
-        housekeeping: Housekeeping,
+        peer_limits: PeerLimits,
         limits: Limits,
         history: HistoryTerms | None = None,
         *,
         client: str = CLIENT,
         clock: Clock | None = None,
+        save_interval: float = SAVE_INTERVAL,
     ) -> None:
         self.key = key
         self.limits = limits
-        self.housekeeping = housekeeping
+        self.peer_limits = peer_limits
         self.mailserver = mailserver
         self.archive = archive
         self.clock: Clock = clock or SystemClock()
@@ -116,10 +117,10 @@ class Node:
         """Numbers of connections and unreadable packets, by what became of them."""
         self.rejected: Counter[str] = Counter()
         """Packets that could not be read, by their name in status-go's metrics."""
-        self.admission = Admission(node_id(key.public), housekeeping, limits, self.counts, self.loop)
+        self.admission = Admission(node_id(key.public), peer_limits, limits, self.counts, self.loop)
         self.admission.named |= terms.allow or set()
         self.connections, self.peers = self.admission.connections, self.admission.peers
-        self.archiving = Archiving(mailserver, archive, housekeeping, limits, self.clock, self._confirm_packets)
+        self.archiving = Archiving(mailserver, archive, limits, self.clock, self._confirm_packets, save_interval)
         self._dice = SystemDice()
         self._of_packets = self._devp2p_limits()
         self._largest = max_frame_bytes(limits.packet_bytes)

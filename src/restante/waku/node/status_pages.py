@@ -319,8 +319,8 @@ class StatusPages:
         }
         limits = {
             **msgspec.structs.asdict(node.limits),
-            "max_peers": node.housekeeping.max_peers,
-            "max_peers_per_address": node.housekeeping.max_peers_per_address,
+            "max_peers": node.peer_limits.max_peers,
+            "max_peers_per_address": node.peer_limits.max_peers_per_address,
         }
         return {
             "limits": {name: {"value": value, "used": used.get(name)} for name, value in limits.items()},
