@@ -267,13 +267,13 @@ async def test_incomplete_packets_of_all_peers_have_a_common_limit(tmp_path: Pat
         good, small, large = [await here.greet() for _ in range(3)]
         packet = Seeded(5).draw(90_000)
         small.writer.write(small.rlpx.seal(packet)[:40_000])
-        await here.until("the first part", lambda: here.node.unfinished > 39_000)
+        await here.until("the first part", lambda: here.node.incomplete_bytes > 39_000)
         large.writer.write(large.rlpx.seal(packet)[:70_000])
         assert await large.ended() is Reason.TOO_MANY_PEERS
         await here.until("the loss", lambda: len(here.node.connections) == 2)
-        assert 39_000 < here.node.unfinished <= 40_000
+        assert 39_000 < here.node.incomplete_bytes <= 40_000
         small.cut()
-        await here.until("the loss", lambda: here.node.unfinished == 0)
+        await here.until("the loss", lambda: here.node.incomplete_bytes == 0)
         await good.fence()
 
 

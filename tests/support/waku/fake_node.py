@@ -104,7 +104,7 @@ class FakeNode:
     wrong: list[str] = field(default_factory=list)
     known: set[bytes] = field(default_factory=set)
     """Public keys of those that came."""
-    unfinished: int = 0
+    incomplete_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -112,28 +112,28 @@ class FakeNode:
         self.was_asked = asyncio.Event()
         self.is_alone = asyncio.Event()
 
-    def too_much(self) -> None:
+    def reduce_incomplete(self) -> None:
         raise AssertionError("nobody sends this much")
 
     def writing_resumed(self, connection: PeerConnection) -> None:
         pass
 
-    def made(self, connection: PeerConnection) -> bool:
+    def admit(self, connection: PeerConnection) -> bool:
         self.connections.add(connection)
         connection.quota = AddressQuota()
         return True
 
-    def connected(self, connection: PeerConnection, public: bytes) -> None:
+    def receive_hello(self, connection: PeerConnection, public: bytes) -> None:
         self.known.add(public)
         if self.greets:
             connection.accept()
         else:
             connection.disconnect(Reason.TOO_MANY_PEERS)
 
-    def status(self) -> bytes:
+    def status_body(self) -> bytes:
         return packets.write_options(Options(pow=self.pow, confirmations=self.says_so))
 
-    def take(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
+    def handle_event(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
         if isinstance(event, Offered):
             if self.archives and self.mailserver is not None:
                 self.mailserver.envelopes = [*self.mailserver.envelopes, *event.envelopes]
@@ -143,7 +143,7 @@ class FakeNode:
         elif isinstance(event, Requested) and self.mailserver is not None:
             self._requested(connection, event.payload)
 
-    def lost(self, connection: PeerConnection, _reason: Reason | None, _words: str) -> None:
+    def connection_closed(self, connection: PeerConnection, _reason: Reason | None, _words: str) -> None:
         self.connections.discard(connection)
         if not self.connections:
             self.is_alone.set()

@@ -61,7 +61,7 @@ class OutboundConnection:
     ) -> None:
         self.limits = Limits(address_bytes=0, address_envelopes=0)
         self.loop = asyncio.get_running_loop()
-        self.unfinished = 0
+        self.incomplete_bytes = 0
         self.connection: PeerConnection | None = None
         self._interest = interest
         self._on_history = on_history
@@ -113,24 +113,24 @@ class OutboundConnection:
 
     # ── ConnectionHandler, whose methods the connection calls ──────────────────────────────────────
 
-    def made(self, connection: PeerConnection) -> bool:
+    def admit(self, connection: PeerConnection) -> bool:
         """Accept the connection."""
         self.connection = connection
         connection.quota = AddressQuota()
         connection.peer.trusted = self._on_history is not None
         return True
 
-    def too_much(self) -> None:
+    def reduce_incomplete(self) -> None:
         """Do nothing: one connection does not exceed the limit, because the size of a packet is limited."""
 
     def writing_resumed(self, _connection: PeerConnection) -> None:
         """Do nothing: a client has no backlog for the node."""
 
-    def connected(self, connection: PeerConnection, _public: bytes) -> None:
+    def receive_hello(self, connection: PeerConnection, _public: bytes) -> None:
         """Accept the node's Hello."""
         connection.accept()
 
-    def status(self) -> bytes:
+    def status_body(self) -> bytes:
         """Return the body of our Status."""
         topics = self._interest.topics
         return packets.write_options(
@@ -145,7 +145,7 @@ class OutboundConnection:
             )
         )
 
-    def take(self, _connection: PeerConnection, event: PeerEvent, _payload: bytes) -> None:
+    def handle_event(self, _connection: PeerConnection, event: PeerEvent, _payload: bytes) -> None:
         """Handle an event of the peer."""
         if isinstance(event, Greeted) and not self._greeted.done():
             self._greeted.set_result(None)
@@ -161,7 +161,7 @@ class OutboundConnection:
             with suppress(PeerError):
                 self._on_envelopes(list(packets.walk_envelopes(event.payload)))
 
-    def lost(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
+    def connection_closed(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
         """End all waiting calls with an error, because the connection is closed."""
         error = NodeUnavailableError(f"the node disconnected: {words}")
         if not self._greeted.done():

@@ -111,25 +111,25 @@ class ConnectionHandler(Protocol):
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
-    unfinished: int
+    incomplete_bytes: int
     """Bytes of incomplete packets on all connections."""
 
-    def too_much(self) -> None:
+    def reduce_incomplete(self) -> None:
         """Reduce the bytes of incomplete packets, because there are more than the limit."""
 
-    def made(self, connection: PeerConnection) -> bool:
+    def admit(self, connection: PeerConnection) -> bool:
         """Accept a connection and set its quota. Return False if it may not even begin the handshake."""
 
-    def connected(self, connection: PeerConnection, public: bytes) -> None:
+    def receive_hello(self, connection: PeerConnection, public: bytes) -> None:
         """Handle the Hello of a peer: call the connection's `accept` or `disconnect`, now or later."""
 
-    def status(self) -> bytes:
+    def status_body(self) -> bytes:
         """Return the body of our Status."""
 
-    def take(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
+    def handle_event(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
         """Handle an event of a peer and the packet that caused it."""
 
-    def lost(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
+    def connection_closed(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
         """Handle the end of a connection."""
 
     def writing_resumed(self, connection: PeerConnection) -> None:
@@ -215,7 +215,7 @@ class PeerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self.reading.transport = cast("asyncio.Transport", transport)
         self.address = shown(self.address or str((transport.get_extra_info("peername") or ("",))[0]))
-        if not self._handler.made(self):
+        if not self._handler.admit(self):
             self._ended = (None, "turned away")
             self.drop()
             return
@@ -250,10 +250,10 @@ class PeerConnection(asyncio.Protocol):
 
     def _count_held(self, held: int) -> None:
         handler = self._handler
-        handler.unfinished += held - self.held
+        handler.incomplete_bytes += held - self.held
         self.held = held
-        if held and handler.unfinished > handler.limits.unfinished_bytes:
-            handler.too_much()
+        if held and handler.incomplete_bytes > handler.limits.unfinished_bytes:
+            handler.reduce_incomplete()
 
     def pause_writing(self) -> None:
         """Send no more of pages and backlogs until the peer has read. Read on while there is room for answers."""
@@ -289,7 +289,7 @@ class PeerConnection(asyncio.Protocol):
         self.wait_no_more()
         self._ended = self._ended or (None, "the connection was lost")
         if self._counted:
-            self._handler.lost(self, *self._ended)
+            self._handler.connection_closed(self, *self._ended)
         if self.gone is not None and not self.gone.done():
             self.gone.set_result(None)
 
@@ -304,7 +304,7 @@ class PeerConnection(asyncio.Protocol):
             self._take_packet(event.code, event.payload)
         elif isinstance(event, Connected):
             self._undecided = []
-            self._handler.connected(self, event.hello.public)
+            self._handler.receive_hello(self, event.hello.public)
             if self._undecided is not None:
                 self.reading.pause(PAUSED_BY_DECISION)
 
@@ -313,7 +313,7 @@ class PeerConnection(asyncio.Protocol):
         events, self._undecided = self._undecided or [], None
         self._deadlines.status = self._handler.loop.time() + STATUS_TIMEOUT
         self._arm()
-        self.send(STATUS, self._handler.status())
+        self.send(STATUS, self._handler.status_body())
         self.reading.resume(PAUSED_BY_DECISION)
         for event in events:
             self._happen(event)
@@ -335,7 +335,7 @@ class PeerConnection(asyncio.Protocol):
             if self._deadlines.status != NEVER:
                 self._deadlines.status = NEVER
                 self._arm()
-            self._handler.take(self, event, payload)
+            self._handler.handle_event(self, event, payload)
 
     # ── deadlines ────────────────────────────────────────────────────────────────────────────────
 

@@ -135,7 +135,7 @@ class Node:
                 bytes=(0, 0, 0),
             )
         )
-        self.unfinished = 0
+        self.incomplete_bytes = 0
         self._digesting: set[asyncio.Task[None]] = set()
         self._unflushed: set[PeerConnection] = set()
         self._listeners: list[tuple[asyncio.Server, ListenAddress, os.stat_result | None]] = []
@@ -205,23 +205,23 @@ class Node:
         )
         return connection
 
-    def made(self, connection: PeerConnection) -> bool:
+    def admit(self, connection: PeerConnection) -> bool:
         """Admit a connection. Return False if it may not even begin the handshake."""
         return self.admission.admit(connection)
 
-    def too_much(self) -> None:
+    def reduce_incomplete(self) -> None:
         """Disconnect the peer with the largest incomplete packet."""
         self.admission.disconnect_largest()
 
-    def connected(self, connection: PeerConnection, public: bytes) -> None:
+    def receive_hello(self, connection: PeerConnection, public: bytes) -> None:
         """Admit a peer that has said Hello, or disconnect it."""
         self.admission.identify(connection, public)
 
-    def status(self) -> bytes:
+    def status_body(self) -> bytes:
         """Return the body of our Status."""
         return self._status
 
-    def lost(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
+    def connection_closed(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
         """Forget a closed connection."""
         self._unflushed.discard(connection)
         self.admission.forget(connection)
@@ -260,7 +260,7 @@ class Node:
 
     # ── packets ──────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
+    def handle_event(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
         """Handle an event of a peer and the packet that caused it."""
         if isinstance(event, Offered):
             self._offered(connection, event.envelopes, payload)

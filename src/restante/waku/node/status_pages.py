@@ -314,7 +314,7 @@ class StatusPages:
         node = self._node
         used = {
             "pool_bytes": node.mailserver.pool.size,
-            "unfinished_bytes": node.unfinished,
+            "unfinished_bytes": node.incomplete_bytes,
             "max_peers": len(node.peers),
         }
         limits = {
