@@ -547,7 +547,7 @@ async def test_servers_that_fail_are_left_for_one_that_answers_from_what_is_know
         if not request.cursor:
             return Honest(LETTERS, size=20)(request)
         for connection in node.connections:
-            connection.drop()
+            connection.abort()
         return ()
 
     received: list[Envelope] = []
@@ -584,7 +584,7 @@ async def test_history_from_an_untrusted_peer_is_ignored() -> None:
         with pytest.raises(ValueError, match="offer at most 500 envelopes in one packet"):
             await connection.offer([letter(99)] * 501)
         for peer in list(node.connections):
-            peer.drop()
+            peer.abort()
         await connection.wait_closed()
         with pytest.raises(NodeUnavailableError, match="the node disconnected: "):
             await connection.offer([letter(98)])
@@ -718,7 +718,7 @@ async def test_envelopes_missed_during_a_lost_connection_come_as_history(tmp_pat
         missed = fresh(1)
         await here.archive.save([missed], 1)  # and nobody relays it
         for connection in list(here.node.connections):
-            connection.drop()
+            connection.abort()
         await subscription.has(missed)
         live = fresh(2)
         await here.until("a connection", lambda: bool(here.node.relay.interests))

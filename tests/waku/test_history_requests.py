@@ -177,7 +177,7 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
         here.narrow(*slow)
         for peer in slow:
             peer.say_all([(waku_packets.REQUEST, plain(lower=EPOCH - 40))] * 2)
-        await here.until("pages that wait", lambda: sum(one.full for one in here.node.connections) == 2)
+        await here.until("pages that wait", lambda: sum(one.writing_paused for one in here.node.connections) == 2)
         quick = await here.greet()
         for _ in range(3):
             assert await walk(quick, upper=EPOCH - 96) == LETTERS
@@ -194,7 +194,7 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
             assert envelopes + (await walk(quick, cursor, lower=EPOCH - 40) if cursor else []) == large
         requests = here.node.history_requests
         slow[0].say_all([(waku_packets.REQUEST, plain(lower=EPOCH - 40))] * 5)
-        await here.until("a page that waits", lambda: any(one.full for one in here.node.connections))
+        await here.until("a page that waits", lambda: any(one.writing_paused for one in here.node.connections))
         slow[0].cut()
         await here.until("nothing that waits", lambda: not requests.waiting)
         assert await walk(quick, upper=EPOCH - 96) == LETTERS
@@ -208,7 +208,7 @@ async def test_a_post_is_confirmed_before_the_rest_of_its_senders_own_page(tmp_p
         here.narrow(peer)
         [connection] = here.node.connections
         peer.say(waku_packets.REQUEST, plain())
-        await here.until("a page that waits", lambda: connection.full)
+        await here.until("a page that waits", lambda: connection.writing_paused)
         peer.offer([letter(1000)])
         await here.until("the post", lambda: here.archive.batches[-1:] == [1])
         await here.archived()

@@ -75,7 +75,7 @@ async def both_know(one: Inside, other: Inside) -> None:
 
 def knows(here: Inside, there: Inside) -> bool:
     peer = here.node.peers.get(node_id(there.node.key.public))
-    return peer is not None and peer.here
+    return peer is not None and peer.ready
 
 
 @asynccontextmanager
@@ -156,7 +156,7 @@ async def test_a_lost_static_peer_is_dialled_until_it_is_back(tmp_path: Path) ->
             await (await a.greet(NOTHING)).post(letter(1))
             await has(b, letter(1))
             for connection in list(b.node.connections):
-                connection.drop()
+                connection.abort()
             await b.until("the loss", lambda: not knows(b, a))
             await both_know(a, b)
             task.cancel()
@@ -206,7 +206,7 @@ async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_
             assert await (await here.enter(KEY)).ended() is Reason.ALREADY_CONNECTED
         await first.post(letter(1))
         here.later(PING)
-        await here.until("a Ping that is not answered", lambda: its_connection.silent)
+        await here.until("a Ping that is not answered", lambda: its_connection.ping_pending)
         second = await here.greet(key=KEY)
         assert await first.ended() is Reason.ALREADY_CONNECTED
         [its_connection] = here.node.connections
@@ -216,7 +216,7 @@ async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_
         await third.post(letter(2))
         its_connection = here.node.peers[node_id(KEY.public)]
         coming = asyncio.create_task(here.greet(key=KEY))
-        await here.until("a Ping", lambda: its_connection.silent)
+        await here.until("a Ping", lambda: its_connection.ping_pending)
         here.later(admission.ANSWER_SECONDS)
         fourth = await coming
         assert await third.ended() is Reason.ALREADY_CONNECTED, "it did not answer"
@@ -364,7 +364,7 @@ async def test_a_peer_over_its_rate_is_not_read_until_all_is_paid_for_and_its_en
             here.later(PING)
             await asyncio.sleep(0)
         await here.until("the loss", lambda: not here.node.connections)
-        its_connection.digested()
+        its_connection.large_packet_handled()
 
 
 def spent(connection: PeerConnection) -> float:
@@ -715,7 +715,8 @@ async def test_envelopes_that_arrive_during_a_save_or_while_more_can_be_read_are
         assert here.archive.batches == [1, 20]
         [its_connection] = here.node.connections
         for turn in range(1, 6):
-            here.node.take(its_connection, Offered([letter(100 * turn + more) for more in range(16)]), bytes([turn]))
+            offered = Offered([letter(100 * turn + more) for more in range(16)])
+            here.node.handle_event(its_connection, offered, bytes([turn]))
             await asyncio.sleep(0)
         await here.archived()
         assert here.archive.batches == [1, 20, 5 * MIN_BATCH_ENVELOPES]

@@ -182,7 +182,7 @@ async def listening(mailserver: Mailserver | None = None, **options: Any) -> Asy
     finally:
         server.close()
         for connection in list(node.connections):
-            connection.drop()
+            connection.abort()
         await server.wait_closed()
 
 

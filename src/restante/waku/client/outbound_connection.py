@@ -93,7 +93,7 @@ class OutboundConnection:
     def send_envelopes(self, envelopes: Iterable[Envelope]) -> bytes:
         """Send envelopes in one packet and return its hash. Raises NodeUnavailableError if it is closed."""
         assert self.connection is not None
-        if not self.connection.here:
+        if not self.connection.ready:
             raise NodeUnavailableError(f"the node disconnected: {self.connection.end_reason}")
         body = packets.write_envelopes(envelope.raw for envelope in envelopes)
         self.connection.send(packets.MESSAGES, body)
@@ -107,8 +107,8 @@ class OutboundConnection:
     async def wait_closed(self) -> str:
         """Wait until the connection is closed and return why."""
         assert self.connection is not None
-        assert self.connection.gone is not None
-        await asyncio.shield(self.connection.gone)
+        assert self.connection.closed is not None
+        await asyncio.shield(self.connection.closed)
         return f"it disconnected: {self.connection.end_reason}"
 
     # ── ConnectionHandler, whose methods the connection calls ──────────────────────────────────────
@@ -176,9 +176,9 @@ class OutboundConnection:
 
     async def disconnect(self, seconds: float) -> None:
         """Send a Disconnect if the connection was made, and wait until it is closed, for at most `seconds`."""
-        if self.connection is not None and self.connection.gone is not None:
+        if self.connection is not None and self.connection.closed is not None:
             self.connection.disconnect(Reason.CLIENT_QUITTING)
-            await asyncio.wait((self.connection.gone,), timeout=seconds)
+            await asyncio.wait((self.connection.closed,), timeout=seconds)
 
     async def wait_greeted(self) -> None:
         """Wait until the node has greeted. Raises NodeUnavailableError."""

@@ -157,16 +157,16 @@ class PeerConnection(asyncio.Protocol):
         "_written",
         "active_at",
         "address",
+        "closed",
         "dialled",
         "errors",
-        "full",
-        "gone",
-        "held",
+        "incomplete_bytes",
         "node_id",
         "pace",
         "peer",
         "quota",
         "reading",
+        "writing_paused",
     )
 
     def __init__(self, handler: ConnectionHandler, session: Devp2p, *, dialled: bool, address: str = "") -> None:
@@ -185,7 +185,7 @@ class PeerConnection(asyncio.Protocol):
         clock."""
         self.errors = Bucket()
         """The packets of the peer that could not be read. They are forgotten one after the other."""
-        self.held = 0
+        self.incomplete_bytes = 0
         """Bytes of an incomplete packet of the peer."""
         self._handler = handler
         self._session = session
@@ -193,7 +193,7 @@ class PeerConnection(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
         self.reading = ReadPacing()
         self._deadlines = Deadlines()
-        self.full = False
+        self.writing_paused = False
         """Whether the peer has so much unread that pages and backlogs wait, so that confirmations need not."""
         self._bulk = 0
         """Bytes of the part of a page that is unread."""
@@ -204,7 +204,7 @@ class PeerConnection(asyncio.Protocol):
         self._frames = 0
         self._ended: tuple[Reason | None, str] | None = None
         self._counted = False
-        self.gone: asyncio.Future[None] | None = handler.loop.create_future() if dialled else None
+        self.closed: asyncio.Future[None] | None = handler.loop.create_future() if dialled else None
         """Done when the connection is closed. Only connections that we dialled have it."""
         self._undecided: list[SessionEvent] | None = None
         """What the peer sent after its Hello before the handler decided; None before the Hello and after the
@@ -217,7 +217,7 @@ class PeerConnection(asyncio.Protocol):
         self.address = shown(self.address or str((transport.get_extra_info("peername") or ("",))[0]))
         if not self._handler.admit(self):
             self._ended = (None, "turned away")
-            self.drop()
+            self.abort()
             return
         self._counted = True
         self._transport.set_write_buffer_limits(high=min(MAX_BULK_BYTES, self._handler.limits.owed_bytes))
@@ -230,7 +230,7 @@ class PeerConnection(asyncio.Protocol):
         now = self._handler.loop.time()
         session = self._session
         events = session.receive_data(data, now)
-        if session.buffered_bytes or self.held:
+        if session.buffered_bytes or self.incomplete_bytes:
             self._count_held(session.buffered_bytes)
         inflated = sum([len(event.payload) for event in events if isinstance(event, Packet)])
         frames, self._frames = session.frames - self._frames, session.frames
@@ -250,14 +250,14 @@ class PeerConnection(asyncio.Protocol):
 
     def _count_held(self, held: int) -> None:
         handler = self._handler
-        handler.incomplete_bytes += held - self.held
-        self.held = held
+        handler.incomplete_bytes += held - self.incomplete_bytes
+        self.incomplete_bytes = held
         if held and handler.incomplete_bytes > handler.limits.unfinished_bytes:
             handler.reduce_incomplete()
 
     def pause_writing(self) -> None:
         """Send no more of pages and backlogs until the peer has read. Read on while there is room for answers."""
-        self.full = True
+        self.writing_paused = True
         self._check_owed()
         if self._ended is None:
             self._watch()
@@ -274,10 +274,10 @@ class PeerConnection(asyncio.Protocol):
         self._deadlines.stall = self._handler.loop.time() + WRITE_STALL_TIMEOUT
 
     def resume_writing(self) -> None:
-        self.full, self._bulk = False, 0
+        self.writing_paused, self._bulk = False, 0
         self._deadlines.stall = NEVER
         self._arm()
-        self.wait_no_more()
+        self.end_wait()
         self.reading.resume(PAUSED_BY_UNREAD)
         self._handler.writing_resumed(self)
 
@@ -286,12 +286,12 @@ class PeerConnection(asyncio.Protocol):
         self._deadlines.clear()
         self._arm()
         self._count_held(0)
-        self.wait_no_more()
+        self.end_wait()
         self._ended = self._ended or (None, "the connection was lost")
         if self._counted:
             self._handler.connection_closed(self, *self._ended)
-        if self.gone is not None and not self.gone.done():
-            self.gone.set_result(None)
+        if self.closed is not None and not self.closed.done():
+            self.closed.set_result(None)
 
     # ── events of the session and of the peer ────────────────────────────────────────────────────
 
@@ -318,7 +318,7 @@ class PeerConnection(asyncio.Protocol):
         for event in events:
             self._happen(event)
 
-    def ask(self) -> None:
+    def ping(self) -> None:
         """Ping the peer. It is `silent` until something comes from it."""
         self._session.send_ping()
         self._handler.flush_soon(self)
@@ -346,7 +346,7 @@ class PeerConnection(asyncio.Protocol):
         now, deadlines = self._handler.loop.time(), self._deadlines
         over = deadlines.fired(now)
         if deadlines.close <= over or (deadlines.stall <= over and not self._check_reading()):
-            self.drop()
+            self.abort()
             return
         if deadlines.status <= over:
             deadlines.status = NEVER
@@ -367,7 +367,7 @@ class PeerConnection(asyncio.Protocol):
         return True
 
     def _run_session(self, now: float) -> None:
-        if self.reading.paused or self.full:
+        if self.reading.paused or self.writing_paused:
             # The peer may have sent something that we have not read, or a Ping waits behind what it has not read.
             self._session.restart_silence_timer(now)
         for event in self._session.handle_timeout(now):
@@ -394,7 +394,7 @@ class PeerConnection(asyncio.Protocol):
         elif size >= MAX_TURN_BYTES:
             self.reading.yield_turn(self._handler.loop)
 
-    def digested(self) -> None:
+    def large_packet_handled(self) -> None:
         """Resume reading after a large packet, unless the address has used up its quota."""
         self._pace(self._handler.loop.time(), 0)
         self.reading.resume(PAUSED_BY_LARGE_PACKET)
@@ -402,7 +402,7 @@ class PeerConnection(asyncio.Protocol):
     # ── sending ──────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def silent(self) -> bool:
+    def ping_pending(self) -> bool:
         """Return whether the peer was pinged and has not answered yet."""
         return self._session.ping_pending
 
@@ -417,7 +417,7 @@ class PeerConnection(asyncio.Protocol):
         return self._ended is not None
 
     @property
-    def here(self) -> bool:
+    def ready(self) -> bool:
         """Return whether the peer has greeted and is still connected."""
         return self.peer.greeted and self._ended is None and self._transport is not None
 
@@ -427,24 +427,24 @@ class PeerConnection(asyncio.Protocol):
             self._session.send(code, payload, compressed=compressed)
             self._handler.flush_soon(self)
 
-    def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
+    def send_large(self, code: int, head: bytes, body: memoryview) -> None:
         """Send a large packet of two parts at once, without copying it. Packets sent before go first."""
         self.flush()
         if self._ended is None:
             self._session.send_pieces(code, head, body)
             self._bulk = len(head) + len(body)
             self.flush()
-            if not self.full:
+            if not self.writing_paused:
                 self._bulk = 0
 
     async def writable(self) -> None:
         """Wait until the peer has read enough for more to be sent, or is gone. Only one task may wait at a time."""
         self.flush()
-        if self.full and self._transport is not None:
+        if self.writing_paused and self._transport is not None:
             self._room = self._handler.loop.create_future()
             await self._room
 
-    def wait_no_more(self) -> None:
+    def end_wait(self) -> None:
         """End the wait of `writable`, whether there is room or not."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
@@ -466,7 +466,7 @@ class PeerConnection(asyncio.Protocol):
             if data:
                 self._written += len(data)
                 transport.write(data)
-                if self.full:
+                if self.writing_paused:
                     self._check_owed()
         if self._ended is not None and self._deadlines.close == NEVER:
             transport.close()
@@ -479,7 +479,7 @@ class PeerConnection(asyncio.Protocol):
         """Return the bytes that have not reached the kernel yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         """Close the connection without a Disconnect."""
         if self._transport is not None:
             self._transport.abort()

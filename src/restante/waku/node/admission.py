@@ -207,17 +207,18 @@ class Admission:
             oldest = self._half_open.oldest()
             self._half_open.discard(oldest)
             if oldest.ending:
-                oldest.drop()  # it does not read its Disconnect
+                oldest.abort()  # it does not read its Disconnect
             else:
                 self._counts[HALF_OPEN] += 1
                 oldest.disconnect(Reason.TOO_MANY_PEERS)
 
     def disconnect_largest(self) -> None:
         """Disconnect the peer with the largest incomplete packet."""
-        most = max((each for each in self.connections if not each.ending), key=lambda each: each.held, default=None)
-        if most is not None and most.held:
+        connections = (connection for connection in self.connections if not connection.ending)
+        largest = max(connections, key=attrgetter("incomplete_bytes"), default=None)
+        if largest is not None and largest.incomplete_bytes:
             self._counts["disconnected, too many incomplete packets"] += 1
-            most.disconnect(Reason.TOO_MANY_PEERS)
+            largest.disconnect(Reason.TOO_MANY_PEERS)
 
     def identify(self, connection: PeerConnection, public: bytes) -> None:
         """Admit a peer that has said Hello, or disconnect it. If it has another connection, that is asked first."""
@@ -225,14 +226,14 @@ class Admission:
         before = self.peers.get(connection.node_id)
         if (
             before is None
-            or before.silent
+            or before.ping_pending
             or before.reading.paused
-            or before.full
+            or before.writing_paused
             or self._replaces(connection, before)
         ):
             self._admit(connection)
         else:
-            before.ask()
+            before.ping()
             self._await_answer(connection, before, self._loop.time() + ANSWER_SECONDS)
 
     def _await_answer(self, connection: PeerConnection, before: PeerConnection, until: float) -> None:
@@ -240,7 +241,7 @@ class Admission:
         if connection not in self.connections or connection.ending:
             return
         current = self.peers.get(connection.node_id)
-        if current is not None and (current is not before or not before.silent):
+        if current is not None and (current is not before or not before.ping_pending):
             connection.disconnect(Reason.ALREADY_CONNECTED)
         elif current is not None and self._loop.time() < until:
             self._loop.call_later(ANSWER_POLL_SECONDS, self._await_answer, connection, before, until)

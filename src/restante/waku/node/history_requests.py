@@ -364,7 +364,7 @@ class HistoryRequests:
         connection = next((each for each in self._unread if address in {None, each.address}), None)
         if connection is not None:
             del self._unread[connection]
-            connection.wait_no_more()
+            connection.end_wait()
 
     def _made(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
         del self._making[connection]
@@ -428,7 +428,7 @@ class HistoryRequests:
                 break
             body = whole[stops[part.start - 1] : stops[part.stop - 1]]
             self.packets.add(len(body))
-            connection.send_whole(packets.P2P_MESSAGE, rlp.list_head(len(body)), body)
+            connection.send_large(packets.P2P_MESSAGE, rlp.list_head(len(body)), body)
             behind, sent = part.stop - 1, sent + len(part)
         else:
             if behind != len(page.stops) - 1:  # the last envelope of the page fits into no packet
@@ -446,7 +446,7 @@ class HistoryRequests:
     async def _has_room(self, connection: PeerConnection) -> bool:
         """Wait until the peer has read. Return False if another request needs the page's slot first."""
         connection.flush()
-        if not connection.full:
+        if not connection.writing_paused:
             return True
         self._unread[connection] = None
         try:

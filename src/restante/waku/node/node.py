@@ -249,8 +249,8 @@ class Node:
             except PeerError as error:
                 words = error.words
             if connection is not None:
-                if connection.gone is not None:
-                    await connection.gone
+                if connection.closed is not None:
+                    await connection.closed
                 words = connection.end_reason
                 if connection.peer.greeted:
                     wait = REDIAL_DELAY
@@ -305,7 +305,7 @@ class Node:
         except PeerError:
             self._count_violation(connection, packets.MESSAGES)
         finally:
-            connection.digested()
+            connection.large_packet_handled()
 
     def _take_in(self, connection: PeerConnection, intake: Intake, envelopes: list[Envelope]) -> None:
         mailserver = self.mailserver
@@ -388,4 +388,4 @@ class Node:
         while self.connections and self.loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # transports have no event for it
         for connection in list(self.connections):
-            connection.drop()
+            connection.abort()

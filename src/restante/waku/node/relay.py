@@ -132,7 +132,7 @@ class Relay:
         """Send a part of the peer's backlog, unless the peer must read first. Then `catch_up` continues."""
         self._scheduled.discard(connection)
         backlog = self.backlogs.get(connection)
-        if backlog is None or connection.full or not connection.here:
+        if backlog is None or connection.writing_paused or not connection.ready:
             return
         part = next(backlog, None)
         if part is None:
@@ -153,7 +153,7 @@ class Relay:
         """Apply changed interests, and send these peers the live envelopes that they did not want before."""
         changed, self._changed_interests = self._changed_interests, {}
         for connection, before in changed.items():
-            if connection.here:
+            if connection.ready:
                 self.interests.put(connection, connection.peer.interest)
                 sent_interest = WANTS_NOTHING if connection in self.backlogs else before
                 self.backlogs[connection] = self._living(connection, sent_interest, 0, self._pushed)

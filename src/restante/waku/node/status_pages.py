@@ -297,7 +297,7 @@ class StatusPages:
 
     async def connz(self, query: Query) -> dict[str, Any]:
         """Return the connections, those with the largest incomplete packets first. Raises Misuse."""
-        found = sorted(self._node.connections, key=lambda each: (-each.held, each.node_id))
+        found = sorted(self._node.connections, key=lambda each: (-each.incomplete_bytes, each.node_id))
         return page_of(found, query, self._connection)
 
     def _connection(self, connection: PeerConnection) -> dict[str, Any]:
@@ -305,7 +305,7 @@ class StatusPages:
             "node_id": connection.node_id[:NODE_ID_BYTES].hex() or None,
             "dialled": connection.dialled,
             "identified": self._node.peers.get(connection.node_id) is connection,
-            "held_bytes": connection.held,
+            "held_bytes": connection.incomplete_bytes,
             "missed_envelopes": connection in self._node.relay.missed,
         }
 
