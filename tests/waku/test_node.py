@@ -25,7 +25,7 @@ from restante.waku.connection.peer_connection import (
     Deadlines,
     PeerConnection,
 )
-from restante.waku.connection.quotas import Quotas
+from restante.waku.connection.quotas import AddressQuotas
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.connection.sender_pace import SenderPace
 from restante.waku.devp2p import session
@@ -320,10 +320,12 @@ async def test_a_changed_interest_loses_nothing_of_a_backlog(tmp_path: Path, mon
 async def test_a_peer_that_reads_nothing_for_20_seconds_is_disconnected(tmp_path: Path) -> None:
     limits = Limits(owed_bytes=2_000_000, address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=FREE, limits=limits) as here:
-        poster, reader, its_connection = await deaf_reader(here, lambda connection: connection.reading.stuck)
-        owed = its_connection.unsent()
+        poster, reader, its_connection = await deaf_reader(
+            here, lambda connection: connection.reading.paused_by_unread
+        )
+        owed = its_connection.unsent_bytes()
         await poster.post(letter(1000, size=500_000))
-        while its_connection.unsent() == owed:
+        while its_connection.unsent_bytes() == owed:
             await reader.read()
         here.later(WRITE_STALL_TIMEOUT)
         await poster.fence()
@@ -338,7 +340,7 @@ async def test_a_peer_that_reads_nothing_for_20_seconds_is_disconnected(tmp_path
 
 async def test_reading_a_little_of_the_last_bytes_does_not_extend_their_deadline(tmp_path: Path) -> None:
     async with inside(tmp_path, policy=FREE, limits=FEW_OWED) as here:
-        _, _, its_connection = await deaf_reader(here, lambda connection: connection.reading.stuck)
+        _, _, its_connection = await deaf_reader(here, lambda connection: connection.reading.paused_by_unread)
         its_connection.disconnect(Reason.CLIENT_QUITTING)
         its_connection.flush()
         here.later(CLOSE_TIMEOUT / 2)
@@ -496,7 +498,7 @@ async def test_envelopes_missed_by_a_peer_that_did_not_read_are_sent_when_it_rea
         for envelope in letters:
             await poster.post(envelope)
         assert its_connection in here.node.relay.missed
-        assert its_connection.unsent() < 3 * 64 * 1024
+        assert its_connection.unsent_bytes() < 3 * 64 * 1024
         relayed: set[bytes] = set()
         while len(relayed) < len(letters):  # one may come twice
             relayed |= {envelope.hash for envelope in await reader.relayed(1)}
@@ -508,7 +510,7 @@ async def test_envelopes_missed_by_a_peer_that_did_not_read_are_sent_when_it_rea
 async def test_a_peer_that_closes_its_half_and_does_not_read_is_disconnected(tmp_path: Path) -> None:
     limits = Limits(owed_bytes=1 << 30, address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=FREE, limits=limits) as here:
-        poster, reader, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent()))
+        poster, reader, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent_bytes()))
         reader.writer.write_eof()
         for seconds in (PING, PING, CLOSE_TIMEOUT):
             await poster.fence()
@@ -522,7 +524,7 @@ async def test_a_peer_that_gave_way_and_does_not_read_is_closed_when_a_newcomer_
 ) -> None:
     two = PeerLimits(max_peers=2, max_handshakes=1)
     async with inside(tmp_path, policy=FREE, limits=FEW_OWED, peer_limits=two) as here:
-        _, _, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent()))
+        _, _, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent_bytes()))
         for _ in range(admission.MAX_ERRORS):
             here.node.admission.count_error(its_connection)
         await here.greet()
@@ -632,7 +634,7 @@ async def test_a_locked_archive_is_not_called_a_full_disk(tmp_path: Path, monkey
 async def test_a_drain_waits_a_while_for_who_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "DRAIN_TIMEOUT", 0.05)
     async with inside(tmp_path, policy=FREE) as here:
-        await deaf_reader(here, lambda connection: bool(connection.unsent()))
+        await deaf_reader(here, lambda connection: bool(connection.unsent_bytes()))
         async with bounded("the end"):
             await here.node.drain(here.running)
         await here.until("the end of all connections", lambda: not here.node.connections)
@@ -752,7 +754,7 @@ async def test_a_clock_that_is_probably_wrong_is_logged(tmp_path: Path) -> None:
 
 def test_the_quota_that_is_longest_unused_is_forgotten_first_but_none_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "REMEMBERED_ADDRESSES", 3)
-    those = Quotas()
+    those = AddressQuotas()
     first, second = those.obtain("a"), those.obtain("b")
     for address in ("a", "c", "d"):
         those.obtain(address)

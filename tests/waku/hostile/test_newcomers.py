@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common.descriptors import raise_descriptors
-from restante.waku.connection.quotas import SITE_SHARE, AddressQuota, Quotas
+from restante.waku.connection.quotas import SITE_SHARE, AddressQuota, AddressQuotas
 from restante.waku.devp2p import session
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key, node_id
@@ -234,7 +234,7 @@ def test_an_ipv6_48_is_one_network_and_its_56s_share_it(silent: float) -> None:
 
 def test_the_addresses_of_an_ipv6_56_share_a_quota_beside_their_own() -> None:
     limits = Limits(address_connects=60.0, address_connects_at_once=10, address_envelopes_at_once=100)
-    quotas, now = Quotas(), 1e6
+    quotas, now = AddressQuotas(), 1e6
     of_site = [quotas.obtain(f"2001:db8:0:{number:x}::/64") for number in range(256)]
     elsewhere = quotas.obtain("2001:db8:0:100::/64")
     for quota in of_site[: SITE_SHARE + 1]:
@@ -260,7 +260,7 @@ def test_the_quota_of_an_ipv6_56_is_not_forgotten_before_those_of_its_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("restante.waku.connection.quotas.REMEMBERED_ADDRESSES", 3)
-    quotas = Quotas()
+    quotas = AddressQuotas()
     first = quotas.obtain("2001:db8::/64")
     assert quotas.obtain("2001:db8:0:1::/64").of_site is first.of_site
     assert quotas.obtain("2001:db8::/64") is first

@@ -1,4 +1,4 @@
-"""One connection: it moves bytes between a socket and the protocol, within the rates and limits of its peer."""
+"""A connection to one peer: it moves bytes between a socket and the protocol, within the peer's rates and limits."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from restante.waku.limits import Limits
 from restante.waku.protocol.packets import MESSAGES, STATUS
 from restante.waku.protocol.peer import Peer, PeerEvent, Violation
 
-# ── The deadlines of a connection, with one timer for the next of them ────────────────────────────
-
+# ── deadlines ─────────────────────────────────────────────────────────────────────────────────────
 
 NEVER: Final = math.inf
 
@@ -50,7 +49,7 @@ EARLY: Final = 0.001
 
 
 class Deadlines:
-    """The deadlines of one connection, in seconds of the loop's clock. `NEVER` means that nothing is due.
+    """The deadlines of one connection, in seconds of the loop's clock, and the timer of the next. `NEVER`: none.
 
     Call `arm` after a change. When the timer fires, call `fired` first.
     """
@@ -66,7 +65,7 @@ class Deadlines:
     def clear(self) -> None:
         """Remove all deadlines."""
         self.session = NEVER
-        """The session's `handle_timeout` is due."""
+        """When to call the session's `handle_timeout`."""
         self.status = NEVER
         """The peer's Status must have arrived."""
         self.resume = NEVER
@@ -76,19 +75,19 @@ class Deadlines:
         self.close = NEVER
         """The Disconnect must have reached the peer."""
 
-    def set_session(self, due: float | None) -> None:
-        """Set when the session's `handle_timeout` is due, rounded up to a multiple of `TIMER_STEP`. None: never."""
-        self.session = NEVER if due is None else math.ceil(due / TIMER_STEP) * TIMER_STEP
+    def set_session(self, time: float | None) -> None:
+        """Set when to call the session's `handle_timeout`, rounded up to a multiple of `TIMER_STEP`. None: never."""
+        self.session = NEVER if time is None else math.ceil(time / TIMER_STEP) * TIMER_STEP
 
-    def arm(self, loop: asyncio.AbstractEventLoop, on_time: Callable[[], None]) -> None:
+    def arm(self, loop: asyncio.AbstractEventLoop, on_deadline: Callable[[], None]) -> None:
         """Set the timer to the next deadline."""
-        at = min(self.session, self.status, self.resume, self.stall, self.close)
-        if at == self._armed:
+        deadline = min(self.session, self.status, self.resume, self.stall, self.close)
+        if deadline == self._armed:
             return
-        self._armed = at
+        self._armed = deadline
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if at == NEVER else loop.call_at(at, on_time)
+        self._timer = None if deadline == NEVER else loop.call_at(deadline, on_deadline)
 
     def fired(self, now: float) -> float:
         """Record that the timer has fired. Return the time up to which deadlines have passed."""
@@ -98,10 +97,9 @@ class Deadlines:
         return now + EARLY
 
 
-# ── peer connection ───────────────────────────────────────────────────────────────────────────────
+# ── the connection ────────────────────────────────────────────────────────────────────────────────
 
-
-MAX_BULK_BYTES: Final = 64 * 1024
+MAX_UNREAD_PAGE_BYTES: Final = 64 * 1024
 """Unread bytes above which no more of a page or a backlog is sent to a peer. Confirmations are sent after these, and
 after what the kernel has taken."""
 
@@ -118,7 +116,7 @@ class ConnectionHandler(Protocol):
         """Reduce the bytes of incomplete packets, because there are more than the limit."""
 
     def admit(self, connection: PeerConnection) -> bool:
-        """Accept a connection and set its quota. Return False if it may not even begin the handshake."""
+        """Accept a connection and set its quota. Return False if it may not begin the handshake."""
 
     def receive_hello(self, connection: PeerConnection, public: bytes) -> None:
         """Handle the Hello of a peer: call the connection's `accept` or `disconnect`, now or later."""
@@ -129,32 +127,32 @@ class ConnectionHandler(Protocol):
     def handle_event(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
         """Handle an event of a peer and the packet that caused it."""
 
-    def connection_closed(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
-        """Handle the end of a connection."""
+    def connection_closed(self, connection: PeerConnection, reason: Reason | None, text: str) -> None:
+        """Handle the end of a connection. `text` says why it ended."""
 
     def writing_resumed(self, connection: PeerConnection) -> None:
-        """Handle that a peer which left so much unread that pages and backlogs waited has read it."""
+        """Handle that more of pages and backlogs may be sent, because the peer has read."""
 
     def flush_soon(self, connection: PeerConnection) -> None:
         """Call the connection's `flush` at the end of this turn of the loop."""
 
 
 class PeerConnection(asyncio.Protocol):
-    """One connection to one peer."""
+    """One connection to one peer, accepted or dialled."""
 
     __slots__ = (
-        "_bulk",
-        "_counted",
+        "_admitted",
         "_deadlines",
-        "_ended",
+        "_end",
         "_frames",
         "_handler",
+        "_page_bytes",
         "_read_before",
-        "_room",
+        "_sent_bytes",
         "_session",
         "_transport",
-        "_undecided",
-        "_written",
+        "_undecided_events",
+        "_writable",
         "active_at",
         "address",
         "closed",
@@ -190,37 +188,60 @@ class PeerConnection(asyncio.Protocol):
         self._handler = handler
         self._session = session
         self._transport: asyncio.Transport | None = None
-        self._room: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        """What `writable` waits for."""
         self.reading = ReadPacing()
         self._deadlines = Deadlines()
         self.writing_paused = False
         """Whether the peer has so much unread that pages and backlogs wait, so that confirmations need not."""
-        self._bulk = 0
+        self._page_bytes = 0
         """Bytes of the part of a page that is unread."""
-        self._written = 0
+        self._sent_bytes = 0
         """Bytes that were sent, whether or not they have reached the kernel."""
         self._read_before = 0
-        """Bytes that had reached the kernel at the last look, while the peer does not read."""
+        """Bytes that had reached the kernel when `stall` was set."""
         self._frames = 0
-        self._ended: tuple[Reason | None, str] | None = None
-        self._counted = False
+        """Frames that were charged."""
+        self._end: tuple[Reason | None, str] | None = None
+        """Why the connection is ending, with a text for the log."""
+        self._admitted = False
         self.closed: asyncio.Future[None] | None = handler.loop.create_future() if dialled else None
         """Done when the connection is closed. Only connections that we dialled have it."""
-        self._undecided: list[SessionEvent] | None = None
+        self._undecided_events: list[SessionEvent] | None = None
         """What the peer sent after its Hello before the handler decided; None before the Hello and after the
         decision."""
 
-    # ── asyncio calls these ──────────────────────────────────────────────────────────────────────
+    @property
+    def ping_pending(self) -> bool:
+        """Return whether the peer was pinged and has not answered yet."""
+        return self._session.ping_pending
+
+    @property
+    def end_reason(self) -> str:
+        """Return why the connection ended, or an empty text."""
+        return self._end[1] if self._end is not None else ""
+
+    @property
+    def ending(self) -> bool:
+        """Return whether either side has disconnected."""
+        return self._end is not None
+
+    @property
+    def ready(self) -> bool:
+        """Return whether the peer has greeted and is still connected."""
+        return self.peer.greeted and self._end is None and self._transport is not None
+
+    # ── what asyncio calls ───────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self.reading.transport = cast("asyncio.Transport", transport)
         self.address = shown(self.address or str((transport.get_extra_info("peername") or ("",))[0]))
         if not self._handler.admit(self):
-            self._ended = (None, "turned away")
+            self._end = (None, "turned away")
             self.abort()
             return
-        self._counted = True
-        self._transport.set_write_buffer_limits(high=min(MAX_BULK_BYTES, self._handler.limits.owed_bytes))
+        self._admitted = True
+        self._transport.set_write_buffer_limits(high=min(MAX_UNREAD_PAGE_BYTES, self._handler.limits.owed_bytes))
         if self.dialled:
             self._handler.flush_soon(self)  # the side that dials speaks first
         self._deadlines.set_session(self._session.next_timeout())
@@ -231,13 +252,13 @@ class PeerConnection(asyncio.Protocol):
         session = self._session
         events = session.receive_data(data, now)
         if session.buffered_bytes or self.incomplete_bytes:
-            self._count_held(session.buffered_bytes)
-        inflated = sum([len(event.payload) for event in events if isinstance(event, Packet)])
+            self._count_incomplete(session.buffered_bytes)
+        decompressed = sum([len(event.payload) for event in events if isinstance(event, Packet)])
         frames, self._frames = session.frames - self._frames, session.frames
-        self.quota.charge(now, self._handler.limits, max(len(data), inflated), frames)
+        self.quota.charge(now, self._handler.limits, max(len(data), decompressed), frames)
         for event in events:
-            self._happen(event)
-        self._pace(now, len(data))
+            self._handle_session_event(event)
+        self._apply_quota(now, len(data))
         self._flush_if_needed()
 
     def _flush_if_needed(self) -> None:
@@ -245,36 +266,36 @@ class PeerConnection(asyncio.Protocol):
 
         Most packets need no answer yet.
         """
-        if self._session.has_output or self._ended is not None:
+        if self._session.has_output or self._end is not None:
             self._handler.flush_soon(self)
 
-    def _count_held(self, held: int) -> None:
+    def _count_incomplete(self, size: int) -> None:
         handler = self._handler
-        handler.incomplete_bytes += held - self.incomplete_bytes
-        self.incomplete_bytes = held
-        if held and handler.incomplete_bytes > handler.limits.unfinished_bytes:
+        handler.incomplete_bytes += size - self.incomplete_bytes
+        self.incomplete_bytes = size
+        if size and handler.incomplete_bytes > handler.limits.unfinished_bytes:
             handler.reduce_incomplete()
 
     def pause_writing(self) -> None:
-        """Send no more of pages and backlogs until the peer has read. Read on while there is room for answers."""
+        """Send no more of pages and backlogs until the peer has read. Still read the peer if answers have room."""
         self.writing_paused = True
-        self._check_owed()
-        if self._ended is None:
-            self._watch()
+        self._check_unread()
+        if self._end is None:
+            self._restart_stall_timer()
             self._arm()
 
-    def _check_owed(self) -> None:
+    def _check_unread(self) -> None:
         """Stop reading the peer if it has more unread than it may, so that there is no room for answers."""
-        if self.unsent() > self._handler.limits.owed_bytes + self._bulk:
+        if self.unsent_bytes() > self._handler.limits.owed_bytes + self._page_bytes:
             self.reading.pause(PAUSED_BY_UNREAD)
 
-    def _watch(self) -> None:
+    def _restart_stall_timer(self) -> None:
         """Check later whether the peer has read anything. It may read a large amount slowly."""
-        self._read_before = self._written - self.unsent()
+        self._read_before = self._sent_bytes - self.unsent_bytes()
         self._deadlines.stall = self._handler.loop.time() + WRITE_STALL_TIMEOUT
 
     def resume_writing(self) -> None:
-        self.writing_paused, self._bulk = False, 0
+        self.writing_paused, self._page_bytes = False, 0
         self._deadlines.stall = NEVER
         self._arm()
         self.end_wait()
@@ -285,45 +306,45 @@ class PeerConnection(asyncio.Protocol):
         self._transport = self.reading.transport = None
         self._deadlines.clear()
         self._arm()
-        self._count_held(0)
+        self._count_incomplete(0)
         self.end_wait()
-        self._ended = self._ended or (None, "the connection was lost")
-        if self._counted:
-            self._handler.connection_closed(self, *self._ended)
+        self._end = self._end or (None, "the connection was lost")
+        if self._admitted:
+            self._handler.connection_closed(self, *self._end)
         if self.closed is not None and not self.closed.done():
             self.closed.set_result(None)
 
     # ── events of the session and of the peer ────────────────────────────────────────────────────
 
-    def _happen(self, event: SessionEvent) -> None:
+    def _handle_session_event(self, event: SessionEvent) -> None:
         if isinstance(event, Disconnected):
-            self._ended = self._ended or (event.reason, event.words)
-        elif self._undecided is not None:
-            self._undecided.append(event)
+            self._end = self._end or (event.reason, event.words)
+        elif self._undecided_events is not None:
+            self._undecided_events.append(event)
         elif isinstance(event, Packet):
-            self._take_packet(event.code, event.payload)
+            self._handle_packet(event.code, event.payload)
         elif isinstance(event, Connected):
-            self._undecided = []
+            self._undecided_events = []
             self._handler.receive_hello(self, event.hello.public)
-            if self._undecided is not None:
+            if self._undecided_events is not None:
                 self.reading.pause(PAUSED_BY_DECISION)
 
     def accept(self) -> None:
         """Send our Status to a peer that has said Hello, and handle what it has sent since."""
-        events, self._undecided = self._undecided or [], None
+        events, self._undecided_events = self._undecided_events or [], None
         self._deadlines.status = self._handler.loop.time() + STATUS_TIMEOUT
         self._arm()
         self.send(STATUS, self._handler.status_body())
         self.reading.resume(PAUSED_BY_DECISION)
         for event in events:
-            self._happen(event)
+            self._handle_session_event(event)
 
     def ping(self) -> None:
-        """Ping the peer. It is `silent` until something comes from it."""
+        """Ping the peer. `ping_pending` is true until something comes from it."""
         self._session.send_ping()
         self._handler.flush_soon(self)
 
-    def _take_packet(self, code: int, payload: bytes) -> None:
+    def _handle_packet(self, code: int, payload: bytes) -> None:
         try:
             event = self.peer.receive(code, payload)
         except PeerError as error:
@@ -331,7 +352,7 @@ class PeerConnection(asyncio.Protocol):
             return
         if code != MESSAGES or isinstance(event, Violation):
             self.charge(len(payload) // BYTES_PER_COST)
-        if event is not None and self._ended is None:
+        if event is not None and self._end is None:
             if self._deadlines.status != NEVER:
                 self._deadlines.status = NEVER
                 self._arm()
@@ -340,30 +361,30 @@ class PeerConnection(asyncio.Protocol):
     # ── deadlines ────────────────────────────────────────────────────────────────────────────────
 
     def _arm(self) -> None:
-        self._deadlines.arm(self._handler.loop, self._on_time)
+        self._deadlines.arm(self._handler.loop, self._on_deadline)
 
-    def _on_time(self) -> None:
+    def _on_deadline(self) -> None:
         now, deadlines = self._handler.loop.time(), self._deadlines
-        over = deadlines.fired(now)
-        if deadlines.close <= over or (deadlines.stall <= over and not self._check_reading()):
+        time = deadlines.fired(now)
+        if deadlines.close <= time or (deadlines.stall <= time and not self._check_reading()):
             self.abort()
             return
-        if deadlines.status <= over:
+        if deadlines.status <= time:
             deadlines.status = NEVER
             self.disconnect(Reason.PING_TIMEOUT, "no Status arrived in time")
-        if deadlines.resume <= over:
+        if deadlines.resume <= time:
             deadlines.resume = NEVER
             self.reading.resume(PAUSED_BY_QUOTA)
-        if deadlines.session <= over:
+        if deadlines.session <= time:
             self._run_session(now)
         self._arm()
 
     def _check_reading(self) -> bool:
-        """Return whether the peer has read anything since the last look. If it has, check again later."""
-        if self._written - self.unsent() <= self._read_before:
-            self._ended = self._ended or (Reason.PING_TIMEOUT, "the peer does not read")
+        """Return whether the peer has read anything since `stall` was set. If it has, check again later."""
+        if self._sent_bytes - self.unsent_bytes() <= self._read_before:
+            self._end = self._end or (Reason.PING_TIMEOUT, "the peer does not read")
             return False
-        self._watch()
+        self._restart_stall_timer()
         return True
 
     def _run_session(self, now: float) -> None:
@@ -371,17 +392,18 @@ class PeerConnection(asyncio.Protocol):
             # The peer may have sent something that we have not read, or a Ping waits behind what it has not read.
             self._session.restart_silence_timer(now)
         for event in self._session.handle_timeout(now):
-            self._happen(event)
+            self._handle_session_event(event)
         self._flush_if_needed()
         self._deadlines.set_session(self._session.next_timeout())
 
     # ── rates ────────────────────────────────────────────────────────────────────────────────────
 
     def charge(self, envelopes: int) -> None:
-        """Charge the peer's address for envelopes. The next `_pace` stops reading the peer if these are too many."""
+        """Charge the peer's address for envelopes. The next `_apply_quota` stops reading if these are too many."""
         self.quota.charge(self._handler.loop.time(), self._handler.limits, 0, envelopes)
 
-    def _pace(self, now: float, size: int) -> None:
+    def _apply_quota(self, now: float, size: int) -> None:
+        """Stop reading the peer for as long as its address has used up its quota, or for a turn after a long read."""
         if self._transport is None:
             return  # the connection was closed while its large packet was handled
         wait = self.quota.wait(now, self._handler.limits)
@@ -396,86 +418,69 @@ class PeerConnection(asyncio.Protocol):
 
     def large_packet_handled(self) -> None:
         """Resume reading after a large packet, unless the address has used up its quota."""
-        self._pace(self._handler.loop.time(), 0)
+        self._apply_quota(self._handler.loop.time(), 0)
         self.reading.resume(PAUSED_BY_LARGE_PACKET)
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def ping_pending(self) -> bool:
-        """Return whether the peer was pinged and has not answered yet."""
-        return self._session.ping_pending
-
-    @property
-    def end_reason(self) -> str:
-        """Return why the connection ended, or an empty text."""
-        return self._ended[1] if self._ended is not None else ""
-
-    @property
-    def ending(self) -> bool:
-        """Return whether either side has disconnected."""
-        return self._ended is not None
-
-    @property
-    def ready(self) -> bool:
-        """Return whether the peer has greeted and is still connected."""
-        return self.peer.greeted and self._ended is None and self._transport is not None
-
     def send(self, code: int, payload: bytes, compressed: bytes | None = None) -> None:
-        """Send a packet at the end of this turn of the loop, unless the connection is ending."""
-        if self._ended is None:
+        """Send a packet at the end of this turn of the loop, unless the connection is ending.
+
+        `compressed` is its payload after `compress`.
+        """
+        if self._end is None:
             self._session.send(code, payload, compressed=compressed)
             self._handler.flush_soon(self)
 
     def send_large(self, code: int, head: bytes, body: memoryview) -> None:
-        """Send a large packet of two parts at once, without copying it. Packets sent before go first."""
+        """Write a large packet of two parts at once, without copying it, after all packets sent before."""
         self.flush()
-        if self._ended is None:
+        if self._end is None:
             self._session.send_pieces(code, head, body)
-            self._bulk = len(head) + len(body)
+            self._page_bytes = len(head) + len(body)
             self.flush()
             if not self.writing_paused:
-                self._bulk = 0
+                self._page_bytes = 0
 
     async def writable(self) -> None:
-        """Wait until the peer has read enough for more to be sent, or is gone. Only one task may wait at a time."""
+        """Wait until more may be sent, because the peer has read or is disconnected. Only one task may wait."""
         self.flush()
         if self.writing_paused and self._transport is not None:
-            self._room = self._handler.loop.create_future()
-            await self._room
+            self._writable = self._handler.loop.create_future()
+            await self._writable
 
     def end_wait(self) -> None:
         """End the wait of `writable`, whether there is room or not."""
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
 
-    def disconnect(self, reason: Reason, words: str = "") -> None:
-        """Send a Disconnect and close the connection."""
-        if self._ended is None:
-            self._ended = (reason, words or reason.name.lower())
+    def disconnect(self, reason: Reason, text: str = "") -> None:
+        """Send a Disconnect and close the connection. `text` says why, for the log."""
+        if self._end is None:
+            self._end = (reason, text or reason.name.lower())
             self._session.disconnect(reason)
             self._handler.flush_soon(self)
 
     def flush(self) -> None:
-        """Write what was sent. Close the connection if a Disconnect was the last packet."""
+        """Write the packets that were sent. Close the connection if it is ending."""
         transport = self._transport
         if transport is None:
             return
         if not transport.is_closing():
             data = self._session.data_to_send()
             if data:
-                self._written += len(data)
+                self._sent_bytes += len(data)
                 transport.write(data)
                 if self.writing_paused:
-                    self._check_owed()
-        if self._ended is not None and self._deadlines.close == NEVER:
+                    self._check_unread()
+        if self._end is not None and self._deadlines.close == NEVER:
             transport.close()
             if transport.get_write_buffer_size():  # the peer may also have closed its half long ago, and not read
                 self._deadlines.stall = NEVER
                 self._deadlines.close = self._handler.loop.time() + CLOSE_TIMEOUT
                 self._arm()
 
-    def unsent(self) -> int:
+    def unsent_bytes(self) -> int:
         """Return the bytes that have not reached the kernel yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 

@@ -16,19 +16,19 @@ from restante.waku.limits import Limits
 REMEMBERED_ADDRESSES: Final = 10_000
 """Addresses whose quotas are remembered. The least recently used is forgotten first, unless it has connections."""
 
-MAX_EVICTION_LOOKS: Final = 8
+MAX_EXAMINED_QUOTAS: Final = 8
 """Quotas that are examined for each new one. So a new one costs little even if thousands are in use. As each may
 remove more than one, the map shrinks again after it had to grow."""
 
 SECONDS_PER_MINUTE: Final = 60.0
 
 SITE_SHARE: Final = 4
-"""How many times what one IPv6 /64 may use is allowed to all of a /56 together. One site has all 256 of them, so
-without a limit it could do as much as 256 IPv4 addresses. It is more than 1, because a mobile network gives each
-telephone a /64 (RFC 7278, 1)."""
+"""How many times the limits of one IPv6 /64 apply to a /56, its site. A site has 256 of them, so without a limit it
+could do as much as 256 IPv4 addresses. It is more than 1, because a mobile network gives each telephone a /64
+(RFC 7278, 1)."""
 
 Name = TypeVar("Name")
-Used = TypeVar("Used")
+Quota = TypeVar("Quota")
 
 
 class AddressQuota:
@@ -49,9 +49,9 @@ class AddressQuota:
         self._connects = Bucket()
         self._envelopes = Bucket()
 
-    def has_room(self, most: int) -> bool:
-        """Return whether there may be another connection, if an address may have `most` of them."""
-        return self.connections < most * self._share and (self.of_site is None or self.of_site.has_room(most))
+    def has_room(self, limit: int) -> bool:
+        """Return whether there may be another connection, if an address may have `limit` of them."""
+        return self.connections < limit * self._share and (self.of_site is None or self.of_site.has_room(limit))
 
     def count_connections(self, change: int) -> None:
         """Count connections that were opened, or, with a negative number, closed."""
@@ -84,14 +84,14 @@ class AddressQuota:
         if limits.address_bytes:
             wait = self._bytes.wait(now, share * limits.address_bytes, share * limits.address_bytes_at_once)
         if limits.address_envelopes:
-            rate, most = share * limits.address_envelopes, share * limits.address_envelopes_at_once
-            wait = max(wait, self._envelopes.wait(now, rate, most))
+            rate, at_once = share * limits.address_envelopes, share * limits.address_envelopes_at_once
+            wait = max(wait, self._envelopes.wait(now, rate, at_once))
         if self.of_site is not None:
             wait = max(wait, self.of_site.wait(now, limits))
         return wait
 
 
-class Quotas:
+class AddressQuotas:
     """The quotas of all addresses."""
 
     def __init__(self) -> None:
@@ -107,19 +107,19 @@ class Quotas:
     def _obtain(self, name: str, share: int) -> AddressQuota:
         quota = self._quotas.get(name)
         if quota is None:
-            make_room(self._quotas, REMEMBERED_ADDRESSES, lambda each: bool(each.connections))
+            make_room(self._quotas, REMEMBERED_ADDRESSES, lambda quota: bool(quota.connections))
             quota = self._quotas[name] = AddressQuota(name, share)
         self._quotas.move_to_end(name)
         return quota
 
 
-def make_room(quotas: OrderedDict[Name, Used], most: int, in_use: Callable[[Used], bool]) -> None:
-    """Remove old quotas that are not in use if there are `most` or more.
+def make_room(quotas: OrderedDict[Name, Quota], limit: int, in_use: Callable[[Quota], bool]) -> None:
+    """Remove old quotas that are not in use if there are `limit` or more.
 
     A quota in use stays: a new one would allow its owner everything twice.
     """
-    for _ in range(MAX_EVICTION_LOOKS):
-        if len(quotas) < most:
+    for _ in range(MAX_EXAMINED_QUOTAS):
+        if len(quotas) < limit:
             return
         name = next(iter(quotas))
         if in_use(quotas[name]):

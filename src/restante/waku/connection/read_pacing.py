@@ -1,4 +1,4 @@
-"""Read pacing: a peer is read while there is no reason to pause."""
+"""When a peer is read: while there is no reason to pause. And what its packets cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 PAUSED_BY_QUOTA: Final = 1
 """Reason: the peer's address has used up its quota of bytes or envelopes."""
 PAUSED_BY_UNREAD: Final = 2
-"""Reason: the peer does not read."""
+"""Reason: the peer has left too much unread."""
 PAUSED_BY_ARCHIVE: Final = 4
 """Reason: too many bytes of envelopes wait to be saved."""
 PAUSED_FOR_OTHERS: Final = 8
@@ -22,7 +22,6 @@ PAUSED_BY_DECISION: Final = 64
 
 MAX_TURN_BYTES: Final = 1 << 16
 """Bytes in one read after which other peers are read first."""
-
 
 REFUSAL_COST: Final = 10
 """Envelopes that a refused envelope, or a packet that cannot be read, counts as."""
@@ -51,8 +50,8 @@ class ReadPacing:
         return bool(self._reasons)
 
     @property
-    def stuck(self) -> bool:
-        """Return whether the peer has so much unread that nothing is relayed to it."""
+    def paused_by_unread(self) -> bool:
+        """Return whether the peer has left so much unread that nothing is relayed to it."""
         return bool(self._reasons & PAUSED_BY_UNREAD)
 
     def pause(self, reason: int) -> None:
@@ -62,7 +61,7 @@ class ReadPacing:
         self._reasons |= reason
 
     def resume(self, reason: int) -> None:
-        """Remove a reason. Read the peer again if it was the last one."""
+        """Remove a reason. Read the peer again if no other is left."""
         before, self._reasons = self._reasons, self._reasons & ~reason
         if before and not self._reasons and self.transport is not None:
             self.transport.resume_reading()

@@ -45,7 +45,7 @@ class SenderPace:
         """When a packet of the sender was last confirmed."""
 
     def arrive(self, now: float) -> bool:
-        """Note a packet. Return whether its sender seems to wait for its confirmation."""
+        """Record a packet that arrived. Return whether its sender seems to wait for its confirmation."""
         silent, late = self.confirmed - self._arrived, now - self.confirmed
         if silent < 0:  # its last packet is not confirmed yet
             if now - self._arrived > BURST_SECONDS:

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.connection.quotas import AddressQuota, Quotas
+from restante.waku.connection.quotas import AddressQuota, AddressQuotas
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import node_id
 from restante.waku.limits import Limits
@@ -182,7 +182,7 @@ class Admission:
         self._limits = limits
         self._counts = counts
         self._loop = loop
-        self._quotas = Quotas()
+        self._quotas = AddressQuotas()
         self._half_open = HalfOpen()
 
     def admit(self, connection: PeerConnection) -> bool:

@@ -105,7 +105,7 @@ class Relay:
     def _send(self, connection: PeerConnection, bodies: list[tuple[bytes, bytes]], numbers: tuple[int, ...]) -> None:
         """Send packets until the peer's buffer is full. Record the first envelope that it misses."""
         for body, compressed in bodies:
-            if connection.reading.stuck:
+            if connection.reading.paused_by_unread:
                 self.counts["relayed later, because the peer did not read"] += len(numbers)
                 self.missed.setdefault(connection, numbers[0])
                 return
