@@ -196,7 +196,7 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
         slow[0].say_all([(waku_packets.REQUEST, plain(lower=EPOCH - 40))] * 5)
         await here.until("a page that waits", lambda: any(one.writing_paused for one in here.node.connections))
         slow[0].cut()
-        await here.until("nothing that waits", lambda: not requests.waiting)
+        await here.until("nothing that waits", lambda: not requests.queued_bytes)
         assert await walk(quick, upper=EPOCH - 96) == LETTERS
 
 
@@ -316,13 +316,13 @@ async def test_a_waiting_requester_is_still_read_delays_only_its_own_address_and
         await here.until("those who wait", lambda: clock.waiting == 2)
         assert not (await hasty.post(letter(99, topic=b"else"))).refusals
         assert (await fetch_page(other))[0] == LETTERS
-        assert (hasty.inbox, requests.waiting) == ([], 11 * SMALL)
+        assert (hasty.inbox, requests.queued_bytes) == ([], 11 * SMALL)
         hasty.cut()
         await here.until("the loss", lambda: clock.waiting == 1)
-        assert requests.waiting == SMALL
+        assert requests.queued_bytes == SMALL
         clock.on.set()
         assert flat((await page(neighbour))[0]) == LETTERS
-        assert requests.waiting == 0
+        assert requests.queued_bytes == 0
 
 
 async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ async def test_waiting_requests_have_a_limit_of_memory(tmp_path: Path, monkeypat
             assert flat((await page(modest))[0]) == LETTERS
         ends = [(await page(peer))[1] for peer in greedy for _ in range(3)]
         assert ends == [Completed(ID)] * 3 + [TOO_MANY] * 3
-        assert requests.waiting == 0
+        assert requests.queued_bytes == 0
 
 
 RANDOM = random.Random(2026)

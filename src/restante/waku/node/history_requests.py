@@ -1,14 +1,13 @@
 """History requests: read, checked, queued, and answered one page at a time, as fast as the peer reads.
 
-    packet ──read──▶ request ──▶ the peer's queue ──its turn──▶ a page ──▶ P2P Messages … Request Complete
-                        │                            └── its turn would come too late: an error
+    packet ──read──▶ request ──▶ the peer's queue ──a slot──▶ a page ──▶ P2P Messages … Request Complete
+                        │                            └── the slot would come too late: an error
                         └── invalid, not allowed, too many: an error, at once
 
-The queues of peers take turns. Each has one page in the making, and the number of all pages is limited. So the memory
-for them is bounded, and a peer that requests much does not delay peers that request little. Nor does a peer that
-requests and does not read: when others wait, its page ends early, with a cursor. Requests that exceed a rate are
-answered later. They are not refused, because status-go turns to another Mailserver after two errors
-(protocol/messenger_mailserver_cycle.go).
+Each queue has one page at a time, and the number of all pages is limited by slots. So the memory for them is bounded,
+and a peer that requests much does not delay peers that request little. Nor does a peer that requests and does not
+read: when others wait, its page ends early, with a cursor. Requests that exceed a rate are answered later. They are
+not refused, because status-go asks another Mailserver after two errors (protocol/messenger_mailserver_cycle.go).
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from restante.waku.envelope.envelope import cut
 from restante.waku.envelope.keccak import keccak
 from restante.waku.limits import Limits
 from restante.waku.node.clock import Clock
-from restante.waku.protocol import completion, packets, request
+from restante.waku.protocol import completion, packets
 from restante.waku.protocol.request import Demands, Request, RequestError
+from restante.waku.protocol.request import read as read_request
 
-# ── What requesters of history have requested: quotas per node and per address, and page slots ────
-
+# ── quotas of requesters ──────────────────────────────────────────────────────────────────────────
 
 MAX_PAGES_PER_ADDRESS: Final = 4
 """Pages of one address in memory at a time. A requester with many connections delays only its own address."""
@@ -53,10 +52,10 @@ queues."""
 
 
 class PageSlots(asyncio.Semaphore):
-    """A limited number of pages, for the tasks that have waited longest."""
+    """A limited number of pages. The task that has waited longest is the next to have one."""
 
     waiting = 0
-    """Tasks that wait for a page."""
+    """Tasks that wait for a slot."""
 
     async def acquire(self) -> Literal[True]:
         """Wait for a free slot."""
@@ -70,10 +69,10 @@ class PageSlots(asyncio.Semaphore):
 class RequesterQuota:
     """What one node, or one address, has requested."""
 
-    __slots__ = ("lines", "pages", "rows", "slots")
+    __slots__ = ("pages", "queues", "rows", "slots")
 
     def __init__(self) -> None:
-        self.lines = 0
+        self.queues = 0
         """Only for an address: queues that have one of its pages, or wait for one."""
         self.pages = Bucket()
         self.rows = Bucket()
@@ -96,14 +95,13 @@ class RequesterQuotas:
         """Return the quota of a node id or an address, a new one if necessary."""
         quota = self._quotas.get(name)
         if quota is None:
-            make_room(self._quotas, REMEMBERED_REQUESTERS, lambda each: bool(each.lines))
+            make_room(self._quotas, REMEMBERED_REQUESTERS, lambda quota: bool(quota.queues))
             quota = self._quotas[name] = RequesterQuota()
         self._quotas.move_to_end(name)
         return quota
 
 
-# ── history requests ──────────────────────────────────────────────────────────────────────────────
-
+# ── requests ──────────────────────────────────────────────────────────────────────────────────────
 
 MAX_PAGES: Final = 16
 """Pages in memory at a time. Each has up to 8 MiB."""
@@ -116,7 +114,7 @@ MAX_QUEUED_REQUESTS: Final = 16
 """Requests of one peer that may wait. status-go sends three at once, and the next when one is complete."""
 
 MAX_QUEUE_SECONDS: Final = 20.0
-"""Seconds that the first request of a queue waits for its turn before it is refused. status-go waits 30 s for the
+"""Seconds that the first request of a queue waits for a slot before it is refused. status-go waits 30 s for the
 whole answer (protocol/messenger_mailserver.go) and then asks again, so a later page would be useless. The time that a
 peer takes to read its previous pages does not count, because a slow peer is not one that asks too fast."""
 
@@ -146,7 +144,7 @@ CURSOR_SENT_BYTES: Final = 4
 """Bytes at the beginning of a cursor that are the time of sending."""
 
 UNREADABLE: Final = "the archive cannot be read"
-"""What the peer is told, and the log."""
+"""The error for the peer, and the event in the log."""
 
 DELAY_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 """Bounds of a histogram: seconds from reading a request until the last byte of its answer is handed to the
@@ -171,7 +169,7 @@ class _QueuedRequest(NamedTuple):
     """A request in a queue."""
 
     request: Request
-    since: float
+    read_at: float
     """When it was read, by `perf_counter`: the loop's clock may count whole milliseconds, which is as long as a page
     takes."""
 
@@ -181,15 +179,15 @@ class _QueuedRequest(NamedTuple):
         return 1024 + 128 * len(self.request.topics)
 
 
-def _filter(asked: Request) -> str:
+def _filter_label(request: Request) -> str:
     """Return what a request asks for (FILTERS)."""
-    if asked.topics:
+    if request.topics:
         return TOPICS
-    return NO_FILTER if asked.bloom in {None, ALL_BITS} else BLOOM
+    return NO_FILTER if request.bloom in {None, ALL_BITS} else BLOOM
 
 
 class HistoryRequests:
-    """The requests of all peers, queued and answered in turns."""
+    """The requests of all peers: queued, and answered a page at a time."""
 
     def __init__(self, archive: Archive, terms: HistoryTerms, limits: Limits, clock: Clock) -> None:
         self.counts: Counter[str] = Counter()
@@ -206,20 +204,20 @@ class HistoryRequests:
         """Bytes of envelopes in a packet."""
         self.queries: Counter[str] = Counter()
         """Searches, by what they asked for (FILTERS)."""
-        self.waiting = 0
-        """Bytes of requests that were read and not answered."""
+        self.queued_bytes = 0
+        """Bytes of memory for requests that were read and not answered."""
         self.damaged = False
         """Whether part of the archive was found to be damaged."""
         self._unreadable = ""
-        """Why the archive could not be read last; it is logged when it changes."""
+        """Why the archive could not be read, the last time; it is logged when it changes."""
         self._archive = archive
         self._terms = terms
         self._limits = limits
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._quotas = RequesterQuotas()
-        self._lines: dict[PeerConnection, deque[_QueuedRequest]] = {}
-        self._making: dict[PeerConnection, asyncio.Task[None]] = {}
+        self._queues: dict[PeerConnection, deque[_QueuedRequest]] = {}
+        self._tasks: dict[PeerConnection, asyncio.Task[None]] = {}
         """The tasks that serve a queue."""
         self._slots = PageSlots(MAX_PAGES)
         self._unread: dict[PeerConnection, None] = {}
@@ -229,170 +227,170 @@ class HistoryRequests:
         """Handle a P2P Request: queue it, or refuse it."""
         self.counts["requests"] += 1
         try:
-            asked = request.parse(payload, self._terms.demands, int(self._clock.wall()))
-            self._check_cursor(asked)
+            request = read_request(payload, self._terms.demands, int(self._clock.wall()))
+            self._check_cursor(request)
         except RequestError as error:
             connection.charge(REFUSAL_COST)
             self.counts["attempts"] += error.id is not None
             self._refuse(connection, error.id, error.words, VALIDATION)
             return
         self.counts["attempts"] += 1
-        new = _QueuedRequest(asked, perf_counter())
-        words = self._refusal_words(connection, new)
-        if words:
-            self._refuse(connection, asked.id, words, PEER_LIMIT)
+        new = _QueuedRequest(request, perf_counter())
+        refusal = self._refusal_text(connection, new)
+        if refusal:
+            self._refuse(connection, request.id, refusal, PEER_LIMIT)
             return
         connection.active_at = self._loop.time()
-        self.waiting += new.size
-        line = self._lines.setdefault(connection, deque())
-        line.append(new)
-        if connection not in self._making:
-            self._begin(connection, line)
+        self.queued_bytes += new.size
+        queue = self._queues.setdefault(connection, deque())
+        queue.append(new)
+        if connection not in self._tasks:
+            self._start_task(connection, queue)
 
-    def _check_cursor(self, asked: Request) -> None:
+    def _check_cursor(self, request: Request) -> None:
         """Raise RequestError if a cursor is behind all of the requested times: no page of the request ended there.
 
         It belongs to another request or another server. An empty answer would say that nothing is left.
         """
-        sent = int.from_bytes(asked.cursor[:CURSOR_SENT_BYTES])
-        if asked.cursor and (sent < asked.lower if self._terms.descending else sent > asked.upper):
-            raise RequestError("request is invalid: the cursor is no position in the requested times", asked.id)
+        sent = int.from_bytes(request.cursor[:CURSOR_SENT_BYTES])
+        if request.cursor and (sent < request.lower if self._terms.descending else sent > request.upper):
+            raise RequestError("request is invalid: the cursor is no position in the requested times", request.id)
 
-    def _begin(self, connection: PeerConnection, line: deque[_QueuedRequest]) -> None:
-        self._lines[connection] = line
-        task = self._making[connection] = asyncio.create_task(self._serve(connection, line))
-        task.add_done_callback(partial(self._made, connection))
+    def _start_task(self, connection: PeerConnection, queue: deque[_QueuedRequest]) -> None:
+        self._queues[connection] = queue
+        task = self._tasks[connection] = asyncio.create_task(self._serve_queue(connection, queue))
+        task.add_done_callback(partial(self._task_done, connection))
 
-    def _refusal_words(self, connection: PeerConnection, asked: _QueuedRequest) -> str:
+    def _refusal_text(self, connection: PeerConnection, new: _QueuedRequest) -> str:
         """Return why a request is refused, or an empty text."""
         terms = self._terms
         if terms.allow is not None and connection.node_id not in terms.allow:
             return "this server serves those that it was told to"
-        line = self._lines.get(connection, ())
-        own = asked.size + sum([each.size for each in line])
-        full = own > GUARANTEED_QUEUE_BYTES and self.waiting + asked.size > MAX_QUEUED_BYTES
-        return (
-            "too many requests at once" if full or len(line) > MAX_QUEUED_REQUESTS else ""
-        )  # the first request of a queue is being answered
+        queue = self._queues.get(connection, ())
+        own = new.size + sum([queued.size for queued in queue])
+        full = own > GUARANTEED_QUEUE_BYTES and self.queued_bytes + new.size > MAX_QUEUED_BYTES
+        full |= len(queue) > MAX_QUEUED_REQUESTS  # the first request of a queue is being answered
+        return "too many requests at once" if full else ""
 
-    def _refuse(self, connection: PeerConnection, digest: bytes | None, words: str, why: str) -> None:
+    def _refuse(self, connection: PeerConnection, request_id: bytes | None, text: str, reason: str) -> None:
         self.counts["requests refused"] += 1
-        self.refusals[why] += 1
-        if digest is not None:
-            connection.send(packets.REQUEST_COMPLETE, completion.encode_refusal(digest, words))
+        self.refusals[reason] += 1
+        if request_id is not None:
+            connection.send(packets.REQUEST_COMPLETE, completion.failure(request_id, text))
 
     def forget(self, connection: PeerConnection) -> None:
-        """Drop all requests of a peer that is gone."""
-        line = self._lines.pop(connection, None)
-        while line:
-            self._drop(line)
-        making = self._making.get(connection)
-        if making is not None:
-            making.cancel()
+        """Remove all requests of a closed connection."""
+        queue = self._queues.pop(connection, None)
+        while queue:
+            self._remove_first(queue)
+        task = self._tasks.get(connection)
+        if task is not None:
+            task.cancel()
 
-    def _drop(self, line: deque[_QueuedRequest]) -> None:
-        """Remove the first request of a queue, if there is one: it was answered, or its peer is gone."""
-        if line:
-            self.waiting -= line.popleft().size
+    def _remove_first(self, queue: deque[_QueuedRequest]) -> None:
+        """Remove the first request of a queue, if it has one: it was answered, or its connection is closed."""
+        if queue:
+            self.queued_bytes -= queue.popleft().size
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
 
-    async def _serve(self, connection: PeerConnection, line: deque[_QueuedRequest]) -> None:
+    async def _serve_queue(self, connection: PeerConnection, queue: deque[_QueuedRequest]) -> None:
         """Answer the requests in a peer's queue. No page is made before the peer has read what was sent."""
-        while line:
+        while queue:
             await connection.writable()
-            asked, done = line[0], True
+            queued, done = queue[0], True
             try:
-                async with self._turn(connection, self._clock.monotonic() + MAX_QUEUE_SECONDS) as in_time:
+                async with self._page_slot(connection, self._clock.monotonic() + MAX_QUEUE_SECONDS) as in_time:
                     if in_time:
-                        done = await self._answer(connection, asked.request)
+                        done = await self._answer(connection, queued.request)
                     else:
-                        self._refuse(connection, asked.request.id, "rate limit exceeded", PEER_LIMIT)
+                        self._refuse(connection, queued.request.id, "rate limit exceeded", PEER_LIMIT)
             finally:
                 if done:
-                    self._drop(line)
+                    self._remove_first(queue)
             if done and in_time:
-                seconds = perf_counter() - asked.since
+                seconds = perf_counter() - queued.read_at
                 self.delays.add(seconds)
-                self.delays_by_filter[_filter(asked.request)].add(seconds)
+                self.delays_by_filter[_filter_label(queued.request)].add(seconds)
 
     @asynccontextmanager
-    async def _turn(self, connection: PeerConnection, late: float) -> AsyncIterator[bool]:
-        """Wait for a page slot and yield True, or yield False if the peer may have its next page only after `late`.
+    async def _page_slot(self, connection: PeerConnection, deadline: float) -> AsyncIterator[bool]:
+        """Wait for a page slot and yield True. Yield False if the peer may have its next page only after `deadline`.
 
         If all slots are taken, the page that has waited longest for its peer to read ends and frees its slot. A peer
         that exceeds its rate waits in a slot of its address. So it does not delay others, and at most
         `MAX_PAGES_PER_ADDRESS` pages at a time add to its debt.
         """
         quota = self._quotas.obtain(connection.address)
-        quota.lines += 1
+        quota.queues += 1
         try:
             if quota.slots.locked():
-                self._shorten(connection.address)
+                self._end_unread_page(connection.address)
             async with quota.slots:
-                if not await self._take_page(connection, late):
+                if not await self._charge_page(connection, deadline):
                     yield False
                     return
                 if self._slots.locked():
-                    self._shorten()
+                    self._end_unread_page()
                 async with self._slots:
                     yield True
         finally:
-            quota.lines -= 1
+            quota.queues -= 1
 
-    async def _take_page(self, connection: PeerConnection, late: float) -> bool:
-        """Wait until the peer may have its next page, and charge it. Return False if that would be too late."""
+    async def _charge_page(self, connection: PeerConnection, deadline: float) -> bool:
+        """Wait until the peer may have its next page, and charge it. Return False if that is after `deadline`."""
         while True:
             now = self._clock.monotonic()
             quotas = self._both_quotas(connection)
-            wait = max(each.wait(now, self._limits) for each in quotas)
-            if now + wait > late:
+            wait = max(quota.wait(now, self._limits) for quota in quotas)
+            if now + wait > deadline:
                 return False
             if not wait:
                 break
             await self._clock.pause(wait)
-        for each in quotas:
-            each.pages.take(now, self._limits.pages, 1)
+        for quota in quotas:
+            quota.pages.take(now, self._limits.pages, 1)
         return True
 
     def _both_quotas(self, connection: PeerConnection) -> list[RequesterQuota]:
         """Return the quotas of a peer's node id and of its address."""
         return [self._quotas.obtain(connection.node_id), self._quotas.obtain(connection.address)]
 
-    def _shorten(self, address: str | None = None) -> None:
-        """End one page that waits for its peer to read; if an address is given, one of that address."""
-        connection = next((each for each in self._unread if address in {None, each.address}), None)
+    def _end_unread_page(self, address: str | None = None) -> None:
+        """End the page that has waited longest for its peer to read; with an address, among those of that address."""
+        connections = (connection for connection in self._unread if address in {None, connection.address})
+        connection = next(connections, None)
         if connection is not None:
             del self._unread[connection]
             connection.end_wait()
 
-    def _made(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
-        del self._making[connection]
+    def _task_done(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
+        del self._tasks[connection]
         if not task.cancelled() and task.exception() is not None:
             log.error("a page of history could not be read", fault=where(task.exception()))
-        line = self._lines.pop(connection, None)
-        if line:  # it was queued after the task had ended or failed
-            self._begin(connection, line)
+        queue = self._queues.pop(connection, None)
+        if queue:  # a request was queued after the task had ended or failed
+            self._start_task(connection, queue)
 
-    async def _answer(self, connection: PeerConnection, asked: Request) -> bool:
-        """Answer a request. Return False if the peer had no room for even the first packet while others waited."""
-        since = perf_counter()
+    async def _answer(self, connection: PeerConnection, request: Request) -> bool:
+        """Answer a request. Return False if nothing was sent, because the peer did not read and others waited."""
+        started = perf_counter()
         try:
-            page = await self._archive.page(self._query(asked), self._terms.bounds)
+            page = await self._archive.page(self._query(request), self._terms.bounds)
         except StoreError as error:
             self._log_unreadable(error)
-            self._refuse(connection, asked.id, UNREADABLE, ITERATOR)
+            self._refuse(connection, request.id, UNREADABLE, ITERATOR)
             return True
-        except Exception as error:  # noqa: BLE001 - after any error, the peer is told and the next page is made
+        except Exception as error:  # noqa: BLE001 - after any error, the request is refused and the next page is made
             log.error("a page of history could not be read", fault=where(error))
-            self._refuse(connection, asked.id, "internal error", PROCESS)
+            self._refuse(connection, request.id, "internal error", PROCESS)
             return True
-        self.searches.add(perf_counter() - since)
+        self.searches.add(perf_counter() - started)
         now = self._clock.monotonic()
-        self.queries[_filter(asked)] += 1
-        for each in self._both_quotas(connection):
-            each.rows.take(now, self._limits.rows, page.looked)
-        return await self._hand_over(connection, asked, page)
+        self.queries[_filter_label(request)] += 1
+        for quota in self._both_quotas(connection):
+            quota.rows.take(now, self._limits.rows, page.looked)
+        return await self._send_page(connection, request, page)
 
     def _log_unreadable(self, error: StoreError) -> None:
         self.damaged |= isinstance(error, StoreDamaged)
@@ -400,50 +398,50 @@ class HistoryRequests:
             self._unreadable = str(error)
             log.error(UNREADABLE, reason=self._unreadable)
 
-    def _query(self, asked: Request) -> PageQuery:
+    def _query(self, request: Request) -> PageQuery:
         return PageQuery(
-            lower=asked.lower,
-            upper=asked.upper,
-            topics=asked.topics or None,
-            bloom=asked.bloom,
-            limit=asked.limit,
-            after=asked.cursor or None,
+            lower=request.lower,
+            upper=request.upper,
+            topics=request.topics or None,
+            bloom=request.bloom,
+            limit=request.limit,
+            after=request.cursor or None,
             descending=self._terms.descending,
         )
 
-    async def _hand_over(self, connection: PeerConnection, asked: Request, page: Page) -> bool:
+    async def _send_page(self, connection: PeerConnection, request: Request, page: Page) -> bool:
         """Send a page as the peer reads, then Request Complete as its last packet. Return False if nothing was sent.
 
         If others need the page's slot meanwhile, the rest is left for the next page, as if the page had been too
         large.
         """
-        last, cursor = page.last, page.cursor
-        whole, stops = memoryview(page.whole), [*page.stops, 0]
-        behind, sent = -1, 0  # the index of the last envelope sent, and how many were sent
-        for part in packets.packet_ranges(page.stops, PAGE_PACKET_BYTES if asked.batch else 0):
-            if not await self._has_room(connection):
+        last_hash, cursor = page.last, page.cursor
+        raws, stops = memoryview(page.whole), [*page.stops, 0]
+        last_index, sent = -1, 0  # the index of the last envelope sent, and how many were sent
+        for part in packets.packets(page.stops, PAGE_PACKET_BYTES if request.batch else 0):
+            if not await self._wait_for_reader(connection):
                 if not sent:
                     return False
-                last, cursor = _behind(bytes(whole[stops[behind - 1] : stops[behind]]))
+                last_hash, cursor = _position_after(bytes(raws[stops[last_index - 1] : stops[last_index]]))
                 break
-            body = whole[stops[part.start - 1] : stops[part.stop - 1]]
+            body = raws[stops[part.start - 1] : stops[part.stop - 1]]
             self.packets.add(len(body))
             connection.send_large(packets.P2P_MESSAGE, rlp.list_head(len(body)), body)
-            behind, sent = part.stop - 1, sent + len(part)
+            last_index, sent = part.stop - 1, sent + len(part)
         else:
-            if behind != len(page.stops) - 1:  # the last envelope of the page fits into no packet
-                last = keccak(whole[stops[behind - 1] : stops[behind]]) if sent else None
+            if last_index != len(page.stops) - 1:  # the last envelope of the page fits into no packet
+                last_hash = keccak(raws[stops[last_index - 1] : stops[last_index]]) if sent else None
         connection.send(
             packets.REQUEST_COMPLETE,
-            completion.encode(asked.id, last or completion.NO_HASH, cursor or b"", asked.answer),
+            completion.complete(request.id, last_hash or completion.NO_HASH, cursor or b"", request.answer),
         )
         connection.flush()
         self.counts["requests answered"] += 1
-        self.counts["batched"] += asked.batch
+        self.counts["batched"] += request.batch
         self.counts["envelopes handed over"] += sent
         return True
 
-    async def _has_room(self, connection: PeerConnection) -> bool:
+    async def _wait_for_reader(self, connection: PeerConnection) -> bool:
         """Wait until the peer has read. Return False if another request needs the page's slot first."""
         connection.flush()
         if not connection.writing_paused:
@@ -451,9 +449,9 @@ class HistoryRequests:
         self._unread[connection] = None
         try:
             if self._quotas.obtain(connection.address).slots.waiting:
-                self._shorten(connection.address)
+                self._end_unread_page(connection.address)
             if self._slots.waiting:
-                self._shorten()
+                self._end_unread_page()
             if connection in self._unread:
                 await connection.writable()
             return connection in self._unread
@@ -461,7 +459,7 @@ class HistoryRequests:
             self._unread.pop(connection, None)
 
 
-def _behind(raw: bytes) -> tuple[bytes, bytes]:
+def _position_after(raw: bytes) -> tuple[bytes, bytes]:
     """Return the hash of an envelope, and the cursor that continues after it."""
     envelope = cut(raw, rlp.item_span(raw))
     return envelope.hash, envelope.sent.to_bytes(4) + envelope.hash
