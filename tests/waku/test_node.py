@@ -320,9 +320,7 @@ async def test_a_changed_interest_loses_nothing_of_a_backlog(tmp_path: Path, mon
 async def test_a_peer_that_reads_nothing_for_20_seconds_is_disconnected(tmp_path: Path) -> None:
     limits = Limits(owed_bytes=2_000_000, address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=FREE, limits=limits) as here:
-        poster, reader, its_connection = await deaf_reader(
-            here, lambda connection: connection.reading.paused_by_unread
-        )
+        poster, reader, its_connection = await deaf_reader(here, lambda peer: peer.reading.paused_by_unread)
         owed = its_connection.unsent_bytes()
         await poster.post(letter(1000, size=500_000))
         while its_connection.unsent_bytes() == owed:

@@ -20,7 +20,7 @@ from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
 from restante.waku.node import admission
-from restante.waku.node.admission import GAVE_WAY, HALF_OPEN, SILENT_AFTER, SILENT_WEIGHT, PeerLimits
+from restante.waku.node.admission import EVICTED, HALF_OPEN, SILENT_AFTER, SILENT_WEIGHT, PeerLimits
 from restante.waku.node.history_requests import HistoryTerms
 from restante.waku.protocol import packets
 from support.waku.inside import Inside, inside
@@ -82,7 +82,7 @@ async def test_idle_peers_lock_nobody_out(tmp_path: Path, peer_limits: PeerLimit
         for number in range(1, 4):
             await posts(here, number)
         assert len(here.node.peers) == peer_limits.max_peers
-        assert here.node.counts[GAVE_WAY] == 3
+        assert here.node.counts[EVICTED] == 3
         assert await idle[0].ended() is Reason.TOO_MANY_PEERS
         await honest.fence()
 
@@ -107,7 +107,7 @@ async def test_nodes_that_the_operator_has_named_come_in_and_stay(tmp_path: Path
     allowed, static = Key(b"\x11" * 32), Key(b"\x12" * 32)
     terms = HistoryTerms(allow=frozenset([node_id(allowed.public)]))
     async with inside(tmp_path, peer_limits=PeerLimits(max_peers=4), history=terms) as here:
-        here.node.admission.named.add(node_id(static.public))
+        here.node.admission.protected.add(node_id(static.public))
         first, *others = await here.greet(key=allowed), *[await here.greet() for _ in range(3)]
         assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
         second = await here.greet(key=static)
@@ -145,7 +145,7 @@ class Crowd:
 
     def comes(self, address: str) -> Occupant | None:
         newcomer = self._occupant(address)
-        yielding = admission.choose(self.peers, newcomer, self.now)
+        yielding = admission.choose_evicted(self.peers, newcomer, self.now)
         if yielding is not None:
             self.peers.remove(yielding)
             self.peers.append(newcomer)

@@ -16,11 +16,7 @@ from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import node_id
 from restante.waku.limits import Limits
 
-# ── Crowding: which peer gives its place to a newcomer when a node is full ────────────────────────
-# A place goes from the network that has most peers to one that has fewer, never the other way. So an attacker gets no
-# more places than others unless it has addresses in many networks, and a peer that is alone in its network keeps its
-# place. Bitcoin Core protects its connections in a similar way (src/node/eviction.cpp, SelectNodeToEvict).
-
+# ── eviction ──────────────────────────────────────────────────────────────────────────────────────
 
 SILENT_AFTER: Final = 600.0
 """Seconds after which a peer counts as silent if it has sent no envelope and no request. A node that relays sends
@@ -31,26 +27,30 @@ SILENT_WEIGHT: Final = 2
 attacker little. With 1, a newcomer that sends nothing could take the place of one of two active peers."""
 
 
-class Occupant(Protocol):
-    """A peer that has a place, or wants one."""
+class EvictionCandidate(Protocol):
+    """A peer, or a newcomer, with what decides whether it is evicted."""
 
     quota: AddressQuota
     active_at: float
     """When it last sent an envelope or a request, or connected, in seconds of the loop's clock."""
 
 
-Peer = TypeVar("Peer", bound=Occupant)
+Candidate = TypeVar("Candidate", bound=EvictionCandidate)
 
-_Group = Callable[[Occupant], Hashable]
+_Group = Callable[[EvictionCandidate], Hashable]
 
 _GROUPS: Final[tuple[_Group, ...]] = tuple(map(attrgetter, ("quota.network", "quota.site", "quota")))
 """What peers are grouped by: their networks, their sites, and their addresses."""
 
 
-def choose(peers: Sequence[Peer], newcomer: Peer, now: float) -> Peer | None:
-    """Return the peer that gives its place to a newcomer. None: nobody does.
+def choose_evicted(peers: Sequence[Candidate], newcomer: Candidate, now: float) -> Candidate | None:
+    """Return the peer that a full node disconnects to admit a newcomer. None: no peer.
 
-    It is the one that has been silent for longest at the most crowded address of the most crowded site of the most
+    The network that has most peers loses one to a network that has fewer, never the other way. So an attacker gets no
+    more peers than others unless it has addresses in many networks, and a peer that is alone in its network stays.
+    Bitcoin Core protects its connections in a similar way (src/node/eviction.cpp, SelectNodeToEvict).
+
+    It is the peer that has been silent for longest at the most crowded address of the most crowded site of the most
     crowded network. If that network is not more crowded than the newcomer's, the sites of the newcomer's network are
     compared in the same way, and then the addresses of its site.
     """
@@ -59,19 +59,19 @@ def choose(peers: Sequence[Peer], newcomer: Peer, now: float) -> Peer | None:
         if not peers:
             break
         members, weight = _most_crowded(peers, group, since)
-        for finer in _GROUPS[level + 1 :]:
-            members, _ = _most_crowded(members, finer, since)
-        chosen = min(members, key=attrgetter("active_at"))
-        own = group(newcomer)
-        peers = [peer for peer in peers if group(peer) == own]
-        # Otherwise two groups could take a place from each other again and again.
-        if _weigh(peers, since) + SILENT_WEIGHT <= weight - _weigh([chosen], since):
-            return chosen
+        for finer_group in _GROUPS[level + 1 :]:
+            members, _ = _most_crowded(members, finer_group, since)
+        evicted = min(members, key=attrgetter("active_at"))
+        newcomer_group = group(newcomer)
+        peers = [peer for peer in peers if group(peer) == newcomer_group]
+        # Otherwise two groups could evict each other's peers again and again.
+        if _weigh(peers, since) + SILENT_WEIGHT <= weight - _weigh([evicted], since):
+            return evicted
     return None
 
 
-def _most_crowded(peers: Sequence[Peer], group: _Group, since: float) -> tuple[list[Peer], int]:
-    """Return the peers of the most crowded group, and how much they count."""
+def _most_crowded(peers: Sequence[Candidate], group: _Group, since: float) -> tuple[list[Candidate], int]:
+    """Return the peers of the most crowded group, and their weight."""
     weights: dict[Hashable, int] = {}
     for peer in peers:
         name = group(peer)
@@ -80,19 +80,19 @@ def _most_crowded(peers: Sequence[Peer], group: _Group, since: float) -> tuple[l
     return [peer for peer in peers if group(peer) == crowded], weights[crowded]
 
 
-def _weigh(peers: Sequence[Occupant], since: float) -> int:
+def _weigh(peers: Sequence[EvictionCandidate], since: float) -> int:
     return sum(1 if peer.active_at > since else SILENT_WEIGHT for peer in peers)
 
 
-# ── Connections that have no place among the peers: in their handshake, refused, or closing ───────
+# ── half-open connections ─────────────────────────────────────────────────────────────────────────
 
 
 class HalfOpen:
-    """These connections, by the network that they come from."""
+    """Connections that are not peers: in their handshake, refused, or closing. By the network that they come from."""
 
     def __init__(self) -> None:
         self._networks: dict[str, OrderedDict[PeerConnection, None]] = {}
-        """Those of each network, the oldest first."""
+        """The connections of each network, the oldest first."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class HalfOpen:
     def oldest(self) -> PeerConnection:
         """Return the oldest connection of the network that has the most of them. There must be one.
 
-        An attacker holds connections until their time is over. An honest peer needs two round trips.
+        An attacker leaves connections open until their deadline. An honest peer needs two round trips.
         """
         crowded: OrderedDict[PeerConnection, None] = max(self._networks.values(), key=len)
         return next(iter(crowded))
@@ -124,22 +124,21 @@ class HalfOpen:
 
 # ── admission ─────────────────────────────────────────────────────────────────────────────────────
 
-
 FROM_ADDRESS: Final = "turned away before the handshake"
 """Counts connections that were closed at once, because their address had too many or made them too fast."""
 HALF_OPEN: Final = "disconnected in the handshake, to make room"
-"""Counts connections that gave way to another one before their Hello."""
+"""Counts connections that were closed before their Hello to admit others."""
 FULL: Final = "turned away, too many peers"
-"""Counts peers that were refused after their Hello, because no other peer gave way."""
-GAVE_WAY: Final = "disconnected, to make room"
-"""Counts peers that gave way to a newcomer."""
+"""Counts peers that were refused after their Hello, because no other peer was evicted."""
+EVICTED: Final = "disconnected, to make room"
+"""Counts peers that were evicted for a newcomer."""
 
 ANSWER_SECONDS: Final = 2.0
 """Seconds within which a peer that connects again must answer a Ping on its earlier connection, which is replaced
 otherwise."""
 
 ANSWER_POLL_SECONDS: Final = 0.05
-"""Seconds between two looks at whether it has answered."""
+"""Seconds between two checks whether it has answered."""
 
 MAX_ERRORS: Final = 100
 """Packets of a peer that could not be read from which on it is disconnected to make room for another. These are the
@@ -175,8 +174,8 @@ class Admission:
         self.connections: set[PeerConnection] = set()
         self.peers: dict[bytes, PeerConnection] = {}
         """The peers that have said Hello, by node id."""
-        self.named: set[bytes] = set()
-        """Ids of nodes that the operator has named. They are always admitted, and keep their places."""
+        self.protected: set[bytes] = set()
+        """Ids of nodes in the settings. They are always admitted, and never evicted."""
         self._id = own_id
         self._peer_limits = peer_limits
         self._limits = limits
@@ -186,11 +185,11 @@ class Admission:
         self._half_open = HalfOpen()
 
     def admit(self, connection: PeerConnection) -> bool:
-        """Admit a connection. Return False if it may not even begin the handshake."""
+        """Admit a connection to the handshake. Return False if its address has too many, or made them too fast."""
         quota = connection.quota = self._quotas.obtain(connection.address)
         if not connection.dialled:
-            room = quota.has_room(self._peer_limits.max_peers_per_address)
-            if not room or not quota.take_connection(self._loop.time(), self._limits):
+            has_room = quota.has_room(self._peer_limits.max_peers_per_address)
+            if not has_room or not quota.take_connection(self._loop.time(), self._limits):
                 self._counts[FROM_ADDRESS] += 1
                 return False
             self._half_open.add(connection)
@@ -200,10 +199,10 @@ class Admission:
         return True
 
     def _shorten_half_open(self) -> None:
-        """Close connections that have no place among the peers if there are too many."""
+        """Close half-open connections if there are too many."""
         limits = self._peer_limits
-        places = max(limits.max_peers - len(self.peers), 0) + limits.max_handshakes
-        while len(self._half_open) > places:
+        maximum = max(limits.max_peers - len(self.peers), 0) + limits.max_handshakes
+        while len(self._half_open) > maximum:
             oldest = self._half_open.oldest()
             self._half_open.discard(oldest)
             if oldest.ending:
@@ -221,7 +220,7 @@ class Admission:
             largest.disconnect(Reason.TOO_MANY_PEERS)
 
     def identify(self, connection: PeerConnection, public: bytes) -> None:
-        """Admit a peer that has said Hello, or disconnect it. If it has another connection, that is asked first."""
+        """Admit a peer that has said Hello, or disconnect it. If it has another connection, ping that first."""
         connection.node_id = node_id(public)
         before = self.peers.get(connection.node_id)
         if (
@@ -231,7 +230,7 @@ class Admission:
             or before.writing_paused
             or self._replaces(connection, before)
         ):
-            self._admit(connection)
+            self._admit_peer(connection)
         else:
             before.ping()
             self._await_answer(connection, before, self._loop.time() + ANSWER_SECONDS)
@@ -246,33 +245,33 @@ class Admission:
         elif current is not None and self._loop.time() < until:
             self._loop.call_later(ANSWER_POLL_SECONDS, self._await_answer, connection, before, until)
         else:
-            self._admit(connection)
+            self._admit_peer(connection)
 
-    def _admit(self, connection: PeerConnection) -> None:
+    def _admit_peer(self, connection: PeerConnection) -> None:
         before = self.peers.get(connection.node_id)
         if before is not None:
-            self._displace(before, Reason.ALREADY_CONNECTED)
+            self._remove_peer(before, Reason.ALREADY_CONNECTED)
         elif len(self.peers) >= self._peer_limits.max_peers and not self._is_protected(connection):
-            displaced = self._peer_to_evict(connection)
-            if displaced is None:
+            evicted = self._peer_to_evict(connection)
+            if evicted is None:
                 self._counts[FULL] += 1
                 connection.disconnect(Reason.TOO_MANY_PEERS)
                 return
-            self._counts[GAVE_WAY] += 1
+            self._counts[EVICTED] += 1
             # Static nodes of status-go dial again, at most 35 s after they dialled last (geth p2p/dial.go,
             # dialHistoryExpiration). ethereumjs dials again after five minutes, and only after this reason
             # (devp2p/src/rlpx/rlpx.ts, _onDisconnect).
-            self._displace(displaced, Reason.TOO_MANY_PEERS)
+            self._remove_peer(evicted, Reason.TOO_MANY_PEERS)
         self._half_open.discard(connection)
         self.peers[connection.node_id] = connection
         connection.active_at = self._loop.time()
         connection.accept()
 
     def _is_protected(self, connection: PeerConnection) -> bool:
-        return connection.dialled or connection.node_id in self.named
+        return connection.dialled or connection.node_id in self.protected
 
-    def _displace(self, peer: PeerConnection, reason: Reason) -> None:
-        """Disconnect a peer, and give up its place."""
+    def _remove_peer(self, peer: PeerConnection, reason: Reason) -> None:
+        """Disconnect a peer. Its connection is half-open until it is closed."""
         peer.disconnect(reason)
         del self.peers[peer.node_id]
         if not peer.dialled:
@@ -286,12 +285,12 @@ class Admission:
         return connection.errors.spent(self._loop.time(), ERRORS_FORGOTTEN)
 
     def _peer_to_evict(self, newcomer: PeerConnection) -> PeerConnection | None:
-        """Return the peer whose place a newcomer may have: one that sends unreadable packets, or one of a crowd."""
+        """Return the peer to evict: one that sends unreadable packets, or one of a crowded network. None: no peer."""
         connections = [connection for connection in self.peers.values() if not self._is_protected(connection)]
         worst = max(connections, key=self._errors, default=None)
         if worst is not None and self._errors(worst) > MAX_ERRORS - 1:  # a part of the last may be forgotten already
             return worst
-        return choose(connections, newcomer, self._loop.time())
+        return choose_evicted(connections, newcomer, self._loop.time())
 
     def _replaces(self, connection: PeerConnection, before: PeerConnection) -> bool:
         """Return whether a connection replaces an older one to the same node.

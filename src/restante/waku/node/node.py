@@ -118,7 +118,7 @@ class Node:
         self.rejected: Counter[str] = Counter()
         """Packets that could not be read, by their name in status-go's metrics."""
         self.admission = Admission(node_id(key.public), peer_limits, limits, self.counts, self.loop)
-        self.admission.named |= terms.allow or set()
+        self.admission.protected |= terms.allow or set()
         self.connections, self.peers = self.admission.connections, self.admission.peers
         self.archiving = Archiving(mailserver, archive, limits, self.clock, self._confirm_packets, save_interval)
         self._dice = SystemDice()
@@ -233,7 +233,7 @@ class Node:
     async def stay_connected(self, enode: Enode) -> None:
         """Keep a static peer connected: dial it, and again when it is lost. Never returns."""
         wait, name = REDIAL_DELAY, node_id(enode.public)
-        self.admission.named.add(name)
+        self.admission.protected.add(name)
         while True:
             if name in self.peers:  # the peer has dialled us
                 await asyncio.sleep(REDIAL_DELAY)

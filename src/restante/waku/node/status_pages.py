@@ -22,7 +22,7 @@ from restante.common.last_hour import LastHour
 from restante.common.prometheus import counter, gauge, gauges, histogram, histograms
 from restante.waku.archive.records import Counts
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.node.admission import FROM_ADDRESS, FULL, GAVE_WAY, HALF_OPEN
+from restante.waku.node.admission import EVICTED, FROM_ADDRESS, FULL, HALF_OPEN
 from restante.waku.node.history_requests import FILTERS, REFUSALS
 from restante.waku.node.node import REJECTION_LABELS, Node
 
@@ -48,7 +48,7 @@ CONNECTION_LABELS: Final = {
     FROM_ADDRESS: "address",
     HALF_OPEN: "handshake",
     FULL: "full",
-    GAVE_WAY: "gave_way",
+    EVICTED: "gave_way",
 }
 """Why connections are closed for want of room, by what admission.py counts them as."""
 
