@@ -222,8 +222,8 @@ TestInterleaved.settings = TestForgetting.settings = examples(100, 30)
 
 def fill(pool: Pool, *envelopes: Envelope) -> None:
     for number, envelope in enumerate(envelopes, 1):
-        pool.know(envelope, number)
-        pool.keep(LiveEnvelope(envelope, 1.0, b"", 1))
+        pool.add_hash(envelope, number)
+        pool.add_live(LiveEnvelope(envelope, 1.0, b"", 1))
 
 
 def test_hashes_are_forgotten_in_blocks_when_the_last_of_a_block_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,9 +232,9 @@ def test_hashes_are_forgotten_in_blocks_when_the_last_of_a_block_has_expired(mon
     a, b, c = (letter(age=50 - second) for second in (10, 40, 20))
     fill(pool, a, b, c)
     pool.expire(EPOCH + 21 + EXPIRED_GRACE_SECONDS)
-    assert pool.known == {a.hash: 1, b.hash: 2}
+    assert pool.known_hashes == {a.hash: 1, b.hash: 2}
     pool.expire(EPOCH + 41 + EXPIRED_GRACE_SECONDS)
-    assert pool.known == {}
+    assert pool.known_hashes == {}
 
 
 STEPS = st.lists(
@@ -265,7 +265,7 @@ def test_hashes_are_forgotten_as_they_came_and_envelopes_as_they_expire(steps: l
                 if len(live) > 5:
                     live = {name: expiry for name, expiry in live.items() if expiry > min(live.values())}
             living = {digest for topic in pool.live.values() for digest in topic}
-            assert (set(pool.known), living) == (set(known), set(live))
+            assert (set(pool.known_hashes), living) == (set(known), set(live))
             assert pool.size == size * len(live)
             assert all(pool.live.values()), "a topic without an envelope"
 
@@ -279,10 +279,10 @@ def test_the_estimates_of_memory_are_near_the_truth() -> None:
     try:
         traced = [tracemalloc.get_traced_memory()[0]]
         for number, raw in enumerate(raws):
-            known.know(parse(bytes(bytearray(raw))), number)
+            known.add_hash(parse(bytes(bytearray(raw))), number)
         traced.append(tracemalloc.get_traced_memory()[0])
         for raw in raws:
-            live.keep(LiveEnvelope(parse(bytes(bytearray(raw))), 1.0, b"", 1))
+            live.add_live(LiveEnvelope(parse(bytes(bytearray(raw))), 1.0, b"", 1))
         traced.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()

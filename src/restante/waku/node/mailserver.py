@@ -154,7 +154,7 @@ class Mailserver:
 
     def take_in(self, intake: Intake, envelopes: Iterable[Envelope], now: int) -> None:
         """Handle a part of a packet."""
-        known = self.pool.known
+        known = self.pool.known_hashes
         for each in envelopes:
             digest = each.hash
             number = known.get(digest)
@@ -199,9 +199,9 @@ class Mailserver:
         self.accepted += 1
         live = LiveEnvelope(envelope, verdict.pow, intake.origin, self.accepted)
         self.fresh.append(live)
-        self.pool.keep(live)
+        self.pool.add_live(live)
         number = self._gather(envelope, intake, now)
-        self.pool.know(envelope, number)
+        self.pool.add_hash(envelope, number)
         return number
 
     def _gather(self, envelope: Envelope, intake: Intake, now: int) -> int:
@@ -272,8 +272,8 @@ class Mailserver:
         self.refused_until, self._refused = now + ARCHIVE_RETRY_DELAY, words
         self._finished = batch.number
         lost = {each.hash for each in batch.envelopes}
-        for digest in lost & self.pool.known.keys():
-            self.pool.known[digest] = UNARCHIVED_BATCH
+        for digest in lost & self.pool.known_hashes.keys():
+            self.pool.known_hashes[digest] = UNARCHIVED_BATCH
         for intake in chain(self._unfinished, *self._waiting.values()):
             for digest in intake.hashes:
                 if digest in lost:

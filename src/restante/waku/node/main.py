@@ -253,7 +253,7 @@ async def _tick(node: Node) -> None:
 
 def log_minute(node: Node, minute: Counter[str]) -> None:
     """Log the counts of a minute, without peers and topics."""
-    log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known), **minute)
+    log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known_hashes), **minute)
     offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
     untimely = minute["future"] + minute["old"]
     if offered >= CLOCK_WARNING_MIN and untimely > CLOCK_WARNING_SHARE * offered:

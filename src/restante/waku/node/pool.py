@@ -27,33 +27,33 @@ KNOWN_HASH_MEMORY: Final = 250
 LIVE_ENVELOPE_MEMORY: Final = 650
 """Bytes of memory per live envelope beyond its text, about, if each has a topic of its own."""
 
-T = TypeVar("T")
+Item = TypeVar("Item")
 
 
-class Expiring(Generic[T]):
+class Expiring(Generic[Item]):
     """Items by the second in which they expire."""
 
     def __init__(self) -> None:
         self._seconds: list[int] = []
-        self._things: dict[int, list[T]] = {}
+        self._items: dict[int, list[Item]] = {}
 
-    def add(self, second: int, thing: T) -> None:
-        """Add something that expires at a second."""
-        things = self._things.get(second)
-        if things is None:
-            self._things[second] = [thing]
+    def add(self, second: int, item: Item) -> None:
+        """Add an item that expires at a second."""
+        items = self._items.get(second)
+        if items is None:
+            self._items[second] = [item]
             heapq.heappush(self._seconds, second)
         else:
-            things.append(thing)
+            items.append(item)
 
-    def pop_before(self, second: int) -> Iterator[T]:
+    def pop_before(self, second: int) -> Iterator[Item]:
         """Remove and yield the items that expire before a second."""
         while self._seconds and self._seconds[0] < second:
-            yield from self._things.pop(heapq.heappop(self._seconds))
+            yield from self._items.pop(heapq.heappop(self._seconds))
 
-    def pop_first(self) -> list[T]:
+    def pop_first(self) -> list[Item]:
         """Remove and return the items that expire first, all of one second; an empty list if there are none."""
-        return self._things.pop(heapq.heappop(self._seconds)) if self._seconds else []
+        return self._items.pop(heapq.heappop(self._seconds)) if self._seconds else []
 
 
 class LiveEnvelope(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +62,7 @@ class LiveEnvelope(msgspec.Struct, frozen=True, gc=False):
     envelope: Envelope
     pow: float
     origin: bytes
-    """The node id of the peer that sent it. The peer itself may be gone long before."""
+    """The node id of the peer that sent it. The peer may have disconnected since."""
     number: int
     """Ascending from one envelope to the next."""
 
@@ -70,65 +70,65 @@ class LiveEnvelope(msgspec.Struct, frozen=True, gc=False):
 class _Block:
     """Hashes that arrived in sequence."""
 
-    __slots__ = ("hashes", "until")
+    __slots__ = ("expiry", "hashes")
 
     def __init__(self) -> None:
         self.hashes: list[bytes] = []
-        self.until = 0
-        """When the last of them expires."""
+        self.expiry = 0
+        """When the last of their envelopes expires."""
 
 
 class Pool:
     """Known hashes, each with a number of the caller's choice; and live envelopes by topic."""
 
     def __init__(self, known_bytes: int, live_bytes: int) -> None:
-        self.known: dict[bytes, int] = {}
+        self.known_hashes: dict[bytes, int] = {}
         self.live: dict[bytes, dict[bytes, LiveEnvelope]] = {}
         self.size = 0
         """Bytes of memory for live envelopes, about."""
-        self._most_known = known_bytes // KNOWN_HASH_MEMORY
-        self._most_live = live_bytes
+        self._max_hashes = known_bytes // KNOWN_HASH_MEMORY
+        self._max_size = live_bytes
         self._blocks: deque[_Block] = deque()
-        self._live_until: Expiring[Envelope] = Expiring()
+        self._expiring: Expiring[Envelope] = Expiring()
 
-    def know(self, envelope: Envelope, number: int) -> None:
+    def add_hash(self, envelope: Envelope, number: int) -> None:
         """Add the hash of an unknown envelope."""
-        self.known[envelope.hash] = number
+        self.known_hashes[envelope.hash] = number
         if not self._blocks or len(self._blocks[-1].hashes) == HASHES_PER_BLOCK:
             self._blocks.append(_Block())
         block = self._blocks[-1]
         block.hashes.append(envelope.hash)
-        block.until = max(block.until, envelope.expiry)
-        while len(self.known) > self._most_known and len(self._blocks) > 1:
-            self._forget(self._blocks.popleft())
+        block.expiry = max(block.expiry, envelope.expiry)
+        while len(self.known_hashes) > self._max_hashes and len(self._blocks) > 1:
+            self._forget_hashes(self._blocks.popleft())
 
-    def _forget(self, block: _Block) -> None:
+    def _forget_hashes(self, block: _Block) -> None:
         for digest in block.hashes:
-            self.known.pop(digest, None)
+            self.known_hashes.pop(digest, None)
 
-    def keep(self, live: LiveEnvelope) -> None:
-        """Keep an envelope for peers that want it later. One that is still in the pool is kept once."""
+    def add_live(self, live: LiveEnvelope) -> None:
+        """Add an envelope for peers that want it later, unless it is in the pool already."""
         envelope = live.envelope
         topic = self.live.setdefault(envelope.topic, {})
         if envelope.hash in topic:
             return
         topic[envelope.hash] = live
-        self._live_until.add(envelope.expiry, envelope)
+        self._expiring.add(envelope.expiry, envelope)
         self.size += LIVE_ENVELOPE_MEMORY + len(envelope.raw)
-        while self.size > self._most_live:
-            for first in self._live_until.pop_first():
-                self._let_go(first)
+        while self.size > self._max_size:
+            for first_envelope in self._expiring.pop_first():
+                self._remove_live(first_envelope)
 
     def expire(self, now: int) -> None:
         """Forget what has expired by this second."""
-        for envelope in self._live_until.pop_before(now):
-            self._let_go(envelope)
-        over = [block for block in self._blocks if block.until < now - EXPIRED_GRACE_SECONDS]
-        for block in over:
+        for envelope in self._expiring.pop_before(now):
+            self._remove_live(envelope)
+        expired = [block for block in self._blocks if block.expiry < now - EXPIRED_GRACE_SECONDS]
+        for block in expired:
             self._blocks.remove(block)
-            self._forget(block)
+            self._forget_hashes(block)
 
-    def _let_go(self, envelope: Envelope) -> None:
+    def _remove_live(self, envelope: Envelope) -> None:
         topic = self.live[envelope.topic]
         del topic[envelope.hash]
         if not topic:

@@ -89,7 +89,7 @@ class _Now:
             closed.add_metric([label], self._node.counts[name])
         yield closed
         pool = self._node.mailserver.pool
-        yield gauge("waku_envelopes_known", "Known envelope hashes", len(pool.known))
+        yield gauge("waku_envelopes_known", "Known envelope hashes", len(pool.known_hashes))
         yield gauge("waku_envelopes_cached_bytes", "Bytes of memory for live envelopes", pool.size)
 
     def _envelopes(self) -> Iterator[Metric]:
@@ -246,7 +246,7 @@ class StatusPages:
                 "not_archived": counts["not archived"],
                 "relayed": node.relay.counts["relayed"],
                 "refused": self._envelope_refusals(),
-                "known_hashes": len(mailserver.pool.known),
+                "known_hashes": len(mailserver.pool.known_hashes),
                 "cached_bytes": mailserver.pool.size,
             },
             "requests": {
