@@ -23,8 +23,8 @@ from restante.waku.node.mailserver import (
     WORK_WORDS,
     ArchiveTerms,
     Batch,
-    Intake,
     Mailserver,
+    OfferedPacket,
 )
 from restante.waku.node.pool import KNOWN_HASH_MEMORY, LIVE_ENVELOPE_MEMORY, LiveEnvelope, Pool
 from restante.waku.protocol import acceptance, packets
@@ -42,12 +42,12 @@ def mailserver(min_pow: float = 1e-6) -> Mailserver:
 
 
 def relayed(server: Mailserver) -> list[Envelope]:
-    fresh, server.fresh = server.fresh, []
-    return [live.envelope for live in fresh]
+    unrelayed, server.unrelayed = server.unrelayed, []
+    return [live.envelope for live in unrelayed]
 
 
 def taken(server: Mailserver) -> Batch:
-    batch = server.take()
+    batch = server.take_batch()
     assert batch is not None
     return batch
 
@@ -115,7 +115,7 @@ class Interleaved(RuleBasedStateMachine):
         self.server = Mailserver(Policy(min_pow=1e-6), TERMS, Pool(*self.memory))
         self.saving: Batch | None = None
         self.saved: dict[bytes, int] = {}
-        self.large: Intake | None = None
+        self.large: OfferedPacket | None = None
         self.offered: dict[bytes, list[Envelope]] = {}
         self.archived: dict[bytes, set[bytes]] = {}
         """Hashes in the archive at the offer of each packet, or saved since."""
@@ -124,17 +124,17 @@ class Interleaved(RuleBasedStateMachine):
 
     @rule(some=st.lists(st.sampled_from(LETTERS), max_size=5))
     def offer(self, some: list[Envelope]) -> None:
-        packet = len(self.offered).to_bytes(32, "big")
-        intake = Intake(packet, packet)
-        self.take_in(intake, some)
-        self.finish(intake)
+        digest = len(self.offered).to_bytes(32, "big")
+        packet = OfferedPacket(digest, digest)
+        self.receive(packet, some)
+        self.finish(packet)
 
     @rule(some=st.lists(st.sampled_from(LETTERS), max_size=3))
     def offer_a_part(self, some: list[Envelope]) -> None:
         if self.large is None:
-            packet = len(self.offered).to_bytes(32, "big")
-            self.large = Intake(packet, packet)
-        self.take_in(self.large, some)
+            digest = len(self.offered).to_bytes(32, "big")
+            self.large = OfferedPacket(digest, digest)
+        self.receive(self.large, some)
 
     @rule()
     def finish_the_large_packet(self) -> None:
@@ -142,21 +142,21 @@ class Interleaved(RuleBasedStateMachine):
             large, self.large = self.large, None
             self.finish(large)
 
-    def take_in(self, intake: Intake, some: list[Envelope]) -> None:
-        self.offered.setdefault(intake.packet, []).extend(some)
-        self.archived.setdefault(intake.packet, set()).update({each.hash for each in some} & self.saved.keys())
-        self.server.take_in(intake, some, self.now)
+    def receive(self, packet: OfferedPacket, some: list[Envelope]) -> None:
+        self.offered.setdefault(packet.hash, []).extend(some)
+        self.archived.setdefault(packet.hash, set()).update({each.hash for each in some} & self.saved.keys())
+        self.server.receive(packet, some, self.now)
         self.due |= {fresh.hash for fresh in relayed(self.server) if self.wanted(fresh)}
 
-    def finish(self, intake: Intake) -> None:
-        response = self.server.finish(intake)
+    def finish(self, packet: OfferedPacket) -> None:
+        response = self.server.finish(packet)
         if response is not None:
-            self.hear(intake.packet, response)
+            self.hear(packet.hash, response)
 
     @rule()
     def take(self) -> None:
         if self.saving is None:
-            self.saving = self.server.take()
+            self.saving = self.server.take_batch()
             assert self.saving is None or len(set(self.saving.envelopes)) == len(self.saving.envelopes)
 
     @rule(full=st.booleans())

@@ -26,11 +26,11 @@ PRUNE_SLICE_ROWS: Final = 1000
 
 
 class ArchiveOutage(NamedTuple):
-    """A reason for which the archive accepts nothing for now, in words for `/readyz`, for the log, and for peers."""
+    """A reason for which the archive accepts nothing for now: the texts for `/readyz`, for the log, and for peers."""
 
     state: str
     event: str
-    words: str
+    refusal: str
 
 
 DISK_FULL: Final = ArchiveOutage("the disk is full", "envelopes are not archived until there is room", FULL_WORDS)
@@ -41,7 +41,7 @@ ARCHIVE_LOCKED: Final = ArchiveOutage(
 
 
 class Archiving:
-    """Moves envelopes from the Mailserver to the archive. `tell` confirms packets to the peers, named by `origin`."""
+    """Moves envelopes from the Mailserver to the archive. `confirm` sends responses to the peers with these ids."""
 
     def __init__(
         self,
@@ -63,10 +63,11 @@ class Archiving:
         self._clock = clock
         self._confirm = confirm
         self._loop = asyncio.get_running_loop()
-        self._held: set[PeerConnection] = set()
+        self._paused: set[PeerConnection] = set()
         """Connections that are not read until the next batch is saved."""
-        self._woken = asyncio.Event()
-        self._due = asyncio.Event()
+        self._wake = asyncio.Event()
+        """Set when there are envelopes to save, or `run` is to end."""
+        self._save_now = asyncio.Event()
         """Set when the gathered envelopes do not wait for more."""
         self._schedule = SaveSchedule(save_interval)
 
@@ -74,57 +75,57 @@ class Archiving:
         """Return the seconds since 1970."""
         return int(self._clock.wall())
 
-    def gathered(self, connection: PeerConnection) -> None:
-        """Note that a peer brought envelopes. Stop reading it for a while if too many bytes are unsaved."""
+    def envelopes_gathered(self, connection: PeerConnection) -> None:
+        """Begin to save envelopes that a peer has sent. Stop reading the peer if too many bytes are unsaved."""
         now = self._clock.monotonic()
         if connection.pace.arrive(now):
             self._schedule.await_save()
-        self._woken.set()
+        self._wake.set()
         if not self._schedule.waits(len(self.mailserver.gathered), now):
-            self._due.set()
-        self.hold(connection)
+            self._save_now.set()
+        self.limit_unsaved(connection)
 
-    def hold(self, connection: PeerConnection) -> None:
-        """Stop reading a peer until the next batch is saved, if too much waits for the disk."""
+    def limit_unsaved(self, connection: PeerConnection) -> None:
+        """Stop reading a peer until the next batch is saved, if too many bytes are unsaved."""
         if self.mailserver.gathered_size + self.mailserver.waiting_size > self._limits.unsaved_bytes:
-            self._held.add(connection)
+            self._paused.add(connection)
             connection.reading.pause(PAUSED_BY_ARCHIVE)
 
     def forget(self, connection: PeerConnection) -> None:
         """Forget a closed connection."""
-        self._held.discard(connection)
+        self._paused.discard(connection)
 
     def stop(self) -> None:
         """Let `run` return once all gathered envelopes are saved."""
         self.stopping = True
-        self._woken.set()
-        self._due.set()
+        self._wake.set()
+        self._save_now.set()
 
     async def run(self) -> None:
         """Archive gathered envelopes until `stop`. Raises StoreError if it is unknown whether a commit succeeded."""
         while True:
-            await self._woken.wait()
-            self._woken.clear()
+            await self._wake.wait()
+            self._wake.clear()
             while self.mailserver.gathered:
-                await self._let_gather()
-                batch = self.mailserver.take()
+                await self._wait_for_more()
+                batch = self.mailserver.take_batch()
                 if batch is not None:
                     await self._save(batch)
             if self.stopping:
                 return
 
-    async def _let_gather(self) -> None:
+    async def _wait_for_more(self) -> None:
         """Wait until nothing more waits to be read and the schedule allows a save."""
-        await self._read_on()
+        await self._read_waiting()
         if wait := self._wait():
-            self._due.clear()
-            timer = self._loop.call_later(wait, self._due.set)
-            await self._due.wait()
+            self._save_now.clear()
+            timer = self._loop.call_later(wait, self._save_now.set)
+            await self._save_now.wait()
             timer.cancel()
-            await self._read_on()
+            await self._read_waiting()
         self._schedule.begin(self._clock.monotonic())
 
-    async def _read_on(self) -> None:
+    async def _read_waiting(self) -> None:
         """Let the loop run until no more envelopes arrive, there are enough for a save, or the save is due."""
         gathered, quiet = self.mailserver.gathered, 0
         while (
@@ -149,15 +150,15 @@ class Archiving:
                 log.error(self.outage.event, reason=str(error))
             if self.outage is DISK_FULL:
                 self.short_of_room.set()
-            answers = self.mailserver.refuse(batch, self.now(), self.outage.words)
+            answers = self.mailserver.refuse(batch, self.now(), self.outage.refusal)
         else:
             if self.outage is not None:
                 log.info("envelopes are archived again")
             self.outage = None
             answers = self.mailserver.confirm(batch)
         self._confirm(answers)
-        held, self._held = self._held, set()
-        for connection in held:
+        paused, self._paused = self._paused, set()
+        for connection in paused:
             connection.reading.resume(PAUSED_BY_ARCHIVE)
 
     async def prune(self) -> int:
@@ -166,16 +167,16 @@ class Archiving:
         terms = self.mailserver.terms
         if terms.retention is not None:
             before = self.now() - terms.retention
-            while part := await self._noted(self.archive.prune(before, PRUNE_SLICE_ROWS)):
+            while part := await self._pruned(self.archive.prune(before, PRUNE_SLICE_ROWS)):
                 old += part
         if terms.retention_bytes is not None:
-            while part := await self._noted(self.archive.prune_bytes(terms.retention_bytes, PRUNE_SLICE_ROWS)):
+            while part := await self._pruned(self.archive.prune_bytes(terms.retention_bytes, PRUNE_SLICE_ROWS)):
                 surplus += part
             self.mailserver.floor = self.archive.pruned_until if surplus else -1
         return old + surplus
 
-    async def _noted(self, pruning: Awaitable[int]) -> int:
-        """Wait for a step of pruning, and tell the Mailserver how far it went. Return how many were removed."""
+    async def _pruned(self, pruning: Awaitable[int]) -> int:
+        """Wait for a step of pruning, and set the Mailserver's `pruned_until`. Return how many were removed."""
         count = await pruning
         self.mailserver.pruned_until = self.archive.pruned_until
         return count

@@ -1,9 +1,9 @@
 """The Mailserver's rules: which envelopes are new, which are archived, and when their packet is confirmed.
 
-    offered ──known?──▶ confirmed with the batch it is in ─────────────────────────────┐
-       │ no                                                                            │
-       ▼                                                                               ▼
-    accepted? ──▶ relayed at once, and gathered ──take──▶ saved, durable ─confirm──▶ confirmed
+    offered ──known?──▶ confirmed with the batch it is in ──────────────────────────────────┐
+       │ no                                                                                 │
+       ▼                                                                                    ▼
+    accepted? ──▶ relayed at once, and gathered ──take_batch──▶ saved, durable ─confirm──▶ confirmed
 
 The response to a packet names each of its envelopes that is not archived. An envelope is in the archive only after
 its commit. A copy that arrives before that is confirmed together with the first. If the store refuses a batch before
@@ -34,14 +34,13 @@ LOCKED_WORDS: Final = "not archived: the archive cannot be written now; send it 
 TOPIC_WORDS: Final = "not archived: this node does not archive its topic"
 AGE_WORDS: Final = "not archived: it is older than what this node keeps"
 WORK_WORDS: Final = "not archived: it has too little work for a ttl of 0"
-"""Why an accepted envelope is not archived, in words for its sender."""
+"""Why an accepted envelope is not archived: the text for its sender."""
 
 ENVELOPE_SIZE_BOUNDS: Final = tuple(1 << bits for bits in range(8, 21))
 """Bounds of a histogram: bytes of an envelope."""
 
 ARCHIVE_RETRY_DELAY: Final = 10
 """Seconds after a refusal by the store until envelopes are gathered again."""
-
 
 PACKET_MEMORY: Final = 500
 HASH_MEMORY: Final = 80
@@ -71,30 +70,30 @@ class Batch(msgspec.Struct, frozen=True):
     envelopes: list[Envelope]
 
 
-class Intake:
-    """A packet that is being handled, named by its hash. `origin` is the node id of the peer that sent it."""
+class OfferedPacket:
+    """A packet of envelopes that is being handled. `origin` is the node id of the peer that sent it."""
 
-    __slots__ = ("hashes", "latest", "memory", "origin", "packet", "refusals")
+    __slots__ = ("hash", "hashes", "last_batch", "memory", "origin", "refusals")
 
-    def __init__(self, origin: bytes, packet: bytes) -> None:
+    def __init__(self, origin: bytes, packet_hash: bytes) -> None:
         self.origin = origin
-        self.packet = packet
+        self.hash = packet_hash
         self.hashes: list[bytes] = []
         """Hashes of its envelopes that are being archived."""
-        self.latest = 0
+        self.last_batch = 0
         """The number of the last batch that contains one of them."""
         self.refusals: dict[bytes, Refusal] = {}
         """Its envelopes that are not archived, by hash: a packet may contain one several times."""
         self.memory = 0
         """Bytes of memory that it takes while it waits, about."""
 
-    def refuse(self, digest: bytes, code: int, words: str) -> None:
-        """Name an envelope of the packet as not archived. `words` say why, for the sender."""
+    def refuse(self, digest: bytes, code: int, text: str) -> None:
+        """Name an envelope of the packet as not archived. `text` says why, for the sender."""
         if digest not in self.refusals and len(self.refusals) <= MAX_REFUSALS:  # more are never sent
-            self.refusals[digest] = Refusal(digest, code, words)
+            self.refusals[digest] = Refusal(digest, code, text)
 
     def response(self) -> Response | None:
-        """Return the response to the packet, or None if none can hold its refusals.
+        """Return the response to the packet, or None if it has more refusals than a response can contain.
 
         Such a packet is never answered. A response without some of them would confirm these envelopes, also if others
         followed: status-go closes a packet with the first answer (protocol/transport/envelopes_monitor.go,
@@ -102,7 +101,7 @@ class Intake:
         """
         if len(self.refusals) > MAX_REFUSALS:
             return None
-        return Response(self.packet, tuple(self.refusals.values()))
+        return Response(self.hash, tuple(self.refusals.values()))
 
 
 class Mailserver:
@@ -114,7 +113,7 @@ class Mailserver:
         self.policy = policy
         self.terms = terms
         self.pool = pool
-        self.fresh: list[LiveEnvelope] = []
+        self.unrelayed: list[LiveEnvelope] = []
         """New envelopes to relay. The relay removes them."""
         self.counts: Counter[str] = Counter()
         """Numbers of envelopes: `new`, `known`, `archived`, `not archived` because of the disk, or refused, by the
@@ -126,16 +125,20 @@ class Mailserver:
         self.accepted = 0
         """New envelopes accepted since the start."""
         self.gathered: list[Envelope] = []
+        """Envelopes of the next batch."""
         self.gathered_size = 0
+        """Bytes of these envelopes."""
         self._number = 1
+        """The number of the next batch."""
         self._finished = 0
-        self._waiting: dict[int, list[Intake]] = {}
+        """The number of the last batch that was saved or refused."""
+        self._waiting: dict[int, list[OfferedPacket]] = {}
         """Packets that wait for a batch, by its number."""
         self.waiting_size = 0
         """Bytes of memory for these packets, about."""
         self.max_waiting_bytes = max_waiting_bytes
-        """The most that this may be."""
-        self._unfinished: set[Intake] = set()
+        """The limit of `waiting_size`."""
+        self._unfinished: set[OfferedPacket] = set()
         """Packets of which some envelopes are being archived and the last part has not been handled."""
         self.pruned_until = -1
         """Envelopes sent until this time may have been pruned."""
@@ -143,85 +146,85 @@ class Mailserver:
         """Envelopes sent before this time would be pruned first, because the archive has reached its maximum size."""
         self.refused_until = 0
         """Time until which nothing is archived, because the store has refused a batch."""
-        self._refused = FULL_WORDS
-        """Why the store refused the last batch, in words for senders."""
+        self._refusal_text = FULL_WORDS
+        """Why the store refused the last batch, for senders."""
 
-    def offer(self, origin: bytes, packet: bytes, envelopes: Iterable[Envelope], now: int) -> Response | None:
-        """Handle a packet, named by its hash. Return its response, or None like `finish`."""
-        intake = Intake(origin, packet)
-        self.take_in(intake, envelopes, now)
-        return self.finish(intake)
+    def offer(self, origin: bytes, packet_hash: bytes, envelopes: Iterable[Envelope], now: int) -> Response | None:
+        """Handle a packet. Return its response, or None like `finish`."""
+        packet = OfferedPacket(origin, packet_hash)
+        self.receive(packet, envelopes, now)
+        return self.finish(packet)
 
-    def take_in(self, intake: Intake, envelopes: Iterable[Envelope], now: int) -> None:
+    def receive(self, packet: OfferedPacket, envelopes: Iterable[Envelope], now: int) -> None:
         """Handle a part of a packet."""
-        known = self.pool.known_hashes
-        for each in envelopes:
-            digest = each.hash
-            number = known.get(digest)
+        known_hashes = self.pool.known_hashes
+        for envelope in envelopes:
+            digest = envelope.hash
+            number = known_hashes.get(digest)
             if number is None:
-                number = self._judge(intake, each, now)
+                number = self._judge(packet, envelope, now)
             else:
                 self.counts["known"] += 1
-                if number <= self._finished and (number == UNARCHIVED_BATCH or self._may_be_pruned(each, now)):
-                    known[digest] = number = self._gather(each, intake, now)
+                if number <= self._finished and (number == UNARCHIVED_BATCH or self._may_be_pruned(envelope, now)):
+                    known_hashes[digest] = number = self._gather(envelope, packet, now)
             if number > self._finished:
-                intake.hashes.append(digest)
-                intake.latest = max(intake.latest, number)
-        if intake.hashes:
-            self._unfinished.add(intake)
+                packet.hashes.append(digest)
+                packet.last_batch = max(packet.last_batch, number)
+        if packet.hashes:
+            self._unfinished.add(packet)
 
-    def finish(self, intake: Intake) -> Response | None:
+    def finish(self, packet: OfferedPacket) -> Response | None:
         """Return the response to a packet after its last part.
 
         None: `confirm` or `refuse` will return it, or it is never answered, because it has too many refusals or too
         many packets wait.
         """
-        self._unfinished.discard(intake)
-        if intake.latest <= self._finished:
-            return intake.response()
-        intake.memory = PACKET_MEMORY + HASH_MEMORY * len(intake.hashes) + REFUSAL_MEMORY * len(intake.refusals)
-        if self.waiting_size + intake.memory <= self.max_waiting_bytes:
-            self.waiting_size += intake.memory
-            self._waiting.setdefault(intake.latest, []).append(intake)
+        self._unfinished.discard(packet)
+        if packet.last_batch <= self._finished:
+            return packet.response()
+        packet.memory = PACKET_MEMORY + HASH_MEMORY * len(packet.hashes) + REFUSAL_MEMORY * len(packet.refusals)
+        if self.waiting_size + packet.memory <= self.max_waiting_bytes:
+            self.waiting_size += packet.memory
+            self._waiting.setdefault(packet.last_batch, []).append(packet)
         return None
 
-    def _judge(self, intake: Intake, envelope: Envelope, now: int) -> int:
+    def _judge(self, packet: OfferedPacket, envelope: Envelope, now: int) -> int:
         """Judge an unknown envelope. Return the number of its batch."""
         verdict = judge(envelope, now, self.policy)
         if verdict.refusal is not None:
             self.counts[verdict.refusal.name] += 1
             if verdict.refusal is not EXPIRED:
                 self.refused += 1
-            intake.refuse(envelope.hash, verdict.refusal.code, verdict.refusal.words)
+            packet.refuse(envelope.hash, verdict.refusal.code, verdict.refusal.words)
             return UNARCHIVED_BATCH
         self.counts["new"] += 1
         self.sizes.add(len(envelope.raw))
         self.accepted += 1
-        live = LiveEnvelope(envelope, verdict.pow, intake.origin, self.accepted)
-        self.fresh.append(live)
+        live = LiveEnvelope(envelope, verdict.pow, packet.origin, self.accepted)
+        self.unrelayed.append(live)
         self.pool.add_live(live)
-        number = self._gather(envelope, intake, now)
+        number = self._gather(envelope, packet, now)
         self.pool.add_hash(envelope, number)
         return number
 
-    def _gather(self, envelope: Envelope, intake: Intake, now: int) -> int:
+    def _gather(self, envelope: Envelope, packet: OfferedPacket, now: int) -> int:
         """Gather an accepted envelope, or name it in the response. Return the number of its batch."""
-        words = self._unwanted(envelope, now)
-        if words is not None:
-            intake.refuse(envelope.hash, OTHER_ERROR, words)
+        unarchived = self._why_unarchived(envelope, now)
+        if unarchived is not None:
+            packet.refuse(envelope.hash, OTHER_ERROR, unarchived)
             return UNARCHIVED_BATCH
-        if self.holds_back(now):
-            self._give_up(envelope.hash, intake)
+        if self.store_refuses(now):
+            self._refuse_unsaved(envelope.hash, packet)
             return UNARCHIVED_BATCH
         self.gathered.append(envelope)
         self.gathered_size += len(envelope.raw)
         return self._number
 
-    def holds_back(self, now: int) -> bool:
+    def store_refuses(self, now: int) -> bool:
         """Return whether nothing is archived, because the store refused a batch a moment ago."""
         return 0 < self.refused_until - now <= ARCHIVE_RETRY_DELAY  # more is left if the clock was set back
 
-    def _unwanted(self, envelope: Envelope, now: int) -> str | None:
+    def _why_unarchived(self, envelope: Envelope, now: int) -> str | None:
         """Return why an accepted envelope is not to be archived, or None if it is."""
         if not envelope.ttl and envelope.pow(late=1) < self.policy.min_pow:
             return WORK_WORDS  # its work is infinite, as in Go; to be archived it must have as much as others
@@ -234,17 +237,17 @@ class Mailserver:
         return self.floor if self.terms.retention is None else max(self.floor, now - self.terms.retention)
 
     def _may_be_pruned(self, envelope: Envelope, now: int) -> bool:
-        """Return whether an envelope that was archived may not be in the archive any more, or not for long."""
+        """Return whether an archived envelope may have been pruned, or would be by the next prune."""
         return envelope.sent <= self.pruned_until or envelope.sent < self._oldest(now)
 
-    def _give_up(self, digest: bytes, intake: Intake) -> None:
-        if digest not in intake.refusals:
+    def _refuse_unsaved(self, digest: bytes, packet: OfferedPacket) -> None:
+        if digest not in packet.refusals:
             self.counts["not archived"] += 1
-            intake.refuse(digest, OTHER_ERROR, self._refused)
+            packet.refuse(digest, OTHER_ERROR, self._refusal_text)
 
     # ── the archive ──────────────────────────────────────────────────────────────────────────────
 
-    def take(self) -> Batch | None:
+    def take_batch(self) -> Batch | None:
         """Return the gathered envelopes as a batch, or None. Later envelopes belong to the next batch."""
         if not self.gathered:
             return None
@@ -259,31 +262,31 @@ class Mailserver:
         Batches are confirmed in their order.
         """
         self.counts["archived"] += len(batch.envelopes)
-        for each in batch.envelopes:
-            self.archived_sizes.add(len(each.raw))
+        for envelope in batch.envelopes:
+            self.archived_sizes.add(len(envelope.raw))
         self._finished = batch.number
         yield from self._responses(batch)
 
-    def refuse(self, batch: Batch, now: int, words: str) -> Iterator[tuple[bytes, Response]]:
+    def refuse(self, batch: Batch, now: int, text: str) -> Iterator[tuple[bytes, Response]]:
         """Record that a batch was not saved. Yield responses as `confirm` does.
 
-        `words` say why: `FULL_WORDS` or `LOCKED_WORDS`.
+        `text` says why: `FULL_WORDS` or `LOCKED_WORDS`.
         """
-        self.refused_until, self._refused = now + ARCHIVE_RETRY_DELAY, words
+        self.refused_until, self._refusal_text = now + ARCHIVE_RETRY_DELAY, text
         self._finished = batch.number
-        lost = {each.hash for each in batch.envelopes}
-        for digest in lost & self.pool.known_hashes.keys():
+        unsaved = {envelope.hash for envelope in batch.envelopes}
+        for digest in unsaved & self.pool.known_hashes.keys():
             self.pool.known_hashes[digest] = UNARCHIVED_BATCH
-        for intake in chain(self._unfinished, *self._waiting.values()):
-            for digest in intake.hashes:
-                if digest in lost:
-                    self._give_up(digest, intake)
+        for packet in chain(self._unfinished, *self._waiting.values()):
+            for digest in packet.hashes:
+                if digest in unsaved:
+                    self._refuse_unsaved(digest, packet)
         yield from self._responses(batch)
 
     def _responses(self, batch: Batch) -> Iterator[tuple[bytes, Response]]:
         """Yield the responses to packets whose last batch this is, each with its origin."""
-        for intake in self._waiting.pop(batch.number, ()):
-            self.waiting_size -= intake.memory
-            response = intake.response()
+        for packet in self._waiting.pop(batch.number, ()):
+            self.waiting_size -= packet.memory
+            response = packet.response()
             if response is not None:
-                yield intake.origin, response
+                yield packet.origin, response

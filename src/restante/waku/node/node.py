@@ -40,7 +40,7 @@ from restante.waku.node.admission import Admission, PeerLimits
 from restante.waku.node.archiving import Archiving
 from restante.waku.node.clock import Clock, SystemClock
 from restante.waku.node.history_requests import HistoryRequests, HistoryTerms
-from restante.waku.node.mailserver import Intake, Mailserver
+from restante.waku.node.mailserver import Mailserver, OfferedPacket
 from restante.waku.node.relay import Relay
 from restante.waku.node.save_schedule import SAVE_INTERVAL
 from restante.waku.protocol import packets
@@ -122,8 +122,8 @@ class Node:
         self.connections, self.peers = self.admission.connections, self.admission.peers
         self.archiving = Archiving(mailserver, archive, limits, self.clock, self._confirm_packets, save_interval)
         self._dice = SystemDice()
-        self._of_packets = self._devp2p_limits()
-        self._largest = max_frame_bytes(limits.packet_bytes)
+        self._session_limits = session.SessionLimits(packet=limits.packet_bytes)
+        self._max_frame_bytes = max_frame_bytes(limits.packet_bytes)
         self._hello = Hello(client, (Capability(*packets.CAPABILITY),), 0, key.public)
         self._status = packets.write_options(
             packets.Options(
@@ -136,7 +136,8 @@ class Node:
             )
         )
         self.incomplete_bytes = 0
-        self._digesting: set[asyncio.Task[None]] = set()
+        self._large_packets: set[asyncio.Task[None]] = set()
+        """The tasks that handle large packets."""
         self._unflushed: set[PeerConnection] = set()
         self._listeners: list[tuple[asyncio.Server, ListenAddress, os.stat_result | None]] = []
 
@@ -145,7 +146,7 @@ class Node:
         if self.archiving.stopping:
             return "draining"
         outage = self.archiving.outage
-        if outage is not None and self.mailserver.holds_back(self.now()):
+        if outage is not None and self.mailserver.store_refuses(self.now()):
             return outage.state  # later, the next envelope shows whether the archive works: it must be sent here
         return DAMAGED if self.history_requests.damaged else ""
 
@@ -160,7 +161,7 @@ class Node:
 
         `proxies` are those whose PROXY headers count, if the address demands one.
         """
-        protocol = partial(self._connected, address, proxies)
+        protocol = partial(self._new_protocol, address, proxies)
         listener, sockets, bound = await listening.listen(address, protocol, backlog=1024, flag="--listen")
         for listening_socket in sockets:
             # Accepted connections inherit it.
@@ -168,22 +169,22 @@ class Node:
             if listening_socket.family != socket.AF_UNIX:
                 listening_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._listeners.append((listener, address, bound))
-        shown = [listening.shown_address(each) for each in sockets]
-        for each in sockets:
-            each.close()
-        return shown
+        addresses = [listening.shown_address(listening_socket) for listening_socket in sockets]
+        for listening_socket in sockets:
+            listening_socket.close()
+        return addresses
 
-    def _connected(self, address: ListenAddress, proxies: Sequence[Network]) -> asyncio.BaseProtocol:
-        """Return the protocol of a new connection."""
+    def _new_protocol(self, address: ListenAddress, proxies: Sequence[Network]) -> asyncio.BaseProtocol:
+        """Return the protocol of a connection to a listening socket."""
         if address.proxied:
             return ProxyHeaderReader(
-                lambda peer: is_trusted(peer, proxies), HEADER_SECONDS, self._answer, self._refuse_proxy
+                lambda peer: is_trusted(peer, proxies), HEADER_SECONDS, self._accept, self._refuse_proxy
             )
-        return self._answer(THIS_MACHINE if address.is_unix else None)
+        return self._accept(THIS_MACHINE if address.is_unix else None)
 
-    def _answer(self, peer: Peer | None) -> PeerConnection:
+    def _accept(self, peer: Peer | None) -> PeerConnection:
         """Return the protocol of a connection that a peer made. None: its socket knows the address."""
-        rlpx = Rlpx.recipient(self.key, self._dice, cap=self._largest)
+        rlpx = Rlpx.recipient(self.key, self._dice, cap=self._max_frame_bytes)
         return self._new_connection(rlpx, dialled=False, address=peer.host if peer else "")
 
     def _refuse_proxy(self, _proxy: Peer) -> None:
@@ -191,22 +192,19 @@ class Node:
         self.counts[NO_PROXY_HEADER] += 1
 
     def _new_connection(self, rlpx: Rlpx, *, dialled: bool, address: str = "") -> PeerConnection:
-        devp2p = Devp2p(rlpx, self._hello, self.loop.time(), self._of_packets)
+        devp2p = Devp2p(rlpx, self._hello, self.loop.time(), self._session_limits)
         return PeerConnection(self, devp2p, dialled=dialled, address=address)
-
-    def _devp2p_limits(self) -> session.SessionLimits:
-        return session.SessionLimits(packet=self.limits.packet_bytes)
 
     async def dial(self, enode: Enode) -> PeerConnection:
         """Connect to a node. Raises OSError, and PeerError if its public key is invalid."""
-        rlpx = Rlpx.initiator(self.key, enode.public, self._dice, cap=self._largest)
+        rlpx = Rlpx.initiator(self.key, enode.public, self._dice, cap=self._max_frame_bytes)
         _, connection = await self.loop.create_connection(
             lambda: self._new_connection(rlpx, dialled=True), enode.host, enode.port
         )
         return connection
 
     def admit(self, connection: PeerConnection) -> bool:
-        """Admit a connection. Return False if it may not even begin the handshake."""
+        """Admit a connection. Return False if it may not begin the handshake."""
         return self.admission.admit(connection)
 
     def reduce_incomplete(self) -> None:
@@ -221,40 +219,40 @@ class Node:
         """Return the body of our Status."""
         return self._status
 
-    def connection_closed(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
+    def connection_closed(self, connection: PeerConnection, reason: Reason | None, text: str) -> None:
         """Forget a closed connection."""
         self._unflushed.discard(connection)
         self.admission.forget(connection)
         self.archiving.forget(connection)
-        self.relay.drop(connection)
+        self.relay.forget(connection)
         self.history_requests.forget(connection)
-        self.counts[f"lost: {reason.name.lower() if reason is not None else words}"] += 1
+        self.counts[f"lost: {reason.name.lower() if reason is not None else text}"] += 1
 
     async def stay_connected(self, enode: Enode) -> None:
         """Keep a static peer connected: dial it, and again when it is lost. Never returns."""
-        wait, name = REDIAL_DELAY, node_id(enode.public)
-        self.admission.protected.add(name)
+        wait, peer_id = REDIAL_DELAY, node_id(enode.public)
+        self.admission.protected.add(peer_id)
         while True:
-            if name in self.peers:  # the peer has dialled us
+            if peer_id in self.peers:  # the peer has dialled us
                 await asyncio.sleep(REDIAL_DELAY)
                 continue
-            connection, words = None, ""
+            connection, reason = None, ""
             try:
                 async with asyncio.timeout(DIAL_TIMEOUT):
                     connection = await self.dial(enode)
             except TimeoutError:
-                words = "the peer did not answer in time"
+                reason = "the peer did not answer in time"
             except OSError as error:
-                words = plain(error)
+                reason = plain(error)
             except PeerError as error:
-                words = error.words
+                reason = error.words
             if connection is not None:
                 if connection.closed is not None:
                     await connection.closed
-                words = connection.end_reason
+                reason = connection.end_reason
                 if connection.peer.greeted:
                     wait = REDIAL_DELAY
-            log.info("a static peer is not connected", peer=enode.address, reason=words, again_in=wait)
+            log.info("a static peer is not connected", peer=enode.address, reason=reason, again_in=wait)
             await asyncio.sleep(wait)
             wait = min(2 * wait, MAX_REDIAL_DELAY)
 
@@ -266,27 +264,27 @@ class Node:
             self._offered(connection, event.envelopes, payload)
         elif isinstance(event, OfferedLarge):
             connection.reading.pause(PAUSED_BY_LARGE_PACKET)
-            task = asyncio.create_task(self._digest(connection, payload))
-            self._digesting.add(task)
-            task.add_done_callback(self._digesting.discard)
+            task = asyncio.create_task(self._offered_large(connection, payload))
+            self._large_packets.add(task)
+            task.add_done_callback(self._large_packets.discard)
         elif isinstance(event, Greeted):
             if connection.dialled:
                 log.info("a static peer is connected", peer=connection.address)
-            self.relay.turn_to(connection, WANTS_NOTHING)
+            self.relay.interest_changed(connection, WANTS_NOTHING)
         elif isinstance(event, Changed):
             connection.charge(INTEREST_CHANGE_COST)
-            self.relay.turn_to(connection, event.before)
+            self.relay.interest_changed(connection, event.before)
         elif isinstance(event, Requested):
             self.history_requests.receive(connection, event.payload)
         elif isinstance(event, Violation):
             self._count_violation(connection, event.code)
 
     def _offered(self, connection: PeerConnection, envelopes: list[Envelope], payload: bytes) -> None:
-        intake = Intake(connection.node_id, keccak(payload))
-        self._take_in(connection, intake, envelopes)
-        self._finish(connection, intake)
+        packet = OfferedPacket(connection.node_id, keccak(payload))
+        self._receive_envelopes(connection, packet, envelopes)
+        self._finish(connection, packet)
 
-    async def _digest(self, connection: PeerConnection, payload: bytes) -> None:
+    async def _offered_large(self, connection: PeerConnection, payload: bytes) -> None:
         """Handle a large packet in slices. All of it is parsed before any envelope counts.
 
         It is then parsed again, because its envelopes take thirty times the memory of the packet, and each connection
@@ -296,36 +294,38 @@ class Node:
             for count, _ in enumerate(packets.walk_envelopes(payload), 1):
                 if count % ENVELOPES_PER_SLICE == 0:
                     await asyncio.sleep(0)
-            intake = Intake(connection.node_id, keccak(payload))
+            packet = OfferedPacket(connection.node_id, keccak(payload))
             envelopes = packets.walk_envelopes(payload)
-            while some := list(islice(envelopes, ENVELOPES_PER_SLICE)):
-                self._take_in(connection, intake, some)
+            while part := list(islice(envelopes, ENVELOPES_PER_SLICE)):
+                self._receive_envelopes(connection, packet, part)
                 await asyncio.sleep(0)
-            self._finish(connection, intake)
+            self._finish(connection, packet)
         except PeerError:
             self._count_violation(connection, packets.MESSAGES)
         finally:
             connection.large_packet_handled()
 
-    def _take_in(self, connection: PeerConnection, intake: Intake, envelopes: list[Envelope]) -> None:
+    def _receive_envelopes(
+        self, connection: PeerConnection, packet: OfferedPacket, envelopes: list[Envelope]
+    ) -> None:
         mailserver = self.mailserver
         refused, accepted = mailserver.refused, mailserver.accepted
-        mailserver.take_in(intake, envelopes, self.now())
+        mailserver.receive(packet, envelopes, self.now())
         refused = mailserver.refused - refused
         if mailserver.accepted > accepted:
             connection.active_at = self.loop.time()
         connection.charge(len(envelopes) + REFUSAL_COST * refused)
-        if mailserver.fresh:
+        if mailserver.unrelayed:
             self.relay.push_soon()
         if mailserver.gathered:
-            self.archiving.gathered(connection)
+            self.archiving.envelopes_gathered(connection)
 
-    def _finish(self, connection: PeerConnection, intake: Intake) -> None:
-        response = self.mailserver.finish(intake)
+    def _finish(self, connection: PeerConnection, packet: OfferedPacket) -> None:
+        response = self.mailserver.finish(packet)
         if response is not None:
             self._confirm(connection, response)
         else:
-            self.archiving.hold(connection)  # a copy of an envelope that is being saved gathers nothing, and waits
+            self.archiving.limit_unsaved(connection)  # copies gather nothing, but their packet waits
 
     def _count_violation(self, connection: PeerConnection, code: int) -> None:
         connection.charge(REFUSAL_COST)
@@ -343,8 +343,8 @@ class Node:
 
     def _confirm_packets(self, answers: Iterable[tuple[bytes, packets.Response]]) -> None:
         """Confirm packets to the peers that sent them and are still connected."""
-        for name, response in answers:
-            connection = self.peers.get(name)
+        for peer_id, response in answers:
+            connection = self.peers.get(peer_id)
             if connection is not None:
                 self._confirm(connection, response)
 
@@ -378,8 +378,8 @@ class Node:
             listener.close()
         for connection in self.connections:
             connection.reading.pause(PAUSED_BY_DRAIN)
-        if self._digesting:
-            await asyncio.wait(self._digesting)
+        if self._large_packets:
+            await asyncio.wait(self._large_packets)
         self.archiving.stop()
         await running
         for connection in list(self.connections):

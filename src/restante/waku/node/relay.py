@@ -54,8 +54,8 @@ class Relay:
         self._changed_interests: dict[PeerConnection, Interest] = {}
         """The previous interests of peers that have changed them in this turn of the loop."""
 
-    def drop(self, connection: PeerConnection) -> None:
-        """Forget a peer."""
+    def forget(self, connection: PeerConnection) -> None:
+        """Forget a closed connection."""
         self.interests.drop(connection)
         self.missed.pop(connection, None)
         self.backlogs.pop(connection, None)
@@ -67,43 +67,44 @@ class Relay:
         """
         if self._pushing:
             return
-        fresh, wanted = self._mailserver.fresh, self.interests.any_peer_wants
-        if len(fresh) <= self._at_once() and not any(wanted(live.envelope.topic) for live in fresh):
-            self._pushed = fresh[-1].number
-            fresh.clear()
+        unrelayed, wanted = self._mailserver.unrelayed, self.interests.wanted
+        if len(unrelayed) <= self._envelopes_per_turn() and not any(
+            wanted(live.envelope.topic) for live in unrelayed
+        ):
+            self._pushed = unrelayed[-1].number
+            unrelayed.clear()
             return
         self._pushing = True
         self._loop.call_soon(self._push)
 
-    def _at_once(self) -> int:
+    def _envelopes_per_turn(self) -> int:
         """Return how many envelopes can be checked in one turn of the loop."""
         return max(1, CHECKS_PER_TURN // max(1, len(self.interests)))
 
     def _push(self) -> None:
         """Push new envelopes to the peers that want them, as many as one turn of the loop can check."""
-        fresh = self._mailserver.fresh
-        count = self._at_once()
-        some, self._mailserver.fresh = fresh[:count], fresh[count:]
-        self._pushing = bool(self._mailserver.fresh)
+        unrelayed, count = self._mailserver.unrelayed, self._envelopes_per_turn()
+        pushed, self._mailserver.unrelayed = unrelayed[:count], unrelayed[count:]
+        self._pushing = bool(self._mailserver.unrelayed)
         if self._pushing:
             self._loop.call_soon(self._push)
-        if some:
-            self._pushed = some[-1].number
+        if pushed:
+            self._pushed = pushed[-1].number
         outgoing: dict[PeerConnection, list[LiveEnvelope]] = {}
-        for live in some:
-            for connection in self.interests.peers_wanting(live.envelope.topic):
+        for live in pushed:
+            for connection in self.interests.wanting(live.envelope.topic):
                 if live.pow >= connection.peer.pow and connection.node_id != live.origin:
                     outgoing.setdefault(connection, []).append(live)
         compressed: dict[tuple[int, ...], list[tuple[bytes, bytes]]] = {}
-        for connection, wanted in outgoing.items():
-            numbers = tuple([live.number for live in wanted])
+        for connection, envelopes in outgoing.items():
+            numbers = tuple([live.number for live in envelopes])
             bodies = compressed.get(numbers)
             if bodies is None:
-                bodies = compressed[numbers] = [(body, compress(body)) for body in _bodies(wanted)]
+                bodies = compressed[numbers] = [(body, compress(body)) for body in _packet_bodies(envelopes)]
             self._send(connection, bodies, numbers)
 
     def _send(self, connection: PeerConnection, bodies: list[tuple[bytes, bytes]], numbers: tuple[int, ...]) -> None:
-        """Send packets until the peer's buffer is full. Record the first envelope that it misses."""
+        """Send packets until the peer has too much unread. Then record the first envelope that it misses."""
         for body, compressed in bodies:
             if connection.reading.paused_by_unread:
                 self.counts["relayed later, because the peer did not read"] += len(numbers)
@@ -120,7 +121,7 @@ class Relay:
         if since is not None:
             if connection in self.backlogs:
                 since = 0  # the new backlog contains the rest of this one
-            self.backlogs[connection] = self._living(connection, WANTS_NOTHING, since, self._pushed)
+            self.backlogs[connection] = self._backlog(connection, WANTS_NOTHING, since, self._pushed)
         self._schedule(connection)
 
     def _schedule(self, connection: PeerConnection) -> None:
@@ -138,28 +139,28 @@ class Relay:
         if part is None:
             del self.backlogs[connection]
             return
-        for texts in packets.split_for_packets(envelope.raw for envelope in part):
-            connection.send(packets.MESSAGES, packets.write_envelopes(texts))
+        for raws in packets.split_for_packets(envelope.raw for envelope in part):
+            connection.send(packets.MESSAGES, packets.write_envelopes(raws))
         connection.flush()
         self._schedule(connection)
 
-    def turn_to(self, connection: PeerConnection, before: Interest) -> None:
-        """Note that a peer has changed its interest. It is handled once per turn of the loop."""
+    def interest_changed(self, connection: PeerConnection, before: Interest) -> None:
+        """Record that a peer has changed its interest. Changes are handled once per turn of the loop."""
         if not self._changed_interests:
-            self._loop.call_soon(self._change)
+            self._loop.call_soon(self._apply_changes)
         self._changed_interests.setdefault(connection, before)
 
-    def _change(self) -> None:
+    def _apply_changes(self) -> None:
         """Apply changed interests, and send these peers the live envelopes that they did not want before."""
         changed, self._changed_interests = self._changed_interests, {}
         for connection, before in changed.items():
             if connection.ready:
                 self.interests.put(connection, connection.peer.interest)
                 sent_interest = WANTS_NOTHING if connection in self.backlogs else before
-                self.backlogs[connection] = self._living(connection, sent_interest, 0, self._pushed)
+                self.backlogs[connection] = self._backlog(connection, sent_interest, 0, self._pushed)
                 self._schedule(connection)
 
-    def _living(
+    def _backlog(
         self, connection: PeerConnection, before: Interest, since: int, until: int
     ) -> Iterator[list[Envelope]]:
         """Yield the live envelopes that a peer wants now, in parts that take a millisecond to find.
@@ -168,28 +169,28 @@ class Relay:
         pushed in any case.
         """
         live, interest = self._mailserver.pool.live, connection.peer.interest
-        few = interest.listed_topics()
-        found: list[Envelope] = []
+        few = interest.few()
+        part: list[Envelope] = []
         size = 0
-        for looked, topic in enumerate(list(live) if few is None else few, 1):
+        for count, topic in enumerate(list(live) if few is None else few, 1):
             if interest.wants(topic) and not before.wants(topic):
-                for each in list(live.get(topic, {}).values()):
+                for candidate in list(live.get(topic, {}).values()):
                     if (
-                        since <= each.number <= until
-                        and each.pow >= connection.peer.pow
-                        and each.origin != connection.node_id
+                        since <= candidate.number <= until
+                        and candidate.pow >= connection.peer.pow
+                        and candidate.origin != connection.node_id
                     ):
-                        found.append(each.envelope)
-                        size += len(each.envelope.raw)
+                        part.append(candidate.envelope)
+                        size += len(candidate.envelope.raw)
                         if size > MAX_RELAY_PACKET_BYTES:
-                            yield found
-                            found, size = [], 0
-            if looked % TOPICS_PER_TURN == 0:
-                yield found
-                found, size = [], 0
-        yield found
+                            yield part
+                            part, size = [], 0
+            if count % TOPICS_PER_TURN == 0:
+                yield part
+                part, size = [], 0
+        yield part
 
 
-def _bodies(live: Iterable[LiveEnvelope]) -> Iterator[bytes]:
-    for part in packets.split_for_packets((each.envelope.raw for each in live), MAX_RELAY_PACKET_BYTES):
-        yield packets.write_envelopes(part)
+def _packet_bodies(envelopes: Iterable[LiveEnvelope]) -> Iterator[bytes]:
+    for raws in packets.split_for_packets((live.envelope.raw for live in envelopes), MAX_RELAY_PACKET_BYTES):
+        yield packets.write_envelopes(raws)
