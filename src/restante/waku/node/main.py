@@ -97,14 +97,14 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
     descriptors = raise_descriptors()
     if descriptors < MIN_DESCRIPTORS:
         raise too_few_descriptors(descriptors, MIN_DESCRIPTORS)
-    # What the operator named is read first: an error in it creates nothing in the data directory.
-    token, password, known_key, peers = read_files(settings)
-    if settings.key and known_key is None:
-        known_key = key_file.load_or_make(Path(settings.key))
+    # The files of the settings are read first: an error in them creates nothing in the data directory.
+    token, password, existing_key, peers = read_files(settings)
+    if settings.key and existing_key is None:
+        existing_key = key_file.load_or_make(Path(settings.key))
     data = Path(settings.data)
     archive = open_archive(data)
     try:
-        key = known_key or key_file.load_or_make(data / KEY_FILE)
+        key = existing_key or key_file.load_or_make(data / KEY_FILE)
         node = Node(
             key,
             _mailserver(settings),
@@ -120,16 +120,16 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
                 from restante.common import admin_http  # aiohttp takes a third of the start-up time
                 from restante.waku.node import status_pages
 
-                where = address(settings.admin, "--admin")
-                pages = status_pages.of(node, data, settings.reports_url)
-                admin = admin_http.serving_admin(*where, pages, token, settings.admin_host)
+                admin_address = address(settings.admin, "--admin")
+                pages = status_pages.admin_pages(node, data, settings.reports_url)
+                admin = admin_http.serving_admin(*admin_address, pages, token, settings.admin_host)
                 dashboard = await stack.enter_async_context(admin)
             proxies = networks(settings.trust_proxy, "--trust-proxy")
             proxied = []
             for listen_address in listen_addresses(settings.listen, "--listen"):
-                for each in await node.listen(listen_address, proxies):
-                    _announce(key, each)  # the first line that a person sees
-                    proxied += [each] * listen_address.proxied
+                for bound_address in await node.listen(listen_address, proxies):
+                    _print_enode(key, bound_address)  # the first line that a person sees
+                    proxied += [bound_address] * listen_address.proxied
             if dashboard is not None:
                 log.info("the dashboard is open", url=f"http://{host_and_port(*dashboard)}/")
             log.info("listening", version=__version__, data=settings.data)
@@ -137,35 +137,35 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
                 log.warning(EVERYBODY_TRUSTED)
             gc.freeze()  # the garbage collector need not scan the program's own objects again and again
             async with ServiceManager(os.environ).serving(stop):
-                await _until(stop, node, peers)
+                await _run_until(stop, node, peers)
     finally:
         await archive.close()
 
 
-def _announce(key: Key, where: str) -> None:
+def _print_enode(key: Key, bound_address: str) -> None:
     """Print the enode on standard output, and nothing else: clients need it to connect."""
-    if where.startswith("unix:"):
-        return  # an enode names no path
-    host, port = address(where, "--listen")
+    if bound_address.startswith("unix:"):
+        return  # an enode contains no path
+    host, port = address(bound_address, "--listen")
     assert host is not None
     print(Enode(key.public, host, port), flush=True)  # noqa: T201 - the one line that scripts read
     if host in {"0.0.0.0", "::"}:  # noqa: S104 - to warn that peers cannot dial this address
-        words = f"peers cannot dial {host}: replace it in the enode by the public address of this node"
-        print(words, file=sys.stderr)  # noqa: T201
+        warning = f"peers cannot dial {host}: replace it in the enode by the public address of this node"
+        print(warning, file=sys.stderr)  # noqa: T201
 
 
 def static_peers(settings: WakuServe, key: Key | None) -> list[Enode]:
     """Return the static peers without duplicates. Raises Misuse if one is this node; a new key (None) is nobody's."""
-    peers = {(each.public, each.address): each for each in map(enode.parse, settings.peer)}
-    for each in peers.values():
-        if key is not None and each.public == key.public:
-            raise Misuse(f"--peer {each}: this is the key of the node itself: leave it out")
+    peers = {(peer.public, peer.address): peer for peer in map(enode.parse, settings.peer)}
+    for peer in peers.values():
+        if key is not None and peer.public == key.public:
+            raise Misuse(f"--peer {peer}: this is the key of the node itself: leave it out")
     return list(peers.values())
 
 
 def _mailserver(settings: WakuServe) -> Mailserver:
     limits = settings.limits
-    topics = frozenset(read_topic(each, "--topics") for each in settings.topics)
+    topics = frozenset(read_topic(topic, "--topics") for topic in settings.topics)
     archive_terms = ArchiveTerms(
         retention=int(settings.retention * SECONDS_PER_DAY) if settings.retention else None,
         retention_bytes=settings.retention_bytes,
@@ -195,7 +195,7 @@ def history_terms(settings: WakuServe, key: Key, password: SymmetricKey) -> Hist
             forms=frozenset(settings.requests),
         ),
         descending=settings.order == "desc",
-        allow=frozenset(node_id(enode.parse(each).public) for each in settings.allow) or None,
+        allow=frozenset(node_id(enode.parse(text).public) for text in settings.allow) or None,
     )
 
 
@@ -221,24 +221,25 @@ def _peer_limits(settings: WakuServe, descriptors: int, protected: int) -> PeerL
     return fitting
 
 
-async def _until(stop: asyncio.Event, node: Node, peers: list[Enode]) -> None:
+async def _run_until(stop: asyncio.Event, node: Node, peers: list[Enode]) -> None:
     """Serve until a signal, then drain. Raises StoreError if a commit failed."""
-    running = asyncio.create_task(node.archiving.run())
+    archiving = asyncio.create_task(node.archiving.run())
     others = [asyncio.create_task(_tick(node)), asyncio.create_task(prune_regularly(node))]
-    others += [asyncio.create_task(node.stay_connected(each)) for each in peers]
+    others += [asyncio.create_task(node.stay_connected(peer)) for peer in peers]
     waiting = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({running, waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (running, *others):
+    await asyncio.wait({archiving, waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (archiving, *others):
         if task.done():
             task.result()  # none of these tasks ends without an error
     waiting.cancel()
     for task in others:
         task.cancel()
     await asyncio.gather(waiting, *others, return_exceptions=True)
-    await node.drain(running)
+    await node.drain(archiving)
 
 
 async def _tick(node: Node) -> None:
+    """Call the node's `tick` every second, and log the counts of every minute."""
     second = 0
     before: Counter[str] = Counter()
     while True:

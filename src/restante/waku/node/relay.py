@@ -67,10 +67,9 @@ class Relay:
         """
         if self._pushing:
             return
-        unrelayed, wanted = self._mailserver.unrelayed, self.interests.wanted
-        if len(unrelayed) <= self._envelopes_per_turn() and not any(
-            wanted(live.envelope.topic) for live in unrelayed
-        ):
+        unrelayed, is_wanted = self._mailserver.unrelayed, self.interests.wanted
+        can_check = len(unrelayed) <= self._envelopes_per_turn()
+        if can_check and not any(is_wanted(live.envelope.topic) for live in unrelayed):
             self._pushed = unrelayed[-1].number
             unrelayed.clear()
             return

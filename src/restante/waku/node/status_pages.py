@@ -26,10 +26,7 @@ from restante.waku.node.admission import EVICTED, FROM_ADDRESS, FULL, HALF_OPEN
 from restante.waku.node.history_requests import FILTERS, REFUSALS
 from restante.waku.node.node import REJECTION_LABELS, Node
 
-# ── Metrics for Prometheus: counts that the node keeps in any case, read at each scrape ───────────
-# Names are status-go's where it has them (mailserver/metrics.go, waku/common/metrics.go), so that its dashboards and
-# alerts keep working. Each metric counts what its name says, even where status-go's does not.
-
+# ── metrics ───────────────────────────────────────────────────────────────────────────────────────
 
 DATABASE_LABEL: Final = "sqlite"
 
@@ -53,13 +50,12 @@ CONNECTION_LABELS: Final = {
 """Why connections are closed for want of room, by what admission.py counts them as."""
 
 
-async def metrics_of(node: Node, disk_free: float, *, ready: bool) -> list[Metric]:
-    """Return all metrics. `ready`: what /readyz says. Raises StoreError if the archive cannot be read."""
-    return list(_Now(node, await node.archive.counts(), disk_free, ready=ready).collect())
+class _Metrics:
+    """Metrics for Prometheus: counts that the node has in any case, read at each scrape.
 
-
-class _Now:
-    """The current counts."""
+    Names are status-go's where it has them (mailserver/metrics.go, waku/common/metrics.go), so that its dashboards
+    and alerts work here. Each metric counts what its name says, even where status-go's does not.
+    """
 
     def __init__(self, node: Node, archive: Counts, disk_free: float, *, ready: bool) -> None:
         self._node = node
@@ -118,9 +114,11 @@ class _Now:
             "waku_envelopes_relayed", "Envelopes relayed, counted for each peer", node.relay.counts["relayed"]
         )
         # status-go's name. It ends like a counter's, but it falls when envelopes are pruned. So it has no type.
-        held = UntypedMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
-        held.add_metric([DATABASE_LABEL], self._archive.envelopes)
-        yield held
+        archived = UntypedMetricFamily(
+            "mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"]
+        )
+        archived.add_metric([DATABASE_LABEL], self._archive.envelopes)
+        yield archived
         yield histogram(
             "mailserver_archived_envelope_size_bytes",
             "Envelopes that were archived",
@@ -142,8 +140,8 @@ class _Now:
         failed = CounterMetricFamily(
             "mailserver_delivery_failures", "Requests answered with an error, by its reason", labels=["type"]
         )
-        for why in REFUSALS:
-            failed.add_metric([why], self._node.history_requests.refusals[why])
+        for reason in REFUSALS:
+            failed.add_metric([reason], requests.refusals[reason])
         yield failed
         yield histogram(
             "mailserver_delivery_duration_seconds",
@@ -181,14 +179,13 @@ class _Now:
         )
 
 
-# ── status pages ──────────────────────────────────────────────────────────────────────────────────
-
+# ── pages ─────────────────────────────────────────────────────────────────────────────────────────
 
 NODE_ID_BYTES: Final = 8
 """Bytes of a peer's id that are shown: enough to tell peers apart."""
 
 
-def of(node: Node, data: Path, reports_url: str | None = None) -> AdminPages:
+def admin_pages(node: Node, data: Path, reports_url: str | None = None) -> AdminPages:
     """Return the pages of a node with this data directory. The dashboard has a link to `reports_url`."""
     pages = StatusPages(node, data, reports_url)
     return AdminPages(
@@ -225,7 +222,8 @@ class StatusPages:
 
     async def metrics(self, ready: bool) -> Iterable[Metric]:
         """Return all metrics. Raises StoreError if the archive cannot be read."""
-        return await metrics_of(self._node, await self._space.free(), ready=ready)
+        archive, disk_free = await self._node.archive.counts(), await self._space.free()
+        return list(_Metrics(self._node, archive, disk_free, ready=ready).collect())
 
     async def varz(self, _query: Query) -> dict[str, Any]:
         """Return counts of the node. Raises StoreError if the archive cannot be read."""
@@ -264,7 +262,7 @@ class StatusPages:
         return {label: counts[refusal] for refusal, label in REFUSAL_LABELS.items()}
 
     def _request_refusals(self) -> dict[str, int]:
-        return {why: self._node.history_requests.refusals[why] for why in REFUSALS}
+        return {reason: self._node.history_requests.refusals[reason] for reason in REFUSALS}
 
     async def sample(self) -> dict[str, float]:
         """Return the values whose history the dashboard shows: counts since the start, and gauges."""
@@ -282,23 +280,23 @@ class StatusPages:
 
     async def details(self) -> dict[str, Any]:
         """Return all that the dashboard shows. Raises StoreError if the archive cannot be read."""
-        shown = {**await self.varz({}), "reports_url": self._reports_url}
+        fields = {**await self.varz({}), "reports_url": self._reports_url}
         for name, part, hour in (
             ("refused_envelopes", "envelopes", self._refused_envelopes),
             ("refused_requests", "requests", self._refused_requests),
         ):
-            since_start = shown[part]["refused"]
-            shown[name] = [
-                {"reason": reason, "last_hour": times, "since_start": since_start[reason]}
-                for reason, times in hour.growth(since_start).items()
-                if times
+            since_start = fields[part]["refused"]
+            fields[name] = [
+                {"reason": reason, "last_hour": count, "since_start": since_start[reason]}
+                for reason, count in hour.growth(since_start).items()
+                if count
             ]
-        return shown
+        return fields
 
     async def connz(self, query: Query) -> dict[str, Any]:
         """Return the connections, those with the largest incomplete packets first. Raises Misuse."""
-        found = sorted(self._node.connections, key=lambda each: (-each.incomplete_bytes, each.node_id))
-        return page_of(found, query, self._connection)
+        connections = sorted(self._node.connections, key=lambda peer: (-peer.incomplete_bytes, peer.node_id))
+        return page_of(connections, query, self._connection)
 
     def _connection(self, connection: PeerConnection) -> dict[str, Any]:
         return {
