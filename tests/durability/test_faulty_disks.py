@@ -22,7 +22,7 @@ from restante.common.disk_probe import FILE
 from restante.mailbox.core.dispatcher import NOT_STORED, SERVICE_RESTART
 from restante.waku.envelope.envelope import make
 from restante.waku.node.archiving import DISK_FULL
-from restante.waku.node.mailserver import FULL_WORDS
+from restante.waku.node.mailserver import FULL_TEXT
 from support.admin_port import Look, counts, looking
 from support.bounds import bounded
 from support.faulty_disk import HANGS, CommandedDisk
@@ -195,7 +195,7 @@ class MailboxKind:
 class NodeKind:
     ready = "waku_ready"
     full = (FULL, f"{DISK_FULL.state}\n")
-    refusals: Final = {FULL_WORDS}
+    refusals: Final = {FULL_TEXT}
     program = WAKU
 
     @asynccontextmanager

@@ -13,14 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from restante.waku.envelope.envelope import U32, Envelope, make, parse
 from restante.waku.node.mailserver import (
-    AGE_WORDS,
+    AGE_TEXT,
     ARCHIVE_RETRY_DELAY,
-    FULL_WORDS,
+    FULL_TEXT,
     HASH_MEMORY,
-    LOCKED_WORDS,
+    LOCKED_TEXT,
     PACKET_MEMORY,
-    TOPIC_WORDS,
-    WORK_WORDS,
+    TOPIC_TEXT,
+    WORK_TEXT,
     ArchiveTerms,
     Batch,
     Mailserver,
@@ -67,7 +67,7 @@ def test_packets_beyond_the_memory_for_those_that_wait_are_not_answered() -> Non
 def test_a_full_archive_is_tried_again_although_the_clock_was_set_back() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [A], EPOCH)
-    list(server.refuse(taken(server), EPOCH, FULL_WORDS))
+    list(server.refuse(taken(server), EPOCH, FULL_TEXT))
     assert server.offer(b"a", PACKETS[1], [B], EPOCH + ARCHIVE_RETRY_DELAY - 1) is not None
     earlier = letter(3, age=3600)
     assert server.offer(b"a", PACKETS[2], [earlier], EPOCH - 3600) is None
@@ -88,7 +88,7 @@ def test_a_packet_with_more_refusals_than_a_response_holds_is_not_confirmed(save
 
 def test_the_largest_response_is_a_packet_that_every_node_accepts() -> None:
     reasons = [reason.words for reason in vars(acceptance).values() if isinstance(reason, RefusalReason)]
-    words = max([*reasons, FULL_WORDS, LOCKED_WORDS, TOPIC_WORDS, AGE_WORDS, WORK_WORDS], key=len)
+    words = max([*reasons, FULL_TEXT, LOCKED_TEXT, TOPIC_TEXT, AGE_TEXT, WORK_TEXT], key=len)
     refusals = (Refusal(bytes(32), OTHER_ERROR, words),) * packets.MAX_REFUSALS
     assert len(packets.write_response(Response(PACKETS[0], refusals))) <= packets.MAX_PACKET_BYTES
 
@@ -170,7 +170,7 @@ class Interleaved(RuleBasedStateMachine):
             for archived in self.archived.values():
                 archived.update(saved)
         server = self.server
-        for origin, response in server.refuse(batch, self.now, FULL_WORDS) if full else server.confirm(batch):
+        for origin, response in server.refuse(batch, self.now, FULL_TEXT) if full else server.confirm(batch):
             self.hear(origin, response)
 
     @rule(seconds=st.integers(1, 30))

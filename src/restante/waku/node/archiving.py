@@ -13,7 +13,7 @@ from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.limits import Limits
 from restante.waku.node.clock import Clock
-from restante.waku.node.mailserver import FULL_WORDS, LOCKED_WORDS, Batch, Mailserver
+from restante.waku.node.mailserver import FULL_TEXT, LOCKED_TEXT, Batch, Mailserver
 from restante.waku.node.save_schedule import SaveSchedule
 from restante.waku.protocol.packets import Response
 
@@ -33,9 +33,9 @@ class ArchiveOutage(NamedTuple):
     refusal: str
 
 
-DISK_FULL: Final = ArchiveOutage("the disk is full", "envelopes are not archived until there is room", FULL_WORDS)
+DISK_FULL: Final = ArchiveOutage("the disk is full", "envelopes are not archived until there is room", FULL_TEXT)
 ARCHIVE_LOCKED: Final = ArchiveOutage(
-    "the archive cannot be written", "envelopes are not archived until the archive can be written", LOCKED_WORDS
+    "the archive cannot be written", "envelopes are not archived until the archive can be written", LOCKED_TEXT
 )
 """Another program writes to the archive, or the archive is read-only."""
 

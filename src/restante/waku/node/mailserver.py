@@ -29,11 +29,11 @@ from restante.waku.protocol.packets import MAX_REFUSALS, OTHER_ERROR, Refusal, R
 UNARCHIVED_BATCH: Final = 0
 """Batch number of a known envelope that is not in the archive. The next copy may be gathered."""
 
-FULL_WORDS: Final = "not archived: no space left; send it again later"
-LOCKED_WORDS: Final = "not archived: the archive cannot be written now; send it again later"
-TOPIC_WORDS: Final = "not archived: this node does not archive its topic"
-AGE_WORDS: Final = "not archived: it is older than what this node keeps"
-WORK_WORDS: Final = "not archived: it has too little work for a ttl of 0"
+FULL_TEXT: Final = "not archived: no space left; send it again later"
+LOCKED_TEXT: Final = "not archived: the archive cannot be written now; send it again later"
+TOPIC_TEXT: Final = "not archived: this node does not archive its topic"
+AGE_TEXT: Final = "not archived: it is older than what this node keeps"
+WORK_TEXT: Final = "not archived: it has too little work for a ttl of 0"
 """Why an accepted envelope is not archived: the text for its sender."""
 
 ENVELOPE_SIZE_BOUNDS: Final = tuple(1 << bits for bits in range(8, 21))
@@ -146,7 +146,7 @@ class Mailserver:
         """Envelopes sent before this time would be pruned first, because the archive has reached its maximum size."""
         self.refused_until = 0
         """Time until which nothing is archived, because the store has refused a batch."""
-        self._refusal_text = FULL_WORDS
+        self._refusal_text = FULL_TEXT
         """Why the store refused the last batch, for senders."""
 
     def offer(self, origin: bytes, packet_hash: bytes, envelopes: Iterable[Envelope], now: int) -> Response | None:
@@ -227,10 +227,10 @@ class Mailserver:
     def _why_unarchived(self, envelope: Envelope, now: int) -> str | None:
         """Return why an accepted envelope is not to be archived, or None if it is."""
         if not envelope.ttl and envelope.pow(late=1) < self.policy.min_pow:
-            return WORK_WORDS  # its work is infinite, as in Go; to be archived it must have as much as others
+            return WORK_TEXT  # its work is infinite, as in Go; to be archived it must have as much as others
         if self.terms.topics is not None and envelope.topic not in self.terms.topics:
-            return TOPIC_WORDS
-        return AGE_WORDS if envelope.sent < self._oldest(now) else None
+            return TOPIC_TEXT
+        return AGE_TEXT if envelope.sent < self._oldest(now) else None
 
     def _oldest(self, now: int) -> int:
         """Return the time before which no envelope is archived."""
@@ -270,7 +270,7 @@ class Mailserver:
     def refuse(self, batch: Batch, now: int, text: str) -> Iterator[tuple[bytes, Response]]:
         """Record that a batch was not saved. Yield responses as `confirm` does.
 
-        `text` says why: `FULL_WORDS` or `LOCKED_WORDS`.
+        `text` says why: `FULL_TEXT` or `LOCKED_TEXT`.
         """
         self.refused_until, self._refusal_text = now + ARCHIVE_RETRY_DELAY, text
         self._finished = batch.number
