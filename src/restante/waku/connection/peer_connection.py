@@ -27,8 +27,6 @@ from restante.waku.limits import Limits
 from restante.waku.protocol.packets import MESSAGES, STATUS
 from restante.waku.protocol.peer import Peer, PeerEvent, Violation
 
-# ── deadlines ─────────────────────────────────────────────────────────────────────────────────────
-
 NEVER: Final = math.inf
 
 WRITE_STALL_TIMEOUT: Final = 20.0
@@ -46,58 +44,6 @@ wake up for each of a thousand silent peers, and again for each answer, takes as
 
 EARLY: Final = 0.001
 """Seconds by which a timer may fire early: the loop counts in whole milliseconds."""
-
-
-class Deadlines:
-    """The deadlines of one connection, in seconds of the loop's clock, and the timer of the next. `NEVER`: none.
-
-    Call `arm` after a change. When the timer fires, call `fired` first.
-    """
-
-    __slots__ = ("_armed", "_timer", "close", "resume", "session", "stall", "status")
-
-    def __init__(self) -> None:
-        self._timer: asyncio.TimerHandle | None = None
-        self._armed = NEVER
-        """When the timer fires."""
-        self.clear()
-
-    def clear(self) -> None:
-        """Remove all deadlines."""
-        self.session = NEVER
-        """When to call the session's `handle_timeout`."""
-        self.status = NEVER
-        """The peer's Status must have arrived."""
-        self.resume = NEVER
-        """The peer may be read again, after its address has sent more than it may."""
-        self.stall = NEVER
-        """The peer must have read something."""
-        self.close = NEVER
-        """The Disconnect must have reached the peer."""
-
-    def set_session(self, time: float | None) -> None:
-        """Set when to call the session's `handle_timeout`, rounded up to a multiple of `TIMER_STEP`. None: never."""
-        self.session = NEVER if time is None else math.ceil(time / TIMER_STEP) * TIMER_STEP
-
-    def arm(self, loop: asyncio.AbstractEventLoop, on_deadline: Callable[[], None]) -> None:
-        """Set the timer to the next deadline."""
-        deadline = min(self.session, self.status, self.resume, self.stall, self.close)
-        if deadline == self._armed:
-            return
-        self._armed = deadline
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if deadline == NEVER else loop.call_at(deadline, on_deadline)
-
-    def fired(self, now: float) -> float:
-        """Record that the timer has fired. Return the time up to which deadlines have passed."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._armed = None, NEVER
-        return now + EARLY
-
-
-# ── the connection ────────────────────────────────────────────────────────────────────────────────
 
 MAX_UNREAD_PAGE_BYTES: Final = 64 * 1024
 """Unread bytes above which no more of a page or a backlog is sent to a peer. Confirmations are sent after these, and
@@ -488,3 +434,52 @@ class PeerConnection(asyncio.Protocol):
         """Close the connection without a Disconnect."""
         if self._transport is not None:
             self._transport.abort()
+
+
+class Deadlines:
+    """The deadlines of one connection, in seconds of the loop's clock, and the timer of the next. `NEVER`: none.
+
+    Call `arm` after a change. When the timer fires, call `fired` first.
+    """
+
+    __slots__ = ("_armed", "_timer", "close", "resume", "session", "stall", "status")
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed = NEVER
+        """When the timer fires."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all deadlines."""
+        self.session = NEVER
+        """When to call the session's `handle_timeout`."""
+        self.status = NEVER
+        """The peer's Status must have arrived."""
+        self.resume = NEVER
+        """The peer may be read again, after its address has sent more than it may."""
+        self.stall = NEVER
+        """The peer must have read something."""
+        self.close = NEVER
+        """The Disconnect must have reached the peer."""
+
+    def set_session(self, time: float | None) -> None:
+        """Set when to call the session's `handle_timeout`, rounded up to a multiple of `TIMER_STEP`. None: never."""
+        self.session = NEVER if time is None else math.ceil(time / TIMER_STEP) * TIMER_STEP
+
+    def arm(self, loop: asyncio.AbstractEventLoop, on_deadline: Callable[[], None]) -> None:
+        """Set the timer to the next deadline."""
+        deadline = min(self.session, self.status, self.resume, self.stall, self.close)
+        if deadline == self._armed:
+            return
+        self._armed = deadline
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if deadline == NEVER else loop.call_at(deadline, on_deadline)
+
+    def fired(self, now: float) -> float:
+        """Record that the timer has fired. Return the time up to which deadlines have passed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._armed = None, NEVER
+        return now + EARLY

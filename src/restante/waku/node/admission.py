@@ -16,114 +16,6 @@ from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import node_id
 from restante.waku.limits import Limits
 
-# ── eviction ──────────────────────────────────────────────────────────────────────────────────────
-
-SILENT_AFTER: Final = 600.0
-"""Seconds after which a peer counts as silent if it has sent no envelope and no request. A node that relays sends
-something all the time. A client requests history when it connects."""
-
-SILENT_WEIGHT: Final = 2
-"""How many active peers a silent one counts for, and a newcomer. It is not higher, because an envelope costs an
-attacker little. With 1, a newcomer that sends nothing could take the place of one of two active peers."""
-
-
-class EvictionCandidate(Protocol):
-    """A peer, or a newcomer, with what decides whether it is evicted."""
-
-    quota: AddressQuota
-    active_at: float
-    """When it last sent an envelope or a request, or connected, in seconds of the loop's clock."""
-
-
-Candidate = TypeVar("Candidate", bound=EvictionCandidate)
-
-_Group = Callable[[EvictionCandidate], Hashable]
-
-_GROUPS: Final[tuple[_Group, ...]] = tuple(map(attrgetter, ("quota.network", "quota.site", "quota")))
-"""What peers are grouped by: their networks, their sites, and their addresses."""
-
-
-def choose_evicted(peers: Sequence[Candidate], newcomer: Candidate, now: float) -> Candidate | None:
-    """Return the peer that a full node disconnects to admit a newcomer. None: no peer.
-
-    The network that has most peers loses one to a network that has fewer, never the other way. So an attacker gets no
-    more peers than others unless it has addresses in many networks, and a peer that is alone in its network stays.
-    Bitcoin Core protects its connections in a similar way (src/node/eviction.cpp, SelectNodeToEvict).
-
-    It is the peer that has been silent for longest at the most crowded address of the most crowded site of the most
-    crowded network. If that network is not more crowded than the newcomer's, the sites of the newcomer's network are
-    compared in the same way, and then the addresses of its site.
-    """
-    since = now - SILENT_AFTER
-    for level, group in enumerate(_GROUPS):
-        if not peers:
-            break
-        members, weight = _most_crowded(peers, group, since)
-        for finer_group in _GROUPS[level + 1 :]:
-            members, _ = _most_crowded(members, finer_group, since)
-        evicted = min(members, key=attrgetter("active_at"))
-        newcomer_group = group(newcomer)
-        peers = [peer for peer in peers if group(peer) == newcomer_group]
-        # Otherwise two groups could evict each other's peers again and again.
-        if _weigh(peers, since) + SILENT_WEIGHT <= weight - _weigh([evicted], since):
-            return evicted
-    return None
-
-
-def _most_crowded(peers: Sequence[Candidate], group: _Group, since: float) -> tuple[list[Candidate], int]:
-    """Return the peers of the most crowded group, and their weight."""
-    weights: dict[Hashable, int] = {}
-    for peer in peers:
-        name = group(peer)
-        weights[name] = weights.get(name, 0) + (1 if peer.active_at > since else SILENT_WEIGHT)
-    crowded = max(weights, key=weights.__getitem__)
-    return [peer for peer in peers if group(peer) == crowded], weights[crowded]
-
-
-def _weigh(peers: Sequence[EvictionCandidate], since: float) -> int:
-    return sum(1 if peer.active_at > since else SILENT_WEIGHT for peer in peers)
-
-
-# ── half-open connections ─────────────────────────────────────────────────────────────────────────
-
-
-class HalfOpen:
-    """Connections that are not peers: in their handshake, refused, or closing. By the network that they come from."""
-
-    def __init__(self) -> None:
-        self._networks: dict[str, OrderedDict[PeerConnection, None]] = {}
-        """The connections of each network, the oldest first."""
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, connection: PeerConnection) -> None:
-        """Add a connection that is not in it."""
-        self._networks.setdefault(connection.quota.network, OrderedDict())[connection] = None
-        self._count += 1
-
-    def discard(self, connection: PeerConnection) -> None:
-        """Remove a connection if it is in it."""
-        network = connection.quota.network
-        connections = self._networks.get(network)
-        if connections is not None and connection in connections:
-            del connections[connection]
-            self._count -= 1
-            if not connections:
-                del self._networks[network]
-
-    def oldest(self) -> PeerConnection:
-        """Return the oldest connection of the network that has the most of them. There must be one.
-
-        An attacker leaves connections open until their deadline. An honest peer needs two round trips.
-        """
-        crowded: OrderedDict[PeerConnection, None] = max(self._networks.values(), key=len)
-        return next(iter(crowded))
-
-
-# ── admission ─────────────────────────────────────────────────────────────────────────────────────
-
 FROM_ADDRESS: Final = "turned away before the handshake"
 """Counts connections that were closed at once, because their address had too many or made them too fast."""
 HALF_OPEN: Final = "disconnected in the handshake, to make room"
@@ -308,3 +200,109 @@ class Admission:
         connection.quota.count_connections(-1)
         if self.peers.get(connection.node_id) is connection:
             del self.peers[connection.node_id]
+
+
+# ── half-open connections ─────────────────────────────────────────────────────────────────────────
+
+
+class HalfOpen:
+    """Connections that are not peers: in their handshake, refused, or closing. By the network that they come from."""
+
+    def __init__(self) -> None:
+        self._networks: dict[str, OrderedDict[PeerConnection, None]] = {}
+        """The connections of each network, the oldest first."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, connection: PeerConnection) -> None:
+        """Add a connection that is not in it."""
+        self._networks.setdefault(connection.quota.network, OrderedDict())[connection] = None
+        self._count += 1
+
+    def discard(self, connection: PeerConnection) -> None:
+        """Remove a connection if it is in it."""
+        network = connection.quota.network
+        connections = self._networks.get(network)
+        if connections is not None and connection in connections:
+            del connections[connection]
+            self._count -= 1
+            if not connections:
+                del self._networks[network]
+
+    def oldest(self) -> PeerConnection:
+        """Return the oldest connection of the network that has the most of them. There must be one.
+
+        An attacker leaves connections open until their deadline. An honest peer needs two round trips.
+        """
+        crowded: OrderedDict[PeerConnection, None] = max(self._networks.values(), key=len)
+        return next(iter(crowded))
+
+
+# ── eviction ──────────────────────────────────────────────────────────────────────────────────────
+
+SILENT_AFTER: Final = 600.0
+"""Seconds after which a peer counts as silent if it has sent no envelope and no request. A node that relays sends
+something all the time. A client requests history when it connects."""
+
+SILENT_WEIGHT: Final = 2
+"""How many active peers a silent one counts for, and a newcomer. It is not higher, because an envelope costs an
+attacker little. With 1, a newcomer that sends nothing could take the place of one of two active peers."""
+
+
+class EvictionCandidate(Protocol):
+    """A peer, or a newcomer, with what decides whether it is evicted."""
+
+    quota: AddressQuota
+    active_at: float
+    """When it last sent an envelope or a request, or connected, in seconds of the loop's clock."""
+
+
+Candidate = TypeVar("Candidate", bound=EvictionCandidate)
+
+_Group = Callable[[EvictionCandidate], Hashable]
+
+_GROUPS: Final[tuple[_Group, ...]] = tuple(map(attrgetter, ("quota.network", "quota.site", "quota")))
+"""What peers are grouped by: their networks, their sites, and their addresses."""
+
+
+def choose_evicted(peers: Sequence[Candidate], newcomer: Candidate, now: float) -> Candidate | None:
+    """Return the peer that a full node disconnects to admit a newcomer. None: no peer.
+
+    The network that has most peers loses one to a network that has fewer, never the other way. So an attacker gets no
+    more peers than others unless it has addresses in many networks, and a peer that is alone in its network stays.
+    Bitcoin Core protects its connections in a similar way (src/node/eviction.cpp, SelectNodeToEvict).
+
+    It is the peer that has been silent for longest at the most crowded address of the most crowded site of the most
+    crowded network. If that network is not more crowded than the newcomer's, the sites of the newcomer's network are
+    compared in the same way, and then the addresses of its site.
+    """
+    since = now - SILENT_AFTER
+    for level, group in enumerate(_GROUPS):
+        if not peers:
+            break
+        members, weight = _most_crowded(peers, group, since)
+        for finer_group in _GROUPS[level + 1 :]:
+            members, _ = _most_crowded(members, finer_group, since)
+        evicted = min(members, key=attrgetter("active_at"))
+        newcomer_group = group(newcomer)
+        peers = [peer for peer in peers if group(peer) == newcomer_group]
+        # Otherwise two groups could evict each other's peers again and again.
+        if _weigh(peers, since) + SILENT_WEIGHT <= weight - _weigh([evicted], since):
+            return evicted
+    return None
+
+
+def _most_crowded(peers: Sequence[Candidate], group: _Group, since: float) -> tuple[list[Candidate], int]:
+    """Return the peers of the most crowded group, and their weight."""
+    weights: dict[Hashable, int] = {}
+    for peer in peers:
+        name = group(peer)
+        weights[name] = weights.get(name, 0) + (1 if peer.active_at > since else SILENT_WEIGHT)
+    crowded = max(weights, key=weights.__getitem__)
+    return [peer for peer in peers if group(peer) == crowded], weights[crowded]
+
+
+def _weigh(peers: Sequence[EvictionCandidate], since: float) -> int:
+    return sum(1 if peer.active_at > since else SILENT_WEIGHT for peer in peers)

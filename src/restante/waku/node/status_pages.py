@@ -26,8 +26,6 @@ from restante.waku.node.admission import EVICTED, FROM_ADDRESS, FULL, HALF_OPEN
 from restante.waku.node.history_requests import FILTERS, REFUSALS
 from restante.waku.node.node import REJECTION_LABELS, Node
 
-# ── metrics ───────────────────────────────────────────────────────────────────────────────────────
-
 DATABASE_LABEL: Final = "sqlite"
 
 REFUSAL_LABELS: Final = {
@@ -48,138 +46,6 @@ CONNECTION_LABELS: Final = {
     EVICTED: "gave_way",
 }
 """Why connections are closed for want of room, by what admission.py counts them as."""
-
-
-class _Metrics:
-    """Metrics for Prometheus: counts that the node has in any case, read at each scrape.
-
-    Names are status-go's where it has them (mailserver/metrics.go, waku/common/metrics.go), so that its dashboards
-    and alerts work here. Each metric counts what its name says, even where status-go's does not.
-    """
-
-    def __init__(self, node: Node, archive: Counts, disk_free: float, *, ready: bool) -> None:
-        self._node = node
-        self._archive = archive
-        self._disk_free = disk_free
-        self._ready = ready
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metrics."""
-        yield gauges("waku_build_info", "The version of the node", ("version",), {(__version__,): 1})
-        yield gauge(
-            "waku_ready",
-            "1 if the node can archive what peers send; 0 if not, or while it stops",
-            self._ready,
-        )
-        yield gauge("waku_disk_free_bytes", "Bytes that the node can still write on its disk", self._disk_free)
-        yield from self._envelopes()
-        yield from self._requests()
-        yield gauge("waku_peers", "Peers that have sent a Status", len(self._node.relay.interests))
-        yield gauge(
-            "waku_connections", "Connections, also those that have not sent a Status", len(self._node.connections)
-        )
-        closed = CounterMetricFamily(
-            "waku_connections_refused", "Connections that were closed for want of room, by why", labels=["type"]
-        )
-        for name, label in CONNECTION_LABELS.items():
-            closed.add_metric([label], self._node.counts[name])
-        yield closed
-        pool = self._node.mailserver.pool
-        yield gauge("waku_envelopes_known", "Known envelope hashes", len(pool.known_hashes))
-        yield gauge("waku_envelopes_cached_bytes", "Bytes of memory for live envelopes", pool.size)
-
-    def _envelopes(self) -> Iterator[Metric]:
-        counts, node = self._node.mailserver.counts, self._node
-        received = counts["new"] + counts["known"] + sum(counts[refusal] for refusal in REFUSAL_LABELS)
-        yield counter("waku_envelopes_received", "Envelopes received from peers", received)
-        yield counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
-        refused = CounterMetricFamily(
-            "waku_envelopes_cache_failures", "Envelopes not accepted, by reason", labels=["type"]
-        )
-        for refusal, name in REFUSAL_LABELS.items():
-            refused.add_metric([name], counts[refusal])
-        yield refused
-        rejected = CounterMetricFamily("waku_envelopes_rejected", "Packets that could not be read", labels=["reason"])
-        for reason in sorted({*REJECTION_LABELS.values()}):
-            rejected.add_metric([reason], node.rejected[reason])
-        yield rejected
-        cached = CounterMetricFamily(
-            "waku_envelopes_cached", "Envelopes received: hit if already known, miss if new", labels=["cache"]
-        )
-        cached.add_metric(["hit"], counts["known"])
-        cached.add_metric(["miss"], counts["new"])
-        yield cached
-        yield histogram("waku_envelopes_size_bytes", "Envelopes that were new and taken", node.mailserver.sizes)
-        yield counter(
-            "waku_envelopes_relayed", "Envelopes relayed, counted for each peer", node.relay.counts["relayed"]
-        )
-        # status-go's name. It ends like a counter's, but it falls when envelopes are pruned. So it has no type.
-        archived = UntypedMetricFamily(
-            "mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"]
-        )
-        archived.add_metric([DATABASE_LABEL], self._archive.envelopes)
-        yield archived
-        yield histogram(
-            "mailserver_archived_envelope_size_bytes",
-            "Envelopes that were archived",
-            node.mailserver.archived_sizes,
-            db=DATABASE_LABEL,
-        )
-        yield gauge("mailserver_archived_bytes", "Bytes of the envelopes in the archive", self._archive.bytes)
-        failed = CounterMetricFamily(
-            "mailserver_archived_envelopes_failures", "Envelopes that could not be archived", labels=["db"]
-        )
-        failed.add_metric([DATABASE_LABEL], counts["not archived"])
-        yield failed
-
-    def _requests(self) -> Iterator[Metric]:
-        requests = self._node.history_requests
-        counts = requests.counts
-        yield counter("mailserver_requests", "Requests for history", counts["requests"])
-        yield counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
-        failed = CounterMetricFamily(
-            "mailserver_delivery_failures", "Requests answered with an error, by its reason", labels=["type"]
-        )
-        for reason in REFUSALS:
-            failed.add_metric([reason], requests.refusals[reason])
-        yield failed
-        yield histogram(
-            "mailserver_delivery_duration_seconds",
-            "Seconds from reading a request to sending its answer",
-            requests.delays,
-        )
-        yield histograms(
-            "waku_history_duration_seconds",
-            "The same as mailserver_delivery_duration_seconds, by what was asked for",
-            "filter",
-            requests.delays_by_filter,
-        )
-        yield histogram(
-            "mailserver_requests_bundle_process_duration_seconds",
-            "Seconds to find a page of history",
-            requests.searches,
-        )
-        yield histogram(
-            "mailserver_sent_envelope_batch_size_bytes", "Bytes of envelopes in a packet of history", requests.packets
-        )
-        yield counter(
-            "mailserver_delivery_attempts", "Valid requests for history, answered or not", counts["attempts"]
-        )
-        yield counter(
-            "mailserver_requests_batched", "Answered requests whose envelopes were sent in batches", counts["batched"]
-        )
-        queries = CounterMetricFamily(
-            "mailserver_envelope_queries", "Searches of the archive, by filter", labels=["filter", "history"]
-        )
-        for name in FILTERS:
-            queries.add_metric([name, "unknown"], requests.queries[name])
-        yield queries
-        yield counter(
-            "mailserver_envelopes", "Envelopes sent in answers to requests", counts["envelopes handed over"]
-        )
-
-
-# ── pages ─────────────────────────────────────────────────────────────────────────────────────────
 
 NODE_ID_BYTES: Final = 8
 """Bytes of a peer's id that are shown: enough to tell peers apart."""
@@ -323,3 +189,132 @@ class StatusPages:
         return {
             "limits": {name: {"value": value, "used": used.get(name)} for name, value in limits.items()},
         }
+
+
+class _Metrics:
+    """Metrics for Prometheus: counts that the node has in any case, read at each scrape.
+
+    Names are status-go's where it has them (mailserver/metrics.go, waku/common/metrics.go), so that its dashboards
+    and alerts work here. Each metric counts what its name says, even where status-go's does not.
+    """
+
+    def __init__(self, node: Node, archive: Counts, disk_free: float, *, ready: bool) -> None:
+        self._node = node
+        self._archive = archive
+        self._disk_free = disk_free
+        self._ready = ready
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics."""
+        yield gauges("waku_build_info", "The version of the node", ("version",), {(__version__,): 1})
+        yield gauge(
+            "waku_ready",
+            "1 if the node can archive what peers send; 0 if not, or while it stops",
+            self._ready,
+        )
+        yield gauge("waku_disk_free_bytes", "Bytes that the node can still write on its disk", self._disk_free)
+        yield from self._envelopes()
+        yield from self._requests()
+        yield gauge("waku_peers", "Peers that have sent a Status", len(self._node.relay.interests))
+        yield gauge(
+            "waku_connections", "Connections, also those that have not sent a Status", len(self._node.connections)
+        )
+        closed = CounterMetricFamily(
+            "waku_connections_refused", "Connections that were closed for want of room, by why", labels=["type"]
+        )
+        for name, label in CONNECTION_LABELS.items():
+            closed.add_metric([label], self._node.counts[name])
+        yield closed
+        pool = self._node.mailserver.pool
+        yield gauge("waku_envelopes_known", "Known envelope hashes", len(pool.known_hashes))
+        yield gauge("waku_envelopes_cached_bytes", "Bytes of memory for live envelopes", pool.size)
+
+    def _envelopes(self) -> Iterator[Metric]:
+        counts, node = self._node.mailserver.counts, self._node
+        received = counts["new"] + counts["known"] + sum(counts[refusal] for refusal in REFUSAL_LABELS)
+        yield counter("waku_envelopes_received", "Envelopes received from peers", received)
+        yield counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
+        refused = CounterMetricFamily(
+            "waku_envelopes_cache_failures", "Envelopes not accepted, by reason", labels=["type"]
+        )
+        for refusal, name in REFUSAL_LABELS.items():
+            refused.add_metric([name], counts[refusal])
+        yield refused
+        rejected = CounterMetricFamily("waku_envelopes_rejected", "Packets that could not be read", labels=["reason"])
+        for reason in sorted({*REJECTION_LABELS.values()}):
+            rejected.add_metric([reason], node.rejected[reason])
+        yield rejected
+        cached = CounterMetricFamily(
+            "waku_envelopes_cached", "Envelopes received: hit if already known, miss if new", labels=["cache"]
+        )
+        cached.add_metric(["hit"], counts["known"])
+        cached.add_metric(["miss"], counts["new"])
+        yield cached
+        yield histogram("waku_envelopes_size_bytes", "Envelopes that were new and taken", node.mailserver.sizes)
+        yield counter(
+            "waku_envelopes_relayed", "Envelopes relayed, counted for each peer", node.relay.counts["relayed"]
+        )
+        # status-go's name. It ends like a counter's, but it falls when envelopes are pruned. So it has no type.
+        archived = UntypedMetricFamily(
+            "mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"]
+        )
+        archived.add_metric([DATABASE_LABEL], self._archive.envelopes)
+        yield archived
+        yield histogram(
+            "mailserver_archived_envelope_size_bytes",
+            "Envelopes that were archived",
+            node.mailserver.archived_sizes,
+            db=DATABASE_LABEL,
+        )
+        yield gauge("mailserver_archived_bytes", "Bytes of the envelopes in the archive", self._archive.bytes)
+        failed = CounterMetricFamily(
+            "mailserver_archived_envelopes_failures", "Envelopes that could not be archived", labels=["db"]
+        )
+        failed.add_metric([DATABASE_LABEL], counts["not archived"])
+        yield failed
+
+    def _requests(self) -> Iterator[Metric]:
+        requests = self._node.history_requests
+        counts = requests.counts
+        yield counter("mailserver_requests", "Requests for history", counts["requests"])
+        yield counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
+        failed = CounterMetricFamily(
+            "mailserver_delivery_failures", "Requests answered with an error, by its reason", labels=["type"]
+        )
+        for reason in REFUSALS:
+            failed.add_metric([reason], requests.refusals[reason])
+        yield failed
+        yield histogram(
+            "mailserver_delivery_duration_seconds",
+            "Seconds from reading a request to sending its answer",
+            requests.delays,
+        )
+        yield histograms(
+            "waku_history_duration_seconds",
+            "The same as mailserver_delivery_duration_seconds, by what was asked for",
+            "filter",
+            requests.delays_by_filter,
+        )
+        yield histogram(
+            "mailserver_requests_bundle_process_duration_seconds",
+            "Seconds to find a page of history",
+            requests.searches,
+        )
+        yield histogram(
+            "mailserver_sent_envelope_batch_size_bytes", "Bytes of envelopes in a packet of history", requests.packets
+        )
+        yield counter(
+            "mailserver_delivery_attempts", "Valid requests for history, answered or not", counts["attempts"]
+        )
+        yield counter(
+            "mailserver_requests_batched", "Answered requests whose envelopes were sent in batches", counts["batched"]
+        )
+        queries = CounterMetricFamily(
+            "mailserver_envelope_queries", "Searches of the archive, by filter", labels=["filter", "history"]
+        )
+        for name in FILTERS:
+            queries.add_metric([name, "unknown"], requests.queries[name])
+        yield queries
+        yield counter(
+            "mailserver_envelopes", "Envelopes sent in answers to requests", counts["envelopes handed over"]
+        )
