@@ -662,12 +662,12 @@ async def test_an_envelope_waits_a_while_for_others(tmp_path: Path, monkeypatch:
 def test_in_a_flood_a_save_begins_after_40_ms_or_500_envelopes() -> None:
     schedule = save_schedule.SaveSchedule(save_schedule.SAVE_INTERVAL)
     schedule.begin(0.0)
-    assert schedule.reads_on(499, 0.039)
-    assert not schedule.reads_on(500, 0.0)
-    assert not schedule.reads_on(1, 0.04)
-    assert [schedule.waits(count, 0.0) for count in (15, 16)] == [0.04, 0.0]
+    assert schedule.may_read_more(499, 0.039)
+    assert not schedule.may_read_more(500, 0.0)
+    assert not schedule.may_read_more(1, 0.04)
+    assert [schedule.wait(count, 0.0) for count in (15, 16)] == [0.04, 0.0]
     schedule.await_save()
-    assert schedule.waits(1, 0.0) == 0.0
+    assert schedule.wait(1, 0.0) == 0.0
 
 
 def arrive(sender: SenderPace, time: float, confirmed: float) -> bool:

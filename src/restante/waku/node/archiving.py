@@ -81,7 +81,7 @@ class Archiving:
         if connection.pace.arrive(now):
             self._schedule.await_save()
         self._wake.set()
-        if not self._schedule.waits(len(self.mailserver.gathered), now):
+        if not self._schedule.wait(len(self.mailserver.gathered), now):
             self._save_now.set()
         self.limit_unsaved(connection)
 
@@ -117,7 +117,8 @@ class Archiving:
     async def _wait_for_more(self) -> None:
         """Wait until nothing more waits to be read and the schedule allows a save."""
         await self._read_waiting()
-        if wait := self._wait():
+        wait = self._schedule.wait(len(self.mailserver.gathered), self._clock.monotonic())
+        if wait and not self.stopping:
             self._save_now.clear()
             timer = self._loop.call_later(wait, self._save_now.set)
             await self._save_now.wait()
@@ -131,15 +132,11 @@ class Archiving:
         while (
             quiet < QUIET_TURNS
             and not self.stopping
-            and self._schedule.reads_on(len(gathered), self._clock.monotonic())
+            and self._schedule.may_read_more(len(gathered), self._clock.monotonic())
         ):
             before = len(gathered)
             await asyncio.sleep(0)
             quiet = quiet + 1 if len(gathered) == before else 0
-
-    def _wait(self) -> float:
-        """Return the seconds for which the gathered envelopes wait for more."""
-        return 0.0 if self.stopping else self._schedule.waits(len(self.mailserver.gathered), self._clock.monotonic())
 
     async def _save(self, batch: Batch) -> None:
         try:

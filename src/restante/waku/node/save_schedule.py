@@ -26,29 +26,29 @@ envelope."""
 class SaveSchedule:
     """Decides when the next batch is saved."""
 
-    __slots__ = ("_awaited", "_due", "_interval")
+    __slots__ = ("_awaited", "_interval", "_next_save")
 
     def __init__(self, interval: float) -> None:
         """Set the time from the beginning of a save to the next save of a small batch."""
         self._interval = interval
-        self._due = -math.inf
+        self._next_save = -math.inf
         self._awaited = False
 
     def await_save(self) -> None:
-        """Note that a sender seems to wait for the next save."""
+        """Record that a sender seems to wait for the next save."""
         self._awaited = True
 
-    def waits(self, count: int, now: float) -> float:
-        """Return how long a batch of `count` envelopes waits for more when nothing more waits to be read."""
+    def wait(self, count: int, now: float) -> float:
+        """Return for how many seconds a batch of `count` envelopes waits for more, if nothing is left to be read."""
         if count >= MIN_BATCH_ENVELOPES or self._awaited:
             return 0.0
-        return max(0.0, self._due - now)
+        return max(0.0, self._next_save - now)
 
-    def reads_on(self, count: int, now: float) -> bool:
+    def may_read_more(self, count: int, now: float) -> bool:
         """Return whether to read what is waiting before a batch of `count` envelopes is saved."""
-        return count < MAX_BATCH_ENVELOPES and now < self._due
+        return count < MAX_BATCH_ENVELOPES and now < self._next_save
 
     def begin(self, now: float) -> None:
-        """Note that a save begins. Envelopes gathered from now on belong to the next batch."""
-        self._due = now + self._interval
+        """Record that a save begins. Envelopes gathered from now on belong to the next batch."""
+        self._next_save = now + self._interval
         self._awaited = False
