@@ -39,7 +39,7 @@ from restante.waku.limits import Limits
 from restante.waku.node.clock import Clock
 from restante.waku.protocol import completion, packets
 from restante.waku.protocol.request import Demands, Request, RequestError
-from restante.waku.protocol.request import read as read_request
+from restante.waku.protocol.request import parse as parse_request
 
 MAX_PAGES: Final = 16
 """Pages in memory at a time. Each has up to 8 MiB."""
@@ -165,7 +165,7 @@ class HistoryRequests:
         """Handle a P2P Request: queue it, or refuse it."""
         self.counts["requests"] += 1
         try:
-            request = read_request(payload, self._terms.demands, int(self._clock.wall()))
+            request = parse_request(payload, self._terms.demands, int(self._clock.wall()))
             self._check_cursor(request)
         except RequestError as error:
             connection.charge(REFUSAL_COST)
@@ -214,7 +214,7 @@ class HistoryRequests:
         self.counts["requests refused"] += 1
         self.refusals[reason] += 1
         if request_id is not None:
-            connection.send(packets.REQUEST_COMPLETE, completion.failure(request_id, text))
+            connection.send(packets.REQUEST_COMPLETE, completion.encode_refusal(request_id, text))
 
     def forget(self, connection: PeerConnection) -> None:
         """Remove all requests of a closed connection."""
@@ -356,7 +356,7 @@ class HistoryRequests:
         last_hash, cursor = page.last, page.cursor
         raws, stops = memoryview(page.whole), [*page.stops, 0]
         last_index, sent = -1, 0  # the index of the last envelope sent, and how many were sent
-        for part in packets.packets(page.stops, PAGE_PACKET_BYTES if request.batch else 0):
+        for part in packets.packet_ranges(page.stops, PAGE_PACKET_BYTES if request.batch else 0):
             if not await self._wait_for_reader(connection):
                 if not sent:
                     return False
@@ -371,7 +371,7 @@ class HistoryRequests:
                 last_hash = keccak(raws[stops[last_index - 1] : stops[last_index]]) if sent else None
         connection.send(
             packets.REQUEST_COMPLETE,
-            completion.complete(request.id, last_hash or completion.NO_HASH, cursor or b"", request.answer),
+            completion.encode(request.id, last_hash or completion.NO_HASH, cursor or b"", request.answer),
         )
         connection.flush()
         self.counts["requests answered"] += 1

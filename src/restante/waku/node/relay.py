@@ -67,7 +67,7 @@ class Relay:
         """
         if self._pushing:
             return
-        unrelayed, is_wanted = self._mailserver.unrelayed, self.interests.wanted
+        unrelayed, is_wanted = self._mailserver.unrelayed, self.interests.any_peer_wants
         can_check = len(unrelayed) <= self._envelopes_per_turn()
         if can_check and not any(is_wanted(live.envelope.topic) for live in unrelayed):
             self._pushed = unrelayed[-1].number
@@ -91,7 +91,7 @@ class Relay:
             self._pushed = pushed[-1].number
         outgoing: dict[PeerConnection, list[LiveEnvelope]] = {}
         for live in pushed:
-            for connection in self.interests.wanting(live.envelope.topic):
+            for connection in self.interests.peers_wanting(live.envelope.topic):
                 if live.pow >= connection.peer.pow and connection.node_id != live.origin:
                     outgoing.setdefault(connection, []).append(live)
         compressed: dict[tuple[int, ...], list[tuple[bytes, bytes]]] = {}
@@ -168,7 +168,7 @@ class Relay:
         pushed in any case.
         """
         live, interest = self._mailserver.pool.live, connection.peer.interest
-        few = interest.few()
+        few = interest.listed_topics()
         part: list[Envelope] = []
         size = 0
         for count, topic in enumerate(list(live) if few is None else few, 1):
