@@ -51,7 +51,7 @@ from restante.waku.protocol.packets import Options
 from restante.waku.protocol.peer import Offered
 from support.bounds import bounded
 from support.dice import Seeded
-from support.loops import on_uvloop
+from support.loops import on_uvloop, slow_clock
 from support.proxy_headers import header, line
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
@@ -320,6 +320,7 @@ async def test_a_changed_interest_loses_nothing_of_a_backlog(tmp_path: Path, mon
 async def test_a_peer_that_reads_nothing_for_20_seconds_is_disconnected(tmp_path: Path) -> None:
     limits = Limits(owed_bytes=2_000_000, address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=FREE, limits=limits) as here:
+        slow_clock(here.node.loop)
         poster, reader, its_connection = await deaf_reader(here, lambda peer: peer.reading.paused_by_unread)
         owed = its_connection.unsent_bytes()
         await poster.post(letter(1000, size=500_000))
