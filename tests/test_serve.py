@@ -544,8 +544,13 @@ def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(t
     no_key = "--tls-cert and --tls-key belong together: set both or neither"
     wrong_traces = {"/missing/t": "No such file or directory", "": "Is a directory", "/file/t": "Not a directory"}
     two_of_one = "the server listens on port 4000 already (--listen): name another port"
-    with unix_socket(str(tmp_path / "s"), "--listen") as taken:
+    twice = f"--listen: {tmp_path}/own is named twice: leave one out"
+    with (
+        unix_socket(str(tmp_path / "s"), "--listen") as taken,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log,
+    ):
         taken.listen()
+        log.bind(str(tmp_path / "log"))
         cases = (
             ("serve --listen fd:999", "fd:999 is no socket: Bad file descriptor"),
             ("serve --listen fd:0", "fd:0 is no socket: Socket operation on non-socket"),
@@ -555,6 +560,8 @@ def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(t
             (f"serve --tls-cert {tmp_path}/missing --tls-key {tmp_path}/missing", "No such file or directory"),
             (f"serve --listen unix:{tmp_path}/file", "is there already and is no socket"),
             (f"serve --listen unix:{tmp_path}/s", "Address already in use"),
+            (f"serve --listen unix:{tmp_path}/log", "Address already in use"),
+            (f"serve --listen unix:{tmp_path}/own --listen unix:{tmp_path}/./own", twice),
             ("serve --listen *:4000 --listen [::1]:4000", two_of_one),
             ("waku serve --listen [::1]:4000 --admin [::1]:4000", two_of_one),
             (f"serve --listen unix:{tmp_path}/missing/s", "No such file or directory"),
@@ -569,7 +576,7 @@ def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(t
             assert (ended.returncode, message in ended.stderr) == (75 if "in use" in message else 2, True), (
                 ended.stderr
             )
-            clear = message in {no_proxy, no_key, two_of_one} or "(--trace)" in message
+            clear = message in {no_proxy, no_key, two_of_one, twice} or "(--trace)" in message
             assert clear or any(re.search(text, ended.stderr) for text in explained), ended.stderr
             assert not data.exists()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked

@@ -145,6 +145,10 @@ def checked_addresses(
             raise Misuse(
                 f"{place}: the server listens on port {port} already ({places['listen']}): name another port"
             )
+    paths = [os.path.realpath(each.path) for each in found if each.path]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise Misuse(f"{places['listen']}: {path} is named twice: leave one out")
     for each in found:
         if each.proxied and not trusted:
             raise Misuse(
@@ -240,6 +244,9 @@ def _is_abandoned(path: str, flag: str) -> bool:
             if not Path(path).parent.is_dir():
                 raise
             return False
+        except OSError as error:
+            if error.errno != errno.EPROTOTYPE:  # a socket of another type, which is in use
+                raise
     raise cannot_listen(f"unix:{path}", flag, OSError(errno.EADDRINUSE, ""))
 
 

@@ -20,6 +20,7 @@ import msgspec
 import msgspec.inspect
 
 from restante.common.errors import AddressInUse, Misuse, plain
+from restante.common.net import host_and_port
 from restante.common.texts import in_one_line
 
 PREFIX: Final = "RESTANTE_"
@@ -311,4 +312,4 @@ def cannot_listen(where: str, flag: str, error: OSError) -> Misuse:
 
 def unusable(host: str | None, port: int, flag: str, error: OSError) -> Misuse:
     """Return the error for a host and port that cannot be listened on. It names the flag."""
-    return cannot_listen(f"{host or '*'}:{port}", flag, error)
+    return cannot_listen(host_and_port(host or "*", port), flag, error)

@@ -257,7 +257,7 @@ async def test_an_end_while_unpacking_is_told_and_then_leaves_nothing(
         loop.call_soon_threadsafe(unpacking.set)
         return repeat(Member("a", True, (), 0o755, 0, lambda: iter(())))
 
-    told, remove = threading.Event(), draft._remove_tree
+    told, remove = threading.Event(), draft._remove_tree  # held up below, as many files do
 
     def remove_slowly(path: Path) -> None:
         assert told.wait(BOUND)
