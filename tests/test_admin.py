@@ -21,7 +21,8 @@ import structlog
 from prometheus_client import Metric
 
 from restante.common import admin_http, admin_live, disk_probe
-from restante.common.admin_access import WrongTokens, known_host, read_admin_token, same_origin
+from restante.common.admin_access import known_host, read_admin_token, same_origin
+from restante.common.admin_http import WrongTokens
 from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse, StoreDamaged
 from restante.common.settings import resolve

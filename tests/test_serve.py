@@ -15,6 +15,7 @@ import stat
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
+from socketserver import BaseRequestHandler, UnixDatagramServer
 from typing import Any
 
 import pytest
@@ -545,12 +546,9 @@ def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(t
     wrong_traces = {"/missing/t": "No such file or directory", "": "Is a directory", "/file/t": "Not a directory"}
     two_of_one = "the server listens on port 4000 already (--listen): name another port"
     twice = f"--listen: {tmp_path}/own is named twice: leave one out"
-    with (
-        unix_socket(str(tmp_path / "s"), "--listen") as taken,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log,
-    ):
+    datagrams = UnixDatagramServer(str(tmp_path / "log"), BaseRequestHandler)
+    with unix_socket(str(tmp_path / "s"), "--listen") as taken, datagrams:
         taken.listen()
-        log.bind(str(tmp_path / "log"))
         cases = (
             ("serve --listen fd:999", "fd:999 is no socket: Bad file descriptor"),
             ("serve --listen fd:0", "fd:0 is no socket: Socket operation on non-socket"),

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from restante.common.errors import Misuse, plain
-from restante.common.logs import log
 from restante.common.settings import address
 
 MIN_TOKEN_CHARACTERS: Final = 16
@@ -99,27 +97,3 @@ def authorized(header: str, token: str) -> bool:
     return scheme.lower() == "bearer" and hmac.compare_digest(
         given.strip().encode(errors="surrogateescape"), token.encode()
     )
-
-
-# ── The log of requests to the admin port with a wrong token ──────────────────────────────────────
-
-
-LOG_SECONDS: Final = 60.0
-"""Seconds between two log lines about wrong tokens, so that who guesses does not fill the disk."""
-
-
-class WrongTokens:
-    """Logs requests with a wrong token: the first one, and then how many there were in each minute."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._times = 0
-        self._silent_until = float("-inf")
-
-    def refused(self) -> None:
-        """Count a request, and log it if that is due."""
-        self._times += 1
-        now = self._clock()
-        if now >= self._silent_until:
-            log.warning("requests to the admin port had a wrong token", times=self._times)
-            self._times, self._silent_until = 0, now + LOG_SECONDS

@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 
-from restante.common.admin_access import WrongTokens, authorized, known_host
+from restante.common.admin_access import authorized, known_host
 from restante.common.admin_live import KEEPALIVE_TIMEOUT, AdminConnections, Dashboard, DashboardHandlers
 from restante.common.disk_probe import DiskProbe
 from restante.common.errors import Misuse, StoreError
@@ -329,3 +329,24 @@ class _Collected:
 
 def _verdict(reason: str) -> web.Response:
     return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
+
+
+LOG_SECONDS: Final = 60.0
+"""Seconds between two log lines about wrong tokens, so that who guesses does not fill the disk."""
+
+
+class WrongTokens:
+    """Logs requests with a wrong token: the first one, and then how many there were in each minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._times = 0
+        self._silent_until = float("-inf")
+
+    def refused(self) -> None:
+        """Count a request, and log it if that is due."""
+        self._times += 1
+        now = self._clock()
+        if now >= self._silent_until:
+            log.warning("requests to the admin port had a wrong token", times=self._times)
+            self._times, self._silent_until = 0, now + LOG_SECONDS
