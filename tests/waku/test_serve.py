@@ -279,7 +279,7 @@ def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
     assert (everybodys.secret, ours) == (SymmetricKey.from_password("status-offline-inbox").secret, own)
     assert terms.demands == Demands(keys=(everybodys, own), min_pow=2e-6)
     settings = resolved(
-        requests=["envelope"],
+        {"RESTANTE_WAKU_REQUESTS": "envelope"},
         password_file=str(password),
         require_signature=True,
         allow=[f"enode://{friend.public.hex()}@127.0.0.1:30303"],

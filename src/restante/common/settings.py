@@ -14,7 +14,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar, get_origin
 
 import msgspec
 import msgspec.inspect
@@ -67,6 +67,10 @@ class _Option(NamedTuple):
     table: str
     variable: str
     flag: str
+
+    @property
+    def is_list(self) -> bool:
+        return get_origin(self.type) is tuple
 
 
 TABLES: Final = ("serve", "waku")
@@ -184,13 +188,13 @@ def resolve(
         if option.name in table:
             source, place = str(path), f"{path}: {shown}"
             given_there = table[option.name]
-            if option.type == tuple[str, ...] and isinstance(given_there, str):
+            if option.is_list and isinstance(given_there, str):
                 given_there = [given_there]  # a list of one may be written without brackets
             value = convert(given_there, option.type, place, strict=True)
         if option.variable in environment:
             value, source, fixed = environment[option.variable], option.variable, True
             place = option.variable
-            if option.type == tuple[str, ...]:
+            if option.is_list:
                 value = [each.strip() for each in value.split(",") if each.strip()]
             value = convert(value, option.type, place)
         if (option.table, option.name) in given:
