@@ -14,19 +14,14 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import pytest
 import typer.main
 from wormhole_mailbox_server.database import create_channel_db, create_usage_db
 
 from restante.cli.main import application
-from restante.mailbox.core.limits import Limits
-from restante.mailbox.settings import Serve
 from restante.mailbox.store.schema import connect
-from restante.waku import limits as waku_limits
-from restante.waku.settings import WakuServe
 from support.bounds import PATIENCE
 from support.certificates import Certificate
 from support.document_shell import Shell, shell
@@ -223,23 +218,6 @@ def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
         assert sorted(raws_of(tmp_path / folder)) == sorted(row.raw for row in ROWS), folder
 
 
-GUIDES: Final[dict[str, tuple[msgspec.Struct, msgspec.Struct]]] = {
-    "docs/mailbox/operating.md": (Serve(), Limits()),
-    "docs/waku/operating.md": (WakuServe(), waku_limits.Limits()),
-}
-
-
-@pytest.mark.parametrize("guide", GUIDES)
-def test_the_operations_guides_have_every_flag_and_limit_and_its_default(guide: str) -> None:
-    rows = re.findall(r"^\| `([^`]+)` \| ([^|]*?) ?\|", (ROOT / guide).read_text(), re.MULTILINE)
-    defaults = {name: default.strip("`").replace(",", "") for name, default in reversed(rows)}
-    settings, limits = GUIDES[guide]
-    for name in settings.__struct_fields__[:-1]:
-        assert defaults[f"--{name.replace('_', '-')}"] == _default_shown(name, getattr(settings, name)), name
-    for name, default in msgspec.structs.asdict(limits).items():
-        assert defaults[name] == f"{default:.0f}", name
-
-
 COMMAND_GUIDES: Final = {
     "waku": ["docs/waku/operating.md", "docs/waku/guide.md", "docs/waku/history.md", "docs/waku/library.md"],
     "pipeline": ["docs/pipeline/operating.md"],
@@ -262,16 +240,6 @@ def test_the_guides_name_every_flag_of_every_command() -> None:
             flags = [flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")]
             missing += [f"{name} {command.name} {flag}" for flag in flags if flag not in guides]
     assert not missing
-
-
-def _default_shown(name: str, default: Any) -> str:
-    if name == "keep_usage":
-        return "for ever"
-    if default is None or default is False or default == ():
-        return ""
-    if isinstance(default, tuple):
-        return " ".join(default)
-    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def test_the_protocol_notes_list_every_difference_and_error_that_the_tests_know() -> None:

@@ -10,12 +10,8 @@ import msgspec
 import typer
 
 from restante.cli.serve_options import (
-    AdminHosts,
-    AdminTokenFile,
     Json,
-    LogFormat,
     ReadSettings,
-    ReportsUrl,
     data_directory,
     prepare,
     print_settings,
@@ -27,116 +23,9 @@ app = typer.Typer()
 config_app = typer.Typer(no_args_is_help=True)
 app.add_typer(config_app, name="config", help="Show or check the settings of the mailbox server.")
 
-Config = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="TOML file with a table [serve]; keys are the flags with _ in place of -."),
-]
-
-
-def _options(
-    config: Config = None,
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Data directory; created if it does not exist. Default: restante-data."),
-    ] = None,
-    listen: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Where clients connect: HOST:PORT, *:PORT for every interface, unix:PATH, or fd:N; repeatable."
-            " proxy: before it demands a PROXY header, plain: before it leaves TLS out. Default: 127.0.0.1:4000.",
-        ),
-    ] = None,
-    tls_cert: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Certificate in PEM form, with the chain; clients then use wss://."),
-    ] = None,
-    tls_key: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Private key of the certificate, in PEM form, without password."),
-    ] = None,
-    admin: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT|off", help="Address of health checks and metrics, over HTTP. Default: 127.0.0.1:4010."
-        ),
-    ] = None,
-    admin_token_file: AdminTokenFile = None,
-    admin_host: AdminHosts = None,
-    reports_url: ReportsUrl = None,
-    motd: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Message that clients show to their users.")
-    ] = None,
-    signal_error: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="Clients show this message and give up; those that ignore it are still served."
-        ),
-    ] = None,
-    advertise_version: Annotated[
-        str | None,
-        typer.Option(metavar="VERSION", help="Clients older than this version tell their users to upgrade."),
-    ] = None,
-    no_list: Annotated[bool | None, typer.Option("--no-list", help="Answer `list` with no nameplates.")] = None,
-    frames: Annotated[
-        str | None,
-        typer.Option(metavar="text|binary", help="Type of the frames that the server sends. Default: text."),
-    ] = None,
-    blur_usage: Annotated[
-        str | None,
-        typer.Option(metavar="SECONDS", help="Round times in usage records down to a multiple of this. Default: 0."),
-    ] = None,
-    keep_usage: Annotated[
-        str | None,
-        typer.Option(metavar="DAYS", help="Delete usage records that are older than this. Default: keep all."),
-    ] = None,
-    prune_every: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help="Time between prunes. Default: 300.")
-    ] = None,
-    prune_after: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SECONDS", help="Prune mailboxes that are not open and were not used for this long. Default: 660."
-        ),
-    ] = None,
-    permission: Annotated[
-        str | None,
-        typer.Option(metavar="none|hashcash|adaptive", help="When clients must show proof of work. Default: none."),
-    ] = None,
-    permission_bits: Annotated[
-        str | None,
-        typer.Option(metavar="BITS", help="Difficulty of the proof of work; each extra bit doubles it. Default: 20."),
-    ] = None,
-    permission_load: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATE",
-            help="adaptive: new connections a second above which all clients must show work. Default: 200.",
-        ),
-    ] = None,
-    trust_proxy: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NETWORK", help="Network of proxies whose headers name the client, like 127.0.0.0/8; repeatable."
-        ),
-    ] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="Set a limit; `restante config show` lists them; repeatable."),
-    ] = None,
-    trace: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Append the times of each command to this file.")
-    ] = None,
-    log_format: LogFormat = None,
-) -> None:
-    """Declare the options of `serve` and `config show`; `_with_options` passes them on."""
-
-
-_with_options = with_options(_options, lambda: SERVE)
-
 
 @app.command("serve")
-@_with_options
+@with_options(SERVE)
 def serve_command(read_settings: ReadSettings) -> None:
     """Run the mailbox server."""
     settings, _ = read_settings()
@@ -147,14 +36,14 @@ def serve_command(read_settings: ReadSettings) -> None:
 
 
 @config_app.command("show")
-@_with_options
+@with_options(SERVE)
 def config_show(read_settings: ReadSettings, *, json: Json = False) -> None:
     """Show the settings that `serve` would use, and the origin of each."""
     print_settings(SERVE, read_settings()[1], json=json)
 
 
 @config_app.command("check")
-@_with_options
+@with_options(SERVE)
 def config_check(read_settings: ReadSettings) -> None:
     """Check the settings that `serve` would use, and their files.
 
@@ -179,8 +68,8 @@ def status(data: Data = DATA, json: Json = False) -> None:
     """Count what the mailbox server has stored. The server may be running."""
     from restante.mailbox.store.status import read, render
 
-    found = read(data)
-    print(msgspec.json.encode(found).decode() if json else render(found))
+    counts = read(data)
+    print(msgspec.json.encode(counts).decode() if json else render(counts))
 
 
 @app.command()

@@ -113,8 +113,6 @@ def check_variables(environment: Mapping[str, str]) -> None:
 
     SERVE.check_variables(environment)
     if any(name.startswith(PREFIXES[1]) for name in environment):
-        try:
-            from restante.waku.settings import WAKU
-        except ImportError:  # the extra is not installed, so no command reads these
-            return
+        from restante.waku.settings import WAKU
+
         WAKU.check_variables(environment)

@@ -12,18 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from restante.common.errors import Misuse
-from restante.common.settings import Part, Source, address, as_json, as_toml, resolve
+from restante.common.settings import Description, Part, Source, address, as_json, as_toml, resolve
 
 ReadSettings = Callable[[], tuple[Any, list[Source]]]
 """Reads the settings of a server, and says where each comes from. Raises Misuse."""
-
-LogFormat = Annotated[
-    str | None,
-    typer.Option(
-        metavar="auto|console|json",
-        help="Format of the log; auto is console on a terminal, else json. Default: auto.",
-    ),
-]
 
 
 def data_directory(name: str | Path) -> Path:
@@ -33,57 +25,35 @@ def data_directory(name: str | Path) -> Path:
     return Path(name)
 
 
-AdminTokenFile = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="File with the token that requests to the admin port must send; needed if it is not on loopback.",
-    ),
-]
+def with_options(part: Part[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the flags of a server, besides its own.
 
-AdminHosts = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Name of a host by which requests may reach the admin port, besides that of --admin; repeatable.",
-    ),
-]
-
-ReportsUrl = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="Where the reports of the pipeline are, for a link in the dashboard."),
-]
-
-
-def with_options(
-    declared: Callable[..., None], part: Callable[[], Part[Any]]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the declared options, besides its own.
-
-    The command is called with a function that reads the settings of a part, and with its own options.
+    The command is called with a function that reads the server's settings, and with its own options.
     """
+    options = [_option(description) for description in part.descriptions()]
 
     def decorate(run: Callable[..., None]) -> Callable[..., None]:
-        signature, own = inspect.signature(declared, eval_str=True), _own_options(run)
+        _read_settings, *own = inspect.signature(run, eval_str=True).parameters.values()
 
-        @functools.wraps(declared)
-        def command(*, config: Path | None = None, **flags: Any) -> None:
-            own_flags = {name: flags.pop(name) for name in own}
-            given = {name: None if value == [] else value for name, value in flags.items()}
-            run(lambda: resolve(part(), given, os.environ, config), **own_flags)
+        @functools.wraps(run)
+        def command(*, config: str | None, **flags: Any) -> None:
+            own_flags = {option.name: flags.pop(option.name) for option in own}
+            values = {name: None if value == [] else value for name, value in flags.items()}
+            run(lambda: resolve(part, values, os.environ, None if config is None else Path(config)), **own_flags)
 
-        command.__doc__ = run.__doc__
-        command.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*signature.parameters.values(), *own.values()]
-        )
+        command.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
         return command
 
     return decorate
 
 
-def _own_options(run: Callable[..., None]) -> dict[str, inspect.Parameter]:
-    _read_settings, *own = inspect.signature(run, eval_str=True).parameters.values()
-    return {option.name: option for option in own}
+def _option(description: Description) -> inspect.Parameter:
+    """Return the option of a flag. Its value is text, which `resolve` converts."""
+    value: Any = bool if not description.metavar else list[str] if description.repeatable else str
+    names = () if description.metavar else (description.flag,)  # else there would be --no-FLAG, too
+    option = typer.Option(*names, metavar=description.metavar or None, help=description.help)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(description.name, keyword, default=None, annotation=Annotated[value | None, option])
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

@@ -14,10 +14,11 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar, get_origin
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 import msgspec.inspect
+from msgspec import Meta
 
 from restante.common.errors import AddressInUse, Misuse, plain
 from restante.common.net import host_and_port
@@ -39,13 +40,106 @@ KUBERNETES: Final = re.compile(r"SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?")
 """Endings of the variables that Kubernetes sets for a service, which may be called RESTANTE
 (kubernetes.io/docs/concepts/services-networking/service, "Environment variables")."""
 
+TABLES: Final = ("serve", "waku")
+"""Tables of a file, one for each part. A part reads its own and ignores the others."""
+
+LIMITS: Final = "limits"
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 MAX_HOST_NAME: Final = 253
 """Characters of a host's name (RFC 1035, 2.3.4)."""
 
-ReportsUrl = Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[^\s]+\Z", max_length=2000)]
+
+class Description(NamedTuple):
+    """What the help and the guide say of a flag."""
+
+    name: str
+    metavar: str
+    """Empty for a flag without a value."""
+    text: str
+    default: str = ""
+    guide: str = ""
+    """Sentences that only the guide has."""
+    repeatable: bool = False
+
+    @property
+    def flag(self) -> str:
+        """The name of the flag, with --."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def help(self) -> str:
+        """The text of `--help`."""
+        return f"{self.text} Default: {self.default}." if self.default else self.text
+
+
+def help_text(text: str, metavar: str = "", **extra: str) -> Meta:
+    """Return the help of a field. A flag with choices needs no metavar. `default` may stand for an empty default."""
+    return Meta(description=text, extra={"metavar": metavar, **extra} if metavar else extra)
+
+
+def guide_text(text: str) -> Meta:
+    """Return sentences about a field that only the guide has."""
+    return Meta(extra={"guide": text})
+
+
+def _default_text(default: Any) -> str:
+    if isinstance(default, tuple):
+        return ", ".join(default)
+    if default is None or default is False or isinstance(default, msgspec.Struct):
+        return ""
+    return f"{default:.10g}" if isinstance(default, float) else str(default)
+
+
+def _is_list(hint: Any) -> bool:
+    return get_origin(_bare(hint)) is tuple
+
+
+def _choices(hint: Any) -> str:
+    kind = _bare(hint)
+    choices = get_args(kind)[0] if get_origin(kind) is tuple else kind
+    return "|".join(get_args(choices)) if get_origin(choices) is Literal else ""
+
+
+def _bare(hint: Any) -> Any:
+    """Return a type without its annotations."""
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+NonEmpty = Annotated[str, Meta(min_length=1)]
+
+Admin = Annotated[
+    str,
+    help_text("Address of health checks and metrics, over HTTP.", "HOST:PORT|off"),
+    guide_text("It also has JSON pages and a dashboard ([monitoring](../monitoring.md))."),
+]
+
+AdminTokenFile = Annotated[
+    NonEmpty | None,
+    help_text(
+        "File with the token that requests to the admin port must send; needed if it is not on loopback.", "FILE"
+    ),
+    guide_text("See [who can use the admin port](../monitoring.md#who-can-use-the-admin-port)."),
+]
+
+AdminHosts = Annotated[
+    tuple[str, ...],
+    help_text("Name of a host by which requests may reach the admin port, besides that of --admin.", "NAME"),
+    guide_text("See [who can use the admin port](../monitoring.md#who-can-use-the-admin-port)."),
+]
+
+ReportsUrl = Annotated[
+    Annotated[str, Meta(pattern=r"\Ahttps?://[^\s]+\Z", max_length=2000)] | None,
+    help_text("Where the reports of the pipeline are, for a link in the dashboard.", "URL"),
+    guide_text("For example `https://example.org/reports/`."),
+]
 """An address that a dashboard links to. Another scheme, such as javascript, could run in the dashboard."""
+
+LogFormat = Annotated[
+    Literal["auto", "console", "json"],
+    help_text("Format of the log; auto is console on a terminal, else json."),
+]
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -70,13 +164,8 @@ class _Option(NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        return get_origin(self.type) is tuple
+        return _is_list(self.type)
 
-
-TABLES: Final = ("serve", "waku")
-"""Tables of a file, one for each part. A part reads its own and ignores the others."""
-
-LIMITS: Final = "limits"
 
 Places = Mapping[str, str]
 """For each setting, the place to name in an error: file and key, variable, or flag (also for a default)."""
@@ -104,6 +193,20 @@ class Part(Generic[S]):
         for field in msgspec.structs.fields(self.limits):
             variable, flag = f"{self.prefix}LIMIT_{field.name.upper()}", f"--limit {field.name}"
             yield _Option(field.name, field.type, field.default, LIMITS, variable, flag)
+
+    def descriptions(self) -> Iterator[Description]:
+        """Yield the flags, in the order of the help."""
+        config = f"TOML file with a table [{self.table}]; keys are the flags with _ in place of -."
+        yield Description("config", "FILE", config)
+        for field in msgspec.structs.fields(self.settings):
+            name, repeatable = ("limit", True) if field.name == LIMITS else (field.name, _is_list(field.type))
+            texts = {"metavar": _choices(field.type), "default": _default_text(field.default)}
+            for meta in field.type.__metadata__:
+                texts |= {"text": meta.description} if meta.description else {}
+                texts |= meta.extra or {}
+            if repeatable:
+                texts["text"] = re.sub(r"\.(?= |$)", "; repeatable.", texts["text"], count=1)
+            yield Description(name, repeatable=repeatable, **texts)
 
     def check_variables(self, environment: Mapping[str, str]) -> None:
         """Raise Misuse for a variable with our prefix that is no setting: its name is misspelt."""
@@ -267,6 +370,8 @@ def _quoted(value: Any) -> str:
 
 def _words(wanted: msgspec.inspect.Type) -> str:
     """Return what should be written."""
+    if isinstance(wanted, msgspec.inspect.Metadata):
+        return _words(wanted.type)
     if isinstance(wanted, msgspec.inspect.UnionType):
         return _words(next(each for each in wanted.types if not isinstance(each, msgspec.inspect.NoneType)))
     if isinstance(wanted, msgspec.inspect.LiteralType):

@@ -9,7 +9,20 @@ from msgspec import Meta
 
 from restante.common.errors import Misuse
 from restante.common.listening import checked_addresses
-from restante.common.settings import PREFIX, Part, Places, ReportsUrl, check_host_names
+from restante.common.settings import (
+    PREFIX,
+    Admin,
+    AdminHosts,
+    AdminTokenFile,
+    LogFormat,
+    NonEmpty,
+    Part,
+    Places,
+    ReportsUrl,
+    check_host_names,
+    guide_text,
+    help_text,
+)
 from restante.common.texts import unsuitable
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
@@ -18,30 +31,101 @@ from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
 class Serve(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of `restante serve`: keys of the table [serve], variables RESTANTE_<NAME>, flags --<name>."""
 
-    data: Annotated[str, Meta(min_length=1)] = "restante-data"
-    listen: tuple[str, ...] = ("127.0.0.1:4000",)
-    tls_cert: Annotated[str, Meta(min_length=1)] | None = None
-    tls_key: Annotated[str, Meta(min_length=1)] | None = None
-    admin: str = "127.0.0.1:4010"
-    admin_token_file: Annotated[str, Meta(min_length=1)] | None = None
-    admin_host: tuple[str, ...] = ()
-    reports_url: ReportsUrl | None = None
-    motd: str | None = None
-    signal_error: str | None = None
-    advertise_version: str | None = None
-    no_list: bool = False
-    frames: Literal["text", "binary"] = "text"
-    blur_usage: Annotated[int, Meta(ge=0)] = 0
-    keep_usage: Annotated[float, Meta(gt=0, le=36525)] | None = None
-    prune_every: Annotated[float, Meta(ge=1)] = 300.0
-    prune_after: Annotated[float, Meta(ge=1)] = 660.0
-    permission: Mode = "none"
-    permission_bits: Annotated[int, Meta(ge=1, le=MAX_BITS)] = 20
-    permission_load: Annotated[float, Meta(gt=0, le=1e6)] = 200.0
-    trust_proxy: tuple[str, ...] = ()
-    trace: Annotated[str, Meta(min_length=1)] | None = None
-    log_format: Literal["auto", "console", "json"] = "auto"
-    limits: Limits = Limits()
+    data: Annotated[
+        NonEmpty,
+        help_text("Data directory; created if it does not exist.", "DIR"),
+        guide_text("Its parent must exist. One server at a time can use it."),
+    ] = "restante-data"
+    listen: Annotated[
+        tuple[str, ...],
+        help_text(
+            "Where clients connect: HOST:PORT, *:PORT for every interface, unix:PATH, or fd:N."
+            " proxy: before it demands a PROXY header, plain: before it leaves TLS out.",
+            "ADDRESS",
+        ),
+        guide_text("See [where the server listens](#where-the-server-listens)."),
+    ] = ("127.0.0.1:4000",)
+    tls_cert: Annotated[
+        NonEmpty | None,
+        help_text("Certificate in PEM form, with the chain; clients then use wss://.", "FILE"),
+        guide_text("See [TLS](#tls)."),
+    ] = None
+    tls_key: Annotated[
+        NonEmpty | None, help_text("Private key of the certificate, in PEM form, without password.", "FILE")
+    ] = None
+    admin: Admin = "127.0.0.1:4010"
+    admin_token_file: AdminTokenFile = None
+    admin_host: AdminHosts = ()
+    reports_url: ReportsUrl = None
+    motd: Annotated[
+        str | None,
+        help_text("Message that clients show to their users.", "TEXT"),
+        guide_text("Line breaks and tabs are its only control characters."),
+    ] = None
+    signal_error: Annotated[
+        str | None, help_text("Clients show this message and give up; those that ignore it are still served.", "TEXT")
+    ] = None
+    advertise_version: Annotated[
+        str | None, help_text("Clients older than this version tell their users to upgrade.", "VERSION")
+    ] = None
+    no_list: Annotated[
+        bool,
+        help_text("Answer `list` with no nameplates."),
+        guide_text(
+            "Then tab completion does not reveal which are in use."
+            " Clients that look for a code in the list before they claim it (magic-wormhole.rs) fail."
+        ),
+    ] = False
+    frames: Annotated[
+        Literal["text", "binary"],
+        help_text("Type of the frames that the server sends."),
+        guide_text("`binary` is what the specification says. Every shipped client expects `text`."),
+    ] = "text"
+    blur_usage: Annotated[
+        int, Meta(ge=0), help_text("Round times in usage records down to a multiple of this.", "SECONDS")
+    ] = 0
+    keep_usage: Annotated[
+        Annotated[float, Meta(gt=0, le=36525)] | None,
+        help_text("Delete usage records that are older than this.", "DAYS", default="keep all"),
+    ] = None
+    prune_every: Annotated[float, Meta(ge=1), help_text("Time between prunes.", "SECONDS")] = 300.0
+    prune_after: Annotated[
+        float, Meta(ge=1), help_text("Prune mailboxes that are not open and were not used for this long.", "SECONDS")
+    ] = 660.0
+    permission: Annotated[
+        Mode,
+        help_text("When clients must show proof of work."),
+        guide_text("See [permission](#permission)."),
+    ] = "none"
+    permission_bits: Annotated[
+        int,
+        Meta(ge=1, le=MAX_BITS),
+        help_text(
+            "Difficulty of the proof of work; each extra bit doubles it.", "BITS", guide=f"At most {MAX_BITS}."
+        ),
+    ] = 20
+    permission_load: Annotated[
+        float,
+        Meta(gt=0, le=1e6),
+        help_text("adaptive: new connections a second above which all clients must show work.", "RATE"),
+        guide_text("The default is a tenth of what one core carries."),
+    ] = 200.0
+    trust_proxy: Annotated[
+        tuple[str, ...],
+        help_text("Network of proxies whose headers name the client, like 127.0.0.0/8.", "NETWORK"),
+        guide_text("See [addresses of clients behind a proxy](#addresses-of-clients-behind-a-proxy)."),
+    ] = ()
+    limits: Annotated[
+        Limits,
+        help_text("Set a limit; `restante config show` lists them.", "NAME=NUMBER"),
+        guide_text("See [limits](#limits)."),
+    ] = Limits()
+    trace: Annotated[
+        NonEmpty | None,
+        help_text("Append the times of each command to this file.", "FILE"),
+        guide_text("See [trace](#trace)."),
+    ] = None
+    log_format: LogFormat = "auto"
 
 
 RELOADED: Final = frozenset({"motd", "signal_error", "permission", "permission_bits", "permission_load", "limits"})
