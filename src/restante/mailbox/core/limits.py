@@ -46,21 +46,22 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     message_bytes: Annotated[int, Meta(ge=4 * KIB, le=100 * MIB)] = 2 * MIB
     """Bytes of one message, including all its fragments. The largest messages of shipped clients are texts, sent in
-    one piece and in hex: this is a megabyte of text. Files do not pass through this server."""
+    one piece and in hex: this is a megabyte of text. Files do not pass through this server. To read 2 MiB takes up to
+    7 ms, during which the server does nothing else; the time grows with the size."""
 
     commands: Rate = 100.0
     """Commands a second, per connection; further ones wait. A transfer has twenty in total."""
 
     commands_at_once: Count = 1000
-    """Commands that may come faster, after a pause: a client that reconnects repeats all commands that were not
-    answered."""
+    """Burst of `commands`: how many a connection may send at once after a pause. A client that reconnects repeats all
+    commands that were not answered."""
 
     bytes: Rate = 2.0 * MIB
     """Bytes a second, per connection: its commands, their answers, and the messages that the server sends to others
-    because of them."""
+    because of them. A `list` or a replay counts with its size."""
 
     bytes_at_once: Count = 8 * MIB
-    """Bytes that may go faster, after a pause: four messages of full size."""
+    """Burst of `bytes`: how many a connection may use at once after a pause. It is four messages of full size."""
 
     handshake: Annotated[float, Meta(gt=0, le=600)] = 5.0
     """Seconds within which a client must request the WebSocket. A round trip around the world takes a third of a
@@ -68,7 +69,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     bind: Annotated[float, Meta(ge=1, le=86400)] = 300.0
     """Seconds within which a client must bind. Clients bind at once, unless they must show work first
-    (permission)."""
+    (`--permission`)."""
 
     mailbox_messages: Count = 5000
     """Messages in a mailbox. A file transfer has ten. All of them are replayed to each side that opens it."""
@@ -77,15 +78,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bytes of messages in a mailbox. One `open` replays all of them, and a slow reader may leave them all unread."""
 
     address_connections: Count = 100
-    """Open connections of one address: an IPv4 address, which may be a whole office's, or an IPv6 /64. As many again
-    may be open that have not requested a WebSocket yet; the server could not admit more of them."""
+    """Open connections of one address, which may be a whole office's. As many again may be open that have not
+    requested a WebSocket yet; the server could not admit more of them."""
 
     address_connects: Rate = 60.0
     """New connections a minute of one address. A client connects once for a transfer, and reconnects at most once a
     second."""
 
     address_connects_at_once: Count = 200
-    """New connections that may come faster, after a pause: an office after an outage."""
+    """Burst of `address_connects`: how many connections an address may make at once after a pause. An office
+    reconnects at once after an outage."""
 
     address_nameplates: Count = 50
     """Live nameplates created from one address. All clients share nine nameplates of one digit and ninety of two."""
@@ -94,30 +96,39 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Different nameplates that one address may claim or allocate in a minute. Each is a transfer, or a guess."""
 
     address_claims_at_once: Count = 60
-    """Different nameplates that may be claimed faster, after a pause: a class of thirty that sends and receives."""
+    """Burst of `address_claims`: how many different nameplates an address may claim at once after a pause. It is
+    enough for a class of thirty that sends and receives."""
 
     connections: Count = 20_000
-    """Open connections. An idle one takes 10 KiB. The file descriptors (`ulimit -n`) limit them too."""
+    """Open connections. An idle one takes 10 KiB. Each also takes a file descriptor (`ulimit -n`); when those run
+    out, further connections wait in the kernel's queue."""
 
     address_bytes: Count = 64 * MIB
     """Bytes of live mailboxes and messages created from one address: a sixteenth of `stored_bytes`."""
 
     address_records: Count = 5000
     """Usage records a day that one address may cause, of about 300 bytes each. A transfer causes six, so the records
-    of eight hundred transfers a day are complete."""
+    of eight hundred transfers a day are complete. The server leaves out further records and logs their number."""
 
-    stored_bytes: Count = 1024 * MIB
-    """Bytes of live messages, mailboxes and nameplates, which are all in memory. The last tenth is reserved for small
-    mailboxes of addresses that hold little (RESERVED_SHARE)."""
+    stored_bytes: Count = 1024 * MIB  # its reserve: RESERVED_SHARE
+    """Bytes of live messages, mailboxes and nameplates, which are all in memory. The last tenth is reserved for
+    mailboxes under 64 KiB, of addresses that hold less than 1 MiB, so that 64 addresses cannot lock out everyone
+    else. If this limit is below 690 MiB, the 1 MiB becomes less (136 KiB at 128 MiB). Below 120 MiB the 64 KiB
+    becomes less, too (34 KiB at 64 MiB). Below 23 MiB the reserve is too small for 64 addresses."""
 
-    held_bytes: Count = 256 * MIB
+    held_bytes: Count = 256 * MIB  # which connections are closed: memory_holders.py
     """Bytes of memory that all connections together may hold: replies that clients have not read; receive buffers
-    (twice the largest message of a connection); unfinished requests; and commands that wait to be executed. Beyond
-    it, the server closes connections, first those of addresses that hold much (memory_holders.py)."""
+    (twice the largest message of a connection, counted from 8 KiB); connections without a complete request (10 KiB
+    and the bytes of the request each, 65 KiB more during a TLS handshake, and 20 KiB more after it); commands that
+    wait to be executed. Beyond it the server closes connections. First it chooses the address with the highest
+    product of the bytes beyond 64 KiB and the seconds for which it has held memory, at most 10, and closes its oldest
+    connection. When no address holds more than 64 KiB, the server closes the oldest of all connections that hold
+    memory."""
 
     free_disk: Count = 256 * MIB
     """Bytes that must stay free on the disk: room for the write-ahead log, a checkpoint, and for ending live
-    mailboxes."""
+    mailboxes. Below it the server accepts nothing new and does not record binds. `close`, `release` and prunes still
+    work."""
 
     @property
     def small_mailbox_bytes(self) -> int:
