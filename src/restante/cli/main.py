@@ -37,7 +37,8 @@ def application(command: str = "") -> typer.Typer:
     if command in CLIENT:
         app.add_typer(client.app)
         return app
-    from restante.cli import mailbox, pipeline, shell_files, timing, waku
+    from restante.cli import mailbox, pipeline, shell_files, waku
+    from restante.timing import cli as timing
 
     app.add_typer(mailbox.app)
     app.add_typer(health.app)
