@@ -19,14 +19,23 @@ import msgspec
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import host
-from restante.timing.model.timeline import Client, Command, Delay, Elapsed, Frame, Role, Spent, Timeline
-from restante.timing.outputs.page import page
+from restante.timing.model.timeline import (
+    CauseTime,
+    Delay,
+    Elapsed,
+    Role,
+    Timeline,
+    TimelineClient,
+    TimelineCommand,
+    TimelineFrame,
+)
+from restante.timing.outputs.page import timeline_page
 
 MAX_SHOW_SECONDS = 2.0
 MIN_FRAMES_PER_SECOND = 30.0
 
 TITLES = {
-    "made_ms": "page() makes the page, ms",
+    "made_ms": "timeline_page() makes the page, ms",
     "megabytes": "its size, MB",
     "paint_ms": "in Chromium: first paint, ms",
     "shown_ms": "the diagram is drawn, ms since the start of loading",
@@ -115,16 +124,17 @@ def drawn(messages: int, dice: Random) -> Timeline:
         began = rx + dice.randrange(20, 2_000)
         done = began + dice.randrange(500, 9_000)
         heard = done + dice.randrange(8_000, 30_000)
-        commands.append(Command(role, "add", str(number // 2), at, rx, began, done, done, heard))
+        commands.append(TimelineCommand(role, "add", str(number // 2), at, rx, began, done, done, heard))
         arrived = done + dice.randrange(8_000, 30_000)
-        frames.append(Frame(other, "message", str(number // 2), role, number, done, arrived))
+        frames.append(TimelineFrame(other, "message", str(number // 2), role, number, done, arrived))
         for cause, stop in (("network out", rx), ("queue", began), ("commit", done), ("network in", heard)):
             if stop > now[role]:
                 elapsed.append(Elapsed(role, cause, now[role], stop))
                 now[role] = stop
     end = max(*now.values(), *(each.received_us for each in frames))
     clients = [
-        Client(role, 2 * messages, 0, end, 1_000_000, 400, 0, False, [Spent("network out", end)]) for role in roles
+        TimelineClient(role, 2 * messages, 0, end, 1_000_000, 400, 0, False, [CauseTime("network out", end)])
+        for role in roles
     ]
     delays = [Delay(role, "network out", messages // 2, 0, end, 19_000, 30_000, 400) for role in roles]
     return Timeline(1, 1_795_000_000.0, end, True, clients, commands, frames, [], elapsed, delays)
@@ -151,7 +161,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
         for _ in range(options.rounds):
             began = time.perf_counter()
-            content = page(timeline)
+            content = timeline_page(timeline)
             add("made_ms", 1000 * (time.perf_counter() - began))
             add("megabytes", len(content) / 1e6)
             file.write_bytes(content)

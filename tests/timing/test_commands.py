@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from restante.common.atomic_file import write_output
-from restante.timing.comparison import Change, Comparison
-from restante.timing.model.timeline import Client, Command, Delay, Delivered, Elapsed, Frame, Span, Timeline
+from restante.timing.comparison import Comparison, MeasureChange
+from restante.timing.model import timeline as model
 from support.documents import ROOT, Document
 from support.processes import RESTANTE, called, run
 from support.timing.drawn import SIDES, draw
@@ -184,5 +184,8 @@ def test_the_guide_has_every_key_of_the_json() -> None:
     guide = (ROOT / "docs/timing/guide.md").read_text()
     tables = re.findall(r"^\| (?:key|in `\w+`) \|.*\n\|-.*\n((?:\|.*\n)+)", guide, re.MULTILINE)
     described = [re.findall(r"`(\w+)`", "".join(re.findall(r"^\|[^|]+", rows, re.MULTILINE))) for rows in tables]
-    of_a_transfer = (Timeline, Client, Command, Frame, Span, Elapsed, Delay, Delivered)
-    assert list(map(set, described)) == [set(of.__struct_fields__) for of in (*of_a_transfer, Comparison, Change)]
+    structs = (
+        *(model.Timeline, model.TimelineClient, model.TimelineCommand, model.TimelineFrame, model.TimelineSpan),
+        *(model.Elapsed, model.Delay, model.TimelineDelivery, Comparison, MeasureChange),
+    )
+    assert list(map(set, described)) == [set(struct.__struct_fields__) for struct in structs]

@@ -20,16 +20,16 @@ from restante.timing.comparison import (
     MAX_RUNS,
     NETWORK,
     TOTAL,
-    Change,
     Comparison,
-    Measure,
-    _changes,  # error rates need hundreds of comparisons of numbers, which are drawn faster than runs
-    compare,
-    holm,
+    MeasureChange,
+    RunMeasure,
+    _measure_changes,  # error rates need hundreds of comparisons of numbers, which are drawn faster than runs
+    compare_runs,
+    holm_correction,
 )
 from restante.timing.model.timeline import ROLES, Role, Timeline
-from restante.timing.outputs.compare_text import compare_text
-from restante.timing.rank_test import Draws, interval, p_value, runs_needed, smallest_p, superiority
+from restante.timing.outputs.compare_text import comparison_text
+from restante.timing.rank_test import Draws, p_value, required_runs, shift_interval, smallest_p, superiority
 from support.timing.drawn import PATHS, SKEWS, Path, draw, drawn_timeline, timeline_of
 
 DISTRIBUTIONS: dict[str, Callable[[Random], float]] = {
@@ -42,12 +42,12 @@ DISTRIBUTIONS: dict[str, Callable[[Random], float]] = {
 }
 
 
-def compared(measures: Sequence[Measure]) -> list[Change]:
-    return _changes(measures, Draws(Random(0)))[1]
+def compared(measures: Sequence[RunMeasure]) -> list[MeasureChange]:
+    return _measure_changes(measures, Draws(Random(0)))[1]
 
 
-def measure(old: Sequence[float], new: Sequence[float], name: str = "crypto") -> Measure:
-    return Measure("sender", "elapsed", name, old, new)
+def measure(old: Sequence[float], new: Sequence[float], name: str = "crypto") -> RunMeasure:
+    return RunMeasure("sender", "elapsed", name, old, new)
 
 
 def all_permutations(old: Sequence[float], new: Sequence[float]) -> float:
@@ -83,11 +83,11 @@ def test_the_p_value_is_the_share_of_all_permutations_or_of_those_that_are_drawn
 
 def test_superiority_holm_s_correction_and_the_number_of_runs_that_are_needed() -> None:
     assert [superiority(*of) for of in (([1, 2], [3, 4, 5]), ([3, 4, 5], [1, 2]), ([1, 2], [1, 2]))] == [1, -1, 0]
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-    assert (runs_needed(0.05), runs_needed(0.05 / 28)) == (4, 7)
+    assert holm_correction([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm_correction([0.9, 0.8]) == [1.0, 1.0]
+    assert (required_runs(0.05), required_runs(0.05 / 28)) == (4, 7)
     for alpha in (0.1, 0.01, 0.001):
-        size = runs_needed(alpha)
+        size = required_runs(alpha)
         assert smallest_p(size, size) <= alpha < smallest_p(size - 1, size - 1)
         assert p_value(range(size), range(size, 2 * size), Draws(Random(0))) == pytest.approx(smallest_p(size, size))
 
@@ -107,7 +107,7 @@ def test_the_interval_contains_the_shift(name: str, old_size: int, new_size: int
     for _ in range(draws):
         old = [DISTRIBUTIONS[name](dice) for _ in range(old_size)]
         new = [DISTRIBUTIONS[name](dice) + 3 for _ in range(new_size)]
-        result = interval(old, new, 0.05)
+        result = shift_interval(old, new, 0.05)
         assert result is not None
         assert result.low <= result.estimate <= result.high
         missed += not result.low - 1e-9 <= 3 <= result.high + 1e-9
@@ -176,12 +176,12 @@ def runs(first: int, number: int, role: Role = "sender", paths: dict[str, Path] 
     return [drawn_timeline(first + run, roles=[role], traced=False, paths=paths) for run in range(number)]
 
 
-def by_name(comparison: Comparison) -> dict[tuple[str, str], Change]:
+def by_name(comparison: Comparison) -> dict[tuple[str, str], MeasureChange]:
     return {(change.kind, change.name): change for change in comparison.changes}
 
 
 def test_a_slower_network_is_found_and_nothing_else() -> None:
-    result = by_name(compare(runs(100, 9), runs(200, 9, paths=SLOW), Random(0)))
+    result = by_name(compare_runs(runs(100, 9), runs(200, 9, paths=SLOW), Random(0)))
     assert {name for name, change in result.items() if change.verdict == "slower"} == {
         *(("elapsed", name) for name in (NETWORK, TOTAL, "round trip")),
         *(("median", name) for name in (NETWORK, "round trip")),
@@ -198,22 +198,22 @@ def test_the_total_leaves_out_human_and_peer() -> None:
         drawn = draw(Random(seed), SKEWS, PATHS)
         drawn.add("sender", "input code", -5.0, -1.0, "user")
         waited.append(timeline_of(drawn, roles=["sender"], traced=False))
-    result = by_name(compare(runs(100, 9), waited, Random(0)))
+    result = by_name(compare_runs(runs(100, 9), waited, Random(0)))
     assert result["elapsed", "human"].verdict == "slower"
     assert result["elapsed", TOTAL].new_median_us < result["elapsed", TOTAL].old_median_us + 1_100_000
 
 
 def test_roles_are_compared_separately_and_more_runs_than_the_limit_are_refused() -> None:
     old = [*runs(100, 8), *runs(100, 3, "receiver")]
-    comparison = compare(old, [*runs(200, 8), *runs(200, 8, "receiver")], Random(0))
+    comparison = compare_runs(old, [*runs(200, 8), *runs(200, 8, "receiver")], Random(0))
     groups = [(group.role, group.old, group.new) for group in comparison.groups]
     assert groups == [("sender", 8, 8), ("receiver", 3, 8)]
     assert {change.role for change in comparison.changes} == {"sender", "receiver"}
-    assert {change.role for change in compare(old, runs(9, 4), Random(0)).changes} == {"sender"}
+    assert {change.role for change in compare_runs(old, runs(9, 4), Random(0)).changes} == {"sender"}
     with pytest.raises(ValueError, match="the sender's logs only"):
-        compare(runs(1, 4), runs(1, 4, "receiver"), Random(0))
+        compare_runs(runs(1, 4), runs(1, 4, "receiver"), Random(0))
     with pytest.raises(ValueError, match=f"more than {MAX_RUNS} runs"):
-        compare(runs(1, 1) * (MAX_RUNS + 1), runs(1, 1), Random(0))
+        compare_runs(runs(1, 1) * (MAX_RUNS + 1), runs(1, 1), Random(0))
 
 
 def renamed(timeline: Timeline, causes: dict[str, str], **changes: Any) -> Timeline:
@@ -224,18 +224,18 @@ def renamed(timeline: Timeline, causes: dict[str, str], **changes: Any) -> Timel
 
 def test_what_only_some_runs_tell_apart_counts_as_one() -> None:
     traced = [drawn_timeline(run, roles=["sender"]) for run in range(8)]
-    both = by_name(compare(traced, traced, Random(0)))
+    both = by_name(compare_runs(traced, traced, Random(0)))
     assert {("elapsed", "queue"), ("median", "queue")} <= both.keys()
-    mixed = by_name(compare(traced, runs(8, 8), Random(0)))
+    mixed = by_name(compare_runs(traced, runs(8, 8), Random(0)))
     assert not {"queue", "commit", "answer", "server", NETWORK} & {name for _, name in mixed}
     assert mixed["elapsed", "round trip"].verdict in {"cannot tell", "same"}
     older = [renamed(run, dict.fromkeys(("queue", "commit"), "queue and commit")) for run in traced]
-    result = by_name(compare(traced, older, Random(0)))
+    result = by_name(compare_runs(traced, older, Random(0)))
     assert ("elapsed", "queue") not in result
     assert result["elapsed", "queue and commit"].old_median_us == result["elapsed", "queue and commit"].new_median_us
     causes = {spent.cause: "round trip" for run in traced for spent in run.clients[0].spent}
     without_clock = [replace(renamed(run, causes, offset_us=None), commands=[]) for run in traced]
-    names = {name for _, name in by_name(compare(traced, without_clock, Random(0)))}
+    names = {name for _, name in by_name(compare_runs(traced, without_clock, Random(0)))}
     assert "round trip" in names
     assert NETWORK not in names
 
@@ -243,9 +243,9 @@ def test_what_only_some_runs_tell_apart_counts_as_one() -> None:
 @cache
 def comparison(name: str) -> Comparison:
     if name == "the same run":
-        return compare(runs(1, 1) * 8, runs(1, 1) * 8, Random(0))
+        return compare_runs(runs(1, 1) * 8, runs(1, 1) * 8, Random(0))
     size = {"slower": 9, "equal": 8, "few": 2}[name]
-    return compare(runs(100, size), runs(200, size, paths=PATHS if name == "equal" else SLOW), Random(0))
+    return compare_runs(runs(100, size), runs(200, size, paths=PATHS if name == "equal" else SLOW), Random(0))
 
 
 @pytest.mark.parametrize(
@@ -260,16 +260,16 @@ def comparison(name: str) -> Comparison:
 def test_the_text_begins_with_what_changed_and_fits_the_terminal(name: str, sentence: str) -> None:
     result = comparison(name)
     [group] = result.groups
-    first, second = compare_text(result, 200).splitlines()[:2]
+    first, second = comparison_text(result, 200).splitlines()[:2]
     assert first == f"Sender: {group.old} old runs, {group.new} new."
     assert re.match(sentence, second), second
-    assert result.runs_needed == runs_needed(ALPHA / len(result.changes))
+    assert result.runs_needed == required_runs(ALPHA / len(result.changes))
     for width in range(40, 201, 7):
-        for line in compare_text(result, width).splitlines():
+        for line in comparison_text(result, width).splitlines():
             assert len(line) <= width, (width, line)
             assert line == line.rstrip(), (width, line)
-    assert compare_text(result, 80, unicode=False).isascii()
-    assert re.sub(r"\x1b\[\d*m", "", compare_text(result, 80, colour=True)) == compare_text(result, 80)
+    assert comparison_text(result, 80, unicode=False).isascii()
+    assert re.sub(r"\x1b\[\d*m", "", comparison_text(result, 80, colour=True)) == comparison_text(result, 80)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +277,6 @@ def test_the_text_begins_with_what_changed_and_fits_the_terminal(name: str, sent
 )
 def test_a_change_is_a_percentage_factor_or_difference(old: Sequence[float], new: Sequence[float], size: str) -> None:
     changes = compared([measure(old, new)])
-    written = compare_text(replace(comparison("equal"), changes=changes), 120)
+    written = comparison_text(replace(comparison("equal"), changes=changes), 120)
     row = next(line for line in written.splitlines() if line.startswith("  crypto "))
     assert re.split(" {2,}", row.strip())[3] == size

@@ -12,10 +12,10 @@ import pytest
 
 from restante.timing.logs import read_line
 from restante.timing.model import elapsed
-from restante.timing.model.exchanges import day_of, exchanges
-from restante.timing.model.offsets import Offset, best, offsets
+from restante.timing.model.exchanges import day_of, pair_exchanges
+from restante.timing.model.offsets import Offset, best_offset, estimate_offsets
 from restante.timing.model.phases import ALL_PHASES
-from restante.timing.model.timeline import MeasuredLog, deliveries
+from restante.timing.model.timeline import MeasuredLog, match_deliveries
 from support.timing.drawn import BEGAN, SIDES, Drawn, Path, draw, timeline_of
 from support.timing.vectors import DELIVERY_VECTORS, VECTORS, by_id, events_of, lines_of, timing_rows
 
@@ -45,12 +45,12 @@ def computed_deliveries(vector: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     measured: dict[str, MeasuredLog] = {}
     for log in sorted(vector["logs"], key=lambda log: (log["server"] is None, log["source"]), reverse=True):
         events = events_of(log["events"])
-        paired = exchanges(events, by_id(lines_of(vector)) if log["server"] == "main" else {})
-        measured[log["file"]] = MeasuredLog(events, paired, offsets(paired, events))
+        paired = pair_exchanges(events, by_id(lines_of(vector)) if log["server"] == "main" else {})
+        measured[log["file"]] = MeasuredLog(events, paired, estimate_offsets(paired, events))
     computed = []
     partners = defaultdict(set)
     for (file, author), (peer_file, peer) in product(measured.items(), repeat=2):
-        for item in deliveries(author, peer):
+        for item in match_deliveries(author, peer):
             day = day_of(item.rx)
             partners[file, day].add(peer_file)
             partners[peer_file, day].add(file)
@@ -88,17 +88,18 @@ def test_the_offset_is_within_its_error_in_each_drawn_log(logs: int) -> None:
             for event in log:
                 event["start"] += (event["start"] - first) * ppm * 1e-6
             events = events_of(log)
-            [offset] = offsets(exchanges(events, {line.id or "": [line] for line in lines}), events).values()
+            paired = pair_exchanges(events, {line.id or "": [line] for line in lines})
+            [offset] = estimate_offsets(paired, events).values()
             for truth in (skew * 1e6, skew * 1e6 + lasted * ppm):
                 assert abs(offset.us - truth) <= offset.error_us, (number, role)
             assert ppm or not offset.moved_us, (number, role)
 
 
 def test_of_several_days_the_best_offset_counts_and_contradictions_show_that_the_clock_moved() -> None:
-    assert best([]) is None
-    assert best([Offset(100, 50), Offset(120, 10)]) == Offset(120, 10)
-    assert best([Offset(0, 10), Offset(1000, 20)]) == Offset(0, 1020, moved_us=970)
-    assert best([Offset(0, 10, moved_us=5), Offset(1, 20)]) == Offset(0, 21, moved_us=5)
+    assert best_offset([]) is None
+    assert best_offset([Offset(100, 50), Offset(120, 10)]) == Offset(120, 10)
+    assert best_offset([Offset(0, 10), Offset(1000, 20)]) == Offset(0, 1020, moved_us=970)
+    assert best_offset([Offset(0, 10, moved_us=5), Offset(1, 20)]) == Offset(0, 21, moved_us=5)
 
 
 @pytest.fixture
@@ -250,6 +251,6 @@ WELCOME = received(1.2, 1.05, type="welcome")
 )
 def test_each_moment_of_a_log_has_one_cause(log: list[dict[str, Any]], causes: list[tuple[str, float]]) -> None:
     events = events_of(log)
-    pairs = exchanges(events, {})
-    stretches = elapsed.stretches(events, pairs, offsets(pairs, events))
+    pairs = pair_exchanges(events, {})
+    stretches = elapsed.divide_elapsed(events, pairs, estimate_offsets(pairs, events))
     assert [(item.cause, round((item.stop - item.start) / 1e6, 3)) for item in stretches] == causes

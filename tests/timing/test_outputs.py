@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from restante.common.units import duration, moment, percent
 from restante.timing.model.elapsed import CAUSES, NOT_RUNNING
-from restante.timing.model.timeline import Spent, Timeline
-from restante.timing.outputs.page import APPEARANCES, page
-from restante.timing.outputs.text import MAX_ROWS, diagram, text
-from restante.timing.outputs.trace_event import trace_event
+from restante.timing.model.timeline import CauseTime, Timeline
+from restante.timing.outputs.page import APPEARANCES, timeline_page
+from restante.timing.outputs.text import MAX_ROWS, timeline_diagram, timeline_text
+from restante.timing.outputs.trace_event import timeline_trace_events
 from restante.timing.outputs.wording import CLAUSES, GROUPS
 from support.markup import Tags, plain
 from support.timing import pages
@@ -58,11 +58,12 @@ TIMELINES = {
 @pytest.mark.parametrize("timeline", TIMELINES.values(), ids=TIMELINES)
 def test_lines_fit_the_terminal_and_colours_and_unicode_change_nothing_else(timeline: Timeline) -> None:
     for width in range(40, 201, 40 if len(timeline.commands) > 100 else 3):
-        for line in text(timeline, width).splitlines():
+        for line in timeline_text(timeline, width).splitlines():
             assert len(line) <= width, (width, line)
             assert line == line.rstrip(), (width, line)
-    assert text(timeline, 1) == text(timeline, 40)
-    written, ascii_only, coloured = (text(timeline, 80, **how) for how in ({}, {"unicode": False}, {"colour": True}))
+    assert timeline_text(timeline, 1) == timeline_text(timeline, 40)
+    written, coloured = (timeline_text(timeline, 80, colour=colour) for colour in (False, True))
+    ascii_only = timeline_text(timeline, 80, unicode=False)
     assert ascii_only.isascii()
     assert [len(line) for line in ascii_only.splitlines()] == [len(line) for line in written.splitlines()]
     assert "\x1b[" in coloured
@@ -71,30 +72,30 @@ def test_lines_fit_the_terminal_and_colours_and_unicode_change_nothing_else(time
 
 
 def test_the_first_sentences_say_where_the_time_went_and_what_the_other_client_did() -> None:
-    sender, _, receiver = text(HUMAN, 200).splitlines()[:3]
+    sender, _, receiver = timeline_text(HUMAN, 200).splitlines()[:3]
     waited = r"it waited for the receiver, which waited for its user for 8\.\d+ s\."
     assert re.match(rf"The sender ran for \S+ s\. For 9\.\d+ s \(\d+%\) {waited}", sender), sender
     assert re.match(r"The receiver ran for \S+ s\. For 9 s \(\d+%\) it waited for its user\.", receiver), receiver
-    assert "receiver" not in text(SENDER, 200)
-    assert "it waited for the other client." in text(SENDER, 200)
+    assert "receiver" not in timeline_text(SENDER, 200)
+    assert "it waited for the other client." in timeline_text(SENDER, 200)
     assert set(CLAUSES) == {GROUPS.get(cause, cause) for cause in (*CAUSES, NOT_RUNNING)}
 
 
 def test_the_time_in_the_network_counts_together_and_the_page_says_the_same_as_the_text() -> None:
-    spent = [Spent("commit", 1), Spent("network in", 29), Spent("human", 40), Spent("network out", 30)]
-    client = replace(SENDER.clients[0], start_us=0, stop_us=100, spent=spent)
-    timeline = replace(SENDER, clients=[client])
+    times = {"commit": 1, "network in": 29, "human": 40, "network out": 30}
+    spent = [CauseTime(cause, us) for cause, us in times.items()]
+    timeline = replace(SENDER, clients=[replace(SENDER.clients[0], start_us=0, stop_us=100, spent=spent)])
     sentence = "The sender ran for 100 µs. For 59 µs (59%) it waited for the network to and from the server."
-    first, _, _, *table = text(timeline, 200).splitlines()[:7]
+    first, _, _, *table = timeline_text(timeline, 200).splitlines()[:7]
     assert first == sentence
     assert [line[2:].split("  ")[0] for line in table] == ["human", "network out", "network in", "commit"]
-    assert sentence in plain(page(timeline))
+    assert sentence in plain(timeline_page(timeline))
 
 
 def test_what_is_known_of_a_clock_is_written() -> None:
-    assert "The sender's clock could not be compared with the server's" in text(NOT_COMPARED, 200)
+    assert "The sender's clock could not be compared with the server's" in timeline_text(NOT_COMPARED, 200)
     moved, by_skew = (
-        text(replace(BOTH, clients=[replace(client, **changes) for client in BOTH.clients]), 200)
+        timeline_text(replace(BOTH, clients=[replace(client, **changes) for client in BOTH.clients]), 200)
         for changes in ({"moved_us": 500_000}, {"given": True})
     )
     assert moved.count("; it moved by 500 ms or more.") == 2
@@ -103,22 +104,22 @@ def test_what_is_known_of_a_clock_is_written() -> None:
 
 
 def test_the_diagram_leaves_out_what_took_least_and_joins_messages_of_one_type() -> None:
-    lines = diagram(MANY, 80)
+    lines = timeline_diagram(MANY, 80)
     assert len(lines) <= 2 * MAX_ROWS + 2
     assert re.fullmatch(r"1,[\d,]+ of 1,[\d,]+ are left out: those that took least\.", lines[-1])
-    lines = diagram(AT_ONCE, 80)
+    lines = timeline_diagram(AT_ONCE, 80)
     assert any("bind x100─" in line for line in lines)
     assert "left out" not in lines[-1]
-    assert diagram(MOMENT, 80) == ["No messages."]
+    assert timeline_diagram(MOMENT, 80) == ["No messages."]
 
 
 def test_a_message_goes_through_the_server_to_the_other_client_or_is_stored_and_an_own_one_goes_to_nobody() -> None:
     def through(timeline: Timeline) -> list[str]:
-        return [line for line in diagram(timeline, 80) if line.count(">") == 2 or line.count("<") == 2]
+        return [line for line in timeline_diagram(timeline, 80) if line.count(">") == 2 or line.count("<") == 2]
 
     names = {name for line in through(BOTH) for name in re.findall("add [a-z]+|add [0-9]", line)}
     assert names >= {"add pake", "add version"}
-    stored = [line.count(">") for line in diagram(WAITED, 80) if "add pake" in line and ">" in line]
+    stored = [line.count(">") for line in timeline_diagram(WAITED, 80) if "add pake" in line and ">" in line]
     assert stored == [1, 1], "a row to the server, and one from there"
     own = [frame for frame in BOTH.frames if frame.author == frame.role]
     assert own
@@ -156,7 +157,7 @@ for_each_trace = pytest.mark.parametrize("timeline", TRACES.values(), ids=TRACES
 
 
 def events(timeline: Timeline) -> list[dict[str, Any]]:
-    return list(json.loads(trace_event(timeline))["traceEvents"])
+    return list(json.loads(timeline_trace_events(timeline))["traceEvents"])
 
 
 @for_each_trace
@@ -262,7 +263,7 @@ def embedded(content: str) -> str:
 
 @pytest.mark.parametrize("timeline", TIMELINES.values(), ids=TIMELINES)
 def test_a_page_is_well_formed_has_the_timeline_and_names_nothing_outside_of_it(timeline: Timeline) -> None:
-    content = page(timeline).decode()
+    content = timeline_page(timeline).decode()
     tags = pages.closed(content, "style", "script")
     assert decode(embedded(content), type=Timeline) == timeline
     assert "$" not in re.sub(r"(?s)<script.*?</script>", "", content)
@@ -272,14 +273,14 @@ def test_a_page_is_well_formed_has_the_timeline_and_names_nothing_outside_of_it(
 
 def test_no_word_breaks_out_of_the_script_or_of_a_table() -> None:
     timeline = pages.hostile("</script><script>alert(1)</script><!--<script>&lt;\u2028\u2029'\"\x1b[31m")
-    content = page(timeline).decode()
+    content = timeline_page(timeline).decode()
     data = embedded(content)
     assert not set(data) & set("<>&\u2028\u2029")
     assert decode(data, type=Timeline) == timeline
     assert content.count("<script") == 2
     assert "alert" not in content.replace(data, "")
     delays = [replace(delay, phase="<b>&") for delay in WAITED.delays]
-    assert "<b>&" in Tags(page(replace(WAITED, delays=delays)).decode()).texts["th"]
+    assert "<b>&" in Tags(timeline_page(replace(WAITED, delays=delays)).decode()).texts["th"]
 
 
 CLOCKS = [replace(WAITED.clients[0], moved_us=2_000_000), replace(WAITED.clients[1], given=True)]
@@ -319,5 +320,5 @@ CLOCKS = [replace(WAITED.clients[0], moved_us=2_000_000), replace(WAITED.clients
 )
 def test_the_tables_need_no_script_and_say_what_is_missing(timeline: Timeline, sentences: list[str]) -> None:
     assert set(APPEARANCES) == {*CAUSES, NOT_RUNNING}
-    text = plain(page(timeline))
+    text = plain(timeline_page(timeline))
     assert [sentence for sentence in sentences if sentence not in text] == []

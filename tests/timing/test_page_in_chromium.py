@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, FloatRect, Locator
 
 from restante.common.units import duration
-from restante.timing.model.timeline import Client, Elapsed, Span, Spent, Timeline
-from restante.timing.outputs.page import page
+from restante.timing.model.timeline import CauseTime, Elapsed, Timeline, TimelineClient, TimelineSpan
+from restante.timing.outputs.page import timeline_page
 from support.timing import pages as timelines
 from support.timing.browser import PHONE, WIDE, Opened, chromium, opened
 
@@ -25,17 +25,17 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def wide(browser: Browser, tmp_path: Path) -> Iterator[Opened]:
-    with opened(browser, page(timelines.waited()), tmp_path, **WIDE) as wide:
+    with opened(browser, timeline_page(timelines.waited()), tmp_path, **WIDE) as wide:
         yield wide
 
 
 def lasting(durations: list[int]) -> bytes:
     """Return the page of a timeline with steps that take so long, in microseconds."""
-    spans = [Span("sender", "import", None, at, at + us) for at, us in enumerate(durations)]
+    spans = [TimelineSpan("sender", "import", None, at, at + us) for at, us in enumerate(durations)]
     end = max(durations) + len(durations)
-    client = Client("sender", len(spans), 0, end, 0, 1, 0, False, [Spent("program", end)])
+    client = TimelineClient("sender", len(spans), 0, end, 0, 1, 0, False, [CauseTime("program", end)])
     elapsed = [Elapsed("sender", "program", 0, end)]
-    return page(Timeline(1, 1_795_000_000.0, end, False, [client], [], [], spans, elapsed, []))
+    return timeline_page(Timeline(1, 1_795_000_000.0, end, False, [client], [], [], spans, elapsed, []))
 
 
 def box_of(locator: Locator) -> FloatRect:
@@ -175,7 +175,7 @@ def test_zoom_by_buttons_wheel_and_back_and_waits_can_be_shortened(wide: Opened)
 
 @pytest.mark.thorough
 def test_a_phone_needs_no_sideways_scrolling_and_two_fingers_zoom(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, page(timelines.waited()), tmp_path, **PHONE) as phone:
+    with opened(browser, timeline_page(timelines.waited()), tmp_path, **PHONE) as phone:
         assert phone.page.evaluate("document.documentElement.scrollWidth") <= 360
         assert len(phone.drawn()) > 30
         phone.page.touchscreen.tap(*pake(phone))
@@ -228,7 +228,7 @@ def test_only_visible_rows_exist_and_print_has_every_row_on_white(browser: Brows
     ids=["receiver", "not compared", "no commands", "a moment", "hostile"],
 )
 def test_what_lacks_something_is_shown(browser: Browser, tmp_path: Path, timeline: Timeline) -> None:
-    with opened(browser, page(timeline), tmp_path, **WIDE) as wide:
+    with opened(browser, timeline_page(timeline), tmp_path, **WIDE) as wide:
         lanes = [client.role.capitalize() for client in timeline.clients]
         assert wide.page.locator("#lanes b").all_inner_texts() == [*lanes, "Server"]
         wide.page.focus("#plot")

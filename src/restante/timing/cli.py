@@ -81,25 +81,25 @@ def render(
     """
     from restante.timing.transfers import read_transfer
 
-    form = _form(text=text, json=json, trace_event=trace_event, output=output)
+    form = _chosen_form(text=text, json=json, trace_event=trace_event, output=output)
     if len(logs) > 2:
         raise Misuse(f"{len(logs)} logs were given: a transfer has the sender's and the receiver's")
     if output is not None and output.is_dir():
         raise Misuse(f"{output} is a directory: name a file with --output")
-    _keep_inputs(output, [*logs, *([] if server is None else [server])])
-    found = read_transfer(logs, server, _skews(skew or []), _tell)
-    _write(_rendered(found, form, Screen.of(output)), output)
+    _require_other_output(output, [*logs, *([] if server is None else [server])])
+    timeline = read_transfer(logs, server, _parse_skews(skew or []), _remark)
+    _write_result(_timeline_output(timeline, form, Screen.of(output)), output)
 
 
-def _keep_inputs(output: Path | None, inputs: list[Path]) -> None:
+def _require_other_output(output: Path | None, inputs: list[Path]) -> None:
     """Raise Misuse if the output would replace an input."""
     if output is not None and os.path.realpath(output) in map(os.path.realpath, inputs):
         raise Misuse(f"{output} is one of the files that are read: name another file with --output")
 
 
-def _form(*, text: bool, json: bool, trace_event: bool, output: Path | None) -> Form:
+def _chosen_form(*, text: bool, json: bool, trace_event: bool, output: Path | None) -> Form:
     chosen = {Form.TEXT: text, Form.JSON: json, Form.TRACE_EVENT: trace_event}
-    forms = [form for form, wanted in chosen.items() if wanted]
+    forms = [form for form, is_chosen in chosen.items() if is_chosen]
     if len(forms) > 1:
         raise Misuse(f"--{forms[0].value} and --{forms[1].value} exclude each other: run the command twice")
     if forms:
@@ -107,50 +107,50 @@ def _form(*, text: bool, json: bool, trace_event: bool, output: Path | None) -> 
     return Form.TEXT if output is None else Form.PAGE
 
 
-def _skews(given: list[str]) -> dict[Role, float]:
+def _parse_skews(options: list[str]) -> dict[Role, float]:
     from restante.timing.model.timeline import ROLES
     from restante.timing.transfers import MAX_SKEW_SECONDS
 
-    found: dict[Role, float] = {}
-    for each in given:
-        name, _, number = each.partition("=")
+    skews: dict[Role, float] = {}
+    for option in options:
+        name, _, number = option.partition("=")
         role = next((role for role in ROLES if role == name), None)
         try:
             seconds = float(number)
         except ValueError:
             seconds = math.nan
         if role is None or not abs(seconds) <= MAX_SKEW_SECONDS:
-            raise Misuse(f"--skew {each}: write sender=SECONDS or receiver=SECONDS, like sender=-0.25")
-        if role in found:
+            raise Misuse(f"--skew {option}: write sender=SECONDS or receiver=SECONDS, like sender=-0.25")
+        if role in skews:
             raise Misuse(f"--skew {role} was given twice")
-        found[role] = seconds
-    return found
+        skews[role] = seconds
+    return skews
 
 
-def _rendered(found: Timeline, form: Form, screen: Screen) -> str:
+def _timeline_output(timeline: Timeline, form: Form, screen: Screen) -> str:
     match form:
         case Form.PAGE:
-            from restante.timing.outputs.page import page
+            from restante.timing.outputs.page import timeline_page
 
-            return page(found).decode()
+            return timeline_page(timeline).decode()
         case Form.TRACE_EVENT:
-            from restante.timing.outputs.trace_event import trace_event
+            from restante.timing.outputs.trace_event import timeline_trace_events
 
-            return trace_event(found).decode()
+            return timeline_trace_events(timeline).decode()
         case Form.JSON:
-            return _json(found)
+            return _json_text(timeline)
         case Form.TEXT:
-            from restante.timing.outputs.text import text
+            from restante.timing.outputs.text import timeline_text
 
-            return text(found, screen.width, colour=screen.colour, unicode=screen.unicode)
+            return timeline_text(timeline, screen.width, colour=screen.colour, unicode=screen.unicode)
         case _:
             assert_never(form)
 
 
-def _json(found: Timeline | Comparison) -> str:
+def _json_text(result: Timeline | Comparison) -> str:
     import msgspec
 
-    return msgspec.json.encode(found).decode() + "\n"
+    return msgspec.json.encode(result).decode() + "\n"
 
 
 class Screen(NamedTuple):
@@ -172,7 +172,7 @@ class Screen(NamedTuple):
         return cls(width, has_colours(sys.stdout), unicode)
 
 
-def _write(content: str, output: Path | None) -> None:
+def _write_result(content: str, output: Path | None) -> None:
     if output is None:
         sys.stdout.write(content)
         return
@@ -184,8 +184,8 @@ def _write(content: str, output: Path | None) -> None:
         raise StoreError(f"cannot write {output}: {plain(error)}") from error
 
 
-def _tell(words: str) -> None:
-    say(f"restante: {excerpt(words)}")
+def _remark(sentence: str) -> None:
+    say(f"restante: {excerpt(sentence)}")
 
 
 # ── compare ──────────────────────────────────────────────────────────────────────────────────────
@@ -195,9 +195,9 @@ class _TwoGroups(typer.core.TyperCommand):
     """A command whose arguments are two groups with `--` between them. The second becomes the context's `obj`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        at = args.index("--") if "--" in args else len(args)
-        ctx.obj = [Path(each) for each in args[at + 1 :]]
-        return super().parse_args(ctx, args[:at])
+        separator = args.index("--") if "--" in args else len(args)
+        ctx.obj = [Path(path) for path in args[separator + 1 :]]
+        return super().parse_args(ctx, args[:separator])
 
 
 @app.command(cls=_TwoGroups)
@@ -220,24 +220,24 @@ def compare(
     It also shows whether the runs are enough to tell. Each log is one run of one client. Senders are compared with
     senders, and receivers with receivers. Options come before the logs.
     """
-    from restante.timing.comparison import compare as compare_runs
-    from restante.timing.outputs.compare_text import compare_text
+    from restante.timing.comparison import compare_runs
+    from restante.timing.outputs.compare_text import comparison_text
     from restante.timing.transfers import read_transfer
 
     new: list[Path] = context.obj
     if not new:
         raise Misuse("there is no second group: write restante timing compare OLD... -- NEW...")
-    twice = [path for path, count in Counter(map(os.path.realpath, (*old, *new))).items() if count > 1]
-    if twice:
-        raise Misuse(f"{twice[0]} was given twice: each log is one run")
+    repeated = [path for path, count in Counter(map(os.path.realpath, (*old, *new))).items() if count > 1]
+    if repeated:
+        raise Misuse(f"{repeated[0]} was given twice: each log is one run")
     if output is not None and output.is_dir():
         raise Misuse(f"{output} is a directory: name a file with --output")
-    _keep_inputs(output, [*old, *new, *([] if server is None else [server])])
-    before, after = ([read_transfer([path], server, {}, _tell) for path in group] for group in (old, new))
+    _require_other_output(output, [*old, *new, *([] if server is None else [server])])
+    before, after = ([read_transfer([path], server, {}, _remark) for path in group] for group in (old, new))
     try:
-        found = compare_runs(before, after, Random(SEED))  # noqa: S311 - a test's draws are no secrets
+        comparison = compare_runs(before, after, Random(SEED))  # noqa: S311 - a test's draws are no secrets
     except ValueError as error:
         raise Misuse(f"these runs cannot be compared: {error}") from error
     screen = Screen.of(output)
-    shown = compare_text(found, screen.width, colour=screen.colour, unicode=screen.unicode)
-    _write(_json(found) if json else shown, output)
+    text = comparison_text(comparison, screen.width, colour=screen.colour, unicode=screen.unicode)
+    _write_result(_json_text(comparison) if json else text, output)

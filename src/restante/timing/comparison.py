@@ -20,8 +20,8 @@ from typing import Final, Literal
 import msgspec
 
 from restante.timing.model import elapsed, phases
-from restante.timing.model.timeline import ROLES, Client, Command, Role, Timeline
-from restante.timing.rank_test import Draws, Interval, interval, p_value, runs_needed, smallest_p, superiority
+from restante.timing.model.timeline import ROLES, Role, Timeline, TimelineClient, TimelineCommand
+from restante.timing.rank_test import Draws, Interval, p_value, required_runs, shift_interval, smallest_p, superiority
 
 COMPARISON_VERSION: Final = 1
 """Version of the JSON. A new key does not change it."""
@@ -53,7 +53,7 @@ class Group(msgspec.Struct, frozen=True):
     new: int
 
 
-class Change(msgspec.Struct, frozen=True):
+class MeasureChange(msgspec.Struct, frozen=True):
     """A measure in both groups. Times are in microseconds."""
 
     role: Role
@@ -86,10 +86,10 @@ class Comparison(msgspec.Struct, frozen=True):
     runs_needed: int
     """Runs that each group needs for a difference to be shown, if it is large. With fewer, each verdict is
     "cannot tell"."""
-    changes: list[Change]
+    changes: list[MeasureChange]
 
 
-class Measure(msgspec.Struct, frozen=True):
+class RunMeasure(msgspec.Struct, frozen=True):
     """A number of each run that has it."""
 
     role: Role
@@ -99,69 +99,71 @@ class Measure(msgspec.Struct, frozen=True):
     new: Sequence[float]
 
 
-def compare(old: Sequence[Timeline], new: Sequence[Timeline], dice: Random) -> Comparison:
+def compare_runs(old: Sequence[Timeline], new: Sequence[Timeline], dice: Random) -> Comparison:
     """Compare two groups of runs. Each client of a timeline is a run.
 
     Raises ValueError if a group has more than MAX_RUNS runs of a role, or if no role is in both.
     """
-    groups = [Group(role, len(_clients(old, role)), len(_clients(new, role))) for role in ROLES]
+    groups = [Group(role, len(_runs(old, role)), len(_runs(new, role))) for role in ROLES]
     groups = [group for group in groups if group.old or group.new]
     if any(max(group.old, group.new) > MAX_RUNS for group in groups):
         raise ValueError(f"more than {MAX_RUNS} runs of one client are in one group")
-    compared = [group.role for group in groups if group.old and group.new]
-    if not compared:
+    roles = [group.role for group in groups if group.old and group.new]
+    if not roles:
         raise ValueError("one group has the sender's logs only, and the other the receiver's")
-    measured = [measure for role in compared for measure in measures(old, new, role)]
-    return Comparison(COMPARISON_VERSION, ALPHA, MARGIN, groups, *_changes(measured, Draws(dice)))
+    measures = [measure for role in roles for measure in run_measures(old, new, role)]
+    return Comparison(COMPARISON_VERSION, ALPHA, MARGIN, groups, *_measure_changes(measures, Draws(dice)))
 
 
-def _clients(timelines: Iterable[Timeline], role: Role) -> list[tuple[Timeline, Client]]:
-    return [(each, client) for each in timelines for client in each.clients if client.role == role]
+def _runs(timelines: Iterable[Timeline], role: Role) -> list[tuple[Timeline, TimelineClient]]:
+    return [(timeline, client) for timeline in timelines for client in timeline.clients if client.role == role]
 
 
-def measures(old: Sequence[Timeline], new: Sequence[Timeline], role: Role) -> list[Measure]:
+def run_measures(old: Sequence[Timeline], new: Sequence[Timeline], role: Role) -> list[RunMeasure]:
     """Return what is compared of the runs of a role: only what both groups have, and what is not always 0."""
-    sides = [_clients(timelines, role) for timelines in (old, new)]
-    both = [run for side in sides for run in side]
-    names = _names([timeline for timeline, _ in both], [client for _, client in both])
-    spent = [[_spent(client, names) for _, client in side] for side in sides]
+    groups = [_runs(timelines, role) for timelines in (old, new)]
+    runs = [run for group in groups for run in group]
+    names = _measure_names([timeline for timeline, _ in runs], [client for _, client in runs])
+    times = [[_time_by_name(client, names) for _, client in group] for group in groups]
     causes = list(dict.fromkeys(names[cause] for cause in elapsed.CAUSES))
-    found = [
-        Measure(role, "elapsed", TOTAL, *([_total(each) for each in side] for side in spent)),
+    measures = [
+        RunMeasure(role, "elapsed", TOTAL, *([_own_time(spent) for spent in group] for group in times)),
         *(
-            Measure(role, "elapsed", cause, *([each.get(cause, 0) for each in side] for side in spent))
+            RunMeasure(role, "elapsed", cause, *([spent.get(cause, 0) for spent in group] for group in times))
             for cause in causes
         ),
     ]
-    commands = [[[c for c in timeline.commands if c.role == role] for timeline, _ in side] for side in sides]
-    for name, measured in _PHASES.items():
-        if name != phases.ROUND_TRIP and _mixed(timeline for timeline, _ in both):
+    commands = [[[c for c in timeline.commands if c.role == role] for timeline, _ in group] for group in groups]
+    for name, duration_of in _COMMAND_PHASES.items():
+        if name != phases.ROUND_TRIP and _partly_traced(timeline for timeline, _ in runs):
             continue
-        medians = [[m for run in side if (m := _median(run, measured)) is not None] for side in commands]
-        found.append(Measure(role, "median", name, *medians))
-    return [each for each in found if each.old and each.new and any((*each.old, *each.new))]
+        medians = [[m for run in group if (m := _median_us(run, duration_of)) is not None] for group in commands]
+        measures.append(RunMeasure(role, "median", name, *medians))
+    return [measure for measure in measures if measure.old and measure.new and any((*measure.old, *measure.new))]
 
 
-def _names(timelines: Sequence[Timeline], clients: Sequence[Client]) -> Mapping[str, str]:
+def _measure_names(timelines: Sequence[Timeline], clients: Sequence[TimelineClient]) -> Mapping[str, str]:
     """Return what each cause counts as: causes that not all runs tell apart count as one."""
     names = {cause: cause for cause in elapsed.CAUSES}
     names |= dict.fromkeys((phases.NETWORK_OUT, phases.NETWORK_IN), NETWORK)
-    found = {spent.cause for client in clients for spent in client.spent}
-    if phases.QUEUE_AND_COMMIT in found:
+    causes = {spent.cause for client in clients for spent in client.spent}
+    if phases.QUEUE_AND_COMMIT in causes:
         names |= dict.fromkeys((phases.QUEUE, phases.COMMIT), phases.QUEUE_AND_COMMIT)
     in_server = (phases.SERVER, phases.QUEUE, phases.COMMIT, phases.QUEUE_AND_COMMIT, phases.ANSWER)
     unknown = (client for client in clients if client.offset_us is None)
-    if _mixed(timelines) or any(spent.cause == phases.ROUND_TRIP for client in unknown for spent in client.spent):
+    if _partly_traced(timelines) or any(
+        spent.cause == phases.ROUND_TRIP for client in unknown for spent in client.spent
+    ):
         names |= dict.fromkeys((*in_server, phases.NETWORK_OUT, phases.NETWORK_IN), phases.ROUND_TRIP)
     return names
 
 
-def _mixed(timelines: Iterable[Timeline]) -> bool:
+def _partly_traced(timelines: Iterable[Timeline]) -> bool:
     """Return whether some runs have no trace. Only a trace has when the server received most commands."""
     return len({timeline.traced for timeline in timelines}) > 1
 
 
-def _spent(client: Client, names: Mapping[str, str]) -> dict[str, int]:
+def _time_by_name(client: TimelineClient, names: Mapping[str, str]) -> dict[str, int]:
     sums: dict[str, int] = {}
     for spent in client.spent:
         name = names[spent.cause]
@@ -169,88 +171,88 @@ def _spent(client: Client, names: Mapping[str, str]) -> dict[str, int]:
     return sums
 
 
-def _total(spent: Mapping[str, int]) -> int:
+def _own_time(spent: Mapping[str, int]) -> int:
     return sum(us for cause, us in spent.items() if cause not in {phases.HUMAN, elapsed.PEER})
 
 
-def _less(after: int | None, before: int | None) -> int | None:
-    return None if after is None or before is None else after - before
-
-
-def _network(command: Command) -> int | None:
+def _network_us(command: TimelineCommand) -> int | None:
     """Return how long a command and its answer were on their way. The offset cancels out."""
-    server = _less(command.answered_us, command.received_us)
-    return _less(_less(command.answer_received_us, command.sent_us), server)
+    server = phases.difference(command.answered_us, command.received_us)
+    return phases.difference(phases.difference(command.answer_received_us, command.sent_us), server)
 
 
-_PHASES: Final[Mapping[str, Callable[[Command], int | None]]] = {
-    phases.ROUND_TRIP: lambda command: _less(command.answer_received_us, command.sent_us),
-    NETWORK: _network,
-    phases.SERVER: lambda command: _less(command.answered_us, command.received_us),
-    phases.QUEUE: lambda command: _less(command.commit_began_us, command.received_us),
-    phases.COMMIT: lambda command: _less(command.commit_us, command.commit_began_us),
-    phases.ANSWER: lambda command: _less(command.answered_us, command.commit_us),
+_COMMAND_PHASES: Final[Mapping[str, Callable[[TimelineCommand], int | None]]] = {
+    phases.ROUND_TRIP: lambda command: phases.difference(command.answer_received_us, command.sent_us),
+    NETWORK: _network_us,
+    phases.SERVER: lambda command: phases.difference(command.answered_us, command.received_us),
+    phases.QUEUE: lambda command: phases.difference(command.commit_began_us, command.received_us),
+    phases.COMMIT: lambda command: phases.difference(command.commit_us, command.commit_began_us),
+    phases.ANSWER: lambda command: phases.difference(command.answered_us, command.commit_us),
 }
 """The phases of commands whose medians are compared. Spans are compared by their elapsed time alone."""
 
 
-def _median(commands: Iterable[Command], measured: Callable[[Command], int | None]) -> float | None:
-    found = [us for command in commands if (us := measured(command)) is not None]
-    return statistics.median(found) if found else None
+def _median_us(
+    commands: Iterable[TimelineCommand], duration_of: Callable[[TimelineCommand], int | None]
+) -> float | None:
+    durations = [us for command in commands if (us := duration_of(command)) is not None]
+    return statistics.median(durations) if durations else None
 
 
-def _changes(measured: Sequence[Measure], draws: Draws) -> tuple[int, list[Change]]:
+def _measure_changes(measures: Sequence[RunMeasure], draws: Draws) -> tuple[int, list[MeasureChange]]:
     """Return how many runs each group needs, and the changes."""
-    alpha = ALPHA / max(len(measured), 1)
-    corrected = holm([p_value(each.old, each.new, draws) for each in measured])
-    return runs_needed(alpha), [_change(each, p, alpha) for each, p in zip(measured, corrected, strict=True)]
+    alpha = ALPHA / max(len(measures), 1)
+    corrected = holm_correction([p_value(measure.old, measure.new, draws) for measure in measures])
+    return required_runs(alpha), [
+        _measure_change(measure, p, alpha) for measure, p in zip(measures, corrected, strict=True)
+    ]
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm_correction(p_values: Sequence[float]) -> list[float]:
     """Return the p-values corrected for their number (Holm 1979).
 
     If those of at most alpha are rejected, the probability that a true hypothesis is among them is at most alpha.
     """
     corrected = [1.0] * len(p_values)
     worst = 0.0
-    for number, at in enumerate(sorted(range(len(p_values)), key=lambda at: p_values[at])):
-        worst = max(worst, min(p_values[at] * (len(p_values) - number), 1.0))
-        corrected[at] = worst
+    for number, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        worst = max(worst, min(p_values[index] * (len(p_values) - number), 1.0))
+        corrected[index] = worst
     return corrected
 
 
-def _change(measure: Measure, p: float, alpha: float) -> Change:
+def _measure_change(measure: RunMeasure, p: float, alpha: float) -> MeasureChange:
     """Return a measure with its verdict. The intervals are true together with a probability of 1 - ALPHA."""
     old, new = measure.old, measure.new
-    difference = interval(old, new, alpha)
+    difference = shift_interval(old, new, alpha)
     ratio = None
     if min(*old, *new) > 0:
-        logarithms = interval([math.log(each) for each in old], [math.log(each) for each in new], alpha)
+        logarithms = shift_interval([math.log(number) for number in old], [math.log(number) for number in new], alpha)
         if logarithms is not None:
-            ratio = Interval(*(math.exp(each) for each in msgspec.structs.astuple(logarithms)))
+            ratio = Interval(*(math.exp(logarithm) for logarithm in msgspec.structs.astuple(logarithms)))
     verdict: Verdict = "cannot tell"
     larger = superiority(old, new)
     if p <= ALPHA:
         verdict = "slower" if larger > 0 else "faster"
         # Holm's test may show a difference where the interval, which is for all tests at once, just does not.
-        difference, ratio = _on_one_side(difference, larger, 0.0), _on_one_side(ratio, larger, 1.0)
+        difference, ratio = _cut_at_no_change(difference, larger, 0.0), _cut_at_no_change(ratio, larger, 1.0)
     elif ratio is not None and ratio.low >= 1 / (1 + MARGIN) and ratio.high <= 1 + MARGIN:
         verdict = "same"
     medians = (statistics.median(old), statistics.median(new))
-    return Change(
+    return MeasureChange(
         measure.role, measure.kind, measure.name, len(old), len(new), *medians, difference, ratio, p, verdict
     )
 
 
-def _on_one_side(found: Interval | None, larger: float, none: float) -> Interval | None:
+def _cut_at_no_change(interval: Interval | None, larger: float, unchanged: float) -> Interval | None:
     """Return an interval without the side on which the change would be the opposite."""
-    if found is None:
+    if interval is None:
         return None
     if larger > 0:
-        return Interval(found.estimate, max(found.low, none), found.high)
-    return Interval(found.estimate, found.low, min(found.high, none))
+        return Interval(interval.estimate, max(interval.low, unchanged), interval.high)
+    return Interval(interval.estimate, interval.low, min(interval.high, unchanged))
 
 
-def too_few(change: Change, comparison: Comparison) -> bool:
+def too_few(change: MeasureChange, comparison: Comparison) -> bool:
     """Return whether no difference of this measure could be shown, however large it is."""
     return smallest_p(change.old, change.new) * len(comparison.changes) > comparison.alpha

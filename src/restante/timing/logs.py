@@ -40,7 +40,7 @@ def log_items(log: bytes) -> Iterator[EventItem]:
     if log[start : start + 1] != b"[":
         yield EventItem(start, log[start:], NOT_A_LOG)
         return
-    depth, start, first = 0, start + 1, True
+    depth, start, empty = 0, start + 1, True
     for token in _TOKEN.finditer(log, start - 1):
         match token[0]:
             case b"[" | b"{":
@@ -48,21 +48,21 @@ def log_items(log: bytes) -> Iterator[EventItem]:
             case b"]" | b"}" if depth > 1:
                 depth -= 1
             case b"]":
-                if not first or log[start : token.start()].strip(_SPACE):
-                    yield _cut(log, start, token.start())
-                rest = _cut(log, token.end(), len(log))
+                if not empty or log[start : token.start()].strip(_SPACE):
+                    yield _cut_item(log, start, token.start())
+                rest = _cut_item(log, token.end(), len(log))
                 if rest.raw:
                     yield rest._replace(fault=NOT_A_LOG)
                 return
             case b"," if depth == 1:
-                yield _cut(log, start, token.start())
-                start, first = token.end(), False
+                yield _cut_item(log, start, token.start())
+                start, empty = token.end(), False
             case b'"' | b"}":
                 break
-    yield _cut(log, start, len(log))._replace(fault=NOT_A_LOG)
+    yield _cut_item(log, start, len(log))._replace(fault=NOT_A_LOG)
 
 
-def _cut(log: bytes, start: int, stop: int) -> EventItem:
+def _cut_item(log: bytes, start: int, stop: int) -> EventItem:
     raw = log[start:stop]
     return EventItem(start + len(raw) - len(raw.lstrip(_SPACE)), raw.strip(_SPACE))
 
@@ -165,7 +165,7 @@ class Event(msgspec.Struct):
         return None if self.side is None or self.author is None else self.side == self.author
 
 
-class _TraceLine(msgspec.Struct):
+class _RawTraceLine(msgspec.Struct):
     connection: int
     command: str | None
     id: Raw
@@ -175,20 +175,20 @@ class _TraceLine(msgspec.Struct):
     server_tx: float | None = None
 
 
-class _Event(msgspec.Struct):
+class _RawEvent(msgspec.Struct):
     name: str
     start: float
     stop: float | None = None
     details: Raw = Raw(b"{}")
 
 
-class _Details(msgspec.Struct):
+class _RawDetails(msgspec.Struct):
     waiting: Raw = JSON_NULL
     which: Raw = JSON_NULL
     side: Raw = msgspec.field(default=JSON_NULL, name="_side")
 
 
-class _Message(msgspec.Struct):
+class _RawMessage(msgspec.Struct):
     """A message that was sent or received."""
 
     type: Raw = JSON_NULL
@@ -199,57 +199,63 @@ class _Message(msgspec.Struct):
     server_tx: float | None = None
 
 
-class _Received(msgspec.Struct):
-    message: _Message
+class _RawReceived(msgspec.Struct):
+    message: _RawMessage
 
 
 READ_ERRORS: Final = (ValueError, RecursionError)
 """The exceptions that a bad event or line raises; msgspec's errors are ValueErrors."""
 
-_line: Final = msgspec.json.Decoder(_TraceLine).decode
-_event: Final = msgspec.json.Decoder(_Event).decode
-_details: Final = msgspec.json.Decoder(_Details).decode
-_sent: Final = msgspec.json.Decoder(_Message).decode
-_received: Final = msgspec.json.Decoder(_Received).decode
-_plain: Final = msgspec.json.Decoder(str | int | float).decode
+_decode_line: Final = msgspec.json.Decoder(_RawTraceLine).decode
+_decode_event: Final = msgspec.json.Decoder(_RawEvent).decode
+_decode_details: Final = msgspec.json.Decoder(_RawDetails).decode
+_decode_sent: Final = msgspec.json.Decoder(_RawMessage).decode
+_decode_received: Final = msgspec.json.Decoder(_RawReceived).decode
+_decode_scalar: Final = msgspec.json.Decoder(str | int | float).decode
 
 
 def read_line(line: bytes) -> TraceLine:
     """Return a line of a trace. Raises READ_ERRORS."""
-    read = _line(line)
-    command = read.command if read.command is None or read.command in COMMAND_TYPES else ""
+    fields = _decode_line(line)
+    command = fields.command if fields.command is None or fields.command in COMMAND_TYPES else ""
     return TraceLine(
-        read.connection, command, _id(read.id), read.server_rx, read.commit_began, read.commit, read.server_tx
+        fields.connection,
+        command,
+        _id_text(fields.id),
+        fields.server_rx,
+        fields.commit_began,
+        fields.commit,
+        fields.server_tx,
     )
 
 
 def read_event(item: bytes | Raw) -> Event:
     """Return an event of a log. Raises READ_ERRORS."""
-    read = _event(item)
-    details = _details(read.details)
-    said, known = _Message(), REPLY_TYPES
+    event = _decode_event(item)
+    details = _decode_details(event.details)
+    message, known_types = _RawMessage(), REPLY_TYPES
     side = author = role = None
-    if read.name in {"import", "command dispatch"}:
-        role = ROLE_OF_COMMAND.get(_text(details.which) or "")
-    if read.name == "ws_send":
-        said, known = _sent(read.details), COMMAND_TYPES
-        said.server_rx = said.server_tx = None  # a client cannot know them
-        side = _text(details.side)
-    elif read.name == "ws_receive":
-        said = _received(read.details).message
-        side, author = _text(details.side), _text(said.side)
+    if event.name in {"import", "command dispatch"}:
+        role = ROLE_OF_COMMAND.get(_text_or_none(details.which) or "")
+    if event.name == "ws_send":
+        message, known_types = _decode_sent(event.details), COMMAND_TYPES
+        message.server_rx = message.server_tx = None  # a client cannot know them
+        side = _text_or_none(details.side)
+    elif event.name == "ws_receive":
+        message = _decode_received(event.details).message
+        side, author = _text_or_none(details.side), _text_or_none(message.side)
     return Event(
-        read.name if read.name in EVENT_NAMES else UNLISTED,
-        read.start,
-        read.stop,
-        _word(details.waiting, lambda word: word in WAITS_FOR),
-        _kind(said.type, known),
-        _id(said.id),
-        _word(said.phase, lambda word: MESSAGE_PHASE.fullmatch(word) is not None),
+        event.name if event.name in EVENT_NAMES else UNLISTED,
+        event.start,
+        event.stop,
+        _listed_word(details.waiting, lambda word: word in WAITS_FOR),
+        _message_type(message.type, known_types),
+        _id_text(message.id),
+        _listed_word(message.phase, lambda word: MESSAGE_PHASE.fullmatch(word) is not None),
         side,
         author,
-        said.server_rx,
-        said.server_tx,
+        message.server_rx,
+        message.server_tx,
         role,
     )
 
@@ -261,34 +267,34 @@ def fault_of(error: Exception) -> str:
     return MISSING_VALUE if "missing required field" in str(error) else WRONG_TYPE
 
 
-def _value(said: Raw) -> Any:
+def _scalar(raw: Raw) -> Any:
     """Return a text or a number; None for anything else."""
     try:
-        return _plain(said)
+        return _decode_scalar(raw)
     except (ValueError, RecursionError):
         return None
 
 
-def _text(said: Raw) -> str | None:
-    value = _value(said)
+def _text_or_none(raw: Raw) -> str | None:
+    value = _scalar(raw)
     return value if isinstance(value, str) else None
 
 
-def _id(said: Raw) -> str | None:
+def _id_text(raw: Raw) -> str | None:
     """Return an id as the trace has it: clients may send numbers."""
-    value = _value(said)
+    value = _scalar(raw)
     return None if value is None or len(str(value)) > MAX_ID_CHARACTERS else str(value)
 
 
-def _kind(said: Raw, known: frozenset[str]) -> str | None:
+def _message_type(raw: Raw, known_types: frozenset[str]) -> str | None:
     """Return a message's type as the trace has it: "" if it is unknown, None if it is missing."""
-    word = _text(said)
-    return word if word is None or word in known else ""
+    message_type = _text_or_none(raw)
+    return message_type if message_type is None or message_type in known_types else ""
 
 
-def _word(said: Raw, known: Callable[[str], bool]) -> str | None:
+def _listed_word(raw: Raw, is_listed: Callable[[str], bool]) -> str | None:
     """Return a word if it is known, else UNLISTED; None if it is missing."""
-    if said == JSON_NULL:
+    if raw == JSON_NULL:
         return None
-    word = str(_value(said))
-    return word if known(word) else UNLISTED
+    word = str(_scalar(raw))
+    return word if is_listed(word) else UNLISTED

@@ -54,8 +54,8 @@ def p_value(old: Sequence[float], new: Sequence[float], draws: Draws) -> float:
     ranks = _doubled_ranks([*old, *new])
     extreme = abs(sum(ranks[len(old) :]) - len(new) * (len(ranks) + 1))
     if len(old) * len(new) <= MAX_EXACT:
-        return _counted(ranks, len(new), extreme)
-    return _drawn(ranks, len(new), extreme, draws)
+        return _exact_p_value(ranks, len(new), extreme)
+    return _sampled_p_value(ranks, len(new), extreme, draws)
 
 
 def superiority(old: Sequence[float], new: Sequence[float]) -> float:
@@ -70,16 +70,18 @@ def _doubled_ranks(values: Sequence[float]) -> list[int]:
     return [bisect_left(ordered, value) + bisect_right(ordered, value) + 1 for value in values]
 
 
-def _counted(ranks: Sequence[int], size: int, extreme: int) -> float:
+def _exact_p_value(ranks: Sequence[int], size: int, extreme: int) -> float:
     """Return the share of subsets of a size whose sum of ranks is at least so far from the mean."""
     size = min(size, len(ranks) - size)  # the other group is as far from its mean
     mean = size * (len(ranks) + 1)
-    sums = _sums(tuple(sorted(ranks)), size)
-    return sum(count for at, count in enumerate(sums) if abs(at - mean) >= extreme) / math.comb(len(ranks), size)
+    sums = _rank_sum_counts(tuple(sorted(ranks)), size)
+    return sum(count for rank_sum, count in enumerate(sums) if abs(rank_sum - mean) >= extreme) / math.comb(
+        len(ranks), size
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def _sums(ranks: tuple[int, ...], size: int) -> list[int]:
+def _rank_sum_counts(ranks: tuple[int, ...], size: int) -> list[int]:
     """Return how many subsets of a size have each sum of ranks.
 
     A polynomial whose coefficients are the counts is one large integer, with room for each coefficient.
@@ -90,15 +92,15 @@ def _sums(ranks: tuple[int, ...], size: int) -> list[int]:
         for chosen in range(min(number + 1, size), 0, -1):
             rows[chosen] += rows[chosen - 1] << (8 * width * rank)
     raw = rows[size].to_bytes(width * (sum(sorted(ranks)[-size:]) + 1), "little")
-    return [int.from_bytes(raw[at : at + width], "little") for at in range(0, len(raw), width)]
+    return [int.from_bytes(raw[start : start + width], "little") for start in range(0, len(raw), width)]
 
 
-def _drawn(ranks: Sequence[int], size: int, extreme: int, draws: Draws) -> float:
+def _sampled_p_value(ranks: Sequence[int], size: int, extreme: int, draws: Draws) -> float:
     size = min(size, len(ranks) - size)
     mean = size * (len(ranks) + 1)
     subsets = draws.subsets(len(ranks), size)
-    found = sum(abs(sum(map(ranks.__getitem__, subset)) - mean) >= extreme for subset in subsets)
-    return (found + 1) / (len(subsets) + 1)
+    extreme_subsets = sum(abs(sum(map(ranks.__getitem__, subset)) - mean) >= extreme for subset in subsets)
+    return (extreme_subsets + 1) / (len(subsets) + 1)
 
 
 def smallest_p(old: int, new: int) -> float:
@@ -106,7 +108,7 @@ def smallest_p(old: int, new: int) -> float:
     return min(2 / math.comb(old + new, new), 1.0) if old and new else 1.0
 
 
-def runs_needed(alpha: float) -> int:
+def required_runs(alpha: float) -> int:
     """Return the least size of two equal groups that can have a p-value of alpha or less."""
     size = 1
     while smallest_p(size, size) > alpha:
@@ -114,14 +116,14 @@ def runs_needed(alpha: float) -> int:
     return size
 
 
-def interval(old: Sequence[float], new: Sequence[float], alpha: float) -> Interval | None:
+def shift_interval(old: Sequence[float], new: Sequence[float], alpha: float) -> Interval | None:
     """Return Hodges and Lehmann's estimate of how much larger `new` is, with the interval of confidence 1 - alpha.
 
     The estimate is the median of all differences between a new and an old value; the ends of the interval are two of
     these differences. It is true if the distributions differ by a shift only. With ties it is wider than necessary.
     None: the groups are too small for this confidence.
     """
-    rank = _end(len(old), len(new), alpha)
+    rank = _interval_rank(len(old), len(new), alpha)
     if rank is None:
         return None
     differences = sorted(after - before for after in new for before in old)
@@ -129,7 +131,7 @@ def interval(old: Sequence[float], new: Sequence[float], alpha: float) -> Interv
 
 
 @functools.lru_cache(maxsize=64)
-def _end(old: int, new: int, alpha: float) -> int | None:
+def _interval_rank(old: int, new: int, alpha: float) -> int | None:
     """Return which difference, counted from either end, is the end of the interval."""
     if smallest_p(old, new) > alpha:
         return None
@@ -138,12 +140,12 @@ def _end(old: int, new: int, alpha: float) -> int | None:
         deviation = math.sqrt(old * new * (old + new + 1) / 12)
         return max(math.floor(old * new / 2 - NormalDist().inv_cdf(1 - alpha / 2) * deviation - 0.5), 0)
     size = min(old, new)
-    sums = _sums(tuple(range(2, 2 * (old + new) + 1, 2)), size)
-    most = alpha / 2 * math.comb(old + new, size)
+    sums = _rank_sum_counts(tuple(range(2, 2 * (old + new) + 1, 2)), size)
+    limit = alpha / 2 * math.comb(old + new, size)
     below, rank = 0, -1
-    for at in range(size * (size + 1), len(sums), 2):
-        below += sums[at]
-        if below > most:
+    for rank_sum in range(size * (size + 1), len(sums), 2):
+        below += sums[rank_sum]
+        if below > limit:
             return rank
         rank += 1
     raise AssertionError("all sums together are more than any alpha allows")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from restante.pipeline.clean import timing
 from restante.pipeline.clean.rules import CleanValues, Fault, TimeLimits, limits
-from restante.timing.model.exchanges import us
+from restante.timing.model.exchanges import to_us
 from support.pipeline.tables import TABLES, Inputs, Values, apart
 from support.pipeline.tables import rows as written
 from support.timing.vectors import DELIVERY_VECTORS, VECTORS, events_of, lines_of, timing_rows
@@ -218,4 +218,4 @@ def _clean(read: Callable[[bytes, TimeLimits], CleanValues | Fault], item: Mappi
 
 
 def _day(start: float) -> date:
-    return EPOCH + timedelta(microseconds=us(float(start)) or 0)
+    return EPOCH + timedelta(microseconds=to_us(float(start)) or 0)

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from restante.timing.logs import read_event, read_line
-from restante.timing.model.timeline import ROLES, ClientLog, Role, Timeline, timeline
+from restante.timing.model.timeline import ROLES, ClientLog, Role, Timeline, build_timeline
 
 BEGAN = 1_795_000_000.0
 """When the transfers begin, by the server's clock, in seconds since 1970."""
@@ -154,7 +154,7 @@ def drawn_timeline(
 def timeline_of(drawn: Drawn, *, roles: Sequence[Role] = ROLES, traced: bool = True) -> Timeline:
     logs = [ClientLog(role, [read_event(json.dumps(event).encode()) for event in drawn.logs[role]]) for role in roles]
     lines = [read_line(line) for line in drawn.lines().splitlines()]
-    return timeline(logs, {line.id: [line] for line in lines if line.id is not None} if traced else None)
+    return build_timeline(logs, {line.id: [line] for line in lines if line.id is not None} if traced else None)
 
 
 def waiting(seconds: float = 9.0, *, human: float | None = None, paths: dict[str, Path] = PATHS) -> Drawn:

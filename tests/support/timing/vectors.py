@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from restante.timing.logs import Event, TraceLine, read_event, read_line
-from restante.timing.model.exchanges import day_of, exchanges, us
-from restante.timing.model.offsets import offsets
-from restante.timing.model.phases import phases
+from restante.timing.model.exchanges import day_of, pair_exchanges, to_us
+from restante.timing.model.offsets import estimate_offsets
+from restante.timing.model.phases import split_phases
 from support.vectors import load
 
 VECTORS: Sequence[Mapping[str, Any]] = load("timing")
@@ -24,11 +24,11 @@ TimingRow = tuple[int, str, str, int | None, int | None, int | None]
 
 
 def timing_rows(events: Sequence[Event], lines: Iterable[TraceLine]) -> list[TimingRow]:
-    paired = exchanges(events, by_id(lines))
-    days = offsets(paired, events)
+    paired = pair_exchanges(events, by_id(lines))
+    days = estimate_offsets(paired, events)
     rows: list[TimingRow] = []
-    for row in phases(events, paired, days):
-        start = us(events[row.at].start)
+    for row in split_phases(events, paired, days):
+        start = to_us(events[row.at].start)
         assert start is not None
         offset = days.get(day_of(start))
         ahead = None if offset is None else offset.us

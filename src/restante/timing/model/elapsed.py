@@ -15,8 +15,8 @@ import msgspec
 
 from restante.timing.logs import Event
 from restante.timing.model import phases
-from restante.timing.model.exchanges import Exchange, day_of, us
-from restante.timing.model.offsets import Offset, nearest
+from restante.timing.model.exchanges import Exchange, day_of, to_us
+from restante.timing.model.offsets import Offset, nearest_offset
 from restante.timing.model.phases import span_phase
 
 PEER: Final = "peer"
@@ -25,7 +25,8 @@ PROGRAM: Final = "program"
 NOT_RUNNING: Final = "not running"
 
 _PRIORITIES: Final = {
-    each: number for number, each in enumerate((phases.HUMAN, phases.TRANSFER, phases.TRANSIT_CONNECT, phases.CRYPTO))
+    phase: number
+    for number, phase in enumerate((phases.HUMAN, phases.TRANSFER, phases.TRANSIT_CONNECT, phases.CRYPTO))
 }
 """Of spans that overlap, the first counts. They come before messages on their way."""
 
@@ -56,28 +57,30 @@ class _Activity(msgspec.Struct, frozen=True, order=True):
     cause: str
 
 
-def stretches(events: Sequence[Event], exchanges: Iterable[Exchange], offsets: Mapping[int, Offset]) -> list[Stretch]:
+def divide_elapsed(
+    events: Sequence[Event], exchanges: Iterable[Exchange], offsets: Mapping[int, Offset]
+) -> list[Stretch]:
     """Return stretches without gaps, from the first event to the last; one at least, if there are events."""
     times = [time for event in events for time in _times(event)]
     if not times:
         return []
-    first, last = min(times), max(times)
-    if first == last:
-        return [Stretch(first, last, PROGRAM)]
-    activities = list(_spans(events))
+    begin, end = min(times), max(times)
+    if begin == end:
+        return [Stretch(begin, end, PROGRAM)]
+    activities = list(_span_activities(events))
     added = None
     for exchange in exchanges:
-        activities.extend(_of_exchange(exchange, nearest(offsets, day_of(exchange.t0))))
+        activities.extend(_exchange_activities(exchange, nearest_offset(offsets, day_of(exchange.t0))))
         if exchange.command == "add" and (added is None or exchange.t0 < added):
             added = exchange.t0
     arrivals: dict[int, str] = {}
     heard = None
     for event in events:
         cause = _waited_for(event)
-        t3, tx = us(event.start), us(event.server_tx)
+        t3, tx = to_us(event.start), to_us(event.server_tx)
         if cause is None or t3 is None:
             continue
-        offset = nearest(offsets, day_of(t3))
+        offset = nearest_offset(offsets, day_of(t3))
         sent = t3 if tx is None or offset is None else min(tx + offset.us, t3)
         activities.append(_Activity(_ON_ITS_WAY, sent, sent, t3, phases.NETWORK_IN))
         arrivals[sent] = cause
@@ -85,15 +88,17 @@ def stretches(events: Sequence[Event], exchanges: Iterable[Exchange], offsets: M
             heard = t3 if heard is None else min(heard, t3)
     idle = PROGRAM if any(event.name == "ws_receive" for event in events) else CONNECT
     own = {time for event in events if event.name not in {"ws_send", "ws_receive"} for time in _times(event)}
-    found = _divided(activities, own | {first, last})
-    return _joined(
-        Stretch(each.start, each.stop, _idle(each, arrivals, added, heard, idle)) if each.cause == "" else each
-        for each in found
+    stretches = _divide(activities, own | {begin, end})
+    return _join_stretches(
+        Stretch(stretch.start, stretch.stop, _idle_cause(stretch, arrivals, added, heard, idle))
+        if stretch.cause == ""
+        else stretch
+        for stretch in stretches
     )
 
 
 def _times(event: Event) -> Iterator[int]:
-    for time in (us(event.start), us(event.stop)):
+    for time in (to_us(event.start), to_us(event.stop)):
         if time is not None:
             yield time
 
@@ -107,14 +112,14 @@ def _waited_for(event: Event) -> str | None:
     return PEER if event.command == "message" and event.own is False else None
 
 
-def _spans(events: Iterable[Event]) -> Iterator[_Activity]:
+def _span_activities(events: Iterable[Event]) -> Iterator[_Activity]:
     for event in events:
-        phase, start, stop = span_phase(event), us(event.start), us(event.stop)
+        phase, start, stop = span_phase(event), to_us(event.start), to_us(event.stop)
         if phase is not None and start is not None and stop is not None:
             yield _Activity(_PRIORITIES[phase], start, start, stop, phase)
 
 
-def _of_exchange(exchange: Exchange, offset: Offset | None) -> Iterator[_Activity]:
+def _exchange_activities(exchange: Exchange, offset: Offset | None) -> Iterator[_Activity]:
     t0, t3 = exchange.t0, exchange.t3
     if t3 is None:
         return
@@ -141,13 +146,13 @@ def _of_exchange(exchange: Exchange, offset: Offset | None) -> Iterator[_Activit
     yield _Activity(_ON_ITS_WAY, t0, before, t3, phases.NETWORK_IN)
 
 
-def _divided(activities: list[_Activity], moments: set[int]) -> Iterator[Stretch]:
+def _divide(activities: list[_Activity], moments: set[int]) -> Iterator[Stretch]:
     """Yield stretches between `moments`, and when an activity begins or ends; the cause of idle ones is ''."""
-    waiting = sorted(activities, key=lambda each: each.start, reverse=True)
-    first, last = min(moments), max(moments)
-    edges = moments.union(*((each.start, each.stop) for each in activities))
+    waiting = sorted(activities, key=lambda activity: activity.start, reverse=True)
+    begin, end = min(moments), max(moments)
+    edges = moments.union(*((activity.start, activity.stop) for activity in activities))
     active: list[_Activity] = []
-    for start, stop in pairwise(sorted(edge for edge in edges if first <= edge <= last)):
+    for start, stop in pairwise(sorted(edge for edge in edges if begin <= edge <= end)):
         while waiting and waiting[-1].start <= start:
             heapq.heappush(active, waiting.pop())
         while active and active[0].stop <= start:
@@ -155,49 +160,51 @@ def _divided(activities: list[_Activity], moments: set[int]) -> Iterator[Stretch
         yield Stretch(start, stop, active[0].cause if active else "")
 
 
-def _idle(stretch: Stretch, arrivals: Mapping[int, str], added: int | None, heard: int | None, rest: str) -> str:
+def _idle_cause(
+    stretch: Stretch, arrivals: Mapping[int, str], added: int | None, heard: int | None, otherwise: str
+) -> str:
     """Return the cause of a stretch in which the client did nothing that its log has.
 
     It waited for its peer if the stretch ends when a message of the peer comes, or if the client had added a message
-    and had none of the peer's yet. `rest` is the cause of other stretches.
+    and had none of the peer's yet. `otherwise` is the cause of other stretches.
     """
     if stretch.stop in arrivals:
         return arrivals[stretch.stop]
     waited = added is not None and stretch.start >= added and (heard is None or stretch.stop <= heard)
-    return PEER if waited else rest
+    return PEER if waited else otherwise
 
 
-def _joined(found: Iterable[Stretch]) -> list[Stretch]:
+def _join_stretches(stretches: Iterable[Stretch]) -> list[Stretch]:
     """Join stretches of one cause that follow one another."""
     joined: list[Stretch] = []
-    for each in found:
-        if joined and joined[-1].cause == each.cause:
-            joined[-1] = Stretch(joined[-1].start, each.stop, each.cause)
+    for stretch in stretches:
+        if joined and joined[-1].cause == stretch.cause:
+            joined[-1] = Stretch(joined[-1].start, stretch.stop, stretch.cause)
         else:
-            joined.append(each)
+            joined.append(stretch)
     return joined
 
 
-def totals(found: Iterable[Stretch]) -> dict[str, int]:
+def cause_totals(stretches: Iterable[Stretch]) -> dict[str, int]:
     """Return the microseconds of each cause, in the order of CAUSES."""
     sums = dict.fromkeys(CAUSES, 0)
-    for each in found:
-        sums[each.cause] += each.stop - each.start
+    for stretch in stretches:
+        sums[stretch.cause] += stretch.stop - stretch.start
     return {cause: us for cause, us in sums.items() if us}
 
 
-def during(found: Sequence[Stretch], start: int, stop: int) -> dict[str, int]:
+def causes_during(stretches: Sequence[Stretch], start: int, stop: int) -> dict[str, int]:
     """Return the microseconds of each cause in a time; NOT_RUNNING before the first stretch and after the last."""
     sums: dict[str, int] = {}
     covered = 0
-    at = max(bisect_right(found, start, key=lambda each: each.start) - 1, 0)
-    for index in range(at, len(found)):
-        each = found[index]
-        if each.start >= stop:
+    first_index = max(bisect_right(stretches, start, key=lambda stretch: stretch.start) - 1, 0)
+    for index in range(first_index, len(stretches)):
+        stretch = stretches[index]
+        if stretch.start >= stop:
             break
-        part = min(each.stop, stop) - max(each.start, start)
+        part = min(stretch.stop, stop) - max(stretch.start, start)
         if part > 0:
-            sums[each.cause] = sums.get(each.cause, 0) + part
+            sums[stretch.cause] = sums.get(stretch.cause, 0) + part
             covered += part
     if stop - start > covered:
         sums[NOT_RUNNING] = stop - start - covered

@@ -60,7 +60,7 @@ class Exchange(msgspec.Struct, frozen=True):
     """The line of the trace. None: the trace has no line for it, or was not given."""
 
 
-def us(seconds: float | None) -> int | None:
+def to_us(seconds: float | None) -> int | None:
     """Return a time in microseconds, rounded; None if it is not a time."""
     if seconds is None or not abs(seconds) < MAX_EPOCH_SECONDS:
         return None
@@ -72,12 +72,12 @@ def day_of(time: int) -> int:
     return time // US_PER_DAY
 
 
-def exchanges(events: Sequence[Event], lines: Mapping[str, Sequence[TraceLine]]) -> list[Exchange]:
+def pair_exchanges(events: Sequence[Event], lines: Mapping[str, Sequence[TraceLine]]) -> list[Exchange]:
     """Return the commands of a log in its order. `lines` are those of the trace, by id."""
     replies: dict[str, list[Event]] = {}
     senders: dict[tuple[str, int], int] = {}
     for event in events:
-        began = us(event.start)
+        began = to_us(event.start)
         if event.id is None or began is None:
             continue
         if event.name == "ws_receive" and (event.command == "ack" or (event.command == "message" and event.own)):
@@ -85,23 +85,23 @@ def exchanges(events: Sequence[Event], lines: Mapping[str, Sequence[TraceLine]])
         elif event.name == "ws_send":
             key = (event.id, day_of(began))
             senders[key] = senders.get(key, 0) + 1
-    found = []
+    exchanges = []
     for at, event in enumerate(events):
-        began = us(event.start)
+        began = to_us(event.start)
         if event.name == "ws_send" and began is not None:
             ambiguous = event.id is None or senders[event.id, day_of(began)] > 1
-            found.append(
+            exchanges.append(
                 Exchange(at, event.command, event.phase, began, None, None, None, None)
                 if ambiguous
-                else _paired(at, event, began, replies.get(event.id or "", ()), lines.get(event.id or "", ()))
+                else _pair_exchange(at, event, began, replies.get(event.id or "", ()), lines.get(event.id or "", ()))
             )
-    return found
+    return exchanges
 
 
-def _paired(at: int, event: Event, t0: int, replies: Iterable[Event], lines: Iterable[TraceLine]) -> Exchange:
+def _pair_exchange(at: int, event: Event, t0: int, replies: Iterable[Event], lines: Iterable[TraceLine]) -> Exchange:
     acks, echoes, stamps = [], [], []
     for reply in replies:
-        t3 = us(reply.start)
+        t3 = to_us(reply.start)
         if t3 is None or not t0 <= t3 <= t0 + MAX_APART_US:
             continue
         if reply.command == "ack":
@@ -111,23 +111,25 @@ def _paired(at: int, event: Event, t0: int, replies: Iterable[Event], lines: Ite
             if reply.server_rx is not None:
                 stamps.append(reply.server_rx)
     rx = min(stamps, default=None)
-    first = min(acks or echoes, key=_first, default=None)
-    t3, tx = (None, None) if first is None else first
-    line = min((line for line in lines if _is_of(line, t0, rx, tx)), key=_in_order, default=None)
+    answer = min(acks or echoes, key=_reply_order, default=None)
+    t3, tx = (None, None) if answer is None else answer
+    line = min((line for line in lines if _line_matches(line, t0, rx, tx)), key=_line_order, default=None)
     server = None
     if line is not None:
         rx = line.server_rx if rx is None else rx
-        server = ServerTimes(us(line.server_rx), us(line.commit_began), us(line.commit), us(line.server_tx))
-    return Exchange(at, event.command, event.phase, t0, us(rx), us(tx), t3, server)
+        server = ServerTimes(
+            to_us(line.server_rx), to_us(line.commit_began), to_us(line.commit), to_us(line.server_tx)
+        )
+    return Exchange(at, event.command, event.phase, t0, to_us(rx), to_us(tx), t3, server)
 
 
-def _first(reply: tuple[int, float | None]) -> tuple[int, float]:
+def _reply_order(reply: tuple[int, float | None]) -> tuple[int, float]:
     """Order replies by time, then by server_tx, None first."""
     t3, tx = reply
     return t3, -math.inf if tx is None else tx
 
 
-def _is_of(line: TraceLine, t0: int, rx: float | None, tx: float | None) -> bool:
+def _line_matches(line: TraceLine, t0: int, rx: float | None, tx: float | None) -> bool:
     if not abs(line.server_rx * MICROSECONDS - t0) <= MAX_APART_US:
         return False
     if rx is not None:
@@ -135,9 +137,9 @@ def _is_of(line: TraceLine, t0: int, rx: float | None, tx: float | None) -> bool
     return tx is not None and line.server_tx is not None and abs(line.server_tx - tx) < STAMP_TOLERANCE_SECONDS
 
 
-def _in_order(line: TraceLine) -> tuple[float, ...]:
+def _line_order(line: TraceLine) -> tuple[float, ...]:
     """Order lines by their times, None first."""
     return tuple(
-        -math.inf if each is None else each
-        for each in (line.server_rx, line.commit_began, line.commit, line.server_tx)
+        -math.inf if time is None else time
+        for time in (line.server_rx, line.commit_began, line.commit, line.server_tx)
     )

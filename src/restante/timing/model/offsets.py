@@ -11,7 +11,7 @@ from typing import Final, Self
 import msgspec
 
 from restante.timing.logs import Event
-from restante.timing.model.exchanges import MICROSECONDS, Exchange, day_of, us
+from restante.timing.model.exchanges import MICROSECONDS, Exchange, day_of, to_us
 
 ROUNDING_US: Final = 2
 """Microseconds by which rounding may falsify a bound: two times are rounded to a microsecond, and a float of seconds
@@ -32,17 +32,17 @@ class Offset(msgspec.Struct, frozen=True):
     """The offset differs from the true one by this at most, if no clock is set and the two do not drift apart by more
     than DRIFT_PPM."""
     moved_us: int = 0
-    """The clocks moved against each other by at least this, as the exchanges show."""
+    """The clocks moved against each other by at exchange_lowers this, as the exchanges show."""
 
 
-class _Bounds(msgspec.Struct):
+class _ClockBounds(msgspec.Struct):
     """Bounds of the server's clock less the client's."""
 
     lowers: list[int]
     """From each frame that was received: it was received after it was sent."""
     uppers: list[int]
     """From each exchange: the server had the command after the client sent it."""
-    least: list[int]
+    exchange_lowers: list[int]
     """The lower bounds of the exchanges alone."""
     times: list[int]
     """When they were true, by the client's clock."""
@@ -53,50 +53,52 @@ class _Bounds(msgspec.Struct):
         return cls([], [], [], [])
 
 
-def offsets(exchanges: Iterable[Exchange], events: Sequence[Event]) -> dict[int, Offset]:
+def estimate_offsets(exchanges: Iterable[Exchange], events: Sequence[Event]) -> dict[int, Offset]:
     """Return the offset for each UTC day of the client's clock that has an exchange with its answer."""
-    days: dict[int, _Bounds] = {}
+    days: dict[int, _ClockBounds] = {}
     for event in events:
         if event.name == "ws_receive" and event.server_tx is not None:
-            t3, tx = us(event.start), us(event.server_tx)
+            t3, tx = to_us(event.start), to_us(event.server_tx)
             if t3 is not None and tx is not None:
-                bounds = days.setdefault(day_of(t3), _Bounds.none())
+                bounds = days.setdefault(day_of(t3), _ClockBounds.none())
                 bounds.lowers.append(tx - t3)
                 bounds.times.append(t3)
     for exchange in exchanges:
         if exchange.tx is not None and exchange.t3 is not None:
-            bounds = days.setdefault(day_of(exchange.t0), _Bounds.none())
+            bounds = days.setdefault(day_of(exchange.t0), _ClockBounds.none())
             bounds.uppers.append((exchange.tx if exchange.rx is None else exchange.rx) - exchange.t0)
-            bounds.least.append(exchange.tx - exchange.t3)
+            bounds.exchange_lowers.append(exchange.tx - exchange.t3)
             bounds.times += (exchange.t0, exchange.t3)
     return {day: _estimate(bounds) for day, bounds in days.items() if bounds.uppers}
 
 
-def _estimate(bounds: _Bounds) -> Offset:
-    lower, upper = max(bounds.lowers + bounds.least), min(bounds.uppers)
+def _estimate(bounds: _ClockBounds) -> Offset:
+    lower, upper = max(bounds.lowers + bounds.exchange_lowers), min(bounds.uppers)
     middle = (lower + upper) // 2
-    lasted = max(bounds.times) - min(bounds.times)
-    margin = ROUNDING_US - (-lasted * DRIFT_PPM // MICROSECONDS)  # rounded up
+    duration = max(bounds.times) - min(bounds.times)
+    margin = ROUNDING_US - (-duration * DRIFT_PPM // MICROSECONDS)  # rounded up
     if lower <= upper + 2 * ROUNDING_US:
         return Offset(-middle, max(upper - middle, middle - lower) + margin)
     # No offset satisfies all exchanges. The error covers what each exchange allows.
-    error = max(lower - middle, max(bounds.uppers) - middle, middle - min(bounds.least))
+    error = max(lower - middle, max(bounds.uppers) - middle, middle - min(bounds.exchange_lowers))
     return Offset(-middle, error + margin, moved_us=lower - upper)
 
 
-def nearest(offsets: Mapping[int, Offset], day: int) -> Offset | None:
+def nearest_offset(offsets: Mapping[int, Offset], day: int) -> Offset | None:
     """Return the offset of a day or, if it has none, of the nearest one that has."""
     if day in offsets or not offsets:
         return offsets.get(day)
-    return offsets[min(offsets, key=lambda each: (abs(each - day), each))]
+    return offsets[min(offsets, key=lambda other_day: (abs(other_day - day), other_day))]
 
 
-def best(offsets: Collection[Offset]) -> Offset | None:
+def best_offset(offsets: Collection[Offset]) -> Offset | None:
     """Return the offset with the smallest error. If others contradict it, its error is widened to cover them."""
     if not offsets:
         return None
-    found = min(offsets, key=lambda each: each.error_us)
-    apart = max(each.us - each.error_us for each in offsets) - min(each.us + each.error_us for each in offsets)
-    moved = max(apart, *(each.moved_us for each in offsets), 0)
-    error = max(abs(each.us - found.us) + each.error_us for each in offsets) if moved else found.error_us
-    return Offset(found.us, error, moved)
+    best = min(offsets, key=lambda offset: offset.error_us)
+    apart = max(offset.us - offset.error_us for offset in offsets) - min(
+        offset.us + offset.error_us for offset in offsets
+    )
+    moved = max(apart, *(offset.moved_us for offset in offsets), 0)
+    error = max(abs(offset.us - best.us) + offset.error_us for offset in offsets) if moved else best.error_us
+    return Offset(best.us, error, moved)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from restante.timing.logs import Event
-from restante.timing.model.exchanges import Exchange, day_of, us
+from restante.timing.model.exchanges import Exchange, day_of, to_us
 from restante.timing.model.offsets import Offset
 
 NETWORK_OUT: Final = "network out"
@@ -61,20 +61,22 @@ class Phase(msgspec.Struct, frozen=True):
     """Largest possible error of the duration, for phases that are between two clocks."""
 
 
-def phases(events: Sequence[Event], exchanges: Iterable[Exchange], offsets: Mapping[int, Offset]) -> Iterator[Phase]:
+def split_phases(
+    events: Sequence[Event], exchanges: Iterable[Exchange], offsets: Mapping[int, Offset]
+) -> Iterator[Phase]:
     """Yield the phases of a log's events: of commands, of the other side's messages, and of spans."""
     for exchange in exchanges:
-        yield from _of_exchange(exchange, offsets.get(day_of(exchange.t0)))
+        yield from _exchange_phases(exchange, offsets.get(day_of(exchange.t0)))
     for at, event in enumerate(events):
-        began = us(event.start)
+        began = to_us(event.start)
         if began is None:
             continue
         if event.name == "ws_receive" and event.command == "message" and event.own is False:
             offset = offsets.get(day_of(began))
-            yield _between_clocks(at, event.command, NETWORK_IN, us(event.server_tx), began, offset)
+            yield _one_way_phase(at, event.command, NETWORK_IN, to_us(event.server_tx), began, offset)
         phase = span_phase(event)
         if phase is not None:
-            yield Phase(at, event.name, phase, _less(us(event.stop), began), None)
+            yield Phase(at, event.name, phase, difference(to_us(event.stop), began), None)
 
 
 def span_phase(event: Event) -> str | None:
@@ -82,42 +84,43 @@ def span_phase(event: Event) -> str | None:
     return WAIT_PHASES.get(event.waiting or "", SPAN_PHASES.get(event.name))
 
 
-def _of_exchange(exchange: Exchange, offset: Offset | None) -> Iterator[Phase]:
+def _exchange_phases(exchange: Exchange, offset: Offset | None) -> Iterator[Phase]:
     at, what = exchange.at, exchange.command or ""
     # The way there: the client's clock is `offset` ahead.
-    out = _less(exchange.rx, exchange.t0)
+    out = difference(exchange.rx, exchange.t0)
     if out is None or offset is None:
         yield Phase(at, what, NETWORK_OUT, None, None)
     else:
         yield Phase(at, what, NETWORK_OUT, out + offset.us, offset.error_us)
-    yield Phase(at, what, SERVER, _less(exchange.tx, exchange.rx), None)
+    yield Phase(at, what, SERVER, difference(exchange.tx, exchange.rx), None)
     if (server := exchange.server) is not None:
-        for phase, us in _in_server(server.rx, server.began, server.commit, server.tx):
+        for phase, us in _server_phases(server.rx, server.began, server.commit, server.tx):
             yield Phase(at, what, phase, us, None)
-    yield _between_clocks(at, what, NETWORK_IN, exchange.tx, exchange.t3, offset)
-    yield Phase(at, what, ROUND_TRIP, _less(exchange.t3, exchange.t0), None)
+    yield _one_way_phase(at, what, NETWORK_IN, exchange.tx, exchange.t3, offset)
+    yield Phase(at, what, ROUND_TRIP, difference(exchange.t3, exchange.t0), None)
 
 
-def _in_server(
+def _server_phases(
     rx: int | None, began: int | None, commit: int | None, tx: int | None
 ) -> Iterator[tuple[str, int | None]]:
     if commit is None:
-        yield QUEUE, _less(tx, rx)
+        yield QUEUE, difference(tx, rx)
         return
     if began is None:
-        yield QUEUE_AND_COMMIT, _less(commit, rx)
+        yield QUEUE_AND_COMMIT, difference(commit, rx)
     else:
-        yield QUEUE, _less(began, rx)
-        yield COMMIT, _less(commit, began)
-    yield ANSWER, _less(tx, commit)
+        yield QUEUE, difference(began, rx)
+        yield COMMIT, difference(commit, began)
+    yield ANSWER, difference(tx, commit)
 
 
-def _between_clocks(at: int, what: str, phase: str, tx: int | None, t3: int | None, offset: Offset | None) -> Phase:
-    way = _less(t3, tx)
+def _one_way_phase(at: int, what: str, phase: str, tx: int | None, t3: int | None, offset: Offset | None) -> Phase:
+    way = difference(t3, tx)
     if way is None or offset is None:
         return Phase(at, what, phase, None, None)
     return Phase(at, what, phase, way - offset.us, offset.error_us)
 
 
-def _less(after: int | None, before: int | None) -> int | None:
+def difference(after: int | None, before: int | None) -> int | None:
+    """Return the time between two moments; None if one of them is not known."""
     return None if after is None or before is None else after - before

@@ -15,8 +15,8 @@ import msgspec
 
 from restante.timing.logs import Event, TraceLine
 from restante.timing.model import elapsed, phases
-from restante.timing.model.exchanges import MAX_APART_US, MICROSECONDS, Exchange, day_of, exchanges, us
-from restante.timing.model.offsets import Offset, best, offsets
+from restante.timing.model.exchanges import MAX_APART_US, MICROSECONDS, Exchange, day_of, pair_exchanges, to_us
+from restante.timing.model.offsets import Offset, best_offset, estimate_offsets
 from restante.timing.model.phases import Phase, span_phase
 
 # ── Finds when each message of one client was received by the other one, from both logs. Pure ─────
@@ -35,7 +35,7 @@ class MeasuredLog(NamedTuple):
     offsets: Mapping[int, Offset]
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class MessageDelivery(msgspec.Struct, frozen=True):
     """A message that the other client received. Times and durations are in microseconds; None: not known."""
 
     at: int
@@ -56,7 +56,7 @@ class Delivery(msgspec.Struct, frozen=True):
     """Largest possible error of `us`."""
 
 
-class Delivered(msgspec.Struct, frozen=True):
+class TimelineDelivery(msgspec.Struct, frozen=True):
     """A message that the other client received, in a timeline. A duration that is None is not known."""
 
     role: Literal["sender", "receiver"]
@@ -79,7 +79,7 @@ class _Receipt(NamedTuple):
     tx: int | None
 
 
-def deliveries(author: MeasuredLog, peer: MeasuredLog) -> Iterator[Delivery]:
+def match_deliveries(author: MeasuredLog, peer: MeasuredLog) -> Iterator[MessageDelivery]:
     """Yield the messages of one client that the other one received, in the order of the author's log."""
     receipts = _receipts(peer.events)
     for exchange in author.exchanges:
@@ -88,51 +88,51 @@ def deliveries(author: MeasuredLog, peer: MeasuredLog) -> Iterator[Delivery]:
         rx = exchange.rx
         if exchange.command != "add" or rx is None or offset is None or abs(exchange.t0 - rx) > MAX_APART_US:
             continue
-        found = receipts.get((event.id, event.phase, rx))
-        if found is not None and event.phase is not None:
-            yield _delivery(exchange, event.phase, rx, offset, found, peer.offsets.get(day_of(found.t3)))
+        receipt = receipts.get((event.id, event.phase, rx))
+        if receipt is not None and event.phase is not None:
+            yield _message_delivery(exchange, event.phase, rx, offset, receipt, peer.offsets.get(day_of(receipt.t3)))
 
 
-def delivered(
-    role: Literal["sender", "receiver"], author: MeasuredLog, peer: MeasuredLog, first: int
-) -> Iterator[Delivered]:
-    """Yield the deliveries of a timeline, in which the author's commands begin at the index `first`."""
-    indices = {exchange.at: first + place for place, exchange in enumerate(author.exchanges)}
-    for each in deliveries(author, peer):
-        ways = each.network_out_us, each.at_server_us, each.network_in_us
-        yield Delivered(role, each.phase, indices[each.at], *ways, each.us, each.error_us)
+def timeline_deliveries(
+    role: Literal["sender", "receiver"], author: MeasuredLog, peer: MeasuredLog, first_index: int
+) -> Iterator[TimelineDelivery]:
+    """Yield the deliveries of a timeline, in which the author's commands begin at `first_index`."""
+    indices = {exchange.at: first_index + number for number, exchange in enumerate(author.exchanges)}
+    for delivery in match_deliveries(author, peer):
+        durations = delivery.network_out_us, delivery.at_server_us, delivery.network_in_us
+        yield TimelineDelivery(role, delivery.phase, indices[delivery.at], *durations, delivery.us, delivery.error_us)
 
 
 def _receipts(events: Sequence[Event]) -> dict[tuple[str | None, str | None, int], _Receipt]:
     """Return the first receipt of each message of the other side, by its id, phase and `server_rx`."""
-    found: dict[tuple[str | None, str | None, int], _Receipt] = {}
+    receipts: dict[tuple[str | None, str | None, int], _Receipt] = {}
     for at, event in enumerate(events):
-        t3, rx = us(event.start), us(event.server_rx)
+        t3, rx = to_us(event.start), to_us(event.server_rx)
         if event.name != "ws_receive" or event.command != "message" or event.own is not False:
             continue
         if t3 is None or rx is None or event.id is None or event.phase is None or abs(t3 - rx) > MAX_APART_US:
             continue
-        receipt = _Receipt(at, t3, us(event.server_tx))
+        receipt = _Receipt(at, t3, to_us(event.server_tx))
         key = event.id, event.phase, rx
-        found[key] = min(found.get(key, receipt), receipt, key=_in_order)
-    return found
+        receipts[key] = min(receipts.get(key, receipt), receipt, key=_receipt_order)
+    return receipts
 
 
-def _in_order(receipt: _Receipt) -> tuple[int, bool, int, int]:
+def _receipt_order(receipt: _Receipt) -> tuple[int, bool, int, int]:
     """Order receipts by time, then by server_tx, None first, then by their place in the log."""
     return receipt.t3, receipt.tx is not None, receipt.tx or 0, receipt.at
 
 
-def _delivery(
+def _message_delivery(
     exchange: Exchange, phase: str, rx: int, offset: Offset, receipt: _Receipt, peer: Offset | None
-) -> Delivery:
+) -> MessageDelivery:
     network_out = rx - exchange.t0 + offset.us
     at_server = None if receipt.tx is None else receipt.tx - rx
     network_in = None if peer is None or receipt.tx is None else receipt.t3 - receipt.tx - peer.us
-    whole = error = None
+    duration = error = None
     if peer is not None and at_server is not None and network_in is not None:
-        whole, error = network_out + at_server + network_in, offset.error_us + peer.error_us
-    return Delivery(exchange.at, receipt.at, phase, rx, network_out, at_server, network_in, whole, error)
+        duration, error = network_out + at_server + network_in, offset.error_us + peer.error_us
+    return MessageDelivery(exchange.at, receipt.at, phase, rx, network_out, at_server, network_in, duration, error)
 
 
 # ── timeline ──────────────────────────────────────────────────────────────────────────────────────
@@ -152,7 +152,7 @@ RECEIVER_EVENTS: Final = frozenset(("rx file", "unpack zip", "send ack", "permis
 """Names of events that only a sender, or only a receiver, has."""
 
 
-class Spent(msgspec.Struct, frozen=True):
+class CauseTime(msgspec.Struct, frozen=True):
     """The part of a client's time that has one cause."""
 
     cause: str
@@ -162,7 +162,7 @@ class Spent(msgspec.Struct, frozen=True):
     microseconds."""
 
 
-class Client(msgspec.Struct, frozen=True):
+class TimelineClient(msgspec.Struct, frozen=True):
     """A client whose log was given."""
 
     role: Role
@@ -179,7 +179,7 @@ class Client(msgspec.Struct, frozen=True):
     """By how much its clock moved against the server's, at least; 0 if nothing shows it."""
     given: bool
     """Whether the user gave the offset."""
-    spent: list[Spent]
+    spent: list[CauseTime]
     """Adds up to the time from its start to its stop."""
 
 
@@ -192,7 +192,7 @@ class Elapsed(msgspec.Struct, frozen=True):
     stop_us: int
 
 
-class Command(msgspec.Struct, frozen=True):
+class TimelineCommand(msgspec.Struct, frozen=True):
     """A command of a client, on its way to the server and back. A time that is None is not known."""
 
     role: Role
@@ -212,7 +212,7 @@ class Command(msgspec.Struct, frozen=True):
     """When the client received the answer."""
 
 
-class Frame(msgspec.Struct, frozen=True):
+class TimelineFrame(msgspec.Struct, frozen=True):
     """A frame from the server to a client that is not the answer to its command: a response, or a message."""
 
     role: Role
@@ -228,7 +228,7 @@ class Frame(msgspec.Struct, frozen=True):
     received_us: int
 
 
-class Span(msgspec.Struct, frozen=True):
+class TimelineSpan(msgspec.Struct, frozen=True):
     """Something that a client did that has a duration, or a moment."""
 
     role: Role
@@ -264,13 +264,13 @@ class Timeline(msgspec.Struct, frozen=True):
     duration_us: int
     traced: bool
     """Whether a trace of the server was given."""
-    clients: list[Client]
-    commands: list[Command]
-    frames: list[Frame]
-    spans: list[Span]
+    clients: list[TimelineClient]
+    commands: list[TimelineCommand]
+    frames: list[TimelineFrame]
+    spans: list[TimelineSpan]
     elapsed: list[Elapsed]
     delays: list[Delay]
-    deliveries: list[Delivered] = []
+    deliveries: list[TimelineDelivery] = []
     """Messages from client to client. Empty if one log was given."""
 
 
@@ -295,9 +295,9 @@ def side_of(events: Iterable[Event]) -> str | None:
 
 def role_of(events: Iterable[Event]) -> Role | None:
     """Return the role of the client that wrote a log, as far as its events show it."""
-    said = {event.role for event in events} - {None}
+    logged_roles = {event.role for event in events} - {None}
     for role in ROLES:
-        if said == {role}:
+        if logged_roles == {role}:
             return role
     names = {event.name for event in events}
     commands = {event.command for event in events if event.name == "ws_send"}
@@ -310,45 +310,50 @@ def role_of(events: Iterable[Event]) -> Role | None:
     return "receiver" if "input code" in names else None
 
 
-def timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[TraceLine]] | None) -> Timeline:
+def build_timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[TraceLine]] | None) -> Timeline:
     """Return the timeline of one or two logs. The logs must have events."""
-    clients = [_Lane(log, {} if trace is None else trace) for log in logs]
-    began = min(lane.start for lane in clients)
-    ended = max(lane.stop for lane in clients)
-    commands: list[Command] = []
-    arrived: list[Delivered] = []
+    lanes = [_Lane(log, {} if trace is None else trace) for log in logs]
+    begin = min(lane.start for lane in lanes)
+    end = max(lane.stop for lane in lanes)
+    commands: list[TimelineCommand] = []
+    deliveries: list[TimelineDelivery] = []
     indices: dict[tuple[str | None, str | None, str | None], list[tuple[int, Exchange]]] = {}
-    for lane in clients:
-        for other in (other for other in clients if other is not lane):
-            arrived.extend(delivered(lane.log.role, lane.measured, other.measured, len(commands)))
+    for lane in lanes:
+        for other in (other for other in lanes if other is not lane):
+            deliveries.extend(timeline_deliveries(lane.log.role, lane.measured, other.measured, len(commands)))
         for exchange in lane.exchanges:
             if exchange.command == "add":
                 key = (lane.side, exchange.phase, lane.log.events[exchange.at].id)
                 indices.setdefault(key, []).append((len(commands), exchange))
-            commands.append(_command(lane, exchange, began))
-    sides: dict[str | None, Author] = {lane.side: lane.log.role for lane in clients if lane.side is not None}
+            commands.append(_timeline_command(lane, exchange, begin))
+    sides: dict[str | None, Author] = {lane.side: lane.log.role for lane in lanes if lane.side is not None}
     frames = [
-        _frame(lane, event, began, sides, indices)
-        for lane in clients
+        _timeline_frame(lane, event, begin, sides, indices)
+        for lane in lanes
         for event in lane.log.events
         if event.name == "ws_receive" and event.command != "ack"
     ]
     return Timeline(
         VERSION,
-        began / MICROSECONDS,
-        ended - began,
+        begin / MICROSECONDS,
+        end - begin,
         trace is not None,
-        [_client(lane, began, [other for other in clients if other is not lane]) for lane in clients],
+        [_timeline_client(lane, begin, [other for other in lanes if other is not lane]) for lane in lanes],
         commands,
         frames,
-        [_span(lane, event, began) for lane in clients for event in lane.log.events if not _is_message(event)],
+        [_timeline_span(lane, event, begin) for lane in lanes for event in lane.log.events if not _is_message(event)],
         [
-            Elapsed(lane.log.role, each.cause, lane.on_server(each.start) - began, lane.on_server(each.stop) - began)
-            for lane in clients
-            for each in lane.stretches
+            Elapsed(
+                lane.log.role,
+                stretch.cause,
+                lane.on_server(stretch.start) - begin,
+                lane.on_server(stretch.stop) - begin,
+            )
+            for lane in lanes
+            for stretch in lane.stretches
         ],
-        [delay for lane in clients for delay in _delays(lane, arrived)],
-        arrived,
+        [delay for lane in lanes for delay in _phase_delays(lane, deliveries)],
+        deliveries,
     )
 
 
@@ -358,14 +363,14 @@ class _Lane:
     def __init__(self, log: ClientLog, trace: Mapping[str, Sequence[TraceLine]]) -> None:
         self.log = log
         self.side = side_of(log.events)
-        self.exchanges = exchanges(log.events, trace)
-        self.offsets = offsets(self.exchanges, log.events)
+        self.exchanges = pair_exchanges(log.events, trace)
+        self.offsets = estimate_offsets(self.exchanges, log.events)
         if log.skew_us is not None:
-            days = {day_of(time) for event in log.events if (time := us(event.start)) is not None}
+            days = {day_of(time) for event in log.events if (time := to_us(event.start)) is not None}
             self.offsets = dict.fromkeys(days, Offset(log.skew_us, 0))
         self.measured = MeasuredLog(log.events, self.exchanges, self.offsets)
-        self.stretches = elapsed.stretches(log.events, self.exchanges, self.offsets)
-        self.offset = best(self.offsets.values())
+        self.stretches = elapsed.divide_elapsed(log.events, self.exchanges, self.offsets)
+        self.offset = best_offset(self.offsets.values())
         """The offset by which the whole lane is placed, so that its times add up over midnight. None: not known."""
         self.start = self.on_server(self.stretches[0].start)
         self.stop = self.on_server(self.stretches[-1].stop)
@@ -379,22 +384,22 @@ def _is_message(event: Event) -> bool:
     return event.name in {"ws_send", "ws_receive"}
 
 
-def _client(lane: _Lane, began: int, others: Sequence[_Lane]) -> Client:
+def _timeline_client(lane: _Lane, begin: int, others: Sequence[_Lane]) -> TimelineClient:
     spent = []
-    for cause, total in elapsed.totals(lane.stretches).items():
+    for cause, us in elapsed.cause_totals(lane.stretches).items():
         peer: dict[str, int] | None = None
         if cause == elapsed.PEER and others and lane.offset is not None and others[0].offset is not None:
             peer = {}
-            for each in lane.stretches:
-                if each.cause == cause:
-                    for what, part in _meanwhile(lane, each, others[0]).items():
-                        peer[what] = peer.get(what, 0) + part
-        spent.append(Spent(cause, total, peer))
-    return Client(
+            for stretch in lane.stretches:
+                if stretch.cause == cause:
+                    for peer_cause, peer_us in _meanwhile(lane, stretch, others[0]).items():
+                        peer[peer_cause] = peer.get(peer_cause, 0) + peer_us
+        spent.append(CauseTime(cause, us, peer))
+    return TimelineClient(
         lane.log.role,
         len(lane.log.events),
-        lane.start - began,
-        lane.stop - began,
+        lane.start - begin,
+        lane.stop - begin,
         None if lane.offset is None else lane.offset.us,
         None if lane.offset is None else lane.offset.error_us,
         0 if lane.offset is None else lane.offset.moved_us,
@@ -406,92 +411,92 @@ def _client(lane: _Lane, began: int, others: Sequence[_Lane]) -> Client:
 def _meanwhile(lane: _Lane, stretch: elapsed.Stretch, other: _Lane) -> dict[str, int]:
     """Return what the other client did in a stretch."""
     ahead = 0 if other.offset is None else other.offset.us
-    return elapsed.during(
+    return elapsed.causes_during(
         other.stretches, lane.on_server(stretch.start) + ahead, lane.on_server(stretch.stop) + ahead
     )
 
 
-def _command(lane: _Lane, exchange: Exchange, began: int) -> Command:
+def _timeline_command(lane: _Lane, exchange: Exchange, begin: int) -> TimelineCommand:
     server = exchange.server
-    return Command(
+    return TimelineCommand(
         lane.log.role,
         exchange.command,
         exchange.phase,
-        lane.on_server(exchange.t0) - began,
-        _since(exchange.rx, began),
-        _since(None if server is None else server.began, began),
-        _since(None if server is None else server.commit, began),
-        _since(exchange.tx, began),
-        None if exchange.t3 is None else lane.on_server(exchange.t3) - began,
+        lane.on_server(exchange.t0) - begin,
+        _relative_to(exchange.rx, begin),
+        _relative_to(None if server is None else server.began, begin),
+        _relative_to(None if server is None else server.commit, begin),
+        _relative_to(exchange.tx, begin),
+        None if exchange.t3 is None else lane.on_server(exchange.t3) - begin,
     )
 
 
-def _frame(
+def _timeline_frame(
     lane: _Lane,
     event: Event,
-    began: int,
+    begin: int,
     sides: Mapping[str | None, Author],
     indices: Mapping[tuple[str | None, str | None, str | None], Sequence[tuple[int, Exchange]]],
-) -> Frame:
+) -> TimelineFrame:
     author: Author = "server"
     command = None
     if event.command == "message":
         author = sides.get(event.author, "peer")
         candidates = indices.get((event.author, event.phase, event.id), ())
-        rx = us(event.server_rx)
-        same = [each for each in candidates if each[1].rx == rx] or candidates
+        rx = to_us(event.server_rx)
+        same = [candidate for candidate in candidates if candidate[1].rx == rx] or candidates
         command = same[0][0] if len(same) == 1 else None
-    return Frame(
+    return TimelineFrame(
         lane.log.role,
         event.command,
         event.phase,
         author,
         command,
-        _since(us(event.server_tx), began),
-        lane.on_server(us(event.start) or 0) - began,
+        _relative_to(to_us(event.server_tx), begin),
+        lane.on_server(to_us(event.start) or 0) - begin,
     )
 
 
-def _span(lane: _Lane, event: Event, began: int) -> Span:
-    stop = us(event.stop)
-    return Span(
+def _timeline_span(lane: _Lane, event: Event, begin: int) -> TimelineSpan:
+    stop = to_us(event.stop)
+    return TimelineSpan(
         lane.log.role,
         event.name,
         span_phase(event),
-        lane.on_server(us(event.start) or 0) - began,
-        None if stop is None else lane.on_server(stop) - began,
+        lane.on_server(to_us(event.start) or 0) - begin,
+        None if stop is None else lane.on_server(stop) - begin,
     )
 
 
-def _delays(lane: _Lane, arrived: Iterable[Delivered]) -> list[Delay]:
-    found: dict[str, list[Phase]] = {}
-    for each in phases.phases(lane.log.events, lane.exchanges, lane.offsets):
-        found.setdefault(each.phase, []).append(each)
-    whole = [
-        Phase(each.command, "add", END_TO_END, each.end_to_end_us, each.error_us)
-        for each in arrived
-        if each.role == lane.log.role
+def _phase_delays(lane: _Lane, deliveries: Iterable[TimelineDelivery]) -> list[Delay]:
+    by_phase: dict[str, list[Phase]] = {}
+    for phase in phases.split_phases(lane.log.events, lane.exchanges, lane.offsets):
+        by_phase.setdefault(phase.phase, []).append(phase)
+    end_to_end = [
+        Phase(delivery.command, "add", END_TO_END, delivery.end_to_end_us, delivery.error_us)
+        for delivery in deliveries
+        if delivery.role == lane.log.role
     ]
-    if whole:
-        found[END_TO_END] = whole
+    if end_to_end:
+        by_phase[END_TO_END] = end_to_end
     delays = []
     for name in (*phases.ALL_PHASES, END_TO_END):
-        if name in found:
-            known = sorted(each.us for each in found[name] if each.us is not None)
+        if name in by_phase:
+            durations = sorted(phase.us for phase in by_phase[name] if phase.us is not None)
             delays.append(
                 Delay(
                     lane.log.role,
                     name,
-                    len(known),
-                    len(found[name]) - len(known),
-                    sum(known),
-                    round(statistics.median(known)) if known else None,
-                    known[-1] if known else None,
-                    max((each.error_us for each in found[name] if each.error_us is not None), default=None),
+                    len(durations),
+                    len(by_phase[name]) - len(durations),
+                    sum(durations),
+                    round(statistics.median(durations)) if durations else None,
+                    durations[-1] if durations else None,
+                    max((phase.error_us for phase in by_phase[name] if phase.error_us is not None), default=None),
                 )
             )
     return delays
 
 
-def _since(time: int | None, began: int) -> int | None:
-    return None if time is None else time - began
+def _relative_to(time: int | None, begin: int) -> int | None:
+    return None if time is None else time - begin

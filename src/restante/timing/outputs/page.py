@@ -19,8 +19,8 @@ from restante.common.content_policy import source_hash
 from restante.common.texts import counted
 from restante.common.units import duration, percent
 from restante.timing.model import elapsed, phases
-from restante.timing.model.timeline import ROLES, Client, Delay, Timeline
-from restante.timing.outputs.wording import NO_TRACE, answer, clock, delay_cells, opposite
+from restante.timing.model.timeline import ROLES, Delay, Timeline, TimelineClient
+from restante.timing.outputs.wording import NO_TRACE, answer_text, clock_text, delay_cells, other_role
 
 # ──────────
 # The parts of the page that need no script: the short answer, the tables, the patterns, the legend. Pure.
@@ -67,10 +67,10 @@ APPEARANCES: Final[Mapping[str, Appearance]] = {
 }
 
 
-def answers(timeline: Timeline) -> str:
+def answer_paragraphs(timeline: Timeline) -> str:
     """Return a paragraph for each client: what took most of its time. The sender's is the answer of the page."""
     return "\n".join(
-        f'<p class="{kind}">{escape(answer(client, timeline))}</p>'
+        f'<p class="{kind}">{escape(answer_text(client, timeline))}</p>'
         for kind, client in zip(
             ("answer", "answer further"),
             sorted(timeline.clients, key=lambda client: ROLES.index(client.role)),
@@ -79,7 +79,7 @@ def answers(timeline: Timeline) -> str:
     )
 
 
-def patterns() -> str:
+def cause_patterns() -> str:
     """Return the pattern of each cause, for the page's SVG. The scripts draw with the same ones."""
     return "\n".join(
         f'<pattern id="fill-{_slug(cause)}" class="of-{look.colour}" width="8" height="8"'
@@ -106,29 +106,29 @@ def elapsed_tables(timeline: Timeline) -> str:
     return "\n".join(_elapsed_table(client) for client in timeline.clients)
 
 
-def _elapsed_table(client: Client) -> str:
-    whole = client.stop_us - client.start_us
-    other = opposite(client.role)
+def _elapsed_table(client: TimelineClient) -> str:
+    total = client.stop_us - client.start_us
+    other = other_role(client.role)
     rows = []
-    for spent in sorted(client.spent, key=lambda each: -each.us):
-        rows.append(_elapsed_row(spent.cause, spent.us, whole))
+    for spent in sorted(client.spent, key=lambda spent: -spent.us):
+        rows.append(_elapsed_row(spent.cause, spent.us, total))
         rows.extend(
-            _elapsed_row(cause, part, whole, f"{other}: ")
-            for cause, part in sorted((spent.peer or {}).items(), key=lambda each: -each[1])
+            _elapsed_row(cause, us, total, f"{other}: ")
+            for cause, us in sorted((spent.peer or {}).items(), key=lambda item: -item[1])
         )
     return (
-        f"<table><caption>{client.role.capitalize()} <span>{escape(duration(whole))}</span></caption>\n"
+        f"<table><caption>{client.role.capitalize()} <span>{escape(duration(total))}</span></caption>\n"
         '<thead><tr><th scope="col">Cause</th><th scope="col" class="number">Time</th>'
         '<th scope="col" class="number">Share</th><td class="bar"></td></tr></thead>\n'
         f"<tbody>\n{''.join(rows)}</tbody></table>"
     )
 
 
-def _elapsed_row(cause: str, us: int, whole: int, of: str = "") -> str:
-    share = min(max(100 * us / whole, 0.0), 100.0) if whole > 0 else 0.0
+def _elapsed_row(cause: str, us: int, total: int, prefix: str = "") -> str:
+    share = min(max(100 * us / total, 0.0), 100.0) if total > 0 else 0.0
     return (
-        f'<tr{" class=part" if of else ""}><th scope="row">{_swatch(cause)}{of}{cause}</th>'
-        f'<td class="number">{escape(duration(us))}</td><td class="number">{escape(percent(us, whole))}</td>'
+        f'<tr{" class=part" if prefix else ""}><th scope="row">{_swatch(cause)}{prefix}{cause}</th>'
+        f'<td class="number">{escape(duration(us))}</td><td class="number">{escape(percent(us, total))}</td>'
         f'<td class="bar"><svg class="of-{APPEARANCES[cause].colour}" aria-hidden="true">'
         f'<rect class="frame" width="{share:.2f}%" height="100%" fill="url(#fill-{_slug(cause)})"/></svg></td></tr>\n'
     )
@@ -175,17 +175,17 @@ _LINES: Final = (
 )
 
 
-def legend(timeline: Timeline) -> str:
+def legend_list(timeline: Timeline) -> str:
     """Return the legend of the lines, and of the causes that this timeline has."""
-    there = {each.cause for each in timeline.elapsed} | {each.phase for each in timeline.delays} - _SUMS
-    there |= {cause for client in timeline.clients for each in client.spent for cause in each.peer or {}}
+    causes = {stretch.cause for stretch in timeline.elapsed} | {delay.phase for delay in timeline.delays} - _SUMS
+    causes |= {cause for client in timeline.clients for spent in client.spent for cause in spent.peer or {}}
     if any(command.commit_us is None and command.answered_us is not None for command in timeline.commands):
-        there.add(phases.SERVER)
+        causes.add(phases.SERVER)
     items = [
-        f'<li><svg class="stroke" aria-hidden="true" width="30" height="16">{shape}</svg>{escape(words)}</li>'
-        for shape, words in _LINES
+        f'<li><svg class="stroke" aria-hidden="true" width="30" height="16">{shape}</svg>{escape(text)}</li>'
+        for shape, text in _LINES
     ]
-    items.extend(_meanings(cause for cause in APPEARANCES if cause in there))
+    items.extend(_meanings(cause for cause in APPEARANCES if cause in causes))
     return f'<ul class="legend">\n{chr(10).join(items)}\n</ul>'
 
 
@@ -202,33 +202,31 @@ _WEB: Final = Path(__file__).with_name("web")
 _SCRIPTS: Final = ("model", "view", "folds", "drawing", "lines", "labels", "tooltip", "search", "list", "input")
 """The page's scripts; the last one starts the page."""
 
-_IN_SCRIPT: Final = {
-    each: rf"\u{ord(each):04x}".encode()
-    for each in "<>&\u2028\u2029"  # the end of the element, a comment, an entity; ends of lines in older JavaScript
-}
-"""Characters that the JSON in a `script` element has as escapes. In JSON they are only in strings."""
+_IN_SCRIPT: Final = {character: rf"\u{ord(character):04x}".encode() for character in "<>&\u2028\u2029"}
+"""Characters that the JSON in a `script` element has as escapes: they end the element, begin a comment or an entity,
+or end a line in older JavaScript. In JSON they are only in strings."""
 
 
-def page(timeline: Timeline) -> bytes:
+def timeline_page(timeline: Timeline) -> bytes:
     """Return a timeline as an HTML page in UTF-8. The same timeline gives the same bytes."""
     style, script = _style(), _script()
-    words = {
+    texts = {
         "title": f"Transfer of {duration(timeline.duration_us)} - Restante",
         "heading": f"Transfer of {duration(timeline.duration_us)}",
     }
     return (
         Template((_WEB / "page.html").read_text("utf-8"))
         .substitute(
-            {name: escape(each) for name, each in words.items()},
+            {name: escape(text) for name, text in texts.items()},
             policy=escape(_policy(style, script)),
             style=style,
             script=script,
-            answer=answers(timeline),
-            patterns=patterns(),
-            facts="\n".join(f"<li>{escape(each)}</li>" for each in _facts(timeline)),
+            answer=answer_paragraphs(timeline),
+            patterns=cause_patterns(),
+            facts="\n".join(f"<li>{escape(fact)}</li>" for fact in _facts(timeline)),
             elapsed=elapsed_tables(timeline),
             delays=delay_table(timeline),
-            legend=legend(timeline),
+            legend=legend_list(timeline),
             data=_data(timeline),
         )
         .encode()
@@ -266,8 +264,8 @@ def _facts(timeline: Timeline) -> Iterator[str]:
     yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC"
     messages = sum(command.type == "add" for command in timeline.commands)
     yield f"{counted(len(timeline.commands), 'command')}, of them {counted(messages, 'message')}"
-    yield from (clock(client, " ±\u00a0{}") for client in timeline.clients)
-    given = {client.role for client in timeline.clients}
-    yield from (f"No log of the {role}" for role in ROLES if role not in given)
+    yield from (clock_text(client, " ±\u00a0{}") for client in timeline.clients)
+    roles = {client.role for client in timeline.clients}
+    yield from (f"No log of the {role}" for role in ROLES if role not in roles)
     if not timeline.traced:
         yield NO_TRACE

@@ -11,8 +11,16 @@ import msgspec
 
 from restante.common.units import columns, duration, moment, percent, plain_ascii
 from restante.timing.model import elapsed, phases
-from restante.timing.model.timeline import Client, Command, Delay, Frame, Role, Span, Timeline
-from restante.timing.outputs.wording import NO_TRACE, answer, clock, delay_cells
+from restante.timing.model.timeline import (
+    Delay,
+    Role,
+    Timeline,
+    TimelineClient,
+    TimelineCommand,
+    TimelineFrame,
+    TimelineSpan,
+)
+from restante.timing.outputs.wording import NO_TRACE, answer_text, clock_text, delay_cells
 
 # ──────────
 # Draws the messages of a timeline with characters: time runs down, each client and the server has a lane. Pure.
@@ -30,18 +38,18 @@ GAP_SHARE: Final = 0.05
 """Share of the duration without a message that is drawn as a gap."""
 
 _MOMENT_WIDTH: Final = 10
-_TOOK_WIDTH: Final = 10
-_MIN_WIDTH_WITH_TOOK: Final = 60
+_DURATION_WIDTH: Final = 10
+_MIN_WIDTH_WITH_DURATION: Final = 60
 _MAX_ARROW_WIDTH: Final = 40
 
 
-class _Row(msgspec.Struct):
+class _DiagramRow(msgspec.Struct):
     """A line of the diagram: a message, or a span of a client."""
 
     at: int
     role: Role
     label: str
-    took: int | None
+    duration_us: int | None
     """Microseconds to the last receipt that is known."""
     kind: str
     """"command", "frame" (from the server) or "span"."""
@@ -51,28 +59,28 @@ class _Row(msgspec.Struct):
     count: int = 1
 
 
-def diagram(timeline: Timeline, width: int) -> list[str]:
+def timeline_diagram(timeline: Timeline, width: int) -> list[str]:
     """Return the lines of the diagram."""
-    rows = sorted(_rows(timeline), key=lambda row: row.at)
-    joined = _joined(rows)
-    kept = _longest(joined)
+    rows = sorted(_diagram_rows(timeline), key=lambda row: row.at)
+    joined = _join_rows(rows)
+    drawn_rows = _longest_rows(joined)
     lanes = _lanes(timeline)
-    with_took = width >= _MIN_WIDTH_WITH_TOOK
-    room = width - _MOMENT_WIDTH - (_TOOK_WIDTH if with_took else 0) - len(lanes)
-    arrow = min(room // (len(lanes) - 1), _MAX_ARROW_WIDTH)
-    if not kept:
+    with_duration = width >= _MIN_WIDTH_WITH_DURATION
+    free_width = width - _MOMENT_WIDTH - (_DURATION_WIDTH if with_duration else 0) - len(lanes)
+    arrow_width = min(free_width // (len(lanes) - 1), _MAX_ARROW_WIDTH)
+    if not drawn_rows:
         return ["No messages."]
-    lines = [_heads(lanes, arrow, with_took)]
-    before = kept[0].at
-    for row in kept:
+    lines = [_heading_line(lanes, arrow_width, with_duration)]
+    before = drawn_rows[0].at
+    for row in drawn_rows:
         if row.at - before > GAP_SHARE * timeline.duration_us:
-            lines.append(" " * _MOMENT_WIDTH + (" " * arrow).join("⋮" * len(lanes)))
-        lines.append(_drawn(row, lanes, arrow, with_took))
+            lines.append(" " * _MOMENT_WIDTH + (" " * arrow_width).join("⋮" * len(lanes)))
+        lines.append(_row_line(row, lanes, arrow_width, with_duration))
         before = max(before, row.at)
-    left_out = sum(row.count for row in joined) - sum(row.count for row in kept)
+    left_out = sum(row.count for row in joined) - sum(row.count for row in drawn_rows)
     if left_out:
-        words = f"{left_out:,} of {sum(row.count for row in joined):,} are left out: those that took least."
-        lines.extend(textwrap.wrap(words, width))
+        sentence = f"{left_out:,} of {sum(row.count for row in joined):,} are left out: those that took least."
+        lines.extend(textwrap.wrap(sentence, width))
     return [line.rstrip() for line in lines]
 
 
@@ -81,8 +89,8 @@ def _lanes(timeline: Timeline) -> list[str]:
     return [*(["sender"] if "sender" in roles else []), "server", *(["receiver"] if "receiver" in roles else [])]
 
 
-def _rows(timeline: Timeline) -> Iterator[_Row]:
-    delivered: dict[int, Frame] = {}
+def _diagram_rows(timeline: Timeline) -> Iterator[_DiagramRow]:
+    delivered: dict[int, TimelineFrame] = {}
     for frame in timeline.frames:
         if frame.author == frame.role:
             continue
@@ -92,109 +100,117 @@ def _rows(timeline: Timeline) -> Iterator[_Row]:
                 delivered[frame.command] = frame
                 continue
         if frame.author != "server" or frame.type in {"welcome", "error"}:
-            yield _of_frame(frame)
+            yield _frame_row(frame)
     for at, command in enumerate(timeline.commands):
-        yield _of_command(command, delivered.get(at))
+        yield _command_row(command, delivered.get(at))
     for span in timeline.spans:
         if span.phase is not None:
-            yield _of_span(span)
+            yield _span_row(span)
 
 
-def _of_command(command: Command, frame: Frame | None) -> _Row:
-    label = " ".join(each for each in (command.type or "other", command.phase) if each)
+def _command_row(command: TimelineCommand, frame: TimelineFrame | None) -> _DiagramRow:
+    label = " ".join(word for word in (command.type or "other", command.phase) if word)
     ends = (command.answer_received_us, None if frame is None else frame.received_us)
-    arrived = [each for each in ends if each is not None]
-    took = max(arrived) - command.sent_us if arrived else None
-    return _Row(command.sent_us, command.role, label, took, "command", through=frame is not None)
+    arrived = [end for end in ends if end is not None]
+    duration_us = max(arrived) - command.sent_us if arrived else None
+    return _DiagramRow(command.sent_us, command.role, label, duration_us, "command", through=frame is not None)
 
 
-def _of_frame(frame: Frame) -> _Row:
+def _frame_row(frame: TimelineFrame) -> _DiagramRow:
     sent = frame.received_us if frame.sent_us is None else frame.sent_us
     kind = "add" if frame.type == "message" else frame.type or "other"
-    label = " ".join(each for each in (kind, frame.phase) if each)
-    took = None if frame.sent_us is None else frame.received_us - frame.sent_us
-    return _Row(sent, frame.role, label, took, "frame")
+    label = " ".join(word for word in (kind, frame.phase) if word)
+    duration_us = None if frame.sent_us is None else frame.received_us - frame.sent_us
+    return _DiagramRow(sent, frame.role, label, duration_us, "frame")
 
 
-def _of_span(span: Span) -> _Row:
-    took = None if span.stop_us is None else span.stop_us - span.start_us
-    return _Row(span.start_us, span.role, span.phase or "", took, "span", stop=span.stop_us)
+def _span_row(span: TimelineSpan) -> _DiagramRow:
+    duration_us = None if span.stop_us is None else span.stop_us - span.start_us
+    return _DiagramRow(span.start_us, span.role, span.phase or "", duration_us, "span", stop=span.stop_us)
 
 
-def _joined(rows: Sequence[_Row]) -> list[_Row]:
+def _join_rows(rows: Sequence[_DiagramRow]) -> list[_DiagramRow]:
     """Join commands and frames of one type that follow one another, if there are too many rows."""
     if len(rows) <= MAX_ROWS:
         return list(rows)
-    joined: list[_Row] = []
+    joined: list[_DiagramRow] = []
     for row in rows:
         row.label = _type_of(row)
-        last = joined[-1] if joined else None
-        if last is not None and _alike(last, row):
-            last.count += 1
-            last.took = max((each for each in (last.took, row.took) if each is not None), default=None)
+        last_row = joined[-1] if joined else None
+        if last_row is not None and _alike(last_row, row):
+            last_row.count += 1
+            last_row.duration_us = max(
+                (duration_us for duration_us in (last_row.duration_us, row.duration_us) if duration_us is not None),
+                default=None,
+            )
         else:
             joined.append(row)
     return joined
 
 
-def _type_of(row: _Row) -> str:
+def _type_of(row: _DiagramRow) -> str:
     """Return a label without the number of the message."""
     kind, _, phase = row.label.partition(" ")
     return kind if row.kind != "span" and phase.isdecimal() else row.label
 
 
-def _alike(one: _Row, other: _Row) -> bool:
-    return (one.role, one.label, one.kind, one.through) == (other.role, other.label, other.kind, other.through)
+def _alike(row: _DiagramRow, other: _DiagramRow) -> bool:
+    return (row.role, row.label, row.kind, row.through) == (other.role, other.label, other.kind, other.through)
 
 
-def _longest(rows: Sequence[_Row]) -> list[_Row]:
+def _longest_rows(rows: Sequence[_DiagramRow]) -> list[_DiagramRow]:
     if len(rows) <= MAX_ROWS:
         return list(rows)
-    longest = sorted(range(len(rows)), key=lambda at: (-(rows[at].took or 0), at))[:MAX_ROWS]
-    return [rows[at] for at in sorted(longest)]
+    longest = sorted(range(len(rows)), key=lambda index: (-(rows[index].duration_us or 0), index))[:MAX_ROWS]
+    return [rows[index] for index in sorted(longest)]
 
 
-def _heads(lanes: Sequence[str], arrow: int, with_took: bool) -> str:
-    line = list(" " * (_MOMENT_WIDTH + len(lanes) + arrow * (len(lanes) - 1)))
+def _heading_line(lanes: Sequence[str], arrow_width: int, with_duration: bool) -> str:
+    line = list(" " * (_MOMENT_WIDTH + len(lanes) + arrow_width * (len(lanes) - 1)))
     for number, name in enumerate(lanes):
-        at = _MOMENT_WIDTH + number * (arrow + 1)
-        start = at if number == 0 else at - len(name) + 1 if number == len(lanes) - 1 else at - len(name) // 2
-        line[start : start + len(name)] = name
-    return "".join(line) + ("took".rjust(_TOOK_WIDTH) if with_took else "")
+        column = _MOMENT_WIDTH + number * (arrow_width + 1)
+        if number == len(lanes) - 1:
+            column -= len(name) - 1
+        elif number > 0:
+            column -= len(name) // 2
+        line[column : column + len(name)] = name
+    return "".join(line) + ("took".rjust(_DURATION_WIDTH) if with_duration else "")
 
 
-def _drawn(row: _Row, lanes: Sequence[str], arrow: int, with_took: bool) -> str:
-    cells = [" " * arrow] * (len(lanes) - 1)
+def _row_line(row: _DiagramRow, lanes: Sequence[str], arrow_width: int, with_duration: bool) -> str:
+    cells = [" " * arrow_width] * (len(lanes) - 1)
     marks = ["│"] * len(lanes)
-    mine, server = lanes.index(row.role), lanes.index("server")
-    own = min(mine, server)
+    client_lane, server = lanes.index(row.role), lanes.index("server")
+    client_arrow = min(client_lane, server)
     label = row.label + (f" x{row.count:,}" if row.count > 1 else "")
-    rightwards = (mine < server) == (row.kind != "frame")
+    rightwards = (client_lane < server) == (row.kind != "frame")
     if row.kind == "span":
-        marks[mine] = "┃"
-        longer = f"{label} {_or_unknown(row.took)}"
-        shows_took = not with_took and len(longer) <= arrow - 2
-        cells[own] = _beside(longer if shows_took else label, arrow, left=mine < server)
+        marks[client_lane] = "┃"
+        longer = f"{label} {_duration_text(row.duration_us)}"
+        shows_duration = not with_duration and len(longer) <= arrow_width - 2
+        cells[client_arrow] = _span_cell(
+            longer if shows_duration else label, arrow_width, left_aligned=client_lane < server
+        )
     else:
-        cells[own] = _arrow(label, arrow, rightwards=rightwards)
+        cells[client_arrow] = _arrow_cell(label, arrow_width, rightwards=rightwards)
         if row.through and len(lanes) == 3:
-            cells[1 - own] = _arrow("", arrow, rightwards=rightwards)
+            cells[1 - client_arrow] = _arrow_cell("", arrow_width, rightwards=rightwards)
     line = moment(row.at).rjust(_MOMENT_WIDTH - 1) + " "
     line += "".join(mark + cell for mark, cell in zip(marks, [*cells, ""], strict=True))
-    return line + (_or_unknown(row.took).rjust(_TOOK_WIDTH) if with_took else "")
+    return line + (_duration_text(row.duration_us).rjust(_DURATION_WIDTH) if with_duration else "")
 
 
-def _or_unknown(took: int | None) -> str:
-    return "?" if took is None else duration(took)
+def _duration_text(duration_us: int | None) -> str:
+    return "?" if duration_us is None else duration(duration_us)
 
 
-def _beside(text: str, arrow: int, *, left: bool) -> str:
-    return f" {text[: arrow - 2]}".ljust(arrow) if left else f"{text[: arrow - 2]} ".rjust(arrow)
+def _span_cell(text: str, width: int, *, left_aligned: bool) -> str:
+    return f" {text[: width - 2]}".ljust(width) if left_aligned else f"{text[: width - 2]} ".rjust(width)
 
 
-def _arrow(label: str, width: int, *, rightwards: bool) -> str:
-    words = (label if len(label) <= width - 3 else label.removeprefix("add "))[: width - 3]
-    return f"─{words}".ljust(width - 1, "─") + ">" if rightwards else "<" + f"{words}─".rjust(width - 1, "─")
+def _arrow_cell(label: str, width: int, *, rightwards: bool) -> str:
+    text = (label if len(label) <= width - 3 else label.removeprefix("add "))[: width - 3]
+    return f"─{text}".ljust(width - 1, "─") + ">" if rightwards else "<" + f"{text}─".rjust(width - 1, "─")
 
 
 # ── text ──────────────────────────────────────────────────────────────────────────────────────────
@@ -222,54 +238,54 @@ _TIME_WIDTH: Final = 10
 _SHARE_WIDTH: Final = 5
 
 
-def text(timeline: Timeline, width: int, *, colour: bool = False, unicode: bool = True) -> str:
+def timeline_text(timeline: Timeline, width: int, *, colour: bool = False, unicode: bool = True) -> str:
     """Return a timeline as lines of at most `width` columns (40 to 200).
 
     `colour` writes escapes for colours and bold; `unicode` characters that are not ASCII.
     """
     width = min(max(width, MIN_WIDTH), MAX_WIDTH)
-    blocks = [textwrap.wrap(answer(client, timeline), width) for client in timeline.clients]
-    blocks.extend(_spent(client, width, colour=colour) for client in timeline.clients)
-    blocks.extend(_delays(timeline, width, colour=colour))
-    blocks.append([_heading("Messages", colour=colour), *diagram(timeline, width)])
-    blocks.append([line for each in _remarks(timeline) for line in textwrap.wrap(each, width)])
+    blocks = [textwrap.wrap(answer_text(client, timeline), width) for client in timeline.clients]
+    blocks.extend(_elapsed_table(client, width, colour=colour) for client in timeline.clients)
+    blocks.extend(_delay_tables(timeline, width, colour=colour))
+    blocks.append([_heading("Messages", colour=colour), *timeline_diagram(timeline, width)])
+    blocks.append([line for remark in _remarks(timeline) for line in textwrap.wrap(remark, width)])
     written = "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
     return written if unicode else plain_ascii(written)
 
 
-def _heading(words: str, *, colour: bool) -> str:
-    return f"\x1b[1m{words}\x1b[m" if colour else words
+def _heading(text: str, *, colour: bool) -> str:
+    return f"\x1b[1m{text}\x1b[m" if colour else text
 
 
-def _spent(client: Client, width: int, *, colour: bool) -> list[str]:
+def _elapsed_table(client: TimelineClient, width: int, *, colour: bool) -> list[str]:
     """Return the table of a client's time by cause."""
-    whole = client.stop_us - client.start_us
-    lines = [_heading(f"{client.role.capitalize()}, {duration(whole)}", colour=colour)]
-    for spent in sorted(client.spent, key=lambda each: -each.us):
-        lines.append(_bar_line(f"  {spent.cause}", spent.cause, spent.us, whole, width, colour=colour))
+    total = client.stop_us - client.start_us
+    lines = [_heading(f"{client.role.capitalize()}, {duration(total)}", colour=colour)]
+    for spent in sorted(client.spent, key=lambda spent: -spent.us):
+        lines.append(_bar_line(f"  {spent.cause}", spent.cause, spent.us, total, width, colour=colour))
         lines.extend(
-            _bar_line(f"    {cause}", cause, part, whole, width, colour=colour)
-            for cause, part in sorted((spent.peer or {}).items(), key=lambda each: -each[1])
+            _bar_line(f"    {cause}", cause, us, total, width, colour=colour)
+            for cause, us in sorted((spent.peer or {}).items(), key=lambda item: -item[1])
         )
     return lines
 
 
-def _bar_line(label: str, cause: str, part: int, whole: int, width: int, *, colour: bool) -> str:
-    words = label.ljust(_LABEL_WIDTH + 2) + duration(part).rjust(_TIME_WIDTH)
-    words += percent(part, whole).rjust(_SHARE_WIDTH)
-    room = width - len(words) - 1
-    bar = "█" * round(room * part / whole) if whole else ""
+def _bar_line(label: str, cause: str, us: int, total: int, width: int, *, colour: bool) -> str:
+    line = label.ljust(_LABEL_WIDTH + 2) + duration(us).rjust(_TIME_WIDTH)
+    line += percent(us, total).rjust(_SHARE_WIDTH)
+    bar_width = width - len(line) - 1
+    bar = "█" * round(bar_width * us / total) if total else ""
     if colour and bar and cause in _COLOURS:
         bar = f"\x1b[{_COLOURS[cause]}m{bar}\x1b[m"
-    return f"{words} {bar}".rstrip()
+    return f"{line} {bar}".rstrip()
 
 
-def _delays(timeline: Timeline, width: int, *, colour: bool) -> Iterator[list[str]]:
+def _delay_tables(timeline: Timeline, width: int, *, colour: bool) -> Iterator[list[str]]:
     """Yield the table of delays of each client."""
     for client in timeline.clients:
-        delays = [each for each in timeline.delays if each.role == client.role]
+        delays = [delay for delay in timeline.delays if delay.role == client.role]
         if delays:
-            rows = [_DELAY_HEADS, *(_delay_row(each) for each in delays)]
+            rows = [_DELAY_HEADS, *(_delay_row(delay) for delay in delays)]
             heading = _heading(f"Delays of the {client.role}", colour=colour)
             yield [heading, *(f"  {line}" for line in columns(rows, width - 2, drop=((4,), (5,), (1,))))]
 
@@ -284,6 +300,6 @@ def _delay_row(delay: Delay) -> Sequence[str]:
 def _remarks(timeline: Timeline) -> Iterator[str]:
     """Yield what one has to know of the clocks."""
     for client in timeline.clients:
-        yield f"{clock(client, '; the error is at most {}')}."
+        yield f"{clock_text(client, '; the error is at most {}')}."
     if not timeline.traced:
         yield f"{NO_TRACE}."

@@ -17,7 +17,7 @@ import msgspec
 
 from restante.common.units import duration
 from restante.timing.model.exchanges import MICROSECONDS
-from restante.timing.model.timeline import Author, Command, Frame, Span, Timeline
+from restante.timing.model.timeline import Author, Timeline, TimelineCommand, TimelineFrame, TimelineSpan
 
 PROCESSES: Final[dict[str, int]] = {"sender": 1, "server": 2, "receiver": 3}
 """Ids of processes. Perfetto shows the processes in this order."""
@@ -61,13 +61,13 @@ class _Flow(msgspec.Struct):
     slices: list[_Slice]
 
 
-def trace_event(timeline: Timeline) -> bytes:
+def timeline_trace_events(timeline: Timeline) -> bytes:
     """Return a timeline as a JSON object of trace events. Times are in microseconds from its beginning."""
-    slices, flows = _read(timeline)
-    shift = -min((each.start for each in slices), default=0)
-    threads = _placed(slices)
-    events = [*_metadata(timeline, threads), *_sorted(slices, flows, max(shift, 0))]
-    whole = {
+    slices, flows = _slices_and_flows(timeline)
+    shift = -min((slice_.start for slice_ in slices), default=0)
+    threads = _assign_threads(slices)
+    events = [*_metadata_events(timeline, threads), *_sorted_events(slices, flows, max(shift, 0))]
+    document = {
         "traceEvents": events,
         "displayTimeUnit": "ms",
         "otherData": {
@@ -76,27 +76,29 @@ def trace_event(timeline: Timeline) -> bytes:
             "traced": timeline.traced,
         },
     }
-    return msgspec.json.encode(whole) + b"\n"
+    return msgspec.json.encode(document) + b"\n"
 
 
-def _read(timeline: Timeline) -> tuple[list[_Slice], list[_Flow]]:
+def _slices_and_flows(timeline: Timeline) -> tuple[list[_Slice], list[_Flow]]:
     """Return the slices and the flows of a timeline."""
     slices = [
-        _Slice(each.role, ELAPSED, each.cause, each.start_us, each.stop_us, {})
-        for each in timeline.elapsed
-        if each.stop_us > each.start_us
+        _Slice(elapsed.role, ELAPSED, elapsed.cause, elapsed.start_us, elapsed.stop_us, {})
+        for elapsed in timeline.elapsed
+        if elapsed.stop_us > elapsed.start_us
     ]
-    slices.extend(_of_span(span) for span in timeline.spans)
+    slices.extend(_span_slice(span) for span in timeline.spans)
     errors = {client.role: client.error_us for client in timeline.clients}
     flows: list[_Flow] = []
     ways: list[list[_Slice]] = []
     for command in timeline.commands:
-        way = list(_of_command(command, errors[command.role]))
+        way = list(_command_slices(command, errors[command.role]))
         ways.append(way)
         slices.extend(way)
         if command.answer_received_us is not None:
             args = {"error_us": errors[command.role]}
-            answer = _moment(command.role, RECEIVED, f"answer to {_label(command)}", command.answer_received_us, args)
+            answer = _moment_slice(
+                command.role, RECEIVED, f"answer to {_command_label(command)}", command.answer_received_us, args
+            )
             slices.append(answer)
             flows.append(_Flow("answer", [*way, answer]))
         elif len(way) > 1:
@@ -104,7 +106,7 @@ def _read(timeline: Timeline) -> tuple[list[_Slice], list[_Flow]]:
     for frame in timeline.frames:
         if frame.author == frame.role:
             continue
-        ends = list(_of_frame(frame, errors[frame.role]))
+        ends = list(_frame_slices(frame, errors[frame.role]))
         slices.extend(ends)
         way = [*(ways[frame.command] if frame.command is not None else []), *ends]
         if len(way) > 1:
@@ -112,25 +114,30 @@ def _read(timeline: Timeline) -> tuple[list[_Slice], list[_Flow]]:
     return slices, flows
 
 
-def _of_span(span: Span) -> _Slice:
+def _span_slice(span: TimelineSpan) -> _Slice:
     args = {} if span.phase is None else {"phase": span.phase}
     if span.stop_us is None:
         return _Slice(span.role, EVENTS, span.name, span.start_us, span.start_us, args, instant=True)
     return _Slice(span.role, SPANS, span.name, span.start_us, max(span.stop_us, span.start_us + MOMENT_US), args)
 
 
-def _of_command(command: Command, error_us: int | None) -> Iterator[_Slice]:
+def _command_slices(command: TimelineCommand, error_us: int | None) -> Iterator[_Slice]:
     """Yield a command at its client and, if it is known when the server received it, at the server."""
-    label = _label(command)
-    stop = _least(command.sent_us, command.answer_received_us)
+    label = _command_label(command)
+    stop = _slice_stop(command.sent_us, command.answer_received_us)
     args = {"answered": command.answer_received_us is not None, "error_us": error_us}
     yield _Slice(command.role, COMMANDS, label, command.sent_us, stop, args)
     if command.received_us is None:
         return
     ends = (command.answered_us, command.commit_us, command.received_us)
-    last = max(each for each in ends if each is not None)
+    last_time = max(end for end in ends if end is not None)
     at_server = _Slice(
-        "server", COMMANDS, label, command.received_us, _least(command.received_us, last), {"from": command.role}
+        "server",
+        COMMANDS,
+        label,
+        command.received_us,
+        _slice_stop(command.received_us, last_time),
+        {"from": command.role},
     )
     before = command.received_us
     began = command.commit_began_us
@@ -146,57 +153,57 @@ def _of_command(command: Command, error_us: int | None) -> Iterator[_Slice]:
     yield at_server
 
 
-def _of_frame(frame: Frame, error_us: int | None) -> Iterator[_Slice]:
+def _frame_slices(frame: TimelineFrame, error_us: int | None) -> Iterator[_Slice]:
     """Yield a frame at the server, if it is known when it was sent, and at its client."""
-    label = " ".join(each for each in (frame.type or "other", frame.phase) if each)
+    label = " ".join(word for word in (frame.type or "other", frame.phase) if word)
     if frame.sent_us is not None:
-        yield _moment("server", SENT, label, frame.sent_us, {"to": frame.role})
-    yield _moment(frame.role, RECEIVED, label, frame.received_us, {"from": frame.author, "error_us": error_us})
+        yield _moment_slice("server", SENT, label, frame.sent_us, {"to": frame.role})
+    yield _moment_slice(frame.role, RECEIVED, label, frame.received_us, {"from": frame.author, "error_us": error_us})
 
 
-def _label(command: Command) -> str:
-    return " ".join(each for each in (command.type or "other", command.phase) if each)
+def _command_label(command: TimelineCommand) -> str:
+    return " ".join(word for word in (command.type or "other", command.phase) if word)
 
 
-def _moment(process: Author, thread: str, name: str, at: int, args: dict[str, Any]) -> _Slice:
+def _moment_slice(process: Author, thread: str, name: str, at: int, args: dict[str, Any]) -> _Slice:
     return _Slice(process, thread, name, at, at + MOMENT_US, args)
 
 
-def _least(start: int, stop: int | None) -> int:
+def _slice_stop(start: int, stop: int | None) -> int:
     """Return the end of a slice, which has a duration."""
     return start + MOMENT_US if stop is None else max(stop, start + MOMENT_US)
 
 
-def _placed(slices: Iterable[_Slice]) -> list[tuple[int, int, str]]:
+def _assign_threads(slices: Iterable[_Slice]) -> list[tuple[int, int, str]]:
     """Place each slice on a thread where it overlaps no other. Return the threads: process, id, name."""
     groups: dict[tuple[int, int], list[_Slice]] = {}
-    for each in slices:
-        groups.setdefault((PROCESSES[each.process], THREADS.index(each.thread)), []).append(each)
+    for slice_ in slices:
+        groups.setdefault((PROCESSES[slice_.process], THREADS.index(slice_.thread)), []).append(slice_)
     threads: list[tuple[int, int, str]] = []
     for (process, thread), members in sorted(groups.items()):
-        first, name = FIRST_THREAD + len(threads), THREADS[thread]
-        used = range(_place(members, first))
-        threads.extend((process, first + each, f"{name} {each + 1}" if each else name) for each in used)
+        first_id, name = FIRST_THREAD + len(threads), THREADS[thread]
+        numbers = range(_assign_thread_ids(members, first_id))
+        threads.extend((process, first_id + number, f"{name} {number + 1}" if number else name) for number in numbers)
     return threads
 
 
-def _place(members: Iterable[_Slice], first: int) -> int:
+def _assign_thread_ids(members: Iterable[_Slice], first_id: int) -> int:
     """Choose for each slice the first thread that is free. Return how many are used."""
     busy: list[tuple[int, int]] = []  # until when, and the thread
     free: list[int] = []
     count = 0
-    for each in sorted(members, key=lambda each: each.start):
-        while busy and busy[0][0] <= each.start:
+    for slice_ in sorted(members, key=lambda slice_: slice_.start):
+        while busy and busy[0][0] <= slice_.start:
             heapq.heappush(free, heapq.heappop(busy)[1])
         if not free:
-            heapq.heappush(free, first + count)
+            heapq.heappush(free, first_id + count)
             count += 1
-        each.tid = heapq.heappop(free)
-        heapq.heappush(busy, (each.stop, each.tid))
+        slice_.tid = heapq.heappop(free)
+        heapq.heappush(busy, (slice_.stop, slice_.tid))
     return count
 
 
-def _metadata(timeline: Timeline, threads: Sequence[tuple[int, int, str]]) -> Iterator[dict[str, Any]]:
+def _metadata_events(timeline: Timeline, threads: Sequence[tuple[int, int, str]]) -> Iterator[dict[str, Any]]:
     used = {process for process, _, _ in threads}
     for name, pid in PROCESSES.items():
         if pid in used:
@@ -211,31 +218,33 @@ def _metadata(timeline: Timeline, threads: Sequence[tuple[int, int, str]]) -> It
         yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
 
 
-def _sorted(slices: Iterable[_Slice], flows: Sequence[_Flow], shift: int) -> list[dict[str, Any]]:
+def _sorted_events(slices: Iterable[_Slice], flows: Sequence[_Flow], shift: int) -> list[dict[str, Any]]:
     """Return the events by time. Of one time, slices come first, then the flows that bind to them, then parts."""
-    found: list[tuple[int, int, dict[str, Any]]] = []
-    for each in slices:
-        place = {"pid": PROCESSES[each.process], "tid": each.tid}
-        common = {"name": each.name, "cat": each.thread, "ts": each.start + shift, **place, "args": each.args}
-        timing: dict[str, Any] = {"ph": "i", "s": "t"} if each.instant else {"ph": "X", "dur": each.stop - each.start}
-        found.append((each.start, 0, timing | common))
-        for name, start, stop in each.parts:
-            part = {"ph": "X", "name": name, "cat": "server", "ts": start + shift, "dur": stop - start, **place}
-            found.append((start, 2, part))
-    for number, flow in enumerate(flows, 1):
+    keyed_events: list[tuple[int, int, dict[str, Any]]] = []
+    kind: dict[str, Any]
+    for slice_ in slices:
+        thread = {"pid": PROCESSES[slice_.process], "tid": slice_.tid}
+        fields = {
+            "name": slice_.name,
+            "cat": slice_.thread,
+            "ts": slice_.start + shift,
+            **thread,
+            "args": slice_.args,
+        }
+        kind = {"ph": "i", "s": "t"} if slice_.instant else {"ph": "X", "dur": slice_.stop - slice_.start}
+        keyed_events.append((slice_.start, 0, kind | fields))
+        for name, start, stop in slice_.parts:
+            part = {"ph": "X", "name": name, "cat": "server", "ts": start + shift, "dur": stop - start, **thread}
+            keyed_events.append((start, 2, part))
+    for flow_id, flow in enumerate(flows, 1):
         # A clock that was set, or a wrong --skew, may have a message received before it was sent.
-        way = sorted(flow.slices, key=lambda each: each.start)
-        for at, each in enumerate(way):
-            kind: dict[str, Any] = {"ph": "s" if at == 0 else "t"}
-            if at == len(way) - 1:
+        slices_of_flow = sorted(flow.slices, key=lambda slice_: slice_.start)
+        for number, slice_ in enumerate(slices_of_flow):
+            kind = {"ph": "s" if number == 0 else "t"}
+            if number == len(slices_of_flow) - 1:
                 kind = {"ph": "f", "bp": "e"}  # binds to the slice that it is in, instead of to the next
-            place = {"pid": PROCESSES[each.process], "tid": each.tid}
-            found.append(
-                (
-                    each.start,
-                    1,
-                    kind | {"name": flow.name, "cat": "flow", "id": number, "ts": each.start + shift} | place,
-                )
-            )
-    found.sort(key=lambda each: each[:2])
-    return [event for _, _, event in found]
+            thread = {"pid": PROCESSES[slice_.process], "tid": slice_.tid}
+            fields = {"name": flow.name, "cat": "flow", "id": flow_id, "ts": slice_.start + shift, **thread}
+            keyed_events.append((slice_.start, 1, kind | fields))
+    keyed_events.sort(key=lambda item: item[:2])
+    return [event for _, _, event in keyed_events]
