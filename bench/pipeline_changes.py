@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from pipeline_changes_fleet import COLUMNS, TYPES, Tables, made
-from restante.demo.events import Attack, BadRelease, Gap, Outage, draw_events
+from restante.demo.events import Attack, BadRelease, MailserverGap, Outage, draw_events
 from restante.demo.fleet import DEFAULT_DAYS, DEFAULT_TRANSFERS, Fleet
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.query import database
@@ -41,7 +41,7 @@ MAX_FLAGGED: Final = 0.01
 LAST: Final = date(2026, 11, 24)
 """The last day of the fleets. The weekdays of the events depend on it."""
 
-Event = Attack | BadRelease | Outage | Gap
+Event = Attack | BadRelease | Outage | MailserverGap
 
 
 class Found(NamedTuple):
@@ -132,7 +132,7 @@ def _right(event: Event) -> Any:
                 )
             case Outage():
                 return change.measure == Compared.SILENT_HOURS and change.source == event.server
-            case Gap():
+            case MailserverGap():
                 return change.measure == Compared.MISSING and change.source == event.mailserver
 
     return right

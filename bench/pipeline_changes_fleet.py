@@ -59,7 +59,7 @@ HOUR_US: Final = 3_600_000_000
 def made(fleet: Fleet, events: Events, folder: Path) -> Tables:
     """Make the servers' usage records in a folder, and return all tables."""
     for server in MAILBOX_SERVERS:
-        usage.serve(fleet, events, server, folder / server.name)
+        usage.simulate_server(fleet, events, server, folder / server.name)
     found: dict[str, list[Row]] = {name: [] for name in COLUMNS}
     for server in MAILBOX_SERVERS:
         with closing(sqlite3.connect(folder / server.name / usage.DATA_FOLDER / "restante.sqlite")) as opened:
@@ -167,7 +167,7 @@ def _archived(fleet: Fleet, events: Events) -> dict[str, dict[bytes, date]]:
         patch.object(envelopes, "open_archive", lambda folder: _Archive(held[folder.name])),
         patch.object(envelopes, "mine", lambda bare, _pow, start: bare),  # noqa: ARG005 - it is called by name
     ):
-        envelopes.archive(fleet, events, {name: Path(name) for name in MAILSERVERS})
+        envelopes.make_archives(fleet, events, {name: Path(name) for name in MAILSERVERS})
     return held
 
 

@@ -22,7 +22,7 @@ from host import facts, scratch_root
 from process_tree import Used, adopt, measure
 from restante.demo.events import draw_events
 from restante.demo.fleet import MAILBOX_SERVERS, Fleet
-from restante.demo.generate import parts
+from restante.demo.generate import fleet_parts
 
 MAX_COMMAND_SECONDS: Final = 180
 MAX_GENERATOR_SECONDS: Final = 60
@@ -81,7 +81,7 @@ def _usage(folder: Path, seed: int) -> float:
     fleet = Fleet(seed=seed, last=datetime.now(UTC).date() - timedelta(1))
     names = {server.name for server in MAILBOX_SERVERS}
     begun = time.process_time()
-    for part in parts(fleet, draw_events(fleet), folder):
+    for part in fleet_parts(fleet, draw_events(fleet), folder):
         if part.name in names:
             part.make()
     return time.process_time() - begun

@@ -23,10 +23,10 @@ from restante.cli.pipeline_demo import demo as pipeline_demo
 from restante.common.errors import InUse, Misuse, StoreError
 from restante.common.lock_file import lock_file
 from restante.demo import usage as served
-from restante.demo.events import QUIET_DAYS, Events, GroundTruth, Span, decode, draw_events, encode
+from restante.demo.events import QUIET_DAYS, Events, EventSpan, GroundTruth, decode_truth, draw_events, encode_truth
 from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, PROBED_SERVER, Fleet
-from restante.demo.generate import SOURCES, TRUTH, UNFINISHED, find, make
-from restante.demo.story import story
+from restante.demo.generate import SOURCES, TRUTH, UNFINISHED, find_demo, make_demo
+from restante.demo.story import story_entries
 from restante.mailbox.core import usage
 from restante.mailbox.settings import Serve
 from restante.timing.logs import log_items, read_event, read_line
@@ -60,7 +60,7 @@ class Demo(NamedTuple):
         sql = f"SELECT date(started, 'unixepoch'), count(*) FROM {table} WHERE {where} GROUP BY 1"
         return Counter(dict(self.rows(server, sql)))
 
-    def quiet_days(self, event: Span) -> list[str]:
+    def quiet_days(self, event: EventSpan) -> list[str]:
         return [str(day) for day in map(SMALL.day, range(SMALL.days)) if day not in event.days]
 
     def archived(self, name: str) -> dict[bytes, tuple[int, bytes]]:
@@ -86,7 +86,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
             name: patches.enter_context(patch.object(usage, name, wraps=getattr(usage, name)))
             for name in USAGE_TABLES
         }
-        truth = make(SMALL, folder, lambda _: None, processes=1)
+        truth = make_demo(SMALL, folder, lambda _: None, processes=1)
     return Demo(folder, truth, Counter({name: spy.call_count for name, spy in spies.items()}))
 
 
@@ -124,7 +124,7 @@ def test_a_bad_release_is_used_and_fails_during_its_days_only(demo: Demo) -> Non
 
 def test_a_server_has_no_connections_during_its_outage_and_never_else_for_so_long(demo: Demo) -> None:
     [outage] = demo.events.outages
-    assert find(demo.folder) == demo.truth
+    assert find_demo(demo.folder) == demo.truth
     assert outage.begin.utcoffset() == timedelta(0)
     for server in MAILBOX_SERVERS:
         times = [at for (at,) in demo.rows(server.name, "SELECT connect_time FROM usage_client_versions ORDER BY 1")]
@@ -146,7 +146,7 @@ def test_a_mailserver_lacks_what_arrived_during_its_gaps_and_nothing_else(demo: 
         assert len(lacks) > 5 * len(gaps)
         # It would have arrived here up to some seconds earlier or later than there.
         slack = timedelta(seconds=30)
-        wide = [Span(begin=gap.begin - slack, end=gap.end + slack, days=()) for gap in gaps]
+        wide = [EventSpan(begin=gap.begin - slack, end=gap.end + slack, days=()) for gap in gaps]
         assert all(any(gap.contains(at) for gap in wide) for at in lacks)
         assert not any(gap.contains(arrived) for gap in gaps for arrived, _ in there[name].values())
         for gap in gaps:
@@ -173,8 +173,8 @@ def test_whatever_the_seed_events_have_days_of_their_own(days: int, seeds: range
             assert event.days[-1] == (event.end - timedelta(microseconds=1)).date()
         chosen.update((f"attack {attack.server}", f"outage {outage.server}", release.implementation))
         truth = GroundTruth(fleet=fleet, events=events)
-        assert decode(encode(truth)) == truth
-        assert len(list(story(truth))) == 6
+        assert decode_truth(encode_truth(truth)) == truth
+        assert len(list(story_entries(truth))) == 6
     assert len(chosen) == 2 * len(MAILBOX_SERVERS) + 2
 
 
@@ -228,22 +228,20 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_the_same_seed_makes_the_same_bytes_anywhere_at_any_time_and_after_a_killed_run(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     with patch("time.time", lambda: 4_000_000_000.0):  # in another year
-        truth = make(TINY, here, lambda _: None, processes=1)
+        truth = make_demo(TINY, here, lambda _: None, processes=1)
     left = there / UNFINISHED / "north" / "data"
     left.mkdir(parents=True)
     (left / "restante.sqlite").write_text("half of it")
     (there / UNFINISHED / TRUTH).write_text("{")
     (there / UNFINISHED / "lock").touch()
-    assert find(there) is None
-    program = (
-        "import sys; from demo.test_fleet import TINY, Path, make; make(TINY, Path(sys.argv[1]), print, processes=2)"
-    )
+    assert find_demo(there) is None
+    program = "from demo.test_fleet import *; make_demo(TINY, Path(sys.argv[1]), print, processes=2)"
     ended = run(sys.executable, "-c", program, there, variables={"PYTHONHASHSEED": "2"})
     assert ended.returncode == 0, ended.stderr
     one, other = content(here), content(there)
     assert list(one) == list(other)
     assert [name for name in one if one[name] != other[name]] == []
-    assert find(there) == truth
+    assert find_demo(there) == truth
     assert [path.name for path in there.iterdir()] == [SOURCES]
     names = {path.name for path in (there / SOURCES).iterdir()}
     assert names == {TRUTH, *MAILSERVERS, *(server.name for server in MAILBOX_SERVERS)}
@@ -251,10 +249,11 @@ def test_the_same_seed_makes_the_same_bytes_anywhere_at_any_time_and_after_a_kil
 
 
 def test_a_full_disk_is_one_sentence_and_makes_no_fleet(tmp_path: Path) -> None:
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with patch("restante.demo.usage.serve", side_effect=full), pytest.raises(StoreError, match="No space left"):
-        make(TINY, tmp_path, lambda _: None, processes=1)
-    assert find(tmp_path) is None
+    no_space = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    failing = patch("restante.demo.usage.simulate_server", side_effect=no_space)
+    with failing, pytest.raises(StoreError, match="No space left"):
+        make_demo(TINY, tmp_path, lambda _: None, processes=1)
+    assert find_demo(tmp_path) is None
 
 
 def test_two_demos_are_not_made_in_one_folder_at_a_time(tmp_path: Path) -> None:
@@ -276,10 +275,10 @@ def test_an_unfinished_folder_that_no_demo_made_stays(tmp_path: Path) -> None:
     (theirs / UNFINISHED / "deeds").mkdir(parents=True)
     for folder in (linked, theirs):
         with pytest.raises(Misuse, match="was not made by a demo: remove it, or name another folder"):
-            make(TINY, folder, lambda _: None, processes=1)
+            make_demo(TINY, folder, lambda _: None, processes=1)
         assert [path.name for path in (folder / UNFINISHED).iterdir()] == ["deeds"]
     with patch("os.getuid", lambda: 4_000_000), pytest.raises(Misuse, match="was not made by a demo"):
-        make(TINY, tmp_path / "new", lambda _: None, processes=1)
+        make_demo(TINY, tmp_path / "new", lambda _: None, processes=1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)])
@@ -298,4 +297,4 @@ def test_no_process_goes_on_after_a_signal(tmp_path: Path, number: int) -> None:
         assert errors == "restante: stopped; committed rows stay; run this again to do the rest\n"
         assert list(folder.iterdir()) == []
     wait_until(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children))
-    assert find(folder) is None
+    assert find_demo(folder) is None

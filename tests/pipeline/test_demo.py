@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from restante.cli.pipeline_demo import told
-from restante.demo.events import GroundTruth, decode, draw_events
+from restante.demo.events import GroundTruth, decode_truth, draw_events
 from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, Fleet
 from restante.demo.generate import SOURCES, TRUTH
-from restante.demo.story import story
+from restante.demo.story import story_entries
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import views
@@ -38,8 +38,8 @@ def demo(words: Sequence[str], run: Callable[..., subprocess.CompletedProcess[st
         "3 mailbox servers (north, east, south) and 2 Mailservers (alpha, beta), 2026-11-07"
     )
     assert re.search(r"^demo: fleet: north: \d+ conversations, ", done.stderr, re.MULTILINE)
-    truth = decode((folder / SOURCES / TRUTH).read_bytes())
-    for event in story(truth):
+    truth = decode_truth((folder / SOURCES / TRUTH).read_bytes())
+    for event in story_entries(truth):
         page = f"restante-demo/reports/{event.first}.html"
         query = f'restante pipeline query --lake restante-demo/lake "{event.query}"'
         assert f"{event.what} The table {event.table} shows it:\n    {query}\n" in done.stdout
@@ -47,7 +47,7 @@ def demo(words: Sequence[str], run: Callable[..., subprocess.CompletedProcess[st
         assert Path(page).exists()
     assert "To see all of it on a page, open restante-demo/reports/2026-11.html\n" in done.stdout
     printed = commands(done.stdout)
-    assert len(printed) == len(list(story(truth))) + 4
+    assert len(printed) == len(list(story_entries(truth))) + 4
     again = run(*words)
     assert again.stdout == done.stdout
     assert "demo: the fleet in restante-demo is used as it is" in again.stderr
@@ -88,7 +88,7 @@ def test_the_guides_demo_has_tables_that_show_what_happened(spark: SparkSession,
         counts = tables.sql("SELECT read, clean, in_quarantine FROM sources").fetchall()
         assert len(counts) == len(MAILSERVERS) + len(MAILBOX_SERVERS) + 2
         assert all(read == clean > 0 == quarantined for read, clean, quarantined in counts)
-        for event in story(truth):
+        for event in story_entries(truth):
             if event.table != "guesses":  # a small fleet has too few guesses to stand out
                 assert tables.sql(event.query).fetchall()
         [attack] = truth.events.attacks

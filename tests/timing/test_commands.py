@@ -49,9 +49,8 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for line in drawn.trace:
         line |= {"nameplate": SECRETS[0], "connection_of": {"address": SECRETS[1]}}
     unknown = {"connection": 1, "command": SECRETS[2], "id": SECRETS[3], "server_rx": began, "commit": None}
-    bad = {"connection": SECRETS[4], "command": SECRETS[5], "id": "x", "server_rx": SECRETS[6]}
-    planted_lines = b"".join(json.dumps(line).encode() + b"\n" for line in (unknown, bad))
-    (tmp_path / "trace.jsonl").write_bytes(drawn.lines() + planted_lines)
+    drawn.trace += [unknown, {"connection": SECRETS[4], "command": SECRETS[5], "id": "x", "server_rx": SECRETS[6]}]
+    (tmp_path / "trace.jsonl").write_bytes(drawn.lines())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from restante.timing import comparison as comparisons
 from restante.timing import rank_test
 from restante.timing.comparison import (
     ALPHA,
@@ -20,12 +21,9 @@ from restante.timing.comparison import (
     MAX_RUNS,
     NETWORK,
     TOTAL,
-    Comparison,
     MeasureChange,
     RunMeasure,
-    _measure_changes,  # error rates need hundreds of comparisons of numbers, which are drawn faster than runs
     compare_runs,
-    holm_correction,
 )
 from restante.timing.model.timeline import ROLES, Role, Timeline
 from restante.timing.outputs.compare_text import comparison_text
@@ -43,7 +41,8 @@ DISTRIBUTIONS: dict[str, Callable[[Random], float]] = {
 
 
 def compared(measures: Sequence[RunMeasure]) -> list[MeasureChange]:
-    return _measure_changes(measures, Draws(Random(0)))[1]
+    # Error rates need hundreds of comparisons of numbers, which are drawn faster than runs.
+    return comparisons._measure_changes(measures, Draws(Random(0)))[1]
 
 
 def measure(old: Sequence[float], new: Sequence[float], name: str = "crypto") -> RunMeasure:
@@ -83,8 +82,8 @@ def test_the_p_value_is_the_share_of_all_permutations_or_of_those_that_are_drawn
 
 def test_superiority_holm_s_correction_and_the_number_of_runs_that_are_needed() -> None:
     assert [superiority(*of) for of in (([1, 2], [3, 4, 5]), ([3, 4, 5], [1, 2]), ([1, 2], [1, 2]))] == [1, -1, 0]
-    assert holm_correction([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm_correction([0.9, 0.8]) == [1.0, 1.0]
+    assert comparisons.holm_correction([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert comparisons.holm_correction([0.9, 0.8]) == [1.0, 1.0]
     assert (required_runs(0.05), required_runs(0.05 / 28)) == (4, 7)
     for alpha in (0.1, 0.01, 0.001):
         size = required_runs(alpha)
@@ -176,7 +175,7 @@ def runs(first: int, number: int, role: Role = "sender", paths: dict[str, Path] 
     return [drawn_timeline(first + run, roles=[role], traced=False, paths=paths) for run in range(number)]
 
 
-def by_name(comparison: Comparison) -> dict[tuple[str, str], MeasureChange]:
+def by_name(comparison: comparisons.Comparison) -> dict[tuple[str, str], MeasureChange]:
     return {(change.kind, change.name): change for change in comparison.changes}
 
 
@@ -241,7 +240,7 @@ def test_what_only_some_runs_tell_apart_counts_as_one() -> None:
 
 
 @cache
-def comparison(name: str) -> Comparison:
+def comparison(name: str) -> comparisons.Comparison:
     if name == "the same run":
         return compare_runs(runs(1, 1) * 8, runs(1, 1) * 8, Random(0))
     size = {"slower": 9, "equal": 8, "few": 2}[name]

@@ -88,8 +88,7 @@ def test_the_offset_is_within_its_error_in_each_drawn_log(logs: int) -> None:
             for event in log:
                 event["start"] += (event["start"] - first) * ppm * 1e-6
             events = events_of(log)
-            paired = pair_exchanges(events, {line.id or "": [line] for line in lines})
-            [offset] = estimate_offsets(paired, events).values()
+            [offset] = estimate_offsets(pair_exchanges(events, by_id(lines)), events).values()
             for truth in (skew * 1e6, skew * 1e6 + lasted * ppm):
                 assert abs(offset.us - truth) <= offset.error_us, (number, role)
             assert ppm or not offset.moved_us, (number, role)

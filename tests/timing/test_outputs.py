@@ -82,8 +82,7 @@ def test_the_first_sentences_say_where_the_time_went_and_what_the_other_client_d
 
 
 def test_the_time_in_the_network_counts_together_and_the_page_says_the_same_as_the_text() -> None:
-    times = {"commit": 1, "network in": 29, "human": 40, "network out": 30}
-    spent = [CauseTime(cause, us) for cause, us in times.items()]
+    spent = [CauseTime(*time) for time in {"commit": 1, "network in": 29, "human": 40, "network out": 30}.items()]
     timeline = replace(SENDER, clients=[replace(SENDER.clients[0], start_us=0, stop_us=100, spent=spent)])
     sentence = "The sender ran for 100 µs. For 59 µs (59%) it waited for the network to and from the server."
     first, _, _, *table = timeline_text(timeline, 200).splitlines()[:7]

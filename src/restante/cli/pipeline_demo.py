@@ -82,19 +82,19 @@ def demo(
         unblock_pipe,
     )
     from restante.cli.report_output import write_reports
-    from restante.demo.generate import LAKE, REPORTS, find, make, source_specs
+    from restante.demo.generate import LAKE, REPORTS, find_demo, make_demo, source_specs
     from restante.pipeline.sources.recognise import recognise
     from restante.pipeline.steps import Steps
 
     said = {"--seed": seed, "--days": days, "--transfers": transfers, "--last": last}
     wanted = {flag.removeprefix("--"): _read(flag, text) for flag, text in said.items() if text is not None}
-    truth = find(folder)
+    truth = find_demo(folder)
     unblock_pipe()
     steps = Steps("demo")
     if truth is None:
         fleet = _fleet(wanted)
         with steps.step("fleet") as step:
-            truth = make(fleet, folder, step.so_far, locked=end_run_on_signals)
+            truth = make_demo(fleet, folder, step.so_far, locked=end_run_on_signals)
     else:
         _check_same(truth, wanted, folder)
         steps.say(f"the fleet in {folder} is used as it is")
@@ -143,12 +143,12 @@ def told(truth: GroundTruth, folder: Path) -> Iterator[str]:
     """
     from restante.common.called import command_line
     from restante.demo.generate import LAKE, REPORTS, SOURCES, TRUTH
-    from restante.demo.story import about, story
+    from restante.demo.story import describe_fleet, story_entries
     from restante.pipeline.report.files import page_name
     from restante.pipeline.report.periods import Period, PeriodKind
 
-    yield about(truth)
-    for each in story(truth):
+    yield describe_fleet(truth)
+    for each in story_entries(truth):
         yield f"\n{each.what} The table {each.table} shows it:"
         yield f"    {command_line('pipeline', 'query', '--lake', folder / LAKE, each.query)}"
         yield f"The report of the day: {folder / REPORTS / page_name(Period(PeriodKind.DAY, each.first))}"
@@ -182,11 +182,11 @@ def _periods(truth: GroundTruth) -> list[Period]:
 
     They are its months, the one with the most days first, and the first day of everything that happened.
     """
-    from restante.demo.story import story
+    from restante.demo.story import story_entries
     from restante.pipeline.report.periods import Period, PeriodKind, containing
 
     fleet = truth.fleet
     days = [fleet.first + timedelta(number) for number in range(fleet.days)]
     months = Counter(containing(PeriodKind.MONTH, day) for day in days)
-    eventful = dict.fromkeys(each.first for each in story(truth))
+    eventful = dict.fromkeys(each.first for each in story_entries(truth))
     return [*(month for month, _ in months.most_common()), *(Period(PeriodKind.DAY, day) for day in eventful)]

@@ -16,8 +16,8 @@ from restante.client.protocol import server_messages
 from restante.client.protocol.server_messages import ServerMessage
 from restante.client.timing_log import TimingLog
 from restante.demo.fleet import log_normal
-from restante.demo.server import Server
-from restante.demo.simulation import Pause, Simulation, Task
+from restante.demo.server import SimulatedServer
+from restante.demo.simulation import Pause, SimulatedTask, Simulation
 
 SIDE_BYTES: Final = 5
 """Random bytes of a side, as shipped clients use (restante.client.core.state, which needs PyNaCl)."""
@@ -40,11 +40,11 @@ _ACK: Final = b'{"type":"ack"'
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Client:
+class SimulatedClient:
     """One side of a wormhole. It implements the socket that the server writes to."""
 
     def __init__(
-        self, simulation: Simulation, server: Server, address: str, dice: Random, log_name: str = ""
+        self, simulation: Simulation, server: SimulatedServer, address: str, dice: Random, log_name: str = ""
     ) -> None:
         """Connect. A client with the name of a log keeps one, by a clock that is not quite right."""
         self._simulation, self._server, self._dice = simulation, server, dice
@@ -55,7 +55,7 @@ class Client:
         self._logged_at = 0.0
         skew = SKEW_SECONDS * dice.gauss() if log_name else 0.0
         self.log = TimingLog(lambda: self._logged_at + skew) if log_name else None
-        self.task: Task | None = None
+        self.task: SimulatedTask | None = None
         """The process to wake when the other side has sent something."""
         self.refusal = ""
         """Why the server refused a command or the connection."""
@@ -124,9 +124,9 @@ class Client:
                 self._logged_at = self._server.sent_at + delay
                 self.log.received(self.side, body + stamp)
             if not body.startswith(_ACK):
-                self._take(server_messages.parse(body + stamp), delay)
+                self._process_message(server_messages.parse(body + stamp), delay)
 
-    def _take(self, message: ServerMessage, delay: float) -> None:
+    def _process_message(self, message: ServerMessage, delay: float) -> None:
         self.received[message.type] = message
         if message.type == "error":
             self.refusal = str(message.error)

@@ -13,11 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from restante.client.timing_log import CRYPTO
-from restante.demo.client import Client
+from restante.demo.client import SimulatedClient
 from restante.demo.fleet import log_normal
-from restante.demo.people import App, Person, Release
+from restante.demo.people import ClientRelease, FleetApp, Person
 from restante.demo.simulation import Pause, Process
-from restante.demo.world import OFFER_BYTES, VERSION_BYTES, World, bind, claim, open_mailbox
+from restante.demo.world import OFFER_BYTES, VERSION_BYTES, World, bind_client, claim_nameplate, open_mailbox
 
 MEETING_SECONDS: Final = 22.0
 MEETING_SIGMA: Final = 1.1
@@ -57,10 +57,10 @@ SECOND_ATTEMPT_SHARE: Final = 0.7
 """Share of the people who try again when a code turned out to be wrong or known to somebody else."""
 
 
-class Talk(msgspec.Struct, kw_only=True):
+class Conversation(msgspec.Struct, kw_only=True):
     """A conversation, and what becomes of it. The default is one that succeeds."""
 
-    app: App
+    app: FleetApp
     sender: Person
     receiver: Person
     direct: bool = False
@@ -103,72 +103,76 @@ CHANCES: Final[tuple[tuple[float, dict[str, Any]], ...]] = (
 """Share of the conversations, and what is special about them. The others succeed at once."""
 
 
-def some_talk(world: World, app: App) -> Talk:
+def draw_conversation(world: World, app: FleetApp) -> Conversation:
     """Draw a conversation of an application."""
     dice = world.dice
     sender, receiver = world.people.two_of(app, dice)
-    rest = dice.random()
+    chance = dice.random()
     special: dict[str, Any] = {}
-    for share, what in CHANCES:
-        if rest < share:
-            special = what
+    for share, fields in CHANCES:
+        if chance < share:
+            special = fields
             break
-        rest -= share
+        chance -= share
     seconds = log_normal(dice, TRANSFER_SECONDS, TRANSFER_SIGMA)
     code = dice.randrange(CODES)
-    talk = Talk(app=app, sender=sender, receiver=receiver, code=code, seconds=seconds, **special)
+    conversation = Conversation(app=app, sender=sender, receiver=receiver, code=code, seconds=seconds, **special)
     if dice.random() < app.direct:
-        talk.direct, talk.doubled, talk.mailbox = True, False, world.body(8)
-        talk.meeting, talk.mistyped = DIRECT_SECONDS, ""
-    return talk
+        conversation.direct, conversation.doubled, conversation.mailbox = True, False, world.body(8)
+        conversation.meeting, conversation.mistyped = DIRECT_SECONDS, ""
+    return conversation
 
 
-def converse(world: World, talk: Talk) -> Process:
+def simulate_conversation(world: World, conversation: Conversation) -> Process:
     """Hold a conversation, as its sender."""
-    client = world.client(talk.sender.address, talk.code, talk.log and f"{talk.log}-send")
+    client = world.client(
+        conversation.sender.address, conversation.code, conversation.log and f"{conversation.log}-send"
+    )
     client.note("command dispatch", which="cmd_send")
-    version = bind(world, client, talk.app, talk.sender)
+    version = bind_client(world, client, conversation.app, conversation.sender)
     yield client.round_trip()
-    if not talk.direct:
+    if not conversation.direct:
         client.command("allocate")
         if client.refusal:
             return world.forget(client)
-        talk.nameplate = str(client.received["allocated"].nameplate)
+        conversation.nameplate = str(client.received["allocated"].nameplate)
         yield client.round_trip()
-        if not (yield from claim(client, talk.nameplate)):
+        if not (yield from claim_nameplate(client, conversation.nameplate)):
             return world.forget(client)
-        talk.mailbox = str(client.received["claimed"].mailbox)
-    open_mailbox(world, client, talk.mailbox)
-    _send_receivers(world, talk)
-    if talk.reconnects:
-        yield from _lose_connection(world, client, talk)
-    return (yield from _exchange(world, client, talk, version, _patience(world, PATIENCE_SECONDS), sends=True))
+        conversation.mailbox = str(client.received["claimed"].mailbox)
+    open_mailbox(world, client, conversation.mailbox)
+    _send_receivers(world, conversation)
+    if conversation.reconnects:
+        yield from _lose_connection(world, client, conversation)
+    return (
+        yield from _exchange(world, client, conversation, version, _patience(world, PATIENCE_SECONDS), sends=True)
+    )
 
 
-def _receive(world: World, talk: Talk, *, code: int, nameplate: str) -> Process:
+def _receive(world: World, conversation: Conversation, *, code: int, nameplate: str) -> Process:
     """Hold a conversation, as its receiver, with the code as this side has typed it."""
-    client = world.client(talk.receiver.address, code, talk.log and f"{talk.log}-receive")
+    client = world.client(conversation.receiver.address, code, conversation.log and f"{conversation.log}-receive")
     client.note("command dispatch", which="cmd_receive")
-    version = bind(world, client, talk.app, talk.receiver)
+    version = bind_client(world, client, conversation.app, conversation.receiver)
     yield client.round_trip()
-    mailbox = talk.mailbox
+    mailbox = conversation.mailbox
     if nameplate:
-        if not (yield from claim(client, nameplate)):
+        if not (yield from claim_nameplate(client, nameplate)):
             return world.forget(client)
         mailbox = str(client.received["claimed"].mailbox)
     open_mailbox(world, client, mailbox)
     patience = _patience(world, RECEIVER_PATIENCE_SECONDS)
-    return (yield from _exchange(world, client, talk, version, patience, sends=False, nameplate=nameplate))
+    return (yield from _exchange(world, client, conversation, version, patience, sends=False, nameplate=nameplate))
 
 
-def _visit(world: World, talk: Talk) -> Process:
+def _visit(world: World, conversation: Conversation) -> Process:
     """Join as the receiver, and be stopped before anything is added."""
-    client = world.client(talk.receiver.address)
-    bind(world, client, talk.app, talk.receiver)
+    client = world.client(conversation.receiver.address)
+    bind_client(world, client, conversation.app, conversation.receiver)
     yield client.round_trip()
-    mailbox = talk.mailbox
-    if talk.nameplate:
-        if not (yield from claim(client, talk.nameplate)):
+    mailbox = conversation.mailbox
+    if conversation.nameplate:
+        if not (yield from claim_nameplate(client, conversation.nameplate)):
             return world.forget(client)
         mailbox = str(client.received["claimed"].mailbox)
     client.command("open", mailbox=mailbox)
@@ -176,70 +180,74 @@ def _visit(world: World, talk: Talk) -> Process:
     return world.forget(client)
 
 
-def _send_receivers(world: World, talk: Talk) -> None:
+def _send_receivers(world: World, conversation: Conversation) -> None:
     """Start whoever uses the code, each after the time that it takes to tell and to type it."""
-    if not talk.comes:
+    if not conversation.comes:
         return
-    after = log_normal(world.dice, talk.meeting, MEETING_SIGMA)
+    after = log_normal(world.dice, conversation.meeting, MEETING_SIGMA)
     again = after + log_normal(world.dice, NOTICED_SECONDS, MEETING_SIGMA)
 
-    def receiver(*, code: int = talk.code, nameplate: str = talk.nameplate) -> Callable[[], Process]:
-        return lambda: _receive(world, talk, code=code, nameplate=nameplate)
+    def receiver(*, code: int = conversation.code, nameplate: str = conversation.nameplate) -> Callable[[], Process]:
+        return lambda: _receive(world, conversation, code=code, nameplate=nameplate)
 
-    if talk.visited:
-        world.start(lambda: _visit(world, talk), after)
+    if conversation.visited:
+        world.start(lambda: _visit(world, conversation), after)
         world.start(receiver(), again)
-    elif talk.mistyped == "word":
-        world.start(receiver(code=talk.code + 1), after)
-    elif talk.mistyped == "number":
-        world.start(receiver(nameplate=f"{talk.nameplate}{world.dice.randrange(10)}"), after)
+    elif conversation.mistyped == "word":
+        world.start(receiver(code=conversation.code + 1), after)
+    elif conversation.mistyped == "number":
+        world.start(receiver(nameplate=f"{conversation.nameplate}{world.dice.randrange(10)}"), after)
         world.start(receiver(), again)
     else:
         world.start(receiver(), after)
-        if talk.doubled:
+        if conversation.doubled:
             world.start(receiver(), after + DOUBLED_SECONDS * world.dice.random())
 
 
-def _try_again(world: World, talk: Talk) -> None:
+def _try_again(world: World, conversation: Conversation) -> None:
     """Start the second attempt of two people whose code turned out to be wrong, with another code."""
-    if not talk.direct and world.dice.random() < SECOND_ATTEMPT_SHARE:
-        second = replace(talk, mistyped="", code=world.dice.randrange(CODES))
-        world.start(lambda: converse(world, second), log_normal(world.dice, NOTICED_SECONDS, MEETING_SIGMA))
+    if not conversation.direct and world.dice.random() < SECOND_ATTEMPT_SHARE:
+        second = replace(conversation, mistyped="", code=world.dice.randrange(CODES))
+        world.start(
+            lambda: simulate_conversation(world, second), log_normal(world.dice, NOTICED_SECONDS, MEETING_SIGMA)
+        )
 
 
 def _patience(world: World, median: float) -> float:
     return log_normal(world.dice, median, PATIENCE_SIGMA)
 
 
-def _lose_connection(world: World, client: Client, talk: Talk) -> Generator[Pause, None, None]:
+def _lose_connection(
+    world: World, client: SimulatedClient, conversation: Conversation
+) -> Generator[Pause, None, None]:
     """Lose the connection of somebody who waits, and connect again as shipped clients do."""
-    yield Pause(log_normal(world.dice, talk.meeting / 3, MEETING_SIGMA))
+    yield Pause(log_normal(world.dice, conversation.meeting / 3, MEETING_SIGMA))
     client.leave()
     yield Pause(1.5 + world.dice.random())  # the first delay of the Python client (restante.client.connection.driver)
     client.reconnect()
-    bind(world, client, talk.app, talk.sender)
+    bind_client(world, client, conversation.app, conversation.sender)
     yield client.round_trip()
-    if talk.nameplate and not client.phases:
-        yield from claim(client, talk.nameplate)
+    if conversation.nameplate and not client.phases:
+        yield from claim_nameplate(client, conversation.nameplate)
     if not client.refusal:
-        client.command("open", mailbox=talk.mailbox)
+        client.command("open", mailbox=conversation.mailbox)
 
 
 def _exchange(
     world: World,
-    client: Client,
-    talk: Talk,
-    version: Release,
+    client: SimulatedClient,
+    conversation: Conversation,
+    version: ClientRelease,
     patience: float,
     *,
     sends: bool,
     nameplate: str | None = None,
 ) -> Process:
     """Agree on a key, transfer something, and close, as far as that is possible."""
-    nameplate = talk.nameplate if nameplate is None else nameplate
+    nameplate = conversation.nameplate if nameplate is None else nameplate
     client.task = world.simulation.current
     client.note_span("pake1", KEY_SECONDS, waiting=CRYPTO)
-    mood = yield from _until_end(world, client, talk, version, patience, sends=sends, nameplate=nameplate)
+    mood = yield from _until_end(world, client, conversation, version, patience, sends=sends, nameplate=nameplate)
     if mood:
         if mood == "lonely" and nameplate:
             client.command("release", nameplate=nameplate)
@@ -248,11 +256,18 @@ def _exchange(
     client.note("exit")
     world.forget(client)
     if mood == "scary" and sends:
-        _try_again(world, talk)
+        _try_again(world, conversation)
 
 
 def _until_end(
-    world: World, client: Client, talk: Talk, version: Release, patience: float, *, sends: bool, nameplate: str
+    world: World,
+    client: SimulatedClient,
+    conversation: Conversation,
+    version: ClientRelease,
+    patience: float,
+    *,
+    sends: bool,
+    nameplate: str,
 ) -> Generator[Pause, None, str]:
     """Do what comes before the close. Return the mood of the close; "" if there is none."""
     if not (yield from client.wait_for("pake", patience)):
@@ -265,22 +280,22 @@ def _until_end(
         return "" if client.refusal else "lonely"
     if not world.same_code(client):
         return "scary"
-    if talk.vanishes:
+    if conversation.vanishes:
         yield Pause(log_normal(world.dice, TRANSFER_SECONDS, TRANSFER_SIGMA))
         return ""
     if world.dice.random() < version.failing:
-        talk.fails = True
+        conversation.fails = True
     client.command("add", phase="0", body=world.body(OFFER_BYTES))
     if not (yield from client.wait_for("0", PEER_SECONDS)):
         return "" if client.refusal else "errory"
-    yield from _transfer(client, talk, sends=sends)
-    return "errory" if talk.fails else "happy"
+    yield from _transfer(client, conversation, sends=sends)
+    return "errory" if conversation.fails else "happy"
 
 
-def _transfer(client: Client, talk: Talk, *, sends: bool) -> Generator[Pause, None, None]:
+def _transfer(client: SimulatedClient, conversation: Conversation, *, sends: bool) -> Generator[Pause, None, None]:
     """Wait while bytes go from one side to the other, on a connection of their own."""
     connect = client.round_trip()
     yield connect
     client.note_span("transit connect", connect.seconds)
-    yield Pause(talk.seconds)
-    client.note_span("tx file" if sends else "rx file", talk.seconds)
+    yield Pause(conversation.seconds)
+    client.note_span("tx file" if sends else "rx file", conversation.seconds)

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from restante.demo.events import Events, Gap
+from restante.demo.events import Events, MailserverGap
 from restante.demo.fleet import DAY_SECONDS, ENVELOPES_PER_TRANSFER, MAILSERVERS, Fleet, SeededDice, log_normal
 from restante.demo.load import Load
 from restante.waku.archive.sqlite import Archive, open_archive
@@ -39,7 +39,7 @@ AHEAD_SECONDS: Final = 8
 (restante.waku.protocol.acceptance)."""
 
 
-def archive(fleet: Fleet, events: Events, folders: Mapping[str, Path]) -> int:
+def make_archives(fleet: Fleet, events: Events, folders: Mapping[str, Path]) -> int:
     """Make the archives of all Mailservers, each in its folder. Return the number of envelopes that were sent."""
     return asyncio.run(_archive(fleet, events, folders))
 
@@ -47,29 +47,34 @@ def archive(fleet: Fleet, events: Events, folders: Mapping[str, Path]) -> int:
 async def _archive(fleet: Fleet, events: Events, folders: Mapping[str, Path]) -> int:
     archives = {name: open_archive(folder) for name, folder in folders.items()}
     try:
-        for each in archives.values():
-            each.database.execute("PRAGMA synchronous = OFF")  # until the end the files are drafts
+        for archive in archives.values():
+            archive.database.execute("PRAGMA synchronous = OFF")  # until the end the files are drafts
         sent = 0
         for day in _days(fleet):
             sent += len(day)
             for name, opened in archives.items():
                 gaps = [gap for gap in events.gaps if gap.mailserver == name]
                 await _save(opened, day, name, gaps, fleet.dice(name, str(sent)), fleet.end)
-        for each in archives.values():
-            each.database.execute("PRAGMA synchronous = FULL")  # the last checkpoint flushes all of them
+        for archive in archives.values():
+            archive.database.execute("PRAGMA synchronous = FULL")  # the last checkpoint flushes all of them
     finally:
-        for each in archives.values():
-            await each.close()
+        for archive in archives.values():
+            await archive.close()
     return sent
 
 
 async def _save(
-    archive: Archive, day: list[tuple[float, Envelope]], name: str, gaps: list[Gap], dice: Random, end: float
+    archive: Archive,
+    day: list[tuple[float, Envelope]],
+    name: str,
+    gaps: list[MailserverGap],
+    dice: Random,
+    end: float,
 ) -> None:
     """Save a day's envelopes as they arrive until the end of the fleet, those of a second in one transaction."""
     arriving = ((at + log_normal(dice, ARRIVAL_SECONDS[name], ARRIVAL_SIGMA), envelope) for at, envelope in day)
     arrived = sorted((int(at), envelope.hash, envelope) for at, envelope in arriving)
-    for second, group in groupby(arrived, lambda each: each[0]):
+    for second, group in groupby(arrived, lambda item: item[0]):
         if second < end and not any(gap.contains(second) for gap in gaps):
             await archive.save([envelope for _, _, envelope in group], second)
 

@@ -23,7 +23,7 @@ from restante.demo.fleet import (
     MailboxServer,
     midnight,
 )
-from restante.demo.load import Load, load_of
+from restante.demo.load import Load, conversation_load
 
 FORMAT_VERSION: Final = 1
 """The version of the file. A greater number means a later version of Restante."""
@@ -60,7 +60,7 @@ BAD_VERSIONS: Final = {"desktop": "3.2.0", "phone": "7.6.0"}
 """The clients that may have a bad release, because they update themselves, and its version."""
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class EventSpan(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of time. It does not contain its end."""
 
     begin: datetime = msgspec.field(name="from")
@@ -73,7 +73,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
         return self.begin.timestamp() <= at < self.end.timestamp()
 
 
-class Attack(Span, frozen=True, kw_only=True):
+class Attack(EventSpan, frozen=True, kw_only=True):
     """Somebody lists the nameplates of the server, and guesses the codes of those who wait."""
 
     server: str
@@ -81,7 +81,7 @@ class Attack(Span, frozen=True, kw_only=True):
     """Seconds between two guesses, on average."""
 
 
-class BadRelease(Span, frozen=True, kw_only=True):
+class BadRelease(EventSpan, frozen=True, kw_only=True):
     """A version of a client program with which transfers fail. It is withdrawn at the end."""
 
     implementation: str
@@ -90,13 +90,13 @@ class BadRelease(Span, frozen=True, kw_only=True):
     """Share of conversations that fail if such a client takes part."""
 
 
-class Outage(Span, frozen=True, kw_only=True):
+class Outage(EventSpan, frozen=True, kw_only=True):
     """The mailbox server does not run."""
 
     server: str
 
 
-class Gap(Span, frozen=True, kw_only=True):
+class MailserverGap(EventSpan, frozen=True, kw_only=True):
     """The Mailserver receives no envelopes."""
 
     mailserver: str
@@ -108,7 +108,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     attacks: tuple[Attack, ...] = ()
     releases: tuple[BadRelease, ...] = ()
     outages: tuple[Outage, ...] = ()
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[MailserverGap, ...] = ()
 
 
 class GroundTruth(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,12 +120,12 @@ class GroundTruth(msgspec.Struct, frozen=True, kw_only=True):
     events: Events
 
 
-def encode(truth: GroundTruth) -> bytes:
+def encode_truth(truth: GroundTruth) -> bytes:
     """Return the content of the file, as JSON. Times are in UTC."""
     return msgspec.json.format(msgspec.json.encode(truth)) + b"\n"
 
 
-def decode(content: bytes) -> GroundTruth:
+def decode_truth(content: bytes) -> GroundTruth:
     """Return what a file says. Raises msgspec.DecodeError if it is not one of a version that is known."""
     return msgspec.json.decode(content, type=GroundTruth)
 
@@ -138,59 +138,65 @@ def draw_events(fleet: Fleet) -> Events:
     free = [day for day in range(QUIET_DAYS, fleet.days) if not released <= day < released + length]
     attacked, down = dice.sample(free, 2)
     return Events(
-        attacks=(_attack(fleet, fleet.day(attacked), dice),),
-        releases=(_release(fleet.day(released), length, dice),),
-        outages=(_outage(fleet, fleet.day(down), dice),),
-        gaps=tuple(_gaps(fleet, dice)),
+        attacks=(_draw_attack(fleet, fleet.day(attacked), dice),),
+        releases=(_draw_release(fleet.day(released), length, dice),),
+        outages=(_draw_outage(fleet, fleet.day(down), dice),),
+        gaps=tuple(_draw_gaps(fleet, dice)),
     )
 
 
-def _attack(fleet: Fleet, day: date, dice: Random) -> Attack:
-    server, load = _server(fleet, dice)
+def _draw_attack(fleet: Fleet, day: date, dice: Random) -> Attack:
+    server, load = _draw_server(fleet, dice)
     begin = _morning(day, server, dice.uniform(*ATTACK_BEGINS))
     scale = fleet.transfers / Fleet(last=day).transfers
     end = load.time_of(begin, dice.uniform(*ATTACKED_CONVERSATIONS) * scale)
-    return Attack(**_span(begin, end), server=server.name, guess_seconds=round(dice.uniform(*GUESS_SECONDS), 1))
+    return Attack(
+        **_span_fields(begin, end), server=server.name, guess_seconds=round(dice.uniform(*GUESS_SECONDS), 1)
+    )
 
 
-def _release(day: date, length: int, dice: Random) -> BadRelease:
+def _draw_release(day: date, length: int, dice: Random) -> BadRelease:
     implementation = dice.choice(sorted(BAD_VERSIONS))
     return BadRelease(
-        **_span(midnight(day), midnight(day) + length * DAY_SECONDS),
+        **_span_fields(midnight(day), midnight(day) + length * DAY_SECONDS),
         implementation=implementation,
         version=BAD_VERSIONS[implementation],
         failing=round(dice.uniform(*FAILING_SHARE), 2),
     )
 
 
-def _outage(fleet: Fleet, day: date, dice: Random) -> Outage:
-    server, load = _server(fleet, dice)
+def _draw_outage(fleet: Fleet, day: date, dice: Random) -> Outage:
+    server, load = _draw_server(fleet, dice)
     begin = _morning(day, server, dice.uniform(*OUTAGE_BEGINS))
-    whole = load.expected(midnight(day), midnight(day) + DAY_SECONDS)
-    end = load.time_of(begin, dice.uniform(*OUTAGE_SHARE) * whole)
-    return Outage(**_span(begin, end), server=server.name)
+    expected = load.expected(midnight(day), midnight(day) + DAY_SECONDS)
+    end = load.time_of(begin, dice.uniform(*OUTAGE_SHARE) * expected)
+    return Outage(**_span_fields(begin, end), server=server.name)
 
 
-def _gaps(fleet: Fleet, dice: Random) -> Iterable[Gap]:
+def _draw_gaps(fleet: Fleet, dice: Random) -> Iterable[MailserverGap]:
     """Yield the gaps, each on days of its own, so that no envelope is lost to all."""
-    wanted = [(name, hours) for name in MAILSERVERS for hours in GAP_HOURS[name]]
-    for (name, hours), day in zip(wanted, dice.sample(range(1, fleet.days - 1), len(wanted)), strict=True):
+    lengths = [(name, hours) for name in MAILSERVERS for hours in GAP_HOURS[name]]
+    for (name, hours), day in zip(lengths, dice.sample(range(1, fleet.days - 1), len(lengths)), strict=True):
         length = dice.uniform(*hours) * HOUR_SECONDS
         begin = midnight(fleet.day(day)) + dice.uniform(0, DAY_SECONDS - length)
-        yield Gap(**_span(begin, begin + length), mailserver=name)
+        yield MailserverGap(**_span_fields(begin, begin + length), mailserver=name)
 
 
-def _server(fleet: Fleet, dice: Random) -> tuple[MailboxServer, Load]:
+def _draw_server(fleet: Fleet, dice: Random) -> tuple[MailboxServer, Load]:
     server = dice.choice(MAILBOX_SERVERS)
-    return server, load_of(fleet, server)
+    return server, conversation_load(fleet, server)
 
 
 def _morning(day: date, server: MailboxServer, hour: float) -> float:
     return midnight(day) + (hour - server.hours_ahead) * HOUR_SECONDS
 
 
-def _span(begin: float, end: float) -> dict[str, Any]:
-    """Return the fields of a Span."""
-    first, last = (datetime.fromtimestamp(round(at), UTC) for at in (begin, end))
-    days = ((last - timedelta(microseconds=1)).date() - first.date()).days
-    return {"begin": first, "end": last, "days": tuple(first.date() + timedelta(day) for day in range(days + 1))}
+def _span_fields(begin: float, end: float) -> dict[str, Any]:
+    """Return the fields of an EventSpan."""
+    begin_time, end_time = (datetime.fromtimestamp(round(at), UTC) for at in (begin, end))
+    days = ((end_time - timedelta(microseconds=1)).date() - begin_time.date()).days
+    return {
+        "begin": begin_time,
+        "end": end_time,
+        "days": tuple(begin_time.date() + timedelta(day) for day in range(days + 1)),
+    }

@@ -18,7 +18,7 @@ from restante.common.errors import InUse, Misuse, StoreError, plain
 from restante.common.lock_file import lock_file
 from restante.common.texts import counted
 from restante.demo import envelopes, usage
-from restante.demo.events import Events, GroundTruth, decode, draw_events, encode
+from restante.demo.events import Events, GroundTruth, decode_truth, draw_events, encode_truth
 from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, PROBED_SERVER, Fleet
 
 SOURCES: Final = "sources"
@@ -35,7 +35,7 @@ TRUTH: Final = "fleet.json"
 _LOCK: Final = "lock"
 
 
-class Part(NamedTuple):
+class FleetPart(NamedTuple):
     """A part of a fleet, which is made in a process of its own."""
 
     name: str
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     """Makes it, and returns how many of the units there are."""
 
 
-class Serve(msgspec.Struct, frozen=True):
+class MailboxServerJob(msgspec.Struct, frozen=True):
     """Makes what a mailbox server leaves behind. A struct, because it is sent to another process."""
 
     fleet: Fleet
@@ -54,10 +54,10 @@ class Serve(msgspec.Struct, frozen=True):
 
     def __call__(self) -> int:
         """Make it. Return the number of conversations."""
-        return usage.serve(self.fleet, self.events, MAILBOX_SERVERS[self.number], self.folder)
+        return usage.simulate_server(self.fleet, self.events, MAILBOX_SERVERS[self.number], self.folder)
 
 
-class Archive(msgspec.Struct, frozen=True):
+class MailserversJob(msgspec.Struct, frozen=True):
     """Makes what the Mailservers leave behind. A struct, because it is sent to another process."""
 
     fleet: Fleet
@@ -66,37 +66,39 @@ class Archive(msgspec.Struct, frozen=True):
 
     def __call__(self) -> int:
         """Make it. Return the number of envelopes."""
-        return envelopes.archive(self.fleet, self.events, self.folders)
+        return envelopes.make_archives(self.fleet, self.events, self.folders)
 
 
-def parts(fleet: Fleet, events: Events, folder: Path) -> list[Part]:
+def fleet_parts(fleet: Fleet, events: Events, folder: Path) -> list[FleetPart]:
     """Return the parts of a fleet, those first that take longest."""
-    archive = Archive(fleet, events, {name: folder / name for name in MAILSERVERS})
+    archive = MailserversJob(fleet, events, {name: folder / name for name in MAILSERVERS})
     servers = [
-        Part(server.name, "conversation", Serve(fleet, events, number, folder / server.name))
+        FleetPart(server.name, "conversation", MailboxServerJob(fleet, events, number, folder / server.name))
         for number, server in enumerate(MAILBOX_SERVERS)
     ]
-    return [servers[0], Part(" and ".join(MAILSERVERS), "envelope", archive), *servers[1:]]
+    return [servers[0], FleetPart(" and ".join(MAILSERVERS), "envelope", archive), *servers[1:]]
 
 
-def generate(fleet: Fleet, folder: Path, made: Callable[[str], None], *, processes: int | None = None) -> GroundTruth:
+def make_fleet(
+    fleet: Fleet, folder: Path, made: Callable[[str], None], *, processes: int | None = None
+) -> GroundTruth:
     """Make a fleet in a new folder. `made` is called with a text about each part that is done.
 
     By default there is a process for each processor. One process makes all parts in this one.
     """
     truth = GroundTruth(fleet=fleet, events=draw_events(fleet))
-    wanted = parts(fleet, truth.events, folder)
-    most = min(processes or os.cpu_count() or 1, len(wanted))
-    if most == 1:
-        for part in wanted:
-            made(_words(part, part.make()))
+    parts = fleet_parts(fleet, truth.events, folder)
+    process_count = min(processes or os.cpu_count() or 1, len(parts))
+    if process_count == 1:
+        for part in parts:
+            made(_part_text(part, part.make()))
     else:
         # Spawned: a fork would copy the threads' locks of the terminal's progress.
-        with ProcessPoolExecutor(most, get_context("spawn"), _end_with_parent) as pool:
-            working = {pool.submit(part.make): part for part in wanted}
-            for done in as_completed(working):
-                made(_words(working[done], done.result()))
-    (folder / TRUTH).write_bytes(encode(truth))
+        with ProcessPoolExecutor(process_count, get_context("spawn"), _end_with_parent) as pool:
+            futures = {pool.submit(part.make): part for part in parts}
+            for future in as_completed(futures):
+                made(_part_text(futures[future], future.result()))
+    (folder / TRUTH).write_bytes(encode_truth(truth))
     flush(folder / TRUTH)
     return truth
 
@@ -113,31 +115,31 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _words(part: Part, count: int) -> str:
+def _part_text(part: FleetPart, count: int) -> str:
     return f"{part.name}: {counted(count, part.unit)}"
 
 
 # ── the folder of a demo ─────────────────────────────────────────────────────────────────────────
 
 
-def find(folder: Path) -> GroundTruth | None:
+def find_demo(folder: Path) -> GroundTruth | None:
     """Return the ground truth of the fleet in the folder of a demo, or None if the folder has no fleet yet.
 
     Raises Misuse if the folder cannot be used or has something else.
     """
     try:
-        there = {each.name for each in folder.iterdir()} if folder.exists() else set()
-        if there - {UNFINISHED, SOURCES, LAKE, REPORTS} or ({LAKE, REPORTS} & there and SOURCES not in there):
+        names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+        if names - {UNFINISHED, SOURCES, LAKE, REPORTS} or ({LAKE, REPORTS} & names and SOURCES not in names):
             raise Misuse(f"{folder} has other files: name a new folder for the demo, or an empty one")
-        if SOURCES not in there:
+        if SOURCES not in names:
             return None
-        return decode((folder / SOURCES / TRUTH).read_bytes())
+        return decode_truth((folder / SOURCES / TRUTH).read_bytes())
     except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
         why = plain(error) if isinstance(error, OSError) else str(error)
         raise Misuse(f"{folder} has no fleet of this version's demo ({why}): name a new folder") from error
 
 
-def make(
+def make_demo(
     fleet: Fleet,
     folder: Path,
     made: Callable[[str], None],
@@ -166,12 +168,12 @@ def make(
         raise Misuse(f"cannot write in {folder}: {plain(error)}") from error
     try:
         locked(unfinished)
-        for each in unfinished.iterdir():
-            if each.is_dir():
-                shutil.rmtree(each)
-            elif each.name != _LOCK:
-                each.unlink()
-        truth = generate(fleet, unfinished, made, processes=processes)
+        for path in unfinished.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != _LOCK:
+                path.unlink()
+        truth = make_fleet(fleet, unfinished, made, processes=processes)
         unfinished.rename(folder / SOURCES)
         (folder / SOURCES / _LOCK).unlink()
         flush(folder)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from restante.demo.events import Attack
-from restante.demo.people import APPS, some_address
+from restante.demo.people import APPS, draw_address
 from restante.demo.simulation import Pause, Process
-from restante.demo.world import VERSION_BYTES, World, claim, open_mailbox
+from restante.demo.world import VERSION_BYTES, World, claim_nameplate, open_mailbox
 
 ATTACKERS_CLIENT: Final = ("python", "0.22.0")
 """What the attacker's program says of itself: it is one that everybody can get."""
@@ -24,13 +24,13 @@ GUESS_PATIENCE_SECONDS: Final = 2.0
 """How long the attacker's program waits for the other side to say something."""
 
 
-def attack(world: World, of: Attack) -> Process:
+def guess_codes(world: World, event: Attack) -> Process:
     """Guess codes until the attack is over."""
-    addresses = [some_address(world.dice) for _ in range(ATTACKERS_ADDRESSES)]
+    addresses = [draw_address(world.dice) for _ in range(ATTACKERS_ADDRESSES)]
     tried: set[str] = set()
-    while of.contains(world.simulation.now):
+    while event.contains(world.simulation.now):
         world.start(lambda: _guess(world, world.dice.choice(addresses), tried))
-        yield Pause(world.dice.expovariate(1 / of.guess_seconds))
+        yield Pause(world.dice.expovariate(1 / event.guess_seconds))
 
 
 def _guess(world: World, address: str, tried: set[str]) -> Process:
@@ -42,13 +42,13 @@ def _guess(world: World, address: str, tried: set[str]) -> Process:
         return world.forget(client)
     listed = client.received["nameplates"].nameplates
     assert isinstance(listed, list)
-    names = {each.id for each in listed}
-    tried &= names  # the number of a nameplate that has ended is used again
-    new = sorted(names - tried)
-    nameplate = world.dice.choice(new) if new else str(world.dice.randint(1, BLIND_GUESSES))
+    in_use = {entry.id for entry in listed}
+    tried &= in_use  # the number of a nameplate that has ended is used again
+    untried = sorted(in_use - tried)
+    nameplate = world.dice.choice(untried) if untried else str(world.dice.randint(1, BLIND_GUESSES))
     tried.add(nameplate)
     yield client.round_trip()
-    if not (yield from claim(client, nameplate)):
+    if not (yield from claim_nameplate(client, nameplate)):
         return world.forget(client)
     client.task = world.simulation.current
     open_mailbox(world, client, str(client.received["claimed"].mailbox))

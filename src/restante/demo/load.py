@@ -59,9 +59,9 @@ class Load:
 
     def time_of(self, begin: float, count: float) -> float:
         """Return when so much is expected to have begun since `begin`; at the latest the end of that day."""
-        wanted = self._until(begin) + count
-        hour = min(bisect_left(self._total, wanted), len(self.hours)) - 1
-        at = self.begin + (hour + (wanted - self._total[hour]) / self.hours[hour]) * HOUR_SECONDS
+        target = self._until(begin) + count
+        hour = min(bisect_left(self._total, target), len(self.hours)) - 1
+        at = self.begin + (hour + (target - self._total[hour]) / self.hours[hour]) * HOUR_SECONDS
         end_of_day = self.begin + ((begin - self.begin) // DAY_SECONDS + 1) * DAY_SECONDS
         return min(at, end_of_day)
 
@@ -74,6 +74,6 @@ class Load:
                 at += dice.expovariate(expected)
 
 
-def load_of(fleet: Fleet, server: MailboxServer) -> Load:
+def conversation_load(fleet: Fleet, server: MailboxServer) -> Load:
     """Return the conversations that begin at a mailbox server."""
     return Load(fleet, server.name, fleet.transfers * server.share, server.hours_ahead)

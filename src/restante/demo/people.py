@@ -13,7 +13,7 @@ from restante.demo.events import BadRelease
 from restante.demo.fleet import DAY_SECONDS, Fleet, MailboxServer
 
 
-class Release(msgspec.Struct, frozen=True):
+class ClientRelease(msgspec.Struct, frozen=True):
     """A version of a client program, and how its users get it."""
 
     version: str
@@ -42,7 +42,7 @@ BAD_SPREAD_DAYS: Final = 0.5
 """`spread_days` of a bad release: on its first day already, four in ten conversations or more have such a client."""
 
 
-class App(msgspec.Struct, frozen=True):
+class FleetApp(msgspec.Struct, frozen=True):
     """An application of the mailbox protocol."""
 
     app_id: str
@@ -55,9 +55,9 @@ class App(msgspec.Struct, frozen=True):
 
 
 APPS: Final = (
-    App("lothar.com/wormhole/text-or-file-xfer", 0.62, {"python": 0.3, "desktop": 0.4, "phone": 0.3}),
-    App("example.org/device-pairing", 0.25, {"phone": 0.6, "desktop": 0.4}),
-    App("example.net/notes-sync", 0.13, {"desktop": 0.6, "python": 0.4}, direct=0.7),
+    FleetApp("lothar.com/wormhole/text-or-file-xfer", 0.62, {"python": 0.3, "desktop": 0.4, "phone": 0.3}),
+    FleetApp("example.org/device-pairing", 0.25, {"phone": 0.6, "desktop": 0.4}),
+    FleetApp("example.net/notes-sync", 0.13, {"desktop": 0.6, "python": 0.4}, direct=0.7),
 )
 
 USERS_PER_TRANSFER: Final = 4
@@ -75,9 +75,9 @@ class Person(msgspec.Struct, frozen=True):
     address: str
     implementation: str
     lag: float
-    """How late this user updates, in units of `Release.spread_days`."""
+    """How late this user updates, in units of `ClientRelease.spread_days`."""
 
-    def release(self, releases: Sequence[Release], at: float) -> Release:
+    def release(self, releases: Sequence[ClientRelease], at: float) -> ClientRelease:
         """Return the version that the user has at a time. `releases` are those of the client, in order."""
         for release in reversed(releases):
             if release.at + self.lag * release.spread_days * DAY_SECONDS <= at < release.until:
@@ -93,44 +93,46 @@ class Population:
         self._people: dict[str, list[Person]] = {}
         for app in APPS:
             count = max(MIN_USERS, round(fleet.transfers * server.share * app.share * USERS_PER_TRANSFER))
-            self._people[app.app_id] = [_person(app, dice) for _ in range(count)]
+            self._people[app.app_id] = [_draw_person(app, dice) for _ in range(count)]
         self.releases = {name: _releases(fleet, name, bad) for name in VERSIONS}
         """Client program → its versions, in the order in which they were released."""
 
-    def two_of(self, app: App, dice: Random) -> tuple[Person, Person]:
+    def two_of(self, app: FleetApp, dice: Random) -> tuple[Person, Person]:
         """Return two users of an application who meet. Some talk to themselves, from one computer to another."""
         people = self._people[app.app_id]
-        one, other = (people[int(len(people) * dice.random() ** USER_EXPONENT)] for _ in range(2))
-        return one, other
+        person, other = (people[int(len(people) * dice.random() ** USER_EXPONENT)] for _ in range(2))
+        return person, other
 
-    def release(self, person: Person, at: float) -> Release:
+    def release(self, person: Person, at: float) -> ClientRelease:
         """Return the version of the client that a user has at a time."""
         return person.release(self.releases[person.implementation], at)
 
 
-def some_app(dice: Random) -> App:
+def draw_app(dice: Random) -> FleetApp:
     """Return the application of a conversation."""
     return dice.choices(APPS, [app.share for app in APPS])[0]
 
 
-def some_address(dice: Random) -> str:
+def draw_address(dice: Random) -> str:
     """Return an IPv6 address. Servers keep only a hash of it, whose key nobody has."""
     return f"2a0{dice.randrange(16):x}:{dice.getrandbits(16):x}:{dice.getrandbits(16):x}:{dice.getrandbits(16):x}::1"
 
 
-def _person(app: App, dice: Random) -> Person:
+def _draw_person(app: FleetApp, dice: Random) -> Person:
     client = dice.choices(list(app.clients), list(app.clients.values()))[0]
-    return Person(some_address(dice), client, dice.expovariate(1.0))
+    return Person(draw_address(dice), client, dice.expovariate(1.0))
 
 
-def _releases(fleet: Fleet, implementation: str, bad: Sequence[BadRelease]) -> list[Release]:
-    good = [
-        Release(version, fleet.begin + days * DAY_SECONDS, spread)
+def _releases(fleet: Fleet, implementation: str, bad_releases: Sequence[BadRelease]) -> list[ClientRelease]:
+    good_releases = [
+        ClientRelease(version, fleet.begin + days * DAY_SECONDS, spread)
         for version, days, spread in VERSIONS[implementation]
     ]
-    withdrawn = [
-        Release(each.version, each.begin.timestamp(), BAD_SPREAD_DAYS, each.end.timestamp(), each.failing)
-        for each in bad
-        if each.implementation == implementation
+    withdrawn_releases = [
+        ClientRelease(
+            release.version, release.begin.timestamp(), BAD_SPREAD_DAYS, release.end.timestamp(), release.failing
+        )
+        for release in bad_releases
+        if release.implementation == implementation
     ]
-    return [*good, *withdrawn]
+    return [*good_releases, *withdrawn_releases]

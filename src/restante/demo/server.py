@@ -42,7 +42,7 @@ SLOW_FLUSH_SECONDS: Final = 0.04
 """Now and then a disk is busy with something else."""
 
 
-class Server:
+class SimulatedServer:
     """A mailbox server that runs. Use it as a context manager: at the end it is as if its process was killed."""
 
     def __init__(self, data: Path, clock: Callable[[], float], dice: Random) -> None:

@@ -22,7 +22,7 @@ class Pause(NamedTuple):
 Process = Generator[Pause, None, None]
 
 
-class Task:
+class SimulatedTask:
     """A process that has been started."""
 
     __slots__ = ("process", "step", "wakeable")
@@ -40,18 +40,18 @@ class Simulation:
     def __init__(self, now: float) -> None:
         self.now = now
         """Seconds since 1970."""
-        self.current: Task | None = None
+        self.current: SimulatedTask | None = None
         """The task that runs now."""
-        self._queue: list[tuple[float, int, int, Task]] = []
+        self._queue: list[tuple[float, int, int, SimulatedTask]] = []
         self._numbers = itertools.count()
 
-    def start(self, process: Process, at: float | None = None) -> Task:
+    def start(self, process: Process, at: float | None = None) -> SimulatedTask:
         """Start a process, now or later."""
-        task = Task(process)
+        task = SimulatedTask(process)
         self._put(self.now if at is None else at, task)
         return task
 
-    def wake(self, task: Task, after: float) -> None:
+    def wake(self, task: SimulatedTask, after: float) -> None:
         """End the wait of a task after some seconds, if it can be woken."""
         if task.wakeable:
             self._put(self.now + after, task)
@@ -72,6 +72,6 @@ class Simulation:
                 self._put(at + pause.seconds, task)
         self.now = until
 
-    def _put(self, at: float, task: Task) -> None:
+    def _put(self, at: float, task: SimulatedTask) -> None:
         # Entries of the same time are handled in the order in which they were put there.
         heapq.heappush(self._queue, (at, next(self._numbers), task.step, task))

@@ -8,13 +8,13 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from restante.demo.conversations import Talk, converse, some_talk
+from restante.demo.conversations import Conversation, draw_conversation, simulate_conversation
 from restante.demo.events import Events, Outage
 from restante.demo.fleet import DAY_SECONDS, HOUR_SECONDS, PROBED_SERVER, Fleet, MailboxServer, log_normal
-from restante.demo.guessing import attack
-from restante.demo.load import load_of
-from restante.demo.people import APPS, Person, Population, some_address, some_app
-from restante.demo.server import Server
+from restante.demo.guessing import guess_codes
+from restante.demo.load import conversation_load
+from restante.demo.people import APPS, Person, Population, draw_address, draw_app
+from restante.demo.server import SimulatedServer
 from restante.demo.simulation import Pause, Process, Simulation
 from restante.demo.world import World
 
@@ -42,10 +42,10 @@ LOGS_FOLDER: Final = "logs"
 DATA_FOLDER: Final = "data"
 
 
-def serve(fleet: Fleet, events: Events, server: MailboxServer, folder: Path) -> int:
+def simulate_server(fleet: Fleet, events: Events, server: MailboxServer, folder: Path) -> int:
     """Make what a mailbox server leaves behind. Return the number of conversations that began."""
     probed = server.name == PROBED_SERVER
-    outages = [each for each in events.outages if each.server == server.name]
+    outages = [outage for outage in events.outages if outage.server == server.name]
     dice = fleet.dice(server.name, "conversations")
     people = Population(fleet, server, events.releases)
     starts = sorted(_starts(fleet, server, outages, dice))
@@ -54,15 +54,15 @@ def serve(fleet: Fleet, events: Events, server: MailboxServer, folder: Path) -> 
         (folder / LOGS_FOLDER).mkdir()
     for begin, end in _running(fleet, outages):
         simulation = Simulation(begin)
-        with Server(folder / DATA_FOLDER, lambda: simulation.now, dice) as running:  # noqa: B023 - it ends in this turn
+        with SimulatedServer(folder / DATA_FOLDER, lambda: simulation.now, dice) as running:  # noqa: B023 - it ends in this turn
             world = World(simulation, running, people, dice)
             simulation.start(_prune(running))
-            for at in starts:
-                if begin <= at < end:
-                    simulation.start(_converse(world), at)
-            for each in events.attacks:
-                if each.server == server.name and begin <= each.begin.timestamp() < end:
-                    simulation.start(attack(world, each), each.begin.timestamp())
+            for start in starts:
+                if begin <= start < end:
+                    simulation.start(_converse(world), start)
+            for attack in events.attacks:
+                if attack.server == server.name and begin <= attack.begin.timestamp() < end:
+                    simulation.start(guess_codes(world, attack), attack.begin.timestamp())
             if probed:
                 simulation.start(_probe(world, end), _next_probe(begin))
                 simulation.start(_trace(running, folder), max(begin, fleet.end - TRACED_DAYS * DAY_SECONDS))
@@ -74,10 +74,10 @@ def serve(fleet: Fleet, events: Events, server: MailboxServer, folder: Path) -> 
 
 def _starts(fleet: Fleet, server: MailboxServer, outages: Sequence[Outage], dice: Random) -> Iterator[float]:
     """Yield when conversations begin. During an outage none do; some are held later."""
-    for at in load_of(fleet, server).arrivals(dice):
-        outage = next((each for each in outages if each.contains(at)), None)
+    for start in conversation_load(fleet, server).arrivals(dice):
+        outage = next((outage for outage in outages if outage.contains(start)), None)
         if outage is None:
-            yield at
+            yield start
         elif dice.random() < RETURNING_SHARE:
             yield outage.end.timestamp() + dice.expovariate(1 / RETURN_SECONDS)
 
@@ -85,17 +85,17 @@ def _starts(fleet: Fleet, server: MailboxServer, outages: Sequence[Outage], dice
 def _running(fleet: Fleet, outages: Sequence[Outage]) -> Iterator[tuple[float, float]]:
     """Yield the times between the outages."""
     begin = fleet.begin
-    for each in sorted(outages, key=lambda each: each.begin):
-        yield begin, each.begin.timestamp()
-        begin = each.end.timestamp()
+    for outage in sorted(outages, key=lambda outage: outage.begin):
+        yield begin, outage.begin.timestamp()
+        begin = outage.end.timestamp()
     yield begin, fleet.end
 
 
 def _converse(world: World) -> Process:
-    yield from converse(world, some_talk(world, some_app(world.dice)))
+    yield from simulate_conversation(world, draw_conversation(world, draw_app(world.dice)))
 
 
-def _prune(server: Server) -> Process:
+def _prune(server: SimulatedServer) -> Process:
     while True:
         yield Pause(server.prune_every)
         server.prune()
@@ -107,16 +107,18 @@ def _next_probe(at: float) -> float:
 
 def _probe(world: World, end: float) -> Process:
     """Make a transfer between two computers of the operator, again and again, and keep both timing logs."""
-    sender, receiver = (Person(some_address(world.dice), "restante", 0.0) for _ in range(2))
+    sender, receiver = (Person(draw_address(world.dice), "restante", 0.0) for _ in range(2))
     while (now := world.simulation.now) < end:
         name = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M")
         seconds = log_normal(world.dice, PROBE_TRANSFER_SECONDS, PROBE_SIGMA)
-        talk = Talk(app=APPS[0], sender=sender, receiver=receiver, meeting=PROBE_SECONDS, seconds=seconds, log=name)
-        world.start(lambda: converse(world, talk))  # noqa: B023 - it starts before the next one
+        conversation = Conversation(
+            app=APPS[0], sender=sender, receiver=receiver, meeting=PROBE_SECONDS, seconds=seconds, log=name
+        )
+        world.start(lambda: simulate_conversation(world, conversation))  # noqa: B023 - it starts before the next one
         yield Pause(_next_probe(now) - now)
 
 
-def _trace(server: Server, folder: Path) -> Process:
+def _trace(server: SimulatedServer, folder: Path) -> Process:
     """Write a trace from now on."""
     server.write_trace(folder / TRACE_FILE)
     yield from ()

@@ -7,9 +7,9 @@ from random import Random
 from typing import Final
 
 from restante.client.timing_log import TimingLog
-from restante.demo.client import Client
-from restante.demo.people import App, Person, Population, Release
-from restante.demo.server import Server
+from restante.demo.client import SimulatedClient
+from restante.demo.people import ClientRelease, FleetApp, Person, Population
+from restante.demo.server import SimulatedServer
 from restante.demo.simulation import Pause, Process, Simulation
 
 PAKE_BYTES: Final = 80
@@ -24,20 +24,20 @@ NO_CODE: Final = -1
 class World:
     """The server, the people, and what their clients know of one another."""
 
-    def __init__(self, simulation: Simulation, server: Server, people: Population, dice: Random) -> None:
+    def __init__(self, simulation: Simulation, server: SimulatedServer, people: Population, dice: Random) -> None:
         self.simulation, self.server, self.people, self.dice = simulation, server, people, dice
         self.logs: dict[str, TimingLog] = {}
         """The timing logs of clients that have ended, by their names."""
         self._codes: dict[str, int] = {}
         """The code that each live side uses: it stands for the key that two sides agree on."""
 
-    def client(self, address: str, code: int = NO_CODE, log: str = "") -> Client:
+    def client(self, address: str, code: int = NO_CODE, log: str = "") -> SimulatedClient:
         """Return a client that has just connected."""
-        made = Client(self.simulation, self.server, address, self.dice, log)
-        self._codes[made.side] = code
-        return made
+        client = SimulatedClient(self.simulation, self.server, address, self.dice, log)
+        self._codes[client.side] = code
+        return client
 
-    def same_code(self, client: Client) -> bool:
+    def same_code(self, client: SimulatedClient) -> bool:
         """Return whether a client and its peer use the same code: else neither can read what the other sealed."""
         return self._codes[client.side] == self._codes.get(client.peer)
 
@@ -49,7 +49,7 @@ class World:
         """Return a message's body."""
         return self.dice.randbytes(size).hex()
 
-    def forget(self, client: Client) -> None:
+    def forget(self, client: SimulatedClient) -> None:
         """End a client."""
         client.leave()
         del self._codes[client.side]
@@ -57,21 +57,21 @@ class World:
             self.logs[client.log_name] = client.log
 
 
-def bind(world: World, client: Client, app: App, person: Person) -> Release:
+def bind_client(world: World, client: SimulatedClient, app: FleetApp, person: Person) -> ClientRelease:
     """Bind, and return the version of the client that the person has now."""
     version = world.people.release(person, world.simulation.now)
     client.bind(app.app_id, person.implementation, version.version)
     return version
 
 
-def claim(client: Client, nameplate: str) -> Generator[Pause, None, bool]:
+def claim_nameplate(client: SimulatedClient, nameplate: str) -> Generator[Pause, None, bool]:
     """Claim a nameplate, and wait for the answer. Return whether the claim was granted."""
     client.command("claim", nameplate=nameplate)
     yield client.round_trip()
     return not client.refusal
 
 
-def open_mailbox(world: World, client: Client, mailbox: str) -> None:
+def open_mailbox(world: World, client: SimulatedClient, mailbox: str) -> None:
     """Open a mailbox, and add this side's half of the key."""
     client.command("open", mailbox=mailbox)
     client.command("add", phase="pake", body=world.body(PAKE_BYTES))
