@@ -1,4 +1,4 @@
-"""Reads one event of a client's timing log, or one line of a server's trace. Pure.
+"""Events of a client's timing log, and lines of a server's trace. Pure.
 
 A client's log contains everything that both sides sent: sides, nameplates, the mailbox, the messages and, if the user
 typed it, the code. Only times, ids of commands, sides and the words listed below are read. Any other word is replaced
@@ -13,62 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
-
-# ── Cuts a client's timing log into its events. The log is a JSON list, and may be damaged or cut off ───
-# The list is cut at its commas, and each piece is parsed by itself, so that a bad event does not affect the others.
-
-
-_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
-"""A string (RFC 8259 section 7), a string that does not end, or a structural character."""
-
-_SPACE: Final = b" \t\n\r"
-"""The whitespace of JSON (RFC 8259 section 2)."""
-
-
-class EventItem(NamedTuple):
-    """An event, or the bytes in the place of one."""
-
-    at: int
-    """Offset in the file."""
-    raw: bytes
-    fault: str | None = None
-
-
-def log_items(log: bytes) -> Iterator[EventItem]:
-    """Yield the events of a log, and the bytes that cannot be one, to its end. Events are not parsed."""
-    start = len(log) - len(log.lstrip(_SPACE))
-    if log[start : start + 1] != b"[":
-        yield EventItem(start, log[start:], NOT_A_LOG)
-        return
-    depth, start, empty = 0, start + 1, True
-    for token in _TOKEN.finditer(log, start - 1):
-        match token[0]:
-            case b"[" | b"{":
-                depth += 1
-            case b"]" | b"}" if depth > 1:
-                depth -= 1
-            case b"]":
-                if not empty or log[start : token.start()].strip(_SPACE):
-                    yield _cut_item(log, start, token.start())
-                rest = _cut_item(log, token.end(), len(log))
-                if rest.raw:
-                    yield rest._replace(fault=NOT_A_LOG)
-                return
-            case b"," if depth == 1:
-                yield _cut_item(log, start, token.start())
-                start, empty = token.end(), False
-            case b'"' | b"}":
-                break
-    yield _cut_item(log, start, len(log))._replace(fault=NOT_A_LOG)
-
-
-def _cut_item(log: bytes, start: int, stop: int) -> EventItem:
-    raw = log[start:stop]
-    return EventItem(start + len(raw) - len(raw.lstrip(_SPACE)), raw.strip(_SPACE))
-
-
-# ── records ───────────────────────────────────────────────────────────────────────────────────────
-
 
 NOT_JSON: Final = "not JSON"
 NOT_A_LOG: Final = "not a timing log"
@@ -298,3 +242,57 @@ def _listed_word(raw: Raw, is_listed: Callable[[str], bool]) -> str | None:
         return None
     word = str(_scalar(raw))
     return word if is_listed(word) else UNLISTED
+
+
+# ── items ─────────────────────────────────────────────────────────────────────────────────────────
+# A log is a JSON list, and may be damaged or cut off. It is cut at its commas, and each piece is parsed by itself, so
+# that a bad event does not affect the others.
+
+
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
+"""A string (RFC 8259 section 7), a string that does not end, or a structural character."""
+
+JSON_SPACE: Final = b" \t\n\r"
+"""The whitespace of JSON (RFC 8259 section 2)."""
+
+
+class EventItem(NamedTuple):
+    """An event, or the bytes in the place of one."""
+
+    at: int
+    """Offset in the file."""
+    raw: bytes
+    fault: str | None = None
+
+
+def log_items(log: bytes) -> Iterator[EventItem]:
+    """Yield the events of a log, and the bytes that cannot be one, to its end. Events are not parsed."""
+    start = len(log) - len(log.lstrip(JSON_SPACE))
+    if log[start : start + 1] != b"[":
+        yield EventItem(start, log[start:], NOT_A_LOG)
+        return
+    depth, start, empty = 0, start + 1, True
+    for token in _TOKEN.finditer(log, start - 1):
+        match token[0]:
+            case b"[" | b"{":
+                depth += 1
+            case b"]" | b"}" if depth > 1:
+                depth -= 1
+            case b"]":
+                if not empty or log[start : token.start()].strip(JSON_SPACE):
+                    yield _cut_item(log, start, token.start())
+                rest = _cut_item(log, token.end(), len(log))
+                if rest.raw:
+                    yield rest._replace(fault=NOT_A_LOG)
+                return
+            case b"," if depth == 1:
+                yield _cut_item(log, start, token.start())
+                start, empty = token.end(), False
+            case b'"' | b"}":
+                break
+    yield _cut_item(log, start, len(log))._replace(fault=NOT_A_LOG)
+
+
+def _cut_item(log: bytes, start: int, stop: int) -> EventItem:
+    raw = log[start:stop]
+    return EventItem(start + len(raw) - len(raw.lstrip(JSON_SPACE)), raw.strip(JSON_SPACE))

@@ -1,4 +1,4 @@
-"""Reads the logs of one transfer, and checks that they belong together."""
+"""Logs and traces of a transfer: reads them from files, and checks that they belong together."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from restante.common.errors import Misuse, plain
 from restante.common.texts import counted
 from restante.timing.logs import (
+    JSON_SPACE,
     MISSING_VALUE,
     NOT_JSON,
     READ_ERRORS,
@@ -25,37 +26,11 @@ from restante.timing.logs import (
 from restante.timing.model.exchanges import MAX_APART_US, MICROSECONDS, to_us
 from restante.timing.model.timeline import ROLES, ClientLog, Role, Timeline, build_timeline, role_of, side_of
 
-# ── Reads timing logs and traces from files ───────────────────────────────────────────────────────
-
-
-MAX_LOG_BYTES: Final = 256 << 20
-"""Bytes of the largest log that is read. It is read whole; the pipeline has the same limit."""
-
-MAX_EVENTS: Final = 200_000
-"""Events of the largest log that is read: 40,000 messages. A browser needs some seconds for as many."""
-
-MAX_LINE_BYTES: Final = 1 << 16
-"""Bytes of a trace's line that are read; a server's lines have about 200."""
-
-NO_TIME: Final = "no time"
-ENDS_EARLIER: Final = "ends earlier"
-
-_FAULT_TEXTS: Final = {
-    NOT_JSON: "it is not JSON",
-    MISSING_VALUE: "a value is missing",
-    WRONG_TYPE: "a value has the wrong type",
-    NO_TIME: "its time is not a time since 1970",
-    ENDS_EARLIER: "it ends before it begins",
-}
-
-_SPACE: Final = b" \t\n\r"
-
 Remark = Callable[[str], None]
-"""Tells the user a sentence that is no error."""
+"""Prints a sentence that is no error."""
 
-_Parsed = TypeVar("_Parsed")
-
-_decode_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+MAX_SKEW_SECONDS: Final = 1e9
+"""Seconds of the largest `--skew`, 32 years."""
 
 
 class LogFile(msgspec.Struct):
@@ -66,188 +41,6 @@ class LogFile(msgspec.Struct):
 
     def __str__(self) -> str:
         return path_text(self.path)
-
-
-def read_log(path: Path, remark: Remark) -> LogFile:
-    """Return the events of a log. Bad events are left out, and `remark` is told. Raises Misuse."""
-    content = _read_content(path)
-    good = _undamaged_events(path, content)
-    if good:
-        return LogFile(path, good)
-    events: list[Event] = []
-    bad: list[tuple[int, str]] = []
-    end = None
-    for item in log_items(content):
-        if item.fault is not None:
-            end = item
-            break
-        if len(events) + len(bad) == MAX_EVENTS:
-            raise _too_many_events(path)
-        _parse_item(item.raw, item.at, _read_plausible_event, events, bad)
-    if end is not None and not events:
-        raise _not_a_log(path, content)
-    if end is not None:
-        remark(
-            f"{path_text(path)} is damaged or cut off at byte {end.at:,}:"
-            f" the {_counted_events(len(events))} before it are shown"
-        )
-    if not events:
-        if not bad:
-            raise Misuse(f"{path_text(path)} has no events: the client wrote an empty log")
-        offset, fault = bad[0]
-        raise Misuse(
-            f"{path_text(path)} is not a timing log: none of its items is an event;"
-            f" byte {offset:,}: {_FAULT_TEXTS[fault]}"
-        )
-    _report_bad_items(path, "event", bad, remark)
-    return LogFile(path, events)
-
-
-def _undamaged_events(path: Path, content: bytes) -> list[Event]:
-    """Return the events of a log whose events are all good, which takes a third of the time; else nothing.
-
-    Raises Misuse if it has more than MAX_EVENTS.
-    """
-    try:
-        items = _decode_list(content)
-    except READ_ERRORS:
-        return []
-    if len(items) > MAX_EVENTS:
-        raise _too_many_events(path)
-    try:
-        return [_read_plausible_event(item) for item in items]
-    except READ_ERRORS:
-        return []
-
-
-def _too_many_events(path: Path) -> Misuse:
-    return Misuse(f"{path_text(path)} has more than {_counted_events(MAX_EVENTS)}, the most that can be shown")
-
-
-def read_trace(path: Path, ids: Collection[str], start: int, stop: int, remark: Remark) -> dict[str, list[TraceLine]]:
-    """Return the lines of a trace that may belong to logs, by id: those with their ids, in their time.
-
-    `start` and `stop` are in microseconds since 1970. Bad lines are left out, and `remark` is told. Raises Misuse.
-    """
-    lines: dict[str, list[TraceLine]] = {}
-    parsed: list[TraceLine] = []
-    bad: list[tuple[int, str]] = []
-    count = 0
-    for offset, line in _trace_lines(path):
-        _parse_item(line, offset, read_line, parsed, bad)
-        if parsed:
-            trace_line = parsed.pop()
-            count += 1
-            received = to_us(trace_line.server_rx)
-            if trace_line.id is None or received is None:
-                continue
-            if trace_line.id in ids and start - MAX_APART_US <= received <= stop + MAX_APART_US:
-                lines.setdefault(trace_line.id, []).append(trace_line)
-        elif not count or len(bad) == MAX_EVENTS:
-            break
-    if not count:
-        raise Misuse(
-            f"{path_text(path)} is not a trace: it does not begin with a command (see restante serve --trace)"
-        )
-    _report_bad_items(path, "line", bad, remark)
-    return lines
-
-
-def _trace_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield each line with its offset; of one that is too long, only the beginning. Raises Misuse.
-
-    A line without its end is left out: the server is writing it.
-    """
-    offset = 0
-    try:
-        with path.open("rb") as file:
-            while line := file.readline(MAX_LINE_BYTES):
-                if line.endswith(b"\n") or len(line) == MAX_LINE_BYTES:
-                    yield offset, line
-                offset += len(line)
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(MAX_LINE_BYTES)
-                    offset += len(line)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def path_text(path: Path) -> str:
-    """Return a path without control characters."""
-    name = str(path)
-    return name if name.isprintable() else ascii(name)
-
-
-def _read_content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_LOG_BYTES + 1)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if len(content) > MAX_LOG_BYTES:
-        raise Misuse(f"{path_text(path)} is larger than {MAX_LOG_BYTES >> 20} MiB, so it is no timing log")
-    if not content.strip(_SPACE):
-        raise Misuse(f"{path_text(path)} is empty: the client writes its log when it ends")
-    return content
-
-
-def _unreadable(path: Path, error: OSError) -> Misuse:
-    return Misuse(f"cannot read {path_text(path)}: {plain(error)}")
-
-
-def _not_a_log(path: Path, content: bytes) -> Misuse:
-    if content.lstrip(_SPACE).startswith(b"{"):
-        return Misuse(
-            f"{path_text(path)} is not a timing log, which is a JSON list; a server's trace is given with --server"
-        )
-    return Misuse(f"{path_text(path)} is not a timing log, which is a JSON list of events (see --dump-timing)")
-
-
-def _parse_item(
-    raw: bytes, offset: int, parse: Callable[[bytes], _Parsed], parsed: list[_Parsed], bad: list[tuple[int, str]]
-) -> None:
-    try:
-        parsed.append(parse(raw))
-    except READ_ERRORS as error:
-        bad.append((offset, error.args[0] if isinstance(error, _Implausible) else fault_of(error)))
-
-
-class _Implausible(ValueError):  # noqa: N818 - it is the event's fault, not an error of ours
-    """The times of an event cannot be: NO_TIME or ENDS_EARLIER."""
-
-
-def _read_plausible_event(raw: bytes | msgspec.Raw) -> Event:
-    event = read_event(raw)
-    start, stop = to_us(event.start), to_us(event.stop)
-    if start is None or start < 0 or (event.stop is not None and stop is None):
-        raise _Implausible(NO_TIME)
-    for stamp in (event.server_rx, event.server_tx):
-        if stamp is not None and ((time := to_us(stamp)) is None or time < 0):
-            raise _Implausible(NO_TIME)
-    if stop is not None and stop < start:
-        raise _Implausible(ENDS_EARLIER)
-    return event
-
-
-def _report_bad_items(path: Path, kind: str, bad: list[tuple[int, str]], remark: Remark) -> None:
-    if bad:
-        offset, fault = bad[0]
-        are = "is" if len(bad) == 1 else "are"
-        remark(
-            f"{path_text(path)}: {counted(len(bad), kind)} {are} left out;"
-            f" the first is at byte {offset:,}: {_FAULT_TEXTS[fault]}"
-        )
-
-
-def _counted_events(number: int) -> str:
-    return counted(number, "event")
-
-
-# ── transfer ──────────────────────────────────────────────────────────────────────────────────────
-
-
-MAX_SKEW_SECONDS: Final = 1e9
-"""Seconds of the largest `--skew`, 32 years."""
 
 
 def read_transfer(paths: Sequence[Path], trace: Path | None, skews: Mapping[Role, float], remark: Remark) -> Timeline:
@@ -317,3 +110,206 @@ def _require_one_side(log: LogFile) -> None:
 def _received_from(log: LogFile, side: str | None) -> bool:
     """Return whether a client received a message of a side."""
     return side is not None and any(event.author == side for event in log.events if event.name == "ws_receive")
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+MAX_LOG_BYTES: Final = 256 << 20
+"""Bytes of the largest log that is read. It is read whole; the pipeline has the same limit."""
+
+MAX_EVENTS: Final = 200_000
+"""Events of the largest log that is read: 40,000 messages. A browser needs some seconds for as many."""
+
+MAX_LINE_BYTES: Final = 1 << 16
+"""Bytes of a trace's line that are read; a server's lines have about 200."""
+
+NO_TIME: Final = "no time"
+ENDS_EARLIER: Final = "ends earlier"
+
+_FAULT_TEXTS: Final = {
+    NOT_JSON: "it is not JSON",
+    MISSING_VALUE: "a value is missing",
+    WRONG_TYPE: "a value has the wrong type",
+    NO_TIME: "its time is not a time since 1970",
+    ENDS_EARLIER: "it ends before it begins",
+}
+
+_Parsed = TypeVar("_Parsed")
+
+_decode_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def read_log(path: Path, remark: Remark) -> LogFile:
+    """Return the events of a log. Bad events are left out, which `remark` prints. Raises Misuse."""
+    content = _read_content(path)
+    good = _undamaged_events(path, content)
+    if good:
+        return LogFile(path, good)
+    events: list[Event] = []
+    bad: list[tuple[int, str]] = []
+    end = None
+    for item in log_items(content):
+        if item.fault is not None:
+            end = item
+            break
+        if len(events) + len(bad) == MAX_EVENTS:
+            raise _too_many_events(path)
+        _parse_item(item.raw, item.at, _read_plausible_event, events, bad)
+    if end is not None and not events:
+        raise _not_a_log(path, content)
+    if end is not None:
+        remark(
+            f"{path_text(path)} is damaged or cut off at byte {end.at:,}:"
+            f" the {_counted_events(len(events))} before it are shown"
+        )
+    if not events:
+        if not bad:
+            raise Misuse(f"{path_text(path)} has no events: the client wrote an empty log")
+        offset, fault = bad[0]
+        raise Misuse(
+            f"{path_text(path)} is not a timing log: none of its items is an event;"
+            f" byte {offset:,}: {_FAULT_TEXTS[fault]}"
+        )
+    _report_bad_items(path, "event", bad, remark)
+    return LogFile(path, events)
+
+
+def _undamaged_events(path: Path, content: bytes) -> list[Event]:
+    """Return the events of a log whose events are all good, which takes a third of the time; else nothing.
+
+    Raises Misuse if it has more than MAX_EVENTS.
+    """
+    try:
+        items = _decode_list(content)
+    except READ_ERRORS:
+        return []
+    if len(items) > MAX_EVENTS:
+        raise _too_many_events(path)
+    try:
+        return [_read_plausible_event(item) for item in items]
+    except READ_ERRORS:
+        return []
+
+
+def _too_many_events(path: Path) -> Misuse:
+    return Misuse(f"{path_text(path)} has more than {_counted_events(MAX_EVENTS)}, the most that can be shown")
+
+
+def read_trace(path: Path, ids: Collection[str], start: int, stop: int, remark: Remark) -> dict[str, list[TraceLine]]:
+    """Return the lines of a trace that may belong to logs, by id: those with their ids, in their time.
+
+    `start` and `stop` are in microseconds since 1970. Bad lines are left out, which `remark` prints. Raises Misuse.
+    """
+    lines: dict[str, list[TraceLine]] = {}
+    parsed: list[TraceLine] = []
+    bad: list[tuple[int, str]] = []
+    count = 0
+    for offset, line in _trace_lines(path):
+        _parse_item(line, offset, read_line, parsed, bad)
+        if parsed:
+            trace_line = parsed.pop()
+            count += 1
+            received = to_us(trace_line.server_rx)
+            if trace_line.id is None or received is None:
+                continue
+            if trace_line.id in ids and start - MAX_APART_US <= received <= stop + MAX_APART_US:
+                lines.setdefault(trace_line.id, []).append(trace_line)
+        elif not count or len(bad) == MAX_EVENTS:
+            break
+    if not count:
+        raise Misuse(
+            f"{path_text(path)} is not a trace: it does not begin with a command (see restante serve --trace)"
+        )
+    _report_bad_items(path, "line", bad, remark)
+    return lines
+
+
+def _trace_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield each line with its offset; of one that is too long, only the beginning. Raises Misuse.
+
+    A line without its end is left out: the server is writing it.
+    """
+    offset = 0
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(MAX_LINE_BYTES):
+                if line.endswith(b"\n") or len(line) == MAX_LINE_BYTES:
+                    yield offset, line
+                offset += len(line)
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(MAX_LINE_BYTES)
+                    offset += len(line)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def path_text(path: Path) -> str:
+    """Return a path without control characters."""
+    name = str(path)
+    return name if name.isprintable() else ascii(name)
+
+
+def _read_content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_LOG_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if len(content) > MAX_LOG_BYTES:
+        raise Misuse(f"{path_text(path)} is larger than {MAX_LOG_BYTES >> 20} MiB, so it is no timing log")
+    if not content.strip(JSON_SPACE):
+        raise Misuse(f"{path_text(path)} is empty: the client writes its log when it ends")
+    return content
+
+
+def _unreadable(path: Path, error: OSError) -> Misuse:
+    return Misuse(f"cannot read {path_text(path)}: {plain(error)}")
+
+
+def _not_a_log(path: Path, content: bytes) -> Misuse:
+    if content.lstrip(JSON_SPACE).startswith(b"{"):
+        return Misuse(
+            f"{path_text(path)} is not a timing log, which is a JSON list; a server's trace is given with --server"
+        )
+    return Misuse(f"{path_text(path)} is not a timing log, which is a JSON list of events (see --dump-timing)")
+
+
+def _parse_item(
+    raw: bytes, offset: int, parse: Callable[[bytes], _Parsed], parsed: list[_Parsed], bad: list[tuple[int, str]]
+) -> None:
+    try:
+        parsed.append(parse(raw))
+    except READ_ERRORS as error:
+        bad.append((offset, error.args[0] if isinstance(error, _Implausible) else fault_of(error)))
+
+
+class _Implausible(ValueError):  # noqa: N818 - it is the event's fault, not an error of ours
+    """The times of an event cannot be: NO_TIME or ENDS_EARLIER."""
+
+
+def _read_plausible_event(raw: bytes | msgspec.Raw) -> Event:
+    event = read_event(raw)
+    start, stop = to_us(event.start), to_us(event.stop)
+    if start is None or start < 0 or (event.stop is not None and stop is None):
+        raise _Implausible(NO_TIME)
+    for stamp in (event.server_rx, event.server_tx):
+        if stamp is not None and ((time := to_us(stamp)) is None or time < 0):
+            raise _Implausible(NO_TIME)
+    if stop is not None and stop < start:
+        raise _Implausible(ENDS_EARLIER)
+    return event
+
+
+def _report_bad_items(path: Path, kind: str, bad: list[tuple[int, str]], remark: Remark) -> None:
+    if bad:
+        offset, fault = bad[0]
+        are = "is" if len(bad) == 1 else "are"
+        remark(
+            f"{path_text(path)}: {counted(len(bad), kind)} {are} left out;"
+            f" the first is at byte {offset:,}: {_FAULT_TEXTS[fault]}"
+        )
+
+
+def _counted_events(number: int) -> str:
+    return counted(number, "event")

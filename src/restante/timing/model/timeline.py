@@ -1,8 +1,8 @@
 """The timeline of a transfer: what both clients and the server did, by the server's clock. Pure.
 
 `Timeline` is what `restante timing render --json` prints, and what the other outputs are made from. It has times,
-types of messages, phases and names of events from the lists in records.py, and nothing else of a log: no ids, sides,
-names, bodies or paths.
+types of messages, phases and names of events from the lists in restante.timing.logs, and nothing else of a log: no
+ids, sides, names, bodies or paths.
 """
 
 from __future__ import annotations
@@ -19,125 +19,6 @@ from restante.timing.model.exchanges import MAX_APART_US, MICROSECONDS, Exchange
 from restante.timing.model.offsets import Offset, best_offset, estimate_offsets
 from restante.timing.model.phases import Phase, span_phase
 
-# ── Finds when each message of one client was received by the other one, from both logs. Pure ─────
-# docs/timing/specification.md, "Deliveries". The pipeline does the same in Spark (pipeline/tables/deliveries.py).
-
-
-END_TO_END: Final = "end to end"
-"""The way of a message from one client to the other one."""
-
-
-class MeasuredLog(NamedTuple):
-    """A client's log, its commands with their answers, and the offset of its clock for each day."""
-
-    events: Sequence[Event]
-    exchanges: Sequence[Exchange]
-    offsets: Mapping[int, Offset]
-
-
-class MessageDelivery(msgspec.Struct, frozen=True):
-    """A message that the other client received. Times and durations are in microseconds; None: not known."""
-
-    at: int
-    """Index of the command in the author's log."""
-    received_at: int
-    """Index of the frame in the peer's log."""
-    phase: str
-    """Phase of the message."""
-    rx: int
-    """When the server received it, by the server's clock."""
-    network_out_us: int
-    at_server_us: int | None
-    """How long the server had it until it sent it to the peer."""
-    network_in_us: int | None
-    us: int | None
-    """From the sending to the receipt."""
-    error_us: int | None
-    """Largest possible error of `us`."""
-
-
-class TimelineDelivery(msgspec.Struct, frozen=True):
-    """A message that the other client received, in a timeline. A duration that is None is not known."""
-
-    role: Literal["sender", "receiver"]
-    """Who sent it."""
-    phase: str
-    command: int
-    """Index of the `add` in the timeline's commands."""
-    network_out_us: int
-    at_server_us: int | None
-    network_in_us: int | None
-    end_to_end_us: int | None
-    """From the sending to the receipt: the three together."""
-    error_us: int | None
-    """How far `end_to_end_us` may be wrong."""
-
-
-class _Receipt(NamedTuple):
-    at: int
-    t3: int
-    tx: int | None
-
-
-def match_deliveries(author: MeasuredLog, peer: MeasuredLog) -> Iterator[MessageDelivery]:
-    """Yield the messages of one client that the other one received, in the order of the author's log."""
-    receipts = _receipts(peer.events)
-    for exchange in author.exchanges:
-        offset = author.offsets.get(day_of(exchange.t0))
-        event = author.events[exchange.at]
-        rx = exchange.rx
-        if exchange.command != "add" or rx is None or offset is None or abs(exchange.t0 - rx) > MAX_APART_US:
-            continue
-        receipt = receipts.get((event.id, event.phase, rx))
-        if receipt is not None and event.phase is not None:
-            yield _message_delivery(exchange, event.phase, rx, offset, receipt, peer.offsets.get(day_of(receipt.t3)))
-
-
-def timeline_deliveries(
-    role: Literal["sender", "receiver"], author: MeasuredLog, peer: MeasuredLog, first_index: int
-) -> Iterator[TimelineDelivery]:
-    """Yield the deliveries of a timeline, in which the author's commands begin at `first_index`."""
-    indices = {exchange.at: first_index + number for number, exchange in enumerate(author.exchanges)}
-    for delivery in match_deliveries(author, peer):
-        durations = delivery.network_out_us, delivery.at_server_us, delivery.network_in_us
-        yield TimelineDelivery(role, delivery.phase, indices[delivery.at], *durations, delivery.us, delivery.error_us)
-
-
-def _receipts(events: Sequence[Event]) -> dict[tuple[str | None, str | None, int], _Receipt]:
-    """Return the first receipt of each message of the other side, by its id, phase and `server_rx`."""
-    receipts: dict[tuple[str | None, str | None, int], _Receipt] = {}
-    for at, event in enumerate(events):
-        t3, rx = to_us(event.start), to_us(event.server_rx)
-        if event.name != "ws_receive" or event.command != "message" or event.own is not False:
-            continue
-        if t3 is None or rx is None or event.id is None or event.phase is None or abs(t3 - rx) > MAX_APART_US:
-            continue
-        receipt = _Receipt(at, t3, to_us(event.server_tx))
-        key = event.id, event.phase, rx
-        receipts[key] = min(receipts.get(key, receipt), receipt, key=_receipt_order)
-    return receipts
-
-
-def _receipt_order(receipt: _Receipt) -> tuple[int, bool, int, int]:
-    """Order receipts by time, then by server_tx, None first, then by their place in the log."""
-    return receipt.t3, receipt.tx is not None, receipt.tx or 0, receipt.at
-
-
-def _message_delivery(
-    exchange: Exchange, phase: str, rx: int, offset: Offset, receipt: _Receipt, peer: Offset | None
-) -> MessageDelivery:
-    network_out = rx - exchange.t0 + offset.us
-    at_server = None if receipt.tx is None else receipt.tx - rx
-    network_in = None if peer is None or receipt.tx is None else receipt.t3 - receipt.tx - peer.us
-    duration = error = None
-    if peer is not None and at_server is not None and network_in is not None:
-        duration, error = network_out + at_server + network_in, offset.error_us + peer.error_us
-    return MessageDelivery(exchange.at, receipt.at, phase, rx, network_out, at_server, network_in, duration, error)
-
-
-# ── timeline ──────────────────────────────────────────────────────────────────────────────────────
-
-
 VERSION: Final = 1
 """Version of the JSON. A new key does not change it."""
 
@@ -150,6 +31,9 @@ ROLES: Final[tuple[Role, Role]] = ("sender", "receiver")
 SENDER_EVENTS: Final = frozenset(("tx file", "get ack"))
 RECEIVER_EVENTS: Final = frozenset(("rx file", "unpack zip", "send ack", "permission", "print"))
 """Names of events that only a sender, or only a receiver, has."""
+
+END_TO_END: Final = "end to end"
+"""The way of a message from one client to the other one."""
 
 
 class CauseTime(msgspec.Struct, frozen=True):
@@ -253,6 +137,23 @@ class Delay(msgspec.Struct, frozen=True):
     max_us: int | None
     error_us: int | None
     """Largest possible error of each. None: it is between times of one clock."""
+
+
+class TimelineDelivery(msgspec.Struct, frozen=True):
+    """A message that the other client received, in a timeline. A duration that is None is not known."""
+
+    role: Role
+    """Who sent it."""
+    phase: str
+    command: int
+    """Index of the `add` in the timeline's commands."""
+    network_out_us: int
+    at_server_us: int | None
+    network_in_us: int | None
+    end_to_end_us: int | None
+    """From the sending to the receipt: the three together."""
+    error_us: int | None
+    """How far `end_to_end_us` may be wrong."""
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -500,3 +401,99 @@ def _phase_delays(lane: _Lane, deliveries: Iterable[TimelineDelivery]) -> list[D
 
 def _relative_to(time: int | None, begin: int) -> int | None:
     return None if time is None else time - begin
+
+
+# ── deliveries ────────────────────────────────────────────────────────────────────────────────────
+# When each message of one client was received by the other one, from both logs: docs/timing/specification.md,
+# "Deliveries". The pipeline does the same in Spark (restante.pipeline.tables.deliveries).
+
+
+class MeasuredLog(NamedTuple):
+    """A client's log, its commands with their answers, and the offset of its clock for each day."""
+
+    events: Sequence[Event]
+    exchanges: Sequence[Exchange]
+    offsets: Mapping[int, Offset]
+
+
+class MessageDelivery(msgspec.Struct, frozen=True):
+    """A message that the other client received. Times and durations are in microseconds; None: not known."""
+
+    at: int
+    """Index of the command in the author's log."""
+    received_at: int
+    """Index of the frame in the peer's log."""
+    phase: str
+    """Phase of the message."""
+    rx: int
+    """When the server received it, by the server's clock."""
+    network_out_us: int
+    at_server_us: int | None
+    """How long the server had it until it sent it to the peer."""
+    network_in_us: int | None
+    us: int | None
+    """From the sending to the receipt."""
+    error_us: int | None
+    """Largest possible error of `us`."""
+
+
+class _Receipt(NamedTuple):
+    at: int
+    t3: int
+    tx: int | None
+
+
+def match_deliveries(author: MeasuredLog, peer: MeasuredLog) -> Iterator[MessageDelivery]:
+    """Yield the messages of one client that the other one received, in the order of the author's log."""
+    receipts = _receipts(peer.events)
+    for exchange in author.exchanges:
+        offset = author.offsets.get(day_of(exchange.t0))
+        event = author.events[exchange.at]
+        rx = exchange.rx
+        if exchange.command != "add" or rx is None or offset is None or abs(exchange.t0 - rx) > MAX_APART_US:
+            continue
+        receipt = receipts.get((event.id, event.phase, rx))
+        if receipt is not None and event.phase is not None:
+            yield _message_delivery(exchange, event.phase, rx, offset, receipt, peer.offsets.get(day_of(receipt.t3)))
+
+
+def timeline_deliveries(
+    role: Role, author: MeasuredLog, peer: MeasuredLog, first_index: int
+) -> Iterator[TimelineDelivery]:
+    """Yield the deliveries of a timeline, in which the author's commands begin at `first_index`."""
+    indices = {exchange.at: first_index + number for number, exchange in enumerate(author.exchanges)}
+    for delivery in match_deliveries(author, peer):
+        durations = delivery.network_out_us, delivery.at_server_us, delivery.network_in_us
+        yield TimelineDelivery(role, delivery.phase, indices[delivery.at], *durations, delivery.us, delivery.error_us)
+
+
+def _receipts(events: Sequence[Event]) -> dict[tuple[str | None, str | None, int], _Receipt]:
+    """Return the first receipt of each message of the other side, by its id, phase and `server_rx`."""
+    receipts: dict[tuple[str | None, str | None, int], _Receipt] = {}
+    for at, event in enumerate(events):
+        t3, rx = to_us(event.start), to_us(event.server_rx)
+        if event.name != "ws_receive" or event.command != "message" or event.own is not False:
+            continue
+        if t3 is None or rx is None or event.id is None or event.phase is None or abs(t3 - rx) > MAX_APART_US:
+            continue
+        receipt = _Receipt(at, t3, to_us(event.server_tx))
+        key = event.id, event.phase, rx
+        receipts[key] = min(receipts.get(key, receipt), receipt, key=_receipt_order)
+    return receipts
+
+
+def _receipt_order(receipt: _Receipt) -> tuple[int, bool, int, int]:
+    """Order receipts by time, then by server_tx, None first, then by their place in the log."""
+    return receipt.t3, receipt.tx is not None, receipt.tx or 0, receipt.at
+
+
+def _message_delivery(
+    exchange: Exchange, phase: str, rx: int, offset: Offset, receipt: _Receipt, peer: Offset | None
+) -> MessageDelivery:
+    network_out = rx - exchange.t0 + offset.us
+    at_server = None if receipt.tx is None else receipt.tx - rx
+    network_in = None if peer is None or receipt.tx is None else receipt.t3 - receipt.tx - peer.us
+    duration = error = None
+    if peer is not None and at_server is not None and network_in is not None:
+        duration, error = network_out + at_server + network_in, offset.error_us + peer.error_us
+    return MessageDelivery(exchange.at, receipt.at, phase, rx, network_out, at_server, network_in, duration, error)

@@ -22,9 +22,82 @@ from restante.timing.model import elapsed, phases
 from restante.timing.model.timeline import ROLES, Delay, Timeline, TimelineClient
 from restante.timing.outputs.wording import NO_TRACE, answer_text, clock_text, delay_cells, other_role
 
-# ──────────
-# The parts of the page that need no script: the short answer, the tables, the patterns, the legend. Pure.
-#
+_WEB: Final = Path(__file__).with_name("web")
+
+_SCRIPTS: Final = ("model", "view", "folds", "drawing", "lines", "labels", "tooltip", "search", "list", "input")
+"""The page's scripts; the last one starts the page."""
+
+_IN_SCRIPT: Final = {character: rf"\u{ord(character):04x}".encode() for character in "<>&\u2028\u2029"}
+"""Characters that the JSON in a `script` element has as escapes: they end the element, begin a comment or an entity,
+or end a line in older JavaScript. In JSON they are only in strings."""
+
+
+def timeline_page(timeline: Timeline) -> bytes:
+    """Return a timeline as an HTML page in UTF-8. The same timeline gives the same bytes."""
+    style, script = _style(), _script()
+    texts = {
+        "title": f"Transfer of {duration(timeline.duration_us)} - Restante",
+        "heading": f"Transfer of {duration(timeline.duration_us)}",
+    }
+    return (
+        Template((_WEB / "page.html").read_text("utf-8"))
+        .substitute(
+            {name: escape(text) for name, text in texts.items()},
+            policy=escape(_policy(style, script)),
+            style=style,
+            script=script,
+            answer=answer_paragraphs(timeline),
+            patterns=cause_patterns(),
+            facts="\n".join(f"<li>{escape(fact)}</li>" for fact in _facts(timeline)),
+            elapsed=elapsed_tables(timeline),
+            delays=delay_table(timeline),
+            legend=legend_list(timeline),
+            data=_data(timeline),
+        )
+        .encode()
+    )
+
+
+def _data(timeline: Timeline) -> str:
+    encoded = msgspec.json.encode(timeline)
+    for character, escaped in _IN_SCRIPT.items():
+        encoded = encoded.replace(character.encode(), escaped)
+    return encoded.decode()
+
+
+@functools.cache
+def _style() -> str:
+    return (_WEB / "page.css").read_text("utf-8")
+
+
+@functools.cache
+def _script() -> str:
+    scripts = "\n".join((_WEB / f"{name}.js").read_text("utf-8") for name in _SCRIPTS)
+    return f'"use strict";\n(() => {{\n{scripts}}})();\n'
+
+
+def _policy(style: str, script: str) -> str:
+    """Return the Content-Security-Policy: this style and this script, and no requests. The icon is empty."""
+    return (
+        f"default-src 'none'; img-src data:; style-src '{source_hash(style)}'; script-src '{source_hash(script)}';"
+        " base-uri 'none'; form-action 'none'"
+    )
+
+
+def _facts(timeline: Timeline) -> Iterator[str]:
+    began = datetime.fromtimestamp(timeline.began, UTC)
+    yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC"
+    messages = sum(command.type == "add" for command in timeline.commands)
+    yield f"{counted(len(timeline.commands), 'command')}, of them {counted(messages, 'message')}"
+    yield from (clock_text(client, " ±\u00a0{}") for client in timeline.clients)
+    roles = {client.role for client in timeline.clients}
+    yield from (f"No log of the {role}" for role in ROLES if role not in roles)
+    if not timeline.traced:
+        yield NO_TRACE
+
+
+# ── answer, tables and legend ─────────────────────────────────────────────────────────────────────
+# They need no script.
 
 
 class Appearance(NamedTuple):
@@ -192,80 +265,3 @@ def legend_list(timeline: Timeline) -> str:
 def _meanings(causes: Iterable[str]) -> Iterator[str]:
     for cause in causes:
         yield f"<li>{_swatch(cause)}<span><b>{cause}</b>: the client {escape(APPEARANCES[cause].meaning)}</span></li>"
-
-
-# ── page ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-_WEB: Final = Path(__file__).with_name("web")
-
-_SCRIPTS: Final = ("model", "view", "folds", "drawing", "lines", "labels", "tooltip", "search", "list", "input")
-"""The page's scripts; the last one starts the page."""
-
-_IN_SCRIPT: Final = {character: rf"\u{ord(character):04x}".encode() for character in "<>&\u2028\u2029"}
-"""Characters that the JSON in a `script` element has as escapes: they end the element, begin a comment or an entity,
-or end a line in older JavaScript. In JSON they are only in strings."""
-
-
-def timeline_page(timeline: Timeline) -> bytes:
-    """Return a timeline as an HTML page in UTF-8. The same timeline gives the same bytes."""
-    style, script = _style(), _script()
-    texts = {
-        "title": f"Transfer of {duration(timeline.duration_us)} - Restante",
-        "heading": f"Transfer of {duration(timeline.duration_us)}",
-    }
-    return (
-        Template((_WEB / "page.html").read_text("utf-8"))
-        .substitute(
-            {name: escape(text) for name, text in texts.items()},
-            policy=escape(_policy(style, script)),
-            style=style,
-            script=script,
-            answer=answer_paragraphs(timeline),
-            patterns=cause_patterns(),
-            facts="\n".join(f"<li>{escape(fact)}</li>" for fact in _facts(timeline)),
-            elapsed=elapsed_tables(timeline),
-            delays=delay_table(timeline),
-            legend=legend_list(timeline),
-            data=_data(timeline),
-        )
-        .encode()
-    )
-
-
-def _data(timeline: Timeline) -> str:
-    encoded = msgspec.json.encode(timeline)
-    for character, escaped in _IN_SCRIPT.items():
-        encoded = encoded.replace(character.encode(), escaped)
-    return encoded.decode()
-
-
-@functools.cache
-def _style() -> str:
-    return (_WEB / "page.css").read_text("utf-8")
-
-
-@functools.cache
-def _script() -> str:
-    scripts = "\n".join((_WEB / f"{name}.js").read_text("utf-8") for name in _SCRIPTS)
-    return f'"use strict";\n(() => {{\n{scripts}}})();\n'
-
-
-def _policy(style: str, script: str) -> str:
-    """Return the Content-Security-Policy: this style and this script, and no requests. The icon is empty."""
-    return (
-        f"default-src 'none'; img-src data:; style-src '{source_hash(style)}'; script-src '{source_hash(script)}';"
-        " base-uri 'none'; form-action 'none'"
-    )
-
-
-def _facts(timeline: Timeline) -> Iterator[str]:
-    began = datetime.fromtimestamp(timeline.began, UTC)
-    yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC"
-    messages = sum(command.type == "add" for command in timeline.commands)
-    yield f"{counted(len(timeline.commands), 'command')}, of them {counted(messages, 'message')}"
-    yield from (clock_text(client, " ±\u00a0{}") for client in timeline.clients)
-    roles = {client.role for client in timeline.clients}
-    yield from (f"No log of the {role}" for role in ROLES if role not in roles)
-    if not timeline.traced:
-        yield NO_TRACE

@@ -22,10 +22,97 @@ from restante.timing.model.timeline import (
 )
 from restante.timing.outputs.wording import NO_TRACE, answer_text, clock_text, delay_cells
 
-# ──────────
-# Draws the messages of a timeline with characters: time runs down, each client and the server has a lane. Pure.
-#
+MIN_WIDTH: Final = 40
+MAX_WIDTH: Final = 200
 
+_COLOURS: Final[Mapping[str, int]] = {
+    **dict.fromkeys((phases.HUMAN, elapsed.PEER, elapsed.NOT_RUNNING), 33),
+    **dict.fromkeys((phases.TRANSFER, phases.TRANSIT_CONNECT), 32),
+    **dict.fromkeys((elapsed.CONNECT, phases.NETWORK_OUT, phases.NETWORK_IN, phases.ROUND_TRIP), 34),
+    **dict.fromkeys(
+        (phases.SERVER, phases.QUEUE, phases.COMMIT, phases.QUEUE_AND_COMMIT, phases.ANSWER),
+        31,
+    ),
+}
+"""Colours of bars (ECMA-48, SGR): yellow for people, green for the transfer, blue for the network, red for the
+server. Others have the terminal's own colour."""
+
+_BAR: Final = re.compile("█+")
+
+_LABEL_WIDTH: Final = 18
+_TIME_WIDTH: Final = 10
+_SHARE_WIDTH: Final = 5
+
+
+def timeline_text(timeline: Timeline, width: int, *, colour: bool = False, unicode: bool = True) -> str:
+    """Return a timeline as lines of at most `width` columns (40 to 200).
+
+    `colour` writes escapes for colours and bold; `unicode` characters that are not ASCII.
+    """
+    width = min(max(width, MIN_WIDTH), MAX_WIDTH)
+    blocks = [textwrap.wrap(answer_text(client, timeline), width) for client in timeline.clients]
+    blocks.extend(_elapsed_table(client, width, colour=colour) for client in timeline.clients)
+    blocks.extend(_delay_tables(timeline, width, colour=colour))
+    blocks.append([_heading("Messages", colour=colour), *timeline_diagram(timeline, width)])
+    blocks.append([line for remark in _remarks(timeline) for line in textwrap.wrap(remark, width)])
+    written = "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+    return written if unicode else plain_ascii(written)
+
+
+def _heading(text: str, *, colour: bool) -> str:
+    return f"\x1b[1m{text}\x1b[m" if colour else text
+
+
+def _elapsed_table(client: TimelineClient, width: int, *, colour: bool) -> list[str]:
+    """Return the table of a client's time by cause."""
+    total = client.stop_us - client.start_us
+    lines = [_heading(f"{client.role.capitalize()}, {duration(total)}", colour=colour)]
+    for spent in sorted(client.spent, key=lambda spent: -spent.us):
+        lines.append(_bar_line(f"  {spent.cause}", spent.cause, spent.us, total, width, colour=colour))
+        lines.extend(
+            _bar_line(f"    {cause}", cause, us, total, width, colour=colour)
+            for cause, us in sorted((spent.peer or {}).items(), key=lambda item: -item[1])
+        )
+    return lines
+
+
+def _bar_line(label: str, cause: str, us: int, total: int, width: int, *, colour: bool) -> str:
+    line = label.ljust(_LABEL_WIDTH + 2) + duration(us).rjust(_TIME_WIDTH)
+    line += percent(us, total).rjust(_SHARE_WIDTH)
+    bar_width = width - len(line) - 1
+    bar = "█" * round(bar_width * us / total) if total else ""
+    if colour and bar and cause in _COLOURS:
+        bar = f"\x1b[{_COLOURS[cause]}m{bar}\x1b[m"
+    return f"{line} {bar}".rstrip()
+
+
+def _delay_tables(timeline: Timeline, width: int, *, colour: bool) -> Iterator[list[str]]:
+    """Yield the table of delays of each client."""
+    for client in timeline.clients:
+        delays = [delay for delay in timeline.delays if delay.role == client.role]
+        if delays:
+            rows = [_DELAY_HEADS, *(_delay_row(delay) for delay in delays)]
+            heading = _heading(f"Delays of the {client.role}", colour=colour)
+            yield [heading, *(f"  {line}" for line in columns(rows, width - 2, drop=((4,), (5,), (1,))))]
+
+
+_DELAY_HEADS: Final = ("", "count", "median", "max", "sum", "error")
+
+
+def _delay_row(delay: Delay) -> Sequence[str]:
+    return (delay.phase, *delay_cells(delay), "" if delay.error_us is None else duration(delay.error_us))
+
+
+def _remarks(timeline: Timeline) -> Iterator[str]:
+    """Yield what one has to know of the clocks."""
+    for client in timeline.clients:
+        yield f"{clock_text(client, '; the error is at most {}')}."
+    if not timeline.traced:
+        yield f"{NO_TRACE}."
+
+
+# ── diagram ───────────────────────────────────────────────────────────────────────────────────────
+# Time runs down. Each client and the server has a lane.
 
 MAX_ROWS: Final = 40
 """Rows of messages and spans: with the tables above them, about two screens."""
@@ -211,95 +298,3 @@ def _span_cell(text: str, width: int, *, left_aligned: bool) -> str:
 def _arrow_cell(label: str, width: int, *, rightwards: bool) -> str:
     text = (label if len(label) <= width - 3 else label.removeprefix("add "))[: width - 3]
     return f"─{text}".ljust(width - 1, "─") + ">" if rightwards else "<" + f"{text}─".rjust(width - 1, "─")
-
-
-# ── text ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-MIN_WIDTH: Final = 40
-MAX_WIDTH: Final = 200
-
-_COLOURS: Final[Mapping[str, int]] = {
-    **dict.fromkeys((phases.HUMAN, elapsed.PEER, elapsed.NOT_RUNNING), 33),
-    **dict.fromkeys((phases.TRANSFER, phases.TRANSIT_CONNECT), 32),
-    **dict.fromkeys((elapsed.CONNECT, phases.NETWORK_OUT, phases.NETWORK_IN, phases.ROUND_TRIP), 34),
-    **dict.fromkeys(
-        (phases.SERVER, phases.QUEUE, phases.COMMIT, phases.QUEUE_AND_COMMIT, phases.ANSWER),
-        31,
-    ),
-}
-"""Colours of bars (ECMA-48, SGR): yellow for people, green for the transfer, blue for the network, red for the
-server. Others have the terminal's own colour."""
-
-_BAR: Final = re.compile("█+")
-
-_LABEL_WIDTH: Final = 18
-_TIME_WIDTH: Final = 10
-_SHARE_WIDTH: Final = 5
-
-
-def timeline_text(timeline: Timeline, width: int, *, colour: bool = False, unicode: bool = True) -> str:
-    """Return a timeline as lines of at most `width` columns (40 to 200).
-
-    `colour` writes escapes for colours and bold; `unicode` characters that are not ASCII.
-    """
-    width = min(max(width, MIN_WIDTH), MAX_WIDTH)
-    blocks = [textwrap.wrap(answer_text(client, timeline), width) for client in timeline.clients]
-    blocks.extend(_elapsed_table(client, width, colour=colour) for client in timeline.clients)
-    blocks.extend(_delay_tables(timeline, width, colour=colour))
-    blocks.append([_heading("Messages", colour=colour), *timeline_diagram(timeline, width)])
-    blocks.append([line for remark in _remarks(timeline) for line in textwrap.wrap(remark, width)])
-    written = "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
-    return written if unicode else plain_ascii(written)
-
-
-def _heading(text: str, *, colour: bool) -> str:
-    return f"\x1b[1m{text}\x1b[m" if colour else text
-
-
-def _elapsed_table(client: TimelineClient, width: int, *, colour: bool) -> list[str]:
-    """Return the table of a client's time by cause."""
-    total = client.stop_us - client.start_us
-    lines = [_heading(f"{client.role.capitalize()}, {duration(total)}", colour=colour)]
-    for spent in sorted(client.spent, key=lambda spent: -spent.us):
-        lines.append(_bar_line(f"  {spent.cause}", spent.cause, spent.us, total, width, colour=colour))
-        lines.extend(
-            _bar_line(f"    {cause}", cause, us, total, width, colour=colour)
-            for cause, us in sorted((spent.peer or {}).items(), key=lambda item: -item[1])
-        )
-    return lines
-
-
-def _bar_line(label: str, cause: str, us: int, total: int, width: int, *, colour: bool) -> str:
-    line = label.ljust(_LABEL_WIDTH + 2) + duration(us).rjust(_TIME_WIDTH)
-    line += percent(us, total).rjust(_SHARE_WIDTH)
-    bar_width = width - len(line) - 1
-    bar = "█" * round(bar_width * us / total) if total else ""
-    if colour and bar and cause in _COLOURS:
-        bar = f"\x1b[{_COLOURS[cause]}m{bar}\x1b[m"
-    return f"{line} {bar}".rstrip()
-
-
-def _delay_tables(timeline: Timeline, width: int, *, colour: bool) -> Iterator[list[str]]:
-    """Yield the table of delays of each client."""
-    for client in timeline.clients:
-        delays = [delay for delay in timeline.delays if delay.role == client.role]
-        if delays:
-            rows = [_DELAY_HEADS, *(_delay_row(delay) for delay in delays)]
-            heading = _heading(f"Delays of the {client.role}", colour=colour)
-            yield [heading, *(f"  {line}" for line in columns(rows, width - 2, drop=((4,), (5,), (1,))))]
-
-
-_DELAY_HEADS: Final = ("", "count", "median", "max", "sum", "error")
-
-
-def _delay_row(delay: Delay) -> Sequence[str]:
-    return (delay.phase, *delay_cells(delay), "" if delay.error_us is None else duration(delay.error_us))
-
-
-def _remarks(timeline: Timeline) -> Iterator[str]:
-    """Yield what one has to know of the clocks."""
-    for client in timeline.clients:
-        yield f"{clock_text(client, '; the error is at most {}')}."
-    if not timeline.traced:
-        yield f"{NO_TRACE}."
