@@ -97,7 +97,7 @@ def _key(dice: Random) -> SymmetricKey:
 def _envelope(at: float, topic: bytes, key: SymmetricKey, dice: Random) -> Envelope:
     """Return an envelope as status-go sends it: sealed, and with the work that nodes demand."""
     text = dice.randbytes(1 + min(int(log_normal(dice, TEXT_BYTES, TEXT_SIGMA)), MAX_TEXT_BYTES))
-    ahead = dice.uniform(0, AHEAD_SECONDS) if dice.random() < AHEAD_SHARE else 0.0
+    seconds_ahead = dice.uniform(0, AHEAD_SECONDS) if dice.random() < AHEAD_SHARE else 0.0
     sealed = seal(text, to=key, dice=SeededDice(dice))
-    bare = make(int(at + ahead) + TTL_SECONDS, TTL_SECONDS, topic, sealed)
+    bare = make(int(at + seconds_ahead) + TTL_SECONDS, TTL_SECONDS, topic, sealed)
     return mine(bare, POLICY.min_pow, start=dice.randrange(U32))

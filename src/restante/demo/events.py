@@ -134,13 +134,13 @@ def draw_events(fleet: Fleet) -> Events:
     """Return what happens in a fleet. Attack, release and outage have days of their own."""
     dice = fleet.dice("events")
     length = min(dice.randint(*RELEASE_DAYS), fleet.days - QUIET_DAYS - 2)
-    released = dice.randint(QUIET_DAYS, fleet.days - length)
-    free = [day for day in range(QUIET_DAYS, fleet.days) if not released <= day < released + length]
-    attacked, down = dice.sample(free, 2)
+    release_day = dice.randint(QUIET_DAYS, fleet.days - length)
+    free_days = [day for day in range(QUIET_DAYS, fleet.days) if not release_day <= day < release_day + length]
+    attack_day, outage_day = dice.sample(free_days, 2)
     return Events(
-        attacks=(_draw_attack(fleet, fleet.day(attacked), dice),),
-        releases=(_draw_release(fleet.day(released), length, dice),),
-        outages=(_draw_outage(fleet, fleet.day(down), dice),),
+        attacks=(_draw_attack(fleet, fleet.day(attack_day), dice),),
+        releases=(_draw_release(fleet.day(release_day), length, dice),),
+        outages=(_draw_outage(fleet, fleet.day(outage_day), dice),),
         gaps=tuple(_draw_gaps(fleet, dice)),
     )
 

@@ -80,9 +80,9 @@ def fleet_parts(fleet: Fleet, events: Events, folder: Path) -> list[FleetPart]:
 
 
 def make_fleet(
-    fleet: Fleet, folder: Path, made: Callable[[str], None], *, processes: int | None = None
+    fleet: Fleet, folder: Path, report_part: Callable[[str], None], *, processes: int | None = None
 ) -> GroundTruth:
-    """Make a fleet in a new folder. `made` is called with a text about each part that is done.
+    """Make a fleet in a new folder. `report_part` is called with a text about each part that is done.
 
     By default there is a process for each processor. One process makes all parts in this one.
     """
@@ -91,13 +91,13 @@ def make_fleet(
     process_count = min(processes or os.cpu_count() or 1, len(parts))
     if process_count == 1:
         for part in parts:
-            made(_part_text(part, part.make()))
+            report_part(_part_text(part, part.make()))
     else:
         # Spawned: a fork would copy the threads' locks of the terminal's progress.
         with ProcessPoolExecutor(process_count, get_context("spawn"), _end_with_parent) as pool:
             futures = {pool.submit(part.make): part for part in parts}
             for future in as_completed(futures):
-                made(_part_text(futures[future], future.result()))
+                report_part(_part_text(futures[future], future.result()))
     (folder / TRUTH).write_bytes(encode_truth(truth))
     flush(folder / TRUTH)
     return truth
@@ -142,7 +142,7 @@ def find_demo(folder: Path) -> GroundTruth | None:
 def make_demo(
     fleet: Fleet,
     folder: Path,
-    made: Callable[[str], None],
+    report_part: Callable[[str], None],
     *,
     processes: int | None = None,
     locked: Callable[[Path], None] = lambda _: None,
@@ -173,7 +173,7 @@ def make_demo(
                 shutil.rmtree(path)
             elif path.name != _LOCK:
                 path.unlink()
-        truth = make_fleet(fleet, unfinished, made, processes=processes)
+        truth = make_fleet(fleet, unfinished, report_part, processes=processes)
         unfinished.rename(folder / SOURCES)
         (folder / SOURCES / _LOCK).unlink()
         flush(folder)

@@ -27,13 +27,13 @@ GUESS_PATIENCE_SECONDS: Final = 2.0
 def guess_codes(world: World, event: Attack) -> Process:
     """Guess codes until the attack is over."""
     addresses = [draw_address(world.dice) for _ in range(ATTACKERS_ADDRESSES)]
-    tried: set[str] = set()
+    tried_nameplates: set[str] = set()
     while event.contains(world.simulation.now):
-        world.start(lambda: _guess(world, world.dice.choice(addresses), tried))
+        world.start(lambda: _guess(world, world.dice.choice(addresses), tried_nameplates))
         yield Pause(world.dice.expovariate(1 / event.guess_seconds))
 
 
-def _guess(world: World, address: str, tried: set[str]) -> Process:
+def _guess(world: World, address: str, tried_nameplates: set[str]) -> Process:
     """Claim a nameplate that somebody uses and that was not tried before, and use any code."""
     client = world.client(address)
     client.bind(GUESSED_APP.app_id, *ATTACKERS_CLIENT)
@@ -43,10 +43,10 @@ def _guess(world: World, address: str, tried: set[str]) -> Process:
     listed = client.received["nameplates"].nameplates
     assert isinstance(listed, list)
     in_use = {entry.id for entry in listed}
-    tried &= in_use  # the number of a nameplate that has ended is used again
-    untried = sorted(in_use - tried)
+    tried_nameplates &= in_use  # the number of a nameplate that has ended is used again
+    untried = sorted(in_use - tried_nameplates)
     nameplate = world.dice.choice(untried) if untried else str(world.dice.randint(1, BLIND_GUESSES))
-    tried.add(nameplate)
+    tried_nameplates.add(nameplate)
     yield client.round_trip()
     if not (yield from claim_nameplate(client, nameplate)):
         return world.forget(client)

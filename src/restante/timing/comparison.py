@@ -150,9 +150,9 @@ def _measure_names(timelines: Sequence[Timeline], clients: Sequence[TimelineClie
     if phases.QUEUE_AND_COMMIT in causes:
         names |= dict.fromkeys((phases.QUEUE, phases.COMMIT), phases.QUEUE_AND_COMMIT)
     in_server = (phases.SERVER, phases.QUEUE, phases.COMMIT, phases.QUEUE_AND_COMMIT, phases.ANSWER)
-    unknown = (client for client in clients if client.offset_us is None)
+    without_offset = (client for client in clients if client.offset_us is None)
     if _partly_traced(timelines) or any(
-        spent.cause == phases.ROUND_TRIP for client in unknown for spent in client.spent
+        spent.cause == phases.ROUND_TRIP for client in without_offset for spent in client.spent
     ):
         names |= dict.fromkeys((*in_server, phases.NETWORK_OUT, phases.NETWORK_IN), phases.ROUND_TRIP)
     return names
@@ -231,11 +231,11 @@ def _measure_change(measure: RunMeasure, p: float, alpha: float) -> MeasureChang
         if logarithms is not None:
             ratio = Interval(*(math.exp(logarithm) for logarithm in msgspec.structs.astuple(logarithms)))
     verdict: Verdict = "cannot tell"
-    larger = superiority(old, new)
+    effect = superiority(old, new)
     if p <= ALPHA:
-        verdict = "slower" if larger > 0 else "faster"
+        verdict = "slower" if effect > 0 else "faster"
         # Holm's test may show a difference where the interval, which is for all tests at once, just does not.
-        difference, ratio = _cut_at_no_change(difference, larger, 0.0), _cut_at_no_change(ratio, larger, 1.0)
+        difference, ratio = _cut_at_no_change(difference, effect, 0.0), _cut_at_no_change(ratio, effect, 1.0)
     elif ratio is not None and ratio.low >= 1 / (1 + MARGIN) and ratio.high <= 1 + MARGIN:
         verdict = "same"
     medians = (statistics.median(old), statistics.median(new))
@@ -244,11 +244,11 @@ def _measure_change(measure: RunMeasure, p: float, alpha: float) -> MeasureChang
     )
 
 
-def _cut_at_no_change(interval: Interval | None, larger: float, unchanged: float) -> Interval | None:
+def _cut_at_no_change(interval: Interval | None, effect: float, unchanged: float) -> Interval | None:
     """Return an interval without the side on which the change would be the opposite."""
     if interval is None:
         return None
-    if larger > 0:
+    if effect > 0:
         return Interval(interval.estimate, max(interval.low, unchanged), interval.high)
     return Interval(interval.estimate, interval.low, min(interval.high, unchanged))
 

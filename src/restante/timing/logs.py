@@ -281,9 +281,9 @@ def log_items(log: bytes) -> Iterator[EventItem]:
             case b"]":
                 if not empty or log[start : token.start()].strip(JSON_SPACE):
                     yield _cut_item(log, start, token.start())
-                rest = _cut_item(log, token.end(), len(log))
-                if rest.raw:
-                    yield rest._replace(fault=NOT_A_LOG)
+                remainder = _cut_item(log, token.end(), len(log))
+                if remainder.raw:
+                    yield remainder._replace(fault=NOT_A_LOG)
                 return
             case b"," if depth == 1:
                 yield _cut_item(log, start, token.start())

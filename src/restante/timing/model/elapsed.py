@@ -68,15 +68,15 @@ def divide_elapsed(
     if begin == end:
         return [Stretch(begin, end, PROGRAM)]
     activities = list(_span_activities(events))
-    added = None
+    first_add = None
     for exchange in exchanges:
         activities.extend(_exchange_activities(exchange, nearest_offset(offsets, day_of(exchange.t0))))
-        if exchange.command == "add" and (added is None or exchange.t0 < added):
-            added = exchange.t0
+        if exchange.command == "add" and (first_add is None or exchange.t0 < first_add):
+            first_add = exchange.t0
     arrivals: dict[int, str] = {}
-    heard = None
+    first_receipt = None
     for event in events:
-        cause = _waited_for(event)
+        cause = _cause_of_wait(event)
         t3, tx = to_us(event.start), to_us(event.server_tx)
         if cause is None or t3 is None:
             continue
@@ -85,12 +85,12 @@ def divide_elapsed(
         activities.append(_Activity(_ON_ITS_WAY, sent, sent, t3, phases.NETWORK_IN))
         arrivals[sent] = cause
         if cause == PEER:
-            heard = t3 if heard is None else min(heard, t3)
+            first_receipt = t3 if first_receipt is None else min(first_receipt, t3)
     idle = PROGRAM if any(event.name == "ws_receive" for event in events) else CONNECT
     own = {time for event in events if event.name not in {"ws_send", "ws_receive"} for time in _times(event)}
     stretches = _divide(activities, own | {begin, end})
     return _join_stretches(
-        Stretch(stretch.start, stretch.stop, _idle_cause(stretch, arrivals, added, heard, idle))
+        Stretch(stretch.start, stretch.stop, _idle_cause(stretch, arrivals, first_add, first_receipt, idle))
         if stretch.cause == ""
         else stretch
         for stretch in stretches
@@ -103,7 +103,7 @@ def _times(event: Event) -> Iterator[int]:
             yield time
 
 
-def _waited_for(event: Event) -> str | None:
+def _cause_of_wait(event: Event) -> str | None:
     """Return what a client waited for if it did nothing else until it received this."""
     if event.name != "ws_receive":
         return None
@@ -161,7 +161,7 @@ def _divide(activities: list[_Activity], moments: set[int]) -> Iterator[Stretch]
 
 
 def _idle_cause(
-    stretch: Stretch, arrivals: Mapping[int, str], added: int | None, heard: int | None, otherwise: str
+    stretch: Stretch, arrivals: Mapping[int, str], first_add: int | None, first_receipt: int | None, otherwise: str
 ) -> str:
     """Return the cause of a stretch in which the client did nothing that its log has.
 
@@ -170,8 +170,12 @@ def _idle_cause(
     """
     if stretch.stop in arrivals:
         return arrivals[stretch.stop]
-    waited = added is not None and stretch.start >= added and (heard is None or stretch.stop <= heard)
-    return PEER if waited else otherwise
+    waits_for_peer = (
+        first_add is not None
+        and stretch.start >= first_add
+        and (first_receipt is None or stretch.stop <= first_receipt)
+    )
+    return PEER if waits_for_peer else otherwise
 
 
 def _join_stretches(stretches: Iterable[Stretch]) -> list[Stretch]:

@@ -87,11 +87,11 @@ def span_phase(event: Event) -> str | None:
 def _exchange_phases(exchange: Exchange, offset: Offset | None) -> Iterator[Phase]:
     at, what = exchange.at, exchange.command or ""
     # The way there: the client's clock is `offset` ahead.
-    out = difference(exchange.rx, exchange.t0)
-    if out is None or offset is None:
+    duration = difference(exchange.rx, exchange.t0)
+    if duration is None or offset is None:
         yield Phase(at, what, NETWORK_OUT, None, None)
     else:
-        yield Phase(at, what, NETWORK_OUT, out + offset.us, offset.error_us)
+        yield Phase(at, what, NETWORK_OUT, duration + offset.us, offset.error_us)
     yield Phase(at, what, SERVER, difference(exchange.tx, exchange.rx), None)
     if (server := exchange.server) is not None:
         for phase, us in _server_phases(server.rx, server.began, server.commit, server.tx):
@@ -115,10 +115,10 @@ def _server_phases(
 
 
 def _one_way_phase(at: int, what: str, phase: str, tx: int | None, t3: int | None, offset: Offset | None) -> Phase:
-    way = difference(t3, tx)
-    if way is None or offset is None:
+    duration = difference(t3, tx)
+    if duration is None or offset is None:
         return Phase(at, what, phase, None, None)
-    return Phase(at, what, phase, way - offset.us, offset.error_us)
+    return Phase(at, what, phase, duration - offset.us, offset.error_us)
 
 
 def difference(after: int | None, before: int | None) -> int | None:

@@ -287,15 +287,15 @@ def _is_message(event: Event) -> bool:
 
 def _timeline_client(lane: _Lane, begin: int, others: Sequence[_Lane]) -> TimelineClient:
     spent = []
-    for cause, us in elapsed.cause_totals(lane.stretches).items():
+    for cause, duration_us in elapsed.cause_totals(lane.stretches).items():
         peer: dict[str, int] | None = None
         if cause == elapsed.PEER and others and lane.offset is not None and others[0].offset is not None:
             peer = {}
             for stretch in lane.stretches:
                 if stretch.cause == cause:
-                    for peer_cause, peer_us in _meanwhile(lane, stretch, others[0]).items():
+                    for peer_cause, peer_us in _peer_causes(lane, stretch, others[0]).items():
                         peer[peer_cause] = peer.get(peer_cause, 0) + peer_us
-        spent.append(CauseTime(cause, us, peer))
+        spent.append(CauseTime(cause, duration_us, peer))
     return TimelineClient(
         lane.log.role,
         len(lane.log.events),
@@ -309,11 +309,11 @@ def _timeline_client(lane: _Lane, begin: int, others: Sequence[_Lane]) -> Timeli
     )
 
 
-def _meanwhile(lane: _Lane, stretch: elapsed.Stretch, other: _Lane) -> dict[str, int]:
+def _peer_causes(lane: _Lane, stretch: elapsed.Stretch, other: _Lane) -> dict[str, int]:
     """Return what the other client did in a stretch."""
-    ahead = 0 if other.offset is None else other.offset.us
+    offset_us = 0 if other.offset is None else other.offset.us
     return elapsed.causes_during(
-        other.stretches, lane.on_server(stretch.start) + ahead, lane.on_server(stretch.stop) + ahead
+        other.stretches, lane.on_server(stretch.start) + offset_us, lane.on_server(stretch.stop) + offset_us
     )
 
 

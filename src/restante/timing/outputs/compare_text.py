@@ -36,8 +36,8 @@ def comparison_text(comparison: Comparison, width: int, *, colour: bool = False,
                 ]
                 blocks.append([f"{group.role.capitalize()}: {heading}", *(f"  {line}" for line in lines)])
     blocks.append([line for sentence in _remark_sentences(comparison) for line in textwrap.wrap(sentence, width)])
-    written = "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
-    return written if unicode else plain_ascii(written)
+    text = "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+    return text if unicode else plain_ascii(text)
 
 
 def _answer_sentences(comparison: Comparison) -> Iterator[str]:

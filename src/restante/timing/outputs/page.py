@@ -140,6 +140,18 @@ APPEARANCES: Final[Mapping[str, Appearance]] = {
 }
 
 
+_SUMS: Final = frozenset((phases.SERVER, phases.ROUND_TRIP))
+"""Phases of the table of delays that consist of others there."""
+
+_LINES: Final = (
+    ('<path class="strong" d="M1 5L29 11"/>', "message from client to client"),
+    ('<path d="M1 5L29 11"/>', "command, answer, or response of the server"),
+    ('<path class="strong" stroke-dasharray="2 3" d="M1 8H29"/>', "message stored in the server until it is sent"),
+    ('<path class="dashed" d="M1 8H29"/>', "times between are not known"),
+    ('<path class="area" d="M2 1V15L29 8z"/><path d="M2 1V15"/>', "error: the clocks differ by up to this much more"),
+)
+
+
 def answer_paragraphs(timeline: Timeline) -> str:
     """Return a paragraph for each client: what took most of its time. The sender's is the answer of the page."""
     return "\n".join(
@@ -155,10 +167,10 @@ def answer_paragraphs(timeline: Timeline) -> str:
 def cause_patterns() -> str:
     """Return the pattern of each cause, for the page's SVG. The scripts draw with the same ones."""
     return "\n".join(
-        f'<pattern id="fill-{_slug(cause)}" class="of-{look.colour}" width="8" height="8"'
+        f'<pattern id="fill-{_slug(cause)}" class="of-{appearance.colour}" width="8" height="8"'
         ' patternUnits="userSpaceOnUse"><rect class="wash" width="8" height="8"/>'
-        f'<path class="ink" d="{look.path}" stroke-width="{look.thickness}"/></pattern>'
-        for cause, look in APPEARANCES.items()
+        f'<path class="ink" d="{appearance.path}" stroke-width="{appearance.thickness}"/></pattern>'
+        for cause, appearance in APPEARANCES.items()
     )
 
 
@@ -234,18 +246,6 @@ def _delay_row(delay: Delay) -> str:
         + "".join(f'<td class="number">{escape(cell)}</td>' for cell in cells)
         + "</tr>\n"
     )
-
-
-_SUMS: Final = frozenset((phases.SERVER, phases.ROUND_TRIP))
-"""Phases of the table of delays that consist of others there."""
-
-_LINES: Final = (
-    ('<path class="strong" d="M1 5L29 11"/>', "message from client to client"),
-    ('<path d="M1 5L29 11"/>', "command, answer, or response of the server"),
-    ('<path class="strong" stroke-dasharray="2 3" d="M1 8H29"/>', "message stored in the server until it is sent"),
-    ('<path class="dashed" d="M1 8H29"/>', "times between are not known"),
-    ('<path class="area" d="M2 1V15L29 8z"/><path d="M2 1V15"/>', "error: the clocks differ by up to this much more"),
-)
 
 
 def legend_list(timeline: Timeline) -> str:

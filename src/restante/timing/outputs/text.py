@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -37,7 +36,7 @@ _COLOURS: Final[Mapping[str, int]] = {
 """Colours of bars (ECMA-48, SGR): yellow for people, green for the transfer, blue for the network, red for the
 server. Others have the terminal's own colour."""
 
-_BAR: Final = re.compile("█+")
+_DELAY_HEADS: Final = ("", "count", "median", "max", "sum", "error")
 
 _LABEL_WIDTH: Final = 18
 _TIME_WIDTH: Final = 10
@@ -55,8 +54,8 @@ def timeline_text(timeline: Timeline, width: int, *, colour: bool = False, unico
     blocks.extend(_delay_tables(timeline, width, colour=colour))
     blocks.append([_heading("Messages", colour=colour), *timeline_diagram(timeline, width)])
     blocks.append([line for remark in _remarks(timeline) for line in textwrap.wrap(remark, width)])
-    written = "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
-    return written if unicode else plain_ascii(written)
+    text = "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+    return text if unicode else plain_ascii(text)
 
 
 def _heading(text: str, *, colour: bool) -> str:
@@ -94,9 +93,6 @@ def _delay_tables(timeline: Timeline, width: int, *, colour: bool) -> Iterator[l
             rows = [_DELAY_HEADS, *(_delay_row(delay) for delay in delays)]
             heading = _heading(f"Delays of the {client.role}", colour=colour)
             yield [heading, *(f"  {line}" for line in columns(rows, width - 2, drop=((4,), (5,), (1,))))]
-
-
-_DELAY_HEADS: Final = ("", "count", "median", "max", "sum", "error")
 
 
 def _delay_row(delay: Delay) -> Sequence[str]:
@@ -224,7 +220,7 @@ def _join_rows(rows: Sequence[_DiagramRow]) -> list[_DiagramRow]:
     for row in rows:
         row.label = _type_of(row)
         last_row = joined[-1] if joined else None
-        if last_row is not None and _alike(last_row, row):
+        if last_row is not None and _can_join(last_row, row):
             last_row.count += 1
             last_row.duration_us = max(
                 (duration_us for duration_us in (last_row.duration_us, row.duration_us) if duration_us is not None),
@@ -241,7 +237,7 @@ def _type_of(row: _DiagramRow) -> str:
     return kind if row.kind != "span" and phase.isdecimal() else row.label
 
 
-def _alike(row: _DiagramRow, other: _DiagramRow) -> bool:
+def _can_join(row: _DiagramRow, other: _DiagramRow) -> bool:
     return (row.role, row.label, row.kind, row.through) == (other.role, other.label, other.kind, other.through)
 
 

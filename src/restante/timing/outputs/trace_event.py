@@ -89,28 +89,28 @@ def _slices_and_flows(timeline: Timeline) -> tuple[list[_Slice], list[_Flow]]:
     slices.extend(_span_slice(span) for span in timeline.spans)
     errors = {client.role: client.error_us for client in timeline.clients}
     flows: list[_Flow] = []
-    ways: list[list[_Slice]] = []
+    command_slices: list[list[_Slice]] = []
     for command in timeline.commands:
-        way = list(_command_slices(command, errors[command.role]))
-        ways.append(way)
-        slices.extend(way)
+        flow_slices = list(_command_slices(command, errors[command.role]))
+        command_slices.append(flow_slices)
+        slices.extend(flow_slices)
         if command.answer_received_us is not None:
             args = {"error_us": errors[command.role]}
             answer = _moment_slice(
                 command.role, RECEIVED, f"answer to {_command_label(command)}", command.answer_received_us, args
             )
             slices.append(answer)
-            flows.append(_Flow("answer", [*way, answer]))
-        elif len(way) > 1:
-            flows.append(_Flow("command", way))
+            flows.append(_Flow("answer", [*flow_slices, answer]))
+        elif len(flow_slices) > 1:
+            flows.append(_Flow("command", flow_slices))
     for frame in timeline.frames:
         if frame.author == frame.role:
             continue
-        ends = list(_frame_slices(frame, errors[frame.role]))
-        slices.extend(ends)
-        way = [*(ways[frame.command] if frame.command is not None else []), *ends]
-        if len(way) > 1:
-            flows.append(_Flow("message" if frame.type == "message" else "response", way))
+        frame_slices = list(_frame_slices(frame, errors[frame.role]))
+        slices.extend(frame_slices)
+        flow_slices = [*(command_slices[frame.command] if frame.command is not None else []), *frame_slices]
+        if len(flow_slices) > 1:
+            flows.append(_Flow("message" if frame.type == "message" else "response", flow_slices))
     return slices, flows
 
 
@@ -189,17 +189,17 @@ def _assign_threads(slices: Iterable[_Slice]) -> list[tuple[int, int, str]]:
 
 def _assign_thread_ids(members: Iterable[_Slice], first_id: int) -> int:
     """Choose for each slice the first thread that is free. Return how many are used."""
-    busy: list[tuple[int, int]] = []  # until when, and the thread
-    free: list[int] = []
+    busy_threads: list[tuple[int, int]] = []  # until when, and the thread
+    free_threads: list[int] = []
     count = 0
     for slice_ in sorted(members, key=lambda slice_: slice_.start):
-        while busy and busy[0][0] <= slice_.start:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        if not free:
-            heapq.heappush(free, first_id + count)
+        while busy_threads and busy_threads[0][0] <= slice_.start:
+            heapq.heappush(free_threads, heapq.heappop(busy_threads)[1])
+        if not free_threads:
+            heapq.heappush(free_threads, first_id + count)
             count += 1
-        slice_.tid = heapq.heappop(free)
-        heapq.heappush(busy, (slice_.stop, slice_.tid))
+        slice_.tid = heapq.heappop(free_threads)
+        heapq.heappush(busy_threads, (slice_.stop, slice_.tid))
     return count
 
 

@@ -55,18 +55,18 @@ def answer_text(client: TimelineClient, timeline: Timeline) -> str:
     if total <= 0:
         return f"The {client.role}'s log has no duration."
     sentences = [f"The {client.role} ran for {duration(total)}."]
-    causes = _grouped({spent.cause: spent.us for spent in client.spent})
+    causes = _group_causes({spent.cause: spent.us for spent in client.spent})
     meanwhile = next((spent.peer for spent in client.spent if spent.cause == elapsed.PEER and spent.peer), {})
     for index, (cause, us) in enumerate(causes[: 1 if causes and causes[0][1] >= MAIN_SHARE * total else 2]):
         sentence = f"For {'another ' if index else ''}{duration(us)} ({percent(us, total)}) it "
         sentence += CLAUSES[cause].format(other=other)
         if cause == elapsed.PEER and meanwhile:
-            sentence += ", which " + " and ".join(_meanwhile(meanwhile, us, f"the {client.role}"))
+            sentence += ", which " + " and ".join(_peer_clauses(meanwhile, us, f"the {client.role}"))
         sentences.append(f"{sentence}.")
     return " ".join(sentences)
 
 
-def _grouped(spent: Mapping[str, int]) -> list[tuple[str, int]]:
+def _group_causes(spent: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return the microseconds of each cause or group, the longest first."""
     sums: dict[str, int] = {}
     for cause, us in spent.items():
@@ -75,9 +75,9 @@ def _grouped(spent: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(sums.items(), key=lambda item: -item[1])
 
 
-def _meanwhile(spent: Mapping[str, int], total: int, other: str) -> Iterator[str]:
+def _peer_clauses(spent: Mapping[str, int], total: int, other: str) -> Iterator[str]:
     """Yield what the other client did during a wait: one thing, and a second one that took MEANWHILE_SHARE of it."""
-    for index, (cause, us) in enumerate(_grouped(spent)[:2]):
+    for index, (cause, us) in enumerate(_group_causes(spent)[:2]):
         if index == 0 or us >= MEANWHILE_SHARE * total:
             yield f"{CLAUSES[cause].format(other=other)} for {duration(us)}"
 
