@@ -58,7 +58,7 @@ SECOND_ATTEMPT_SHARE: Final = 0.7
 
 
 class Conversation(msgspec.Struct, kw_only=True):
-    """A conversation, and what becomes of it. The default is one that succeeds."""
+    """A conversation, and how it ends. The default is one that succeeds."""
 
     app: FleetApp
     sender: Person
@@ -124,7 +124,7 @@ def draw_conversation(world: World, app: FleetApp) -> Conversation:
 
 
 def simulate_conversation(world: World, conversation: Conversation) -> Process:
-    """Hold a conversation, as its sender."""
+    """Simulate the sender of a conversation."""
     client = world.client(
         conversation.sender.address, conversation.code, conversation.log and f"{conversation.log}-send"
     )
@@ -141,7 +141,7 @@ def simulate_conversation(world: World, conversation: Conversation) -> Process:
             return world.forget(client)
         conversation.mailbox = str(client.received["claimed"].mailbox)
     open_mailbox(world, client, conversation.mailbox)
-    _send_receivers(world, conversation)
+    _start_receivers(world, conversation)
     if conversation.reconnects:
         yield from _lose_connection(world, client, conversation)
     return (
@@ -150,7 +150,7 @@ def simulate_conversation(world: World, conversation: Conversation) -> Process:
 
 
 def _receive(world: World, conversation: Conversation, *, code: int, nameplate: str) -> Process:
-    """Hold a conversation, as its receiver, with the code as this side has typed it."""
+    """Simulate the receiver of a conversation, with the code as this side has typed it."""
     client = world.client(conversation.receiver.address, code, conversation.log and f"{conversation.log}-receive")
     client.note("command dispatch", which="cmd_receive")
     version = bind_client(world, client, conversation.app, conversation.receiver)
@@ -165,8 +165,8 @@ def _receive(world: World, conversation: Conversation, *, code: int, nameplate: 
     return (yield from _exchange(world, client, conversation, version, patience, sends=False, nameplate=nameplate))
 
 
-def _visit(world: World, conversation: Conversation) -> Process:
-    """Join as the receiver, and be stopped before anything is added."""
+def _visit_mailbox(world: World, conversation: Conversation) -> Process:
+    """Simulate a receiver whose client is stopped before it adds a message."""
     client = world.client(conversation.receiver.address)
     bind_client(world, client, conversation.app, conversation.receiver)
     yield client.round_trip()
@@ -180,8 +180,8 @@ def _visit(world: World, conversation: Conversation) -> Process:
     return world.forget(client)
 
 
-def _send_receivers(world: World, conversation: Conversation) -> None:
-    """Start whoever uses the code, each after the time that it takes to tell and to type it."""
+def _start_receivers(world: World, conversation: Conversation) -> None:
+    """Start the receivers that use the code, after the time that it takes to read it out and to type it."""
     if not conversation.comes:
         return
     after = log_normal(world.dice, conversation.meeting, MEETING_SIGMA)
@@ -191,7 +191,7 @@ def _send_receivers(world: World, conversation: Conversation) -> None:
         return lambda: _receive(world, conversation, code=code, nameplate=nameplate)
 
     if conversation.visited:
-        world.start(lambda: _visit(world, conversation), after)
+        world.start(lambda: _visit_mailbox(world, conversation), after)
         world.start(receiver(), again)
     elif conversation.mistyped == "word":
         world.start(receiver(code=conversation.code + 1), after)

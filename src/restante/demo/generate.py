@@ -45,7 +45,7 @@ class FleetPart(NamedTuple):
 
 
 class MailboxServerJob(msgspec.Struct, frozen=True):
-    """Makes what a mailbox server leaves behind. A struct, because it is sent to another process."""
+    """Makes the files of a mailbox server. A struct, because it is sent to another process."""
 
     fleet: Fleet
     events: Events
@@ -58,7 +58,7 @@ class MailboxServerJob(msgspec.Struct, frozen=True):
 
 
 class MailserversJob(msgspec.Struct, frozen=True):
-    """Makes what the Mailservers leave behind. A struct, because it is sent to another process."""
+    """Makes the archives of the Mailservers. A struct, because it is sent to another process."""
 
     fleet: Fleet
     events: Events

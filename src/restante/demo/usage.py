@@ -43,7 +43,7 @@ DATA_FOLDER: Final = "data"
 
 
 def simulate_server(fleet: Fleet, events: Events, server: MailboxServer, folder: Path) -> int:
-    """Make what a mailbox server leaves behind. Return the number of conversations that began."""
+    """Simulate a mailbox server, and write its files. Return the number of conversations that began."""
     probed = server.name == PROBED_SERVER
     outages = [outage for outage in events.outages if outage.server == server.name]
     dice = fleet.dice(server.name, "conversations")
@@ -52,20 +52,20 @@ def simulate_server(fleet: Fleet, events: Events, server: MailboxServer, folder:
     folder.mkdir(parents=True)
     if probed:
         (folder / LOGS_FOLDER).mkdir()
-    for begin, end in _running(fleet, outages):
+    for begin, end in _uptimes(fleet, outages):
         simulation = Simulation(begin)
         with SimulatedServer(folder / DATA_FOLDER, lambda: simulation.now, dice) as running:  # noqa: B023 - it ends in this turn
             world = World(simulation, running, people, dice)
-            simulation.start(_prune(running))
+            simulation.start(_prune_repeatedly(running))
             for start in starts:
                 if begin <= start < end:
-                    simulation.start(_converse(world), start)
+                    simulation.start(_begin_conversation(world), start)
             for attack in events.attacks:
                 if attack.server == server.name and begin <= attack.begin.timestamp() < end:
                     simulation.start(guess_codes(world, attack), attack.begin.timestamp())
             if probed:
-                simulation.start(_probe(world, end), _next_probe(begin))
-                simulation.start(_trace(running, folder), max(begin, fleet.end - TRACED_DAYS * DAY_SECONDS))
+                simulation.start(_make_probes(world, end), _next_probe(begin))
+                simulation.start(_start_trace(running, folder), max(begin, fleet.end - TRACED_DAYS * DAY_SECONDS))
             simulation.run(end)
         for name, log in world.logs.items():
             log.write(folder / LOGS_FOLDER / f"{name}.json")
@@ -73,7 +73,7 @@ def simulate_server(fleet: Fleet, events: Events, server: MailboxServer, folder:
 
 
 def _starts(fleet: Fleet, server: MailboxServer, outages: Sequence[Outage], dice: Random) -> Iterator[float]:
-    """Yield when conversations begin. During an outage none do; some are held later."""
+    """Yield when conversations begin. During an outage none do; some begin later."""
     for start in conversation_load(fleet, server).arrivals(dice):
         outage = next((outage for outage in outages if outage.contains(start)), None)
         if outage is None:
@@ -82,7 +82,7 @@ def _starts(fleet: Fleet, server: MailboxServer, outages: Sequence[Outage], dice
             yield outage.end.timestamp() + dice.expovariate(1 / RETURN_SECONDS)
 
 
-def _running(fleet: Fleet, outages: Sequence[Outage]) -> Iterator[tuple[float, float]]:
+def _uptimes(fleet: Fleet, outages: Sequence[Outage]) -> Iterator[tuple[float, float]]:
     """Yield the times between the outages."""
     begin = fleet.begin
     for outage in sorted(outages, key=lambda outage: outage.begin):
@@ -91,11 +91,11 @@ def _running(fleet: Fleet, outages: Sequence[Outage]) -> Iterator[tuple[float, f
     yield begin, fleet.end
 
 
-def _converse(world: World) -> Process:
+def _begin_conversation(world: World) -> Process:
     yield from simulate_conversation(world, draw_conversation(world, draw_app(world.dice)))
 
 
-def _prune(server: SimulatedServer) -> Process:
+def _prune_repeatedly(server: SimulatedServer) -> Process:
     while True:
         yield Pause(server.prune_every)
         server.prune()
@@ -105,7 +105,7 @@ def _next_probe(at: float) -> float:
     return (at // (PROBE_HOURS * HOUR_SECONDS) + 1) * PROBE_HOURS * HOUR_SECONDS
 
 
-def _probe(world: World, end: float) -> Process:
+def _make_probes(world: World, end: float) -> Process:
     """Make a transfer between two computers of the operator, again and again, and keep both timing logs."""
     sender, receiver = (Person(draw_address(world.dice), "restante", 0.0) for _ in range(2))
     while (now := world.simulation.now) < end:
@@ -118,7 +118,7 @@ def _probe(world: World, end: float) -> Process:
         yield Pause(_next_probe(now) - now)
 
 
-def _trace(server: SimulatedServer, folder: Path) -> Process:
+def _start_trace(server: SimulatedServer, folder: Path) -> Process:
     """Write a trace from now on."""
     server.write_trace(folder / TRACE_FILE)
     yield from ()

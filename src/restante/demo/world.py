@@ -1,4 +1,4 @@
-"""What the processes of a mailbox server's clients share, and the first steps of each client."""
+"""Data that the processes of a mailbox server's clients share, and the first commands of each client."""
 
 from __future__ import annotations
 

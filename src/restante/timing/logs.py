@@ -237,7 +237,7 @@ def _message_type(raw: Raw, known_types: frozenset[str]) -> str | None:
 
 
 def _listed_word(raw: Raw, is_listed: Callable[[str], bool]) -> str | None:
-    """Return a word if it is known, else UNLISTED; None if it is missing."""
+    """Return a word if it is listed, else UNLISTED; None if it is missing."""
     if raw == JSON_NULL:
         return None
     word = str(_scalar(raw))
@@ -257,7 +257,7 @@ JSON_SPACE: Final = b" \t\n\r"
 
 
 class EventItem(NamedTuple):
-    """An event, or the bytes in the place of one."""
+    """An event, or the bytes between two commas that are none."""
 
     at: int
     """Offset in the file."""

@@ -32,7 +32,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class Draws:
-    """Permutations that are drawn: subsets of the places of two groups. Measures of groups of one size share them."""
+    """Drawn permutations: subsets of the indices of two groups. Measures of groups of one size share them."""
 
     def __init__(self, dice: Random) -> None:
         self._dice = dice
@@ -109,7 +109,7 @@ def smallest_p(old: int, new: int) -> float:
 
 
 def required_runs(alpha: float) -> int:
-    """Return the least size of two equal groups that can have a p-value of alpha or less."""
+    """Return the smallest size of two equal groups that can have a p-value of alpha or less."""
     size = 1
     while smallest_p(size, size) > alpha:
         size += 1
@@ -142,10 +142,10 @@ def _interval_rank(old: int, new: int, alpha: float) -> int | None:
     size = min(old, new)
     sums = _rank_sum_counts(tuple(range(2, 2 * (old + new) + 1, 2)), size)
     limit = alpha / 2 * math.comb(old + new, size)
-    below, rank = 0, -1
+    tail, rank = 0, -1
     for rank_sum in range(size * (size + 1), len(sums), 2):
-        below += sums[rank_sum]
-        if below > limit:
+        tail += sums[rank_sum]
+        if tail > limit:
             return rank
         rank += 1
     raise AssertionError("all sums together are more than any alpha allows")

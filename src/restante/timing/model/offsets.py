@@ -32,7 +32,7 @@ class Offset(msgspec.Struct, frozen=True):
     """The offset differs from the true one by this at most, if no clock is set and the two do not drift apart by more
     than DRIFT_PPM."""
     moved_us: int = 0
-    """The clocks moved against each other by at exchange_lowers this, as the exchanges show."""
+    """The clocks moved against each other by at least this, as the exchanges show."""
 
 
 class _ClockBounds(msgspec.Struct):

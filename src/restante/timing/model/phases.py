@@ -28,7 +28,7 @@ HUMAN: Final = "human"
 CRYPTO: Final = "crypto"
 
 EXCHANGE_PHASES: Final = (NETWORK_OUT, SERVER, QUEUE, COMMIT, QUEUE_AND_COMMIT, ANSWER, NETWORK_IN, ROUND_TRIP)
-"""The phases of a command, in the order of time; `server` consists of the four behind it, `round trip` of all."""
+"""The phases of a command, in the order of time; `server` consists of the four after it, `round trip` of all."""
 
 SPAN_PHASES: Final = {
     "transit connect": TRANSIT_CONNECT,
@@ -86,7 +86,7 @@ def span_phase(event: Event) -> str | None:
 
 def _exchange_phases(exchange: Exchange, offset: Offset | None) -> Iterator[Phase]:
     at, what = exchange.at, exchange.command or ""
-    # The way there: the client's clock is `offset` ahead.
+    # The client's clock is `offset` ahead of the server's.
     duration = difference(exchange.rx, exchange.t0)
     if duration is None or offset is None:
         yield Phase(at, what, NETWORK_OUT, None, None)

@@ -259,7 +259,7 @@ def build_timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[Trace
 
 
 class _Lane:
-    """A log, and what follows from it alone and the trace."""
+    """A log, and what is computed from it and the trace alone."""
 
     def __init__(self, log: ClientLog, trace: Mapping[str, Sequence[TraceLine]]) -> None:
         self.log = log
@@ -272,7 +272,7 @@ class _Lane:
         self.measured = MeasuredLog(log.events, self.exchanges, self.offsets)
         self.stretches = elapsed.divide_elapsed(log.events, self.exchanges, self.offsets)
         self.offset = best_offset(self.offsets.values())
-        """The offset by which the whole lane is placed, so that its times add up over midnight. None: not known."""
+        """One offset for all times of the log, so that they add up over midnight. None: not known."""
         self.start = self.on_server(self.stretches[0].start)
         self.stop = self.on_server(self.stretches[-1].stop)
 
@@ -483,7 +483,7 @@ def _receipts(events: Sequence[Event]) -> dict[tuple[str | None, str | None, int
 
 
 def _receipt_order(receipt: _Receipt) -> tuple[int, bool, int, int]:
-    """Order receipts by time, then by server_tx, None first, then by their place in the log."""
+    """Order receipts by time, then by server_tx, None first, then by their position in the log."""
     return receipt.t3, receipt.tx is not None, receipt.tx or 0, receipt.at
 
 

@@ -1,4 +1,4 @@
-"""A timeline for a terminal: where the time went in a sentence, then tables, then a small diagram. Pure."""
+"""A timeline for a terminal: what took the time in a sentence, then tables, then a small diagram. Pure."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _delay_row(delay: Delay) -> Sequence[str]:
 
 
 def _remarks(timeline: Timeline) -> Iterator[str]:
-    """Yield what one has to know of the clocks."""
+    """Yield what limits the precision: the clocks, and a missing trace."""
     for client in timeline.clients:
         yield f"{clock_text(client, '; the error is at most {}')}."
     if not timeline.traced:

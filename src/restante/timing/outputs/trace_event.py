@@ -40,7 +40,7 @@ THREADS: Final = (ELAPSED, SPANS, EVENTS, COMMANDS, RECEIVED, SENT)
 
 
 class _Slice(msgspec.Struct):
-    """A slice, or a moment of its own."""
+    """A slice, or an instant event."""
 
     process: Author
     thread: str
@@ -55,7 +55,7 @@ class _Slice(msgspec.Struct):
 
 
 class _Flow(msgspec.Struct):
-    """What leads from slice to slice."""
+    """A connection from slice to slice."""
 
     name: str
     slices: list[_Slice]
@@ -175,7 +175,7 @@ def _slice_stop(start: int, stop: int | None) -> int:
 
 
 def _assign_threads(slices: Iterable[_Slice]) -> list[tuple[int, int, str]]:
-    """Place each slice on a thread where it overlaps no other. Return the threads: process, id, name."""
+    """Assign each slice to a thread where it overlaps no other. Return the threads: process, id, name."""
     groups: dict[tuple[int, int], list[_Slice]] = {}
     for slice_ in slices:
         groups.setdefault((PROCESSES[slice_.process], THREADS.index(slice_.thread)), []).append(slice_)

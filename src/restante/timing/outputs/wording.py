@@ -1,4 +1,4 @@
-"""What several outputs say in the same words: where the time went, what is known of a clock, delays. Pure."""
+"""Sentences that several outputs have: what took the time, what is known of a clock, delays. Pure."""
 
 from __future__ import annotations
 
