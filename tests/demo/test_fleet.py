@@ -107,18 +107,18 @@ def test_an_attack_is_where_the_ground_truth_says_and_nowhere_else(demo: Demo) -
 
 def test_a_bad_release_is_used_and_fails_during_its_days_only(demo: Demo) -> None:
     [release] = demo.events.releases
-    failed, ended = Counter[str](), Counter[str]()
+    failed, closed = Counter[str](), Counter[str]()
     for server in MAILBOX_SERVERS:
-        [(first, last)] = demo.rows(
+        [(earliest, latest)] = demo.rows(
             server.name,
             "SELECT min(connect_time), max(connect_time) FROM usage_client_versions"
             f" WHERE implementation = '{release.implementation}' AND version = '{release.version}'",
         )
-        assert release.contains(first)
-        assert last < release.end.timestamp() + 60  # who has begun goes on
+        assert release.contains(earliest)
+        assert latest < release.end.timestamp() + 60  # who has begun goes on
         failed += demo.count_by_day(server.name, "usage_mailboxes", "result = 'errory'")
-        ended += demo.count_by_day(server.name, "usage_mailboxes", "TRUE")
-    shares = {day: failed[day] / ended[day] for day in ended}
+        closed += demo.count_by_day(server.name, "usage_mailboxes", "TRUE")
+    shares = {day: failed[day] / closed[day] for day in closed}
     assert min(shares[str(day)] for day in release.days) > 2 * max(shares[day] for day in demo.quiet_days(release))
 
 
@@ -139,16 +139,16 @@ def test_a_server_has_no_connections_during_its_outage_and_never_else_for_so_lon
 
 
 def test_a_mailserver_lacks_what_arrived_during_its_gaps_and_nothing_else(demo: Demo) -> None:
-    there = {name: demo.archived(name) for name in MAILSERVERS}
+    archives = {name: demo.archived(name) for name in MAILSERVERS}
     for name, other in (MAILSERVERS, MAILSERVERS[::-1]):
         gaps = [gap for gap in demo.events.gaps if gap.mailserver == name]
-        lacks = [arrived for hash_, (arrived, _) in there[other].items() if hash_ not in there[name]]
+        lacks = [arrived for hash_, (arrived, _) in archives[other].items() if hash_ not in archives[name]]
         assert len(lacks) > 5 * len(gaps)
         # It would have arrived here up to some seconds earlier or later than there.
         slack = timedelta(seconds=30)
         wide = [EventSpan(begin=gap.begin - slack, end=gap.end + slack, days=()) for gap in gaps]
         assert all(any(gap.contains(at) for gap in wide) for at in lacks)
-        assert not any(gap.contains(arrived) for gap in gaps for arrived, _ in there[name].values())
+        assert not any(gap.contains(arrived) for gap in gaps for arrived, _ in archives[name].values())
         for gap in gaps:
             assert any(gap.contains(at) for at in lacks)
 
@@ -226,24 +226,24 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_same_seed_makes_the_same_bytes_anywhere_at_any_time_and_after_a_killed_run(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
+    folder, other_folder = tmp_path / "here", tmp_path / "there"
     with patch("time.time", lambda: 4_000_000_000.0):  # in another year
-        truth = make_demo(TINY, here, lambda _: None, processes=1)
-    left = there / UNFINISHED / "north" / "data"
-    left.mkdir(parents=True)
-    (left / "restante.sqlite").write_text("half of it")
-    (there / UNFINISHED / TRUTH).write_text("{")
-    (there / UNFINISHED / "lock").touch()
-    assert find_demo(there) is None
+        truth = make_demo(TINY, folder, lambda _: None, processes=1)
+    unfinished = other_folder / UNFINISHED / "north" / "data"
+    unfinished.mkdir(parents=True)
+    (unfinished / "restante.sqlite").write_text("half of it")
+    (other_folder / UNFINISHED / TRUTH).write_text("{")
+    (other_folder / UNFINISHED / "lock").touch()
+    assert find_demo(other_folder) is None
     program = "from demo.test_fleet import *; make_demo(TINY, Path(sys.argv[1]), print, processes=2)"
-    ended = run(sys.executable, "-c", program, there, variables={"PYTHONHASHSEED": "2"})
-    assert ended.returncode == 0, ended.stderr
-    one, other = content(here), content(there)
-    assert list(one) == list(other)
-    assert [name for name in one if one[name] != other[name]] == []
-    assert find_demo(there) == truth
-    assert [path.name for path in there.iterdir()] == [SOURCES]
-    names = {path.name for path in (there / SOURCES).iterdir()}
+    process = run(sys.executable, "-c", program, other_folder, variables={"PYTHONHASHSEED": "2"})
+    assert process.returncode == 0, process.stderr
+    files, other_files = content(folder), content(other_folder)
+    assert list(files) == list(other_files)
+    assert [name for name in files if files[name] != other_files[name]] == []
+    assert find_demo(other_folder) == truth
+    assert [path.name for path in other_folder.iterdir()] == [SOURCES]
+    names = {path.name for path in (other_folder / SOURCES).iterdir()}
     assert names == {TRUTH, *MAILSERVERS, *(server.name for server in MAILBOX_SERVERS)}
     assert draw_events(replace(TINY, seed=8)) != truth.events
 

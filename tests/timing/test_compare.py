@@ -117,12 +117,12 @@ def test_at_most_5_percent_of_equal_runs_are_flagged_and_of_changes_of_a_fifth_c
     dice = Random(7)
     flagged = 0
     for _ in range(200):
-        whole = []
+        measures = []
         common = [[dice.expovariate(1) for _ in range(dice.randrange(6, 12))] for _ in range(2)]
         for name, value in DISTRIBUTIONS.items():
             old, new = ([value(dice) + run for run in group] for group in common)
-            whole.append(measure(old, new, name))
-        flagged += any(change.verdict in {"slower", "faster"} for change in compared(whole))
+            measures.append(measure(old, new, name))
+        flagged += any(change.verdict in {"slower", "faster"} for change in compared(measures))
     assert flagged <= 10
     wrong = 0
     for _ in range(60):
@@ -171,8 +171,8 @@ def test_what_is_shown_to_be_slower_has_no_interval_that_says_faster() -> None:
 SLOW: dict[str, Path] = {role: Path(0.060, 0.030, 0.002) for role in ROLES}
 
 
-def runs(first: int, number: int, role: Role = "sender", paths: dict[str, Path] = PATHS) -> list[Timeline]:
-    return [drawn_timeline(first + run, roles=[role], traced=False, paths=paths) for run in range(number)]
+def runs(first_seed: int, number: int, role: Role = "sender", paths: dict[str, Path] = PATHS) -> list[Timeline]:
+    return [drawn_timeline(first_seed + run, roles=[role], traced=False, paths=paths) for run in range(number)]
 
 
 def by_name(comparison: comparisons.Comparison) -> dict[tuple[str, str], MeasureChange]:

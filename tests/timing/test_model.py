@@ -83,13 +83,13 @@ def test_the_offset_is_within_its_error_in_each_drawn_log(logs: int) -> None:
         lines = [read_line(line) for line in drawn.lines().splitlines()] if number % 2 else []
         for role, skew in skews.items():
             log = drawn.logs[role]
-            first, lasted = log[0]["start"], log[-1]["start"] - log[0]["start"]
+            start, duration = log[0]["start"], log[-1]["start"] - log[0]["start"]
             ppm = dice.choice((0.0, dice.uniform(-30, 30)))
             for event in log:
-                event["start"] += (event["start"] - first) * ppm * 1e-6
+                event["start"] += (event["start"] - start) * ppm * 1e-6
             events = events_of(log)
             [offset] = estimate_offsets(pair_exchanges(events, by_id(lines)), events).values()
-            for truth in (skew * 1e6, skew * 1e6 + lasted * ppm):
+            for truth in (skew * 1e6, skew * 1e6 + duration * ppm):
                 assert abs(offset.us - truth) <= offset.error_us, (number, role)
             assert ppm or not offset.moved_us, (number, role)
 

@@ -209,7 +209,7 @@ def test_slices_are_apart_or_one_is_inside_the_other_and_flows_lead_from_slice_t
     for flow in flows.values():
         assert [event["ph"] for event in flow] == ["s", *"t" * (len(flow) - 2), "f"]
         assert len({(event["name"], event["cat"]) for event in flow}) == 1  # Perfetto tells flows apart by these, too
-        assert all(one["ts"] <= other["ts"] for one, other in pairwise(flow))
+        assert all(event["ts"] <= next_event["ts"] for event, next_event in pairwise(flow))
         assert flow[-1]["bp"] == "e"
     assert all(len(set(slices)) == len(slices) for slices in bound.values())
 

@@ -159,7 +159,7 @@ def test_zoom_by_buttons_wheel_and_back_and_waits_can_be_shortened(wide: Opened)
         mouse.move(box["x"] + 300, box["y"] + 200)
         act()
     pictures.append(wide.picture())
-    assert all(one != other for one, other in pairwise(pictures))
+    assert all(picture != next_picture for picture, next_picture in pairwise(pictures))
     assert ticks(wide) != axis
     wide.page.click("#reset")
     wide.next_frame()

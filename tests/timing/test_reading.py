@@ -53,7 +53,7 @@ def files(tmp_path: Path) -> Files:
 
 
 @pytest.fixture
-def one() -> Drawn:
+def transfer() -> Drawn:
     paths = {role: drawn.Path(0.01, 0.01, 0.001) for role in drawn.SIDES}
     return draw(random.Random(1), {"sender": 0.5, "receiver": -0.5}, paths)
 
@@ -115,10 +115,10 @@ def test_a_bad_event_is_left_out_and_its_place_said(files: Files, event: dict[st
     assert files.remarks == [f"log: 2 events are left out; the first is at byte {len(good) + 3}: {sentence}"]
 
 
-def test_a_log_that_is_cut_off_is_shown_up_to_there(files: Files, one: Drawn) -> None:
-    content = one.log("sender")
+def test_a_log_that_is_cut_off_is_shown_up_to_there(files: Files, transfer: Drawn) -> None:
+    content = transfer.log("sender")
     log = read_log(files.write("log", content[: len(content) // 2]), files.hear)
-    assert 0 < len(log.events) < len(one.logs["sender"])
+    assert 0 < len(log.events) < len(transfer.logs["sender"])
     [sentence] = files.remarks
     assert sentence.startswith("log is damaged or cut off at byte ")
     assert sentence.endswith(f": the {len(log.events)} events before it are shown")
@@ -127,10 +127,10 @@ def test_a_log_that_is_cut_off_is_shown_up_to_there(files: Files, one: Drawn) ->
             read_log(files.write("log", content[:end]), files.hear)
 
 
-def test_logs_have_their_roles_in_either_order(files: Files, one: Drawn) -> None:
-    right = files.read(one.log("sender"), one.log("receiver"))
+def test_logs_have_their_roles_in_either_order(files: Files, transfer: Drawn) -> None:
+    right = files.read(transfer.log("sender"), transfer.log("receiver"))
     assert files.remarks == []
-    swapped = files.read(one.log("receiver"), one.log("sender"))
+    swapped = files.read(transfer.log("receiver"), transfer.log("sender"))
     assert [client.role for client in right.clients] == ["sender", "receiver"]
     assert [client.role for client in swapped.clients] == ["receiver", "sender"]
     assert files.remarks == ["a is the receiver's log, and b the sender's"]
@@ -141,11 +141,11 @@ def test_logs_have_their_roles_in_either_order(files: Files, one: Drawn) -> None
         # It has nothing here that tells its role: the receiver did not ask its user for the code.
         ("receiver", ["a does not say whether it is the sender's or the receiver's: it is shown as the sender's"]),
     ):
-        timeline = files.read(one.log(role))
+        timeline = files.read(transfer.log(role))
         assert ([client.role for client in timeline.clients], files.remarks) == (["sender"], remarks)
         assert timeline.commands
         assert any(frame.author == "peer" for frame in timeline.frames)
-    logs = [[event for event in one.logs[role] if event["name"] != "ws_send"] for role in ("receiver", "sender")]
+    logs = [[event for event in transfer.logs[role] if event["name"] != "ws_send"] for role in ("receiver", "sender")]
     assert [client.role for client in files.read(*logs).clients] == ["sender", "receiver"]
     assert files.remarks[0] == "a and b do not say which one is the sender's: a is shown as the sender's"
 
@@ -160,33 +160,33 @@ def test_logs_have_their_roles_in_either_order(files: Files, one: Drawn) -> None
     ],
 )
 def test_a_log_says_its_role_also_if_the_rest_looks_like_the_other_one(
-    files: Files, one: Drawn, name: str, details: dict[str, str], log: str, role: str
+    files: Files, transfer: Drawn, name: str, details: dict[str, str], log: str, role: str
 ) -> None:
     """`import` is written by `wormhole`, `command dispatch` by ours. The sender asks, too, with --verify."""
-    first = {"name": name, "start": T, "stop": T + 1, "details": details}
+    role_event = {"name": name, "start": T, "stop": T + 1, "details": details}
     asked = {"name": "permission", "start": T, "stop": T + 1, "details": {"waiting": "user"}}
-    assert [client.role for client in files.read([first, asked, *one.logs[log]]).clients] == [role]
+    assert [client.role for client in files.read([role_event, asked, *transfer.logs[log]]).clients] == [role]
 
 
-def test_logs_that_do_not_belong_together_are_refused(files: Files, one: Drawn) -> None:
-    log = one.log("sender")
+def test_logs_that_do_not_belong_together_are_refused(files: Files, transfer: Drawn) -> None:
+    log = transfer.log("sender")
     assert files.refused(log, log) == "a and b are both logs of one client: give the log of the other one"
-    other = one.log("receiver").replace(b"5e4de6", b"077e35").replace(b"6ece17", b"077e36")
+    other = transfer.log("receiver").replace(b"5e4de6", b"077e35").replace(b"6ece17", b"077e36")
     sentence = "a and b are not of one transfer: neither client received a message of the other"
     assert files.refused(log, other) == sentence
-    both = one.logs["sender"] + one.logs["receiver"]
+    both = transfer.logs["sender"] + transfer.logs["receiver"]
     assert files.refused(both) == "a has 2 sides: give the log of one client"
 
 
-def test_a_clock_that_was_set_or_is_not_known_is_named(files: Files, one: Drawn) -> None:
-    timeline = files.read([sent for sent in one.logs["sender"] if sent["name"] == "ws_send"])
+def test_a_clock_that_was_set_or_is_not_known_is_named(files: Files, transfer: Drawn) -> None:
+    timeline = files.read([sent for sent in transfer.logs["sender"] if sent["name"] == "ws_send"])
     assert timeline.clients[0].offset_us is None
     assert files.remarks == [
         "a has no answer of the server, so its clock cannot be compared; its times are as written"
     ]
-    for later in one.logs["sender"][12:]:
+    for later in transfer.logs["sender"][12:]:
         later["start"] += 60.0
-    files.read(one.logs["sender"])
+    files.read(transfer.logs["sender"])
     assert files.remarks[0].startswith("the clock of a moved against the server's by 59.9")
 
 
@@ -194,18 +194,18 @@ def test_a_clock_that_was_set_or_is_not_known_is_named(files: Files, one: Drawn)
     "trace",
     [b"", [EVENT], b"\x89PNG\r\n\x1a\n" * 100, b"{" * (1 << 20), '{"event": "listening", "level": "info"}\n'],
 )
-def test_a_file_that_is_no_trace_is_refused(files: Files, one: Drawn, trace: Content) -> None:
+def test_a_file_that_is_no_trace_is_refused(files: Files, transfer: Drawn, trace: Content) -> None:
     sentence = "trace is not a trace: it does not begin with a command (see restante serve --trace)"
-    assert files.refused(one.log("sender"), trace=trace) == sentence
+    assert files.refused(transfer.log("sender"), trace=trace) == sentence
 
 
-def test_bad_lines_of_a_trace_are_left_out_and_named_with_their_place(files: Files, one: Drawn) -> None:
-    log, lines = one.log("sender"), one.lines()
-    first = len(lines.splitlines()[0]) + 1
-    bad = lines[:first] + b"garbage\n" + b"x" * (1 << 17) + b"\n" + lines[first:] + b'{"connection": 1, "comm'
+def test_bad_lines_of_a_trace_are_left_out_and_named_with_their_place(files: Files, transfer: Drawn) -> None:
+    log, lines = transfer.log("sender"), transfer.lines()
+    line_end = len(lines.splitlines()[0]) + 1
+    bad = lines[:line_end] + b"garbage\n" + b"x" * (1 << 17) + b"\n" + lines[line_end:] + b'{"connection": 1, "comm'
     timeline = files.read(log, trace=bad)
-    assert files.remarks == [f"trace: 2 lines are left out; the first is at byte {first}: it is not JSON"]
+    assert files.remarks == [f"trace: 2 lines are left out; the first is at byte {line_end}: it is not JSON"]
     assert timeline == files.read(log, trace=lines)
     assert all(command.answered_us is not None for command in timeline.commands)
-    files.read(log, trace=json.dumps({**one.trace[0], "id": "others"}) + "\n")
+    files.read(log, trace=json.dumps({**transfer.trace[0], "id": "others"}) + "\n")
     assert files.remarks == ["trace has none of the transfer's commands: it is of another server, or of another time"]

@@ -56,8 +56,8 @@ async def read(scene: Scene, folder: Path) -> Timeline:
         assert sum(spent.us for spent in client.spent) == client.stop_us - client.start_us
     for command in timeline.commands:
         times = (command.received_us, command.commit_began_us, command.commit_us, command.answered_us)
-        known = [time for time in times if time is not None]
-        assert known == sorted(known)
+        known_times = [time for time in times if time is not None]
+        assert known_times == sorted(known_times)
         if timeline.traced and command.answered_us is not None:
             assert command.received_us is not None, f"{command} is not in the trace"
     received = {frame.command for frame in timeline.frames if frame.author not in {frame.role, "server"}}

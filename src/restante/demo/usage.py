@@ -50,11 +50,12 @@ def simulate_server(fleet: Fleet, events: Events, server: MailboxServer, folder:
     people = Population(fleet, server, events.releases)
     starts = sorted(_starts(fleet, server, outages, dice))
     folder.mkdir(parents=True)
+    data = folder / DATA_FOLDER
     if probed:
         (folder / LOGS_FOLDER).mkdir()
     for begin, end in _uptimes(fleet, outages):
         simulation = Simulation(begin)
-        with SimulatedServer(folder / DATA_FOLDER, lambda: simulation.now, dice) as running:  # noqa: B023 - it ends in this turn
+        with SimulatedServer(data, lambda: simulation.now, dice) as running:  # noqa: B023 - it ends in this turn
             world = World(simulation, running, people, dice)
             simulation.start(_prune_repeatedly(running))
             for start in starts:

@@ -160,11 +160,11 @@ def timeline_of(drawn: Drawn, *, roles: Sequence[Role] = ROLES, traced: bool = T
 def waiting(seconds: float = 9.0, *, human: float | None = None, paths: dict[str, Path] = PATHS) -> Drawn:
     """Return a transfer whose receiver comes so much later, and then waits for its user (None: all of the time)."""
     drawn = draw(Random(1), SKEWS, paths, late=seconds, stored=human is not None)
-    came = next(way.sent for way in drawn.ways if way.role == "receiver")
-    ended = drawn.ways[-1].sent
-    drawn.add("receiver", "input code", came - (human or seconds), came - 0.001, "user")
+    receiver_start = next(way.sent for way in drawn.ways if way.role == "receiver")
+    end = drawn.ways[-1].sent
+    drawn.add("receiver", "input code", receiver_start - (human or seconds), receiver_start - 0.001, "user")
     drawn.add("sender", "command dispatch", -0.3)
     drawn.add("sender", "pake1", -0.2, -0.1, "crypto")
     for role, name in (("sender", "tx file"), ("receiver", "rx file")):
-        drawn.add(role, name, ended + 0.1, ended + 2.1)
+        drawn.add(role, name, end + 0.1, end + 2.1)
     return drawn

@@ -32,9 +32,9 @@ def of_events(*names: str) -> Timeline:
 
 def hostile(text: str) -> Timeline:
     """Return a timeline with a text where only words of the lists can be."""
-    whole = waited()
-    commands = [replace(command, type=text, phase=text) for command in whole.commands]
-    return replace(whole, commands=commands, spans=[replace(span, name=text) for span in whole.spans])
+    timeline = waited()
+    commands = [replace(command, type=text, phase=text) for command in timeline.commands]
+    return replace(timeline, commands=commands, spans=[replace(span, name=text) for span in timeline.spans])
 
 
 def closed(content: str, *elements: str) -> Tags:
