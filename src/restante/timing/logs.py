@@ -160,17 +160,10 @@ _decode_scalar: Final = msgspec.json.Decoder(str | int | float).decode
 
 def read_line(line: bytes) -> TraceLine:
     """Return a line of a trace. Raises READ_ERRORS."""
-    fields = _decode_line(line)
-    command = fields.command if fields.command is None or fields.command in COMMAND_TYPES else ""
-    return TraceLine(
-        fields.connection,
-        command,
-        _id_text(fields.id),
-        fields.server_rx,
-        fields.commit_began,
-        fields.commit,
-        fields.server_tx,
-    )
+    raw = _decode_line(line)
+    command = raw.command if raw.command is None or raw.command in COMMAND_TYPES else ""
+    times = raw.server_rx, raw.commit_began, raw.commit, raw.server_tx
+    return TraceLine(raw.connection, command, _id_text(raw.id), *times)
 
 
 def read_event(item: bytes | Raw) -> Event:

@@ -35,14 +35,12 @@ or end a line in older JavaScript. In JSON they are only in strings."""
 def timeline_page(timeline: Timeline) -> bytes:
     """Return a timeline as an HTML page in UTF-8. The same timeline gives the same bytes."""
     style, script = _style(), _script()
-    texts = {
-        "title": f"Transfer of {duration(timeline.duration_us)} - Restante",
-        "heading": f"Transfer of {duration(timeline.duration_us)}",
-    }
+    heading = escape(f"Transfer of {duration(timeline.duration_us)}")
     return (
         Template((_WEB / "page.html").read_text("utf-8"))
         .substitute(
-            {name: escape(text) for name, text in texts.items()},
+            title=f"{heading} - Restante",
+            heading=heading,
             policy=escape(_policy(style, script)),
             style=style,
             script=script,

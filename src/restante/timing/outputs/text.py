@@ -19,7 +19,7 @@ from restante.timing.model.timeline import (
     TimelineFrame,
     TimelineSpan,
 )
-from restante.timing.outputs.wording import NO_TRACE, answer_text, clock_text, delay_cells
+from restante.timing.outputs.wording import NO_TRACE, answer_text, clock_text, delay_cells, message_label
 
 MIN_WIDTH: Final = 40
 MAX_WIDTH: Final = 200
@@ -28,10 +28,7 @@ _COLOURS: Final[Mapping[str, int]] = {
     **dict.fromkeys((phases.HUMAN, elapsed.PEER, elapsed.NOT_RUNNING), 33),
     **dict.fromkeys((phases.TRANSFER, phases.TRANSIT_CONNECT), 32),
     **dict.fromkeys((elapsed.CONNECT, phases.NETWORK_OUT, phases.NETWORK_IN, phases.ROUND_TRIP), 34),
-    **dict.fromkeys(
-        (phases.SERVER, phases.QUEUE, phases.COMMIT, phases.QUEUE_AND_COMMIT, phases.ANSWER),
-        31,
-    ),
+    **dict.fromkeys((phases.SERVER, phases.QUEUE, phases.COMMIT, phases.QUEUE_AND_COMMIT, phases.ANSWER), 31),
 }
 """Colours of bars (ECMA-48, SGR): yellow for people, green for the transfer, blue for the network, red for the
 server. Others have the terminal's own colour."""
@@ -192,7 +189,7 @@ def _diagram_rows(timeline: Timeline) -> Iterator[_DiagramRow]:
 
 
 def _command_row(command: TimelineCommand, frame: TimelineFrame | None) -> _DiagramRow:
-    label = " ".join(word for word in (command.type or "other", command.phase) if word)
+    label = message_label(command.type, command.phase)
     ends = (command.answer_received_us, None if frame is None else frame.received_us)
     arrived = [end for end in ends if end is not None]
     duration_us = max(arrived) - command.sent_us if arrived else None
@@ -201,8 +198,7 @@ def _command_row(command: TimelineCommand, frame: TimelineFrame | None) -> _Diag
 
 def _frame_row(frame: TimelineFrame) -> _DiagramRow:
     sent = frame.received_us if frame.sent_us is None else frame.sent_us
-    kind = "add" if frame.type == "message" else frame.type or "other"
-    label = " ".join(word for word in (kind, frame.phase) if word)
+    label = message_label("add" if frame.type == "message" else frame.type, frame.phase)
     duration_us = None if frame.sent_us is None else frame.received_us - frame.sent_us
     return _DiagramRow(sent, frame.role, label, duration_us, "frame")
 
@@ -222,10 +218,8 @@ def _join_rows(rows: Sequence[_DiagramRow]) -> list[_DiagramRow]:
         last_row = joined[-1] if joined else None
         if last_row is not None and _can_join(last_row, row):
             last_row.count += 1
-            last_row.duration_us = max(
-                (duration_us for duration_us in (last_row.duration_us, row.duration_us) if duration_us is not None),
-                default=None,
-            )
+            durations = [us for us in (last_row.duration_us, row.duration_us) if us is not None]
+            last_row.duration_us = max(durations, default=None)
         else:
             joined.append(row)
     return joined

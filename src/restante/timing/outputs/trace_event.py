@@ -18,6 +18,7 @@ import msgspec
 from restante.common.units import duration
 from restante.timing.model.exchanges import MICROSECONDS
 from restante.timing.model.timeline import Author, Timeline, TimelineCommand, TimelineFrame, TimelineSpan
+from restante.timing.outputs.wording import message_label
 
 PROCESSES: Final[dict[str, int]] = {"sender": 1, "server": 2, "receiver": 3}
 """Ids of processes. Perfetto shows the processes in this order."""
@@ -96,9 +97,8 @@ def _slices_and_flows(timeline: Timeline) -> tuple[list[_Slice], list[_Flow]]:
         slices.extend(flow_slices)
         if command.answer_received_us is not None:
             args = {"error_us": errors[command.role]}
-            answer = _moment_slice(
-                command.role, RECEIVED, f"answer to {_command_label(command)}", command.answer_received_us, args
-            )
+            label = f"answer to {message_label(command.type, command.phase)}"
+            answer = _moment_slice(command.role, RECEIVED, label, command.answer_received_us, args)
             slices.append(answer)
             flows.append(_Flow("answer", [*flow_slices, answer]))
         elif len(flow_slices) > 1:
@@ -123,7 +123,7 @@ def _span_slice(span: TimelineSpan) -> _Slice:
 
 def _command_slices(command: TimelineCommand, error_us: int | None) -> Iterator[_Slice]:
     """Yield a command at its client and, if it is known when the server received it, at the server."""
-    label = _command_label(command)
+    label = message_label(command.type, command.phase)
     stop = _slice_stop(command.sent_us, command.answer_received_us)
     args = {"answered": command.answer_received_us is not None, "error_us": error_us}
     yield _Slice(command.role, COMMANDS, label, command.sent_us, stop, args)
@@ -155,14 +155,10 @@ def _command_slices(command: TimelineCommand, error_us: int | None) -> Iterator[
 
 def _frame_slices(frame: TimelineFrame, error_us: int | None) -> Iterator[_Slice]:
     """Yield a frame at the server, if it is known when it was sent, and at its client."""
-    label = " ".join(word for word in (frame.type or "other", frame.phase) if word)
+    label = message_label(frame.type, frame.phase)
     if frame.sent_us is not None:
         yield _moment_slice("server", SENT, label, frame.sent_us, {"to": frame.role})
     yield _moment_slice(frame.role, RECEIVED, label, frame.received_us, {"from": frame.author, "error_us": error_us})
-
-
-def _command_label(command: TimelineCommand) -> str:
-    return " ".join(word for word in (command.type or "other", command.phase) if word)
 
 
 def _moment_slice(process: Author, thread: str, name: str, at: int, args: dict[str, Any]) -> _Slice:

@@ -87,6 +87,11 @@ def other_role(role: Role) -> Role:
     return next(candidate for candidate in ROLES if candidate != role)
 
 
+def message_label(message_type: str | None, phase: str | None) -> str:
+    """Return what a command or a frame is called: its type and, for a message, its phase."""
+    return " ".join(word for word in (message_type or "other", phase) if word)
+
+
 def client_name(role: Role, timeline: Timeline) -> str:
     """Return what a client is called. Only those whose log was given are called by their role."""
     return f"the {role}" if role in (client.role for client in timeline.clients) else "the other client"
