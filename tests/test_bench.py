@@ -34,7 +34,6 @@ def test_sessions_whose_instructions_are_counted_come_to_their_end(tmp_path: Pat
     [
         ("client", "--quick"),
         ("mailbox_metrics", "--quick"),
-        ("mailbox_moving", "--mailboxes 20 --records 50 --rounds 1"),
         ("mailbox_standby", "--every 1 --seconds 4 --rounds 1"),
     ],
 )
