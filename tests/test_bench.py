@@ -34,7 +34,6 @@ def test_sessions_whose_instructions_are_counted_come_to_their_end(tmp_path: Pat
     [
         ("client", "--quick"),
         ("mailbox_metrics", "--quick"),
-        ("mailbox_standby", "--every 1 --seconds 4 --rounds 1"),
     ],
 )
 def test_a_bench_comes_to_its_end_and_writes_its_figures(name: str, options: str, tmp_path: Path) -> None:
