@@ -33,7 +33,6 @@ def test_sessions_whose_instructions_are_counted_come_to_their_end(tmp_path: Pat
     ("name", "options"),
     [
         ("client", "--quick"),
-        ("mailbox_metrics", "--quick"),
     ],
 )
 def test_a_bench_comes_to_its_end_and_writes_its_figures(name: str, options: str, tmp_path: Path) -> None:
