@@ -23,8 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -57,9 +56,6 @@ FIGURES: dict[str, Figure] = {
     "prune_floor": Figure("  longest stall, nothing to prune, ms"),
     "flood_p99": own("add to delivery while another floods, p99, ms", 100, 10),
     "flood_p50": Figure("  the same, p50, ms"),
-    "costly_p99": own("add to delivery beside 20 who send costly texts, p99, ms", 100, 20),
-    "costly_p50": Figure("  the same, p50, ms"),
-    "costly_wait": own("longest wait behind one costly text of 2 MiB, ms", 10, 5),
     "cpu_per_session": Figure("  server CPU a session, ms"),
     "tls_cpu_per_session": Figure("  server CPU a session, over TLS, ms"),
     "tls_cpu_times": Figure("  sessions per CPU-second without TLS over those with it, times"),
@@ -87,8 +83,8 @@ PROBE_SECONDS = 60.0
 DRAIN_SECONDS = 30.0
 DELIVERY_SECONDS = 30.0
 PRUNE_SECONDS = 90.0
-MAX_ROUNDS = 3
-"""Of `prune` and `costly`, which take long."""
+MAX_PRUNE_ROUNDS = 3
+"""Of `prune`, which takes long."""
 MAX_RUNNING = 5_000
 """Sessions of an open loop whose server does not keep up."""
 MAX_FAILURES = 50
@@ -108,7 +104,7 @@ _KEY = base64.b64encode(b"restante's bench")
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 section 1.3
 _ACCEPT = base64.b64encode(hashlib.sha1(_KEY + _GUID).digest())
 _MASK = b"\x5a\xc3\x17\x8e"  # not zero, which a server could skip
-_TEXT, _CLOSE, PING, _PONG = 0x81, 0x88, 0x89, 0x8A
+_TEXT, _CLOSE, _PING, _PONG = 0x81, 0x88, 0x89, 0x8A
 
 
 @functools.cache
@@ -145,10 +141,6 @@ class WebSocketClient(asyncio.Protocol):
     def failed(self, why: str) -> None:
         """Handle the end of the connection's use."""
         raise NotImplementedError
-
-    def received_pong(self, payload: bytes) -> None:
-        """Handle the answer to a ping frame."""
-        raise BenchError(f"a pong that nobody asked for: {payload!r}")
 
     async def connect(self) -> None:
         try:
@@ -226,10 +218,8 @@ class WebSocketClient(asyncio.Protocol):
         self._unread = data[at:]
 
     def _handle_control(self, opcode: int, payload: bytes) -> None:
-        if opcode == PING:
+        if opcode == _PING:
             self.write(frame(payload, _PONG))
-        elif opcode == _PONG:
-            self.received_pong(payload)
         elif opcode == _CLOSE:
             code = int.from_bytes(payload[:2], "big")
             raise BenchError(f"closed by the server: {code} {payload[2:].decode(errors='replace')}")
@@ -958,7 +948,7 @@ async def _seconds_to_welcome(run: Run, kind: Kind, data: Path) -> float:
 
 
 class Pinger(Connection):
-    """Sends ping frames by the clock. The WebSocket answers them, so they wait for the event loop and no commit."""
+    """Sends pings by the clock, whether or not the one before was answered."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
@@ -971,26 +961,25 @@ class Pinger(Connection):
         end = time.perf_counter() + seconds
         while time.perf_counter() < end and not self.over:
             self._sent.append(time.perf_counter())
-            self.write(frame(str(len(self._sent) - 1).encode(), PING))
+            self.write(frame(encode_command("ping", ping=len(self._sent) - 1)))
             await asyncio.sleep(PING_INTERVAL)
-        end = time.perf_counter() + PRUNE_SECONDS
-        while len(self._round_trips) < len(self._sent):
-            if self.over or time.perf_counter() > end:
-                missing = len(self._sent) - len(self._round_trips)
-                raise BenchError(f"{missing} pings not answered: {self.failure}")
-            await asyncio.sleep(PING_INTERVAL)
+        async with asyncio.timeout(PRUNE_SECONDS):
+            while len(self._round_trips) < len(self._sent):  # noqa: ASYNC110 - no event
+                await asyncio.sleep(PING_INTERVAL)
         return max(self._round_trips)
 
-    def received_pong(self, payload: bytes) -> None:
-        now = time.perf_counter()
-        # A server may answer only the last of several pings (RFC 6455 section 5.5.3).
-        self._round_trips += (now - sent for sent in self._sent[len(self._round_trips) : int(payload) + 1])
+    def received(self, payload: bytes, now: float) -> None:
+        reply = parse_reply(payload)
+        if isinstance(reply, Pong):
+            self._round_trips.append(now - self._sent[reply.pong])
+        else:
+            super().received(payload, now)
 
 
 async def prune(run: Run) -> None:
     """Ours alone: the reference's expiry cannot be set, and its pruning is one call that takes O(n²)."""
     flags = ("--prune-every", str(run.prune_every), "--prune-after", str(run.prune_after), *NO_RATES["restante"])
-    for _ in range(min(run.rounds, MAX_ROUNDS)):
+    for _ in range(min(run.rounds, MAX_PRUNE_ROUNDS)):
         server = await run.bench.start("restante", await run.filled_folder("restante"), *flags)
         pinger = Pinger(server.port)
         await pinger.greet()
@@ -1030,181 +1019,54 @@ class Listener(Connection):
             self.arrivals[reply.phase] = now
 
 
-async def _delivery_times(port: int, seconds: float, beside: AbstractAsyncContextManager[None]) -> list[float]:
-    """Return the seconds from add to delivery of a pair, while other clients do something."""
+async def _delivery_times(port: int, seconds: float) -> list[float]:
+    """Return the seconds from add to delivery of a pair."""
     speaker, listener = Connection(port), Listener(port)
     for connection in (speaker, listener):
         await connection.enter(mailbox="the pair's")
-    async with beside:
-        sent: dict[str, float] = {}
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            phase = str(len(sent))
-            sent[phase] = time.perf_counter()
-            speaker.write(frame(encode_command("add", id="0", phase=phase, body="00" * 300)))
-            await asyncio.sleep(ADD_INTERVAL)
-        async with asyncio.timeout(DELIVERY_SECONDS):
-            while len(listener.arrivals) < len(sent):  # noqa: ASYNC110 - no event says it
-                await asyncio.sleep(0.01)
+    sent: dict[str, float] = {}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        phase = str(len(sent))
+        sent[phase] = time.perf_counter()
+        speaker.write(frame(encode_command("add", id="0", phase=phase, body="00" * 300)))
+        await asyncio.sleep(ADD_INTERVAL)
+    async with asyncio.timeout(DELIVERY_SECONDS):
+        while len(listener.arrivals) < len(sent):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
     for connection in (speaker, listener):
         connection.end()
     return [listener.arrivals[phase] - at for phase, at in sent.items()]
 
 
-class Sender(Connection):
-    """Sends as fast as the server reads. It does not parse what is sent to it once it has a mailbox open."""
+class Flooder(Connection):
+    """Adds as fast as the server reads. It does not parse what is sent to it."""
 
     def data_received(self, data: bytes) -> None:
         if self.is_waiting():
             super().data_received(data)
 
-    async def send(self, frames: bytes) -> None:
-        """Write, and wait until the server has read nearly all of it."""
-        self.write(frames)
-        while not self.over and self.transport and self.transport.get_write_buffer_size() > MAX_BUFFERED:  # noqa: ASYNC110 - no event
+    async def flood(self) -> None:
+        adds = frame(encode_command("add", id="0", phase="0", body="00" * 300)) * FLOOD_ADDS
+        while not self.over and self.transport is not None:
+            while self.transport.get_write_buffer_size() < MAX_BUFFERED:
+                self.write(adds)
             await asyncio.sleep(PING_INTERVAL)
 
 
-@contextlib.asynccontextmanager
-async def _flood(port: int) -> AsyncIterator[None]:
-    """Let a client add to a mailbox of its own as fast as the server reads, beginning a second earlier."""
-    sender = Sender(port)
-    await sender.enter(mailbox="flooded")
-    adds = frame(encode_command("add", id="0", phase="0", body="00" * 300)) * FLOOD_ADDS
-
-    async def send() -> None:
-        while not sender.over:
-            await sender.send(adds)
-            await asyncio.sleep(0)
-
-    sending = asyncio.create_task(send())
-    await asyncio.sleep(1)
-    try:
-        yield
-    finally:
-        sender.end()
-        await sending
-
-
 async def flood(run: Run) -> None:
-    """One client adds as fast as it can. Another pair must not notice."""
+    """One client adds to a mailbox of its own as fast as it can. Another pair must not notice."""
     for kind in run.turns():
         server = await run.bench.start(kind, run.bench.folder())
-        seconds = await _delivery_times(server.port, run.seconds, _flood(server.port))
+        flooder = Flooder(server.port)
+        await flooder.enter(mailbox="flooded")
+        flooding = asyncio.create_task(flooder.flood())
+        await asyncio.sleep(1)
+        seconds = await _delivery_times(server.port, run.seconds)
         run.add("flood_p50", percentile(seconds, 0.5) * 1e3, kind)
         run.add("flood_p99", percentile(seconds, 0.99) * 1e3, kind)
-        await server.stop()
-
-
-# ── Texts that are cheap to send and expensive to decode or to store ──
-
-COSTLY_BYTES = 2 * 1024 * 1024 - 1000
-"""Below the limit of a message, so that it is read."""
-COSTLY_SENDERS = 20
-COSTLY_PING_SECONDS = 0.3
-# A beginning, what is repeated until the text is long enough (%d: a number), and an end. The mixed ones have nearly as
-# many commas, brackets, escapes and spaces as the server allows. It refuses more before it decodes anything.
-COSTLY_FORMS = {
-    "add, of digits": ('{"type":"add","phase":"1","body":"', "7", '"}'),
-    "add, of escapes": ('{"type":"add","phase":"1","body":"', '\\"', '"}'),
-    "add, of lists": ('{"type":"add","phase":"1","body":[', "[],", "0]}"),
-    "add, mixed": ('{"type":"add","phase":"1","body":[', '["\\n' + "a" * 249 + '" ],', "0]}"),
-    "add, mixed, with emojis": ('{"type":"add","phase":"1","body":[', '["\\n' + "😀" * 47 + '"],', "0]}"),
-    "add, of ids": ('{"type":"add","phase":"1","body":0,', '"id":0,', '"a":0}'),
-    "add, of keys": ('{"type":"add","phase":"1","body":0,', '"":0,', '"a":0}'),
-    "no type, of keys": ("{", '"%d":0,', '"a":0}'),
-    "type, of lists": ('{"type":[', "[],", "0]}"),
-    "type, of escapes": ('{"type":"', '\\"', '"}'),
-    "bind, of lists": ('{"type":"bind","appid":"a","side":"b","client_version":[', "[],", "0]}"),
-    "bind, of keys": ('{"type":"bind","appid":"a","side":"b","client_version":{', '"%d":{},', '"a":0}}'),
-    "submit, of lists": ('{"type":"submit-permissions","method":"hashcash","stamp":[', "[],", "0]}"),
-    "claim, of digits": ('{"type":"claim","nameplate":"', "1", '"}'),
-    "ping, of lists": ('{"type":"ping","ping":[', "[],", "0]}"),
-}
-
-
-def _costly_frame(form: str) -> bytes:
-    begin, middle, end = COSTLY_FORMS[form]
-    numbered = (middle.replace("%d", str(number)) for number in itertools.count())
-    parts, size = [begin.encode()], 0
-    while size < COSTLY_BYTES - len(begin):
-        parts.append(next(numbered).encode())
-        size += len(parts[-1])
-    return frame(b"".join([*parts, end.encode()]))
-
-
-async def send_costly_texts(port: int) -> None:
-    """Let many connections send nothing else, for ever. The server may close a connection for a text."""
-    frames = [_costly_frame(form) for form in COSTLY_FORMS]
-    os.nice(19)  # the pair's process is on the same CPU
-    print("ready", flush=True)
-
-    async def send(start: int) -> None:
-        texts = itertools.cycle(frames[start:] + frames[:start])
-        while True:
-            sender = Sender(port)
-            with contextlib.suppress(BenchError, TimeoutError):
-                await sender.enter(mailbox=os.urandom(8).hex())
-                while not sender.over:
-                    await sender.send(next(texts))
-            sender.end()
-
-    async with asyncio.TaskGroup() as group:
-        for number in range(COSTLY_SENDERS):
-            group.create_task(send(number % len(frames)))
-
-
-@contextlib.asynccontextmanager
-async def _costly_senders(port: int) -> AsyncIterator[None]:
-    """Let another process send costly texts, because long texts would block this one's event loop."""
-    program = f"import asyncio, mailbox; asyncio.run(mailbox.send_costly_texts({port}))"
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, stdout=pipe, cwd=Path(__file__).parent
-    )
-    assert process.stdout is not None
-    await process.stdout.readline()
-    await asyncio.sleep(1)
-    try:
-        yield
-    finally:
-        process.kill()
-        await process.wait()
-
-
-async def _longest_wait(port: int) -> float:
-    """Return how long another client's ping waits behind the form whose single text takes the longest.
-
-    Of each form it is the minimum of some rounds: what else the machine does makes it longer, never shorter.
-    """
-    pinger = Pinger(port)
-    await pinger.greet()
-    await pinger.longest(0.5)
-    waits = []
-    for form in COSTLY_FORMS:
-        text, seconds = _costly_frame(form), []
-        for _ in range(MAX_ROUNDS):
-            sender = Sender(port)
-            await sender.enter(mailbox=os.urandom(8).hex())
-            ping = asyncio.create_task(pinger.longest(COSTLY_PING_SECONDS))
-            await asyncio.sleep(COSTLY_PING_SECONDS / 3)
-            sender.write(text)
-            seconds.append(await ping)
-            sender.end()
-        waits.append(min(seconds))
-    pinger.end()
-    return max(waits)
-
-
-async def costly(run: Run) -> None:
-    """Each costly text alone, then twenty connections that send nothing else, beside a pair."""
-    for kind in run.turns()[: MAX_ROUNDS * len(run.kinds)]:
-        # The pinger sends more commands than a client may. Bytes are limited as by default.
-        server = await run.bench.start(kind, run.bench.folder(), *NO_RATES[kind][:2])
-        run.add("costly_wait", await _longest_wait(server.port) * 1e3, kind)
-        seconds = await _delivery_times(server.port, run.seconds, _costly_senders(server.port))
-        run.add("costly_p50", percentile(seconds, 0.5) * 1e3, kind)
-        run.add("costly_p99", percentile(seconds, 0.99) * 1e3, kind)
+        flooder.end()
+        await flooding
         await server.stop()
 
 
@@ -1260,7 +1122,6 @@ SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "restart": restart,
     "prune": prune,
     "flood": flood,
-    "costly": costly,
     "instructions": instructions,
 }
 OURS_ALONE = ("tls", "prune", "instructions")
