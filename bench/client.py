@@ -36,8 +36,6 @@ FIGURES = {
     "server_cpu": Figure("  server's CPU a message, µs"),
     "import": own("import of all that a wormhole needs, ms", 100, 60),
     "import_cpu": Figure("  CPU of that import, ms"),
-    "import_package": Figure("  import of the package alone, ms"),
-    "import_package_cpu": Figure("  CPU of the package alone, ms"),
     "file": times("large file, direct TCP, MB/s", 1.5, 4, higher_is_better=True),
     "file_rust": times("  the same beside magic-wormhole.rs, MB/s", 0.6, 1, higher_is_better=True),
     "file_seconds": Figure("  wall time of both commands, s"),
@@ -68,11 +66,8 @@ NO_LIMITS = [
     )
     for argument in ("--limit", f"{name}=0")
 ]
-IMPORT = {
-    "restante": ("from restante.client import Wormhole", "import restante.client"),
-    "reference": ("import wormhole", "import wormhole"),
-}
-"""What a program imports before it can make a wormhole, and the package alone: our names are loaded on first use."""
+IMPORT = {"restante": "from restante.client import Wormhole", "reference": "import wormhole"}
+"""What a program imports before it can make a wormhole."""
 TIMED = """
 import time
 start, cpu = time.perf_counter(), time.process_time()
@@ -184,14 +179,13 @@ async def messages(run: Run) -> None:
 
 async def imports(run: Run) -> None:
     """A new process imports a library."""
-    for statement in itertools.chain.from_iterable(IMPORT.values()):
+    for statement in IMPORT.values():
         await run_python("-c", statement)  # compiles it
     for kind in run.turns():
-        for figure, statement in zip(("import", "import_package"), IMPORT[kind], strict=True):
-            program = TIMED.format(statement=statement)
-            timings = [(await run_python("-c", program)).split() for _ in range(run.starts)]
-            run.add(figure, statistics.median(float(wall) for wall, _ in timings) * 1e3, kind)
-            run.add(f"{figure}_cpu", statistics.median(float(cpu) for _, cpu in timings) * 1e3, kind)
+        program = TIMED.format(statement=IMPORT[kind])
+        timings = [(await run_python("-c", program)).split() for _ in range(run.starts)]
+        run.add("import", statistics.median(float(wall) for wall, _ in timings) * 1e3, kind)
+        run.add("import_cpu", statistics.median(float(cpu) for _, cpu in timings) * 1e3, kind)
 
 
 # ── Files and directories between two commands ──
@@ -333,8 +327,7 @@ SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
 
 
 def main() -> int:
-    parser = harness.parser(__doc__, SCENARIOS, rounds=5)
-    harness.add_against(parser)
+    parser = harness.parser(__doc__, SCENARIOS, rounds=5, has_peer=True)
     parser.add_argument("--rust", type=Path, metavar="BINARY", help="measure magic-wormhole.rs, too")
     options = parser.parse_args()
     quick = options.quick

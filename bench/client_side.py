@@ -12,6 +12,7 @@ import asyncio
 import resource
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -58,10 +59,8 @@ class Side(Protocol):
     async def close(self) -> None: ...
 
 
-class Connect(Protocol):
-    """Return a client that connects to a server."""
-
-    async def __call__(self, url: str) -> Side: ...
+Connect = Callable[[str], Awaitable[Side]]
+"""Returns a client that connects to a server."""
 
 
 def cpu_seconds() -> float:

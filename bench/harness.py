@@ -163,7 +163,9 @@ def percentile(values: Iterable[float], share: float) -> float:
 # ── Command line and report ──
 
 
-def parser(about: str | None, scenarios: Iterable[str], rounds: int) -> argparse.ArgumentParser:
+def parser(
+    about: str | None, scenarios: Iterable[str], rounds: int, *, has_peer: bool = False
+) -> argparse.ArgumentParser:
     """Return a parser with the options of every bench. `about` is the docstring of the bench."""
     names = list(scenarios)
     options = argparse.ArgumentParser(description=about.partition("\n")[0] if about else None)
@@ -174,12 +176,9 @@ def parser(about: str | None, scenarios: Iterable[str], rounds: int) -> argparse
     options.add_argument("--quick", action="store_true", help="a smoke run, whose figures mean little")
     options.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round to FILE")
     options.add_argument("--scratch", type=Path, metavar="DIR", help="where the data is")
+    if has_peer:
+        options.add_argument("--against", choices=(*KINDS, "both"), default="both", help="run only one side")
     return options
-
-
-def add_against(options: argparse.ArgumentParser) -> None:
-    """Add the option of benches with two sides."""
-    options.add_argument("--against", choices=(*KINDS, "both"), default="both", help="run only one side")
 
 
 def kinds(options: argparse.Namespace) -> tuple[Kind, ...]:

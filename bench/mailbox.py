@@ -23,7 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -57,11 +57,8 @@ FIGURES: dict[str, Figure] = {
     "flood_p99": own("add to delivery while another floods, p99, ms", 100, 10),
     "flood_p50": Figure("  the same, p50, ms"),
     "cpu_per_session": Figure("  server CPU a session, ms"),
-    "tls_cpu_per_session": Figure("  server CPU a session, over TLS, ms"),
-    "tls_cpu_times": Figure("  sessions per CPU-second without TLS over those with it, times"),
     "saturated_delivery_p50": Figure("  add to delivery, saturated, p50, ms"),
     "light_cpu_per_session": Figure("  server CPU a session, light load, ms"),
-    **{f"full_{operation}": Figure(f"  {operation} with {{n}} live, p50, ms") for operation in OPERATIONS},
     "list_wall": Figure("  list of {n}, p50, ms"),
     "generator_busy": Figure("  generator's share of its CPU, saturated"),
     "instructions": Figure("  instructions of a session, whole server, millions"),
@@ -302,6 +299,7 @@ def encode_command(type_: str, **keys: Any) -> bytes:
 # ── Single calls ──
 
 A = TypeVar("A", bound=Reply)
+Item = TypeVar("Item")
 _connections = itertools.count()
 
 
@@ -450,7 +448,7 @@ class SessionClient(WebSocketClient):
     peer: SessionClient
 
     def __init__(self, session: Session, role: Role) -> None:
-        super().__init__(session.load.port, session.load.tls)
+        super().__init__(session.load.port)
         self.session = session
         self.side = f"{next(_sides):010x}"
         self.sent_at = [0.0] * len(PHASES)
@@ -553,35 +551,23 @@ class SessionClient(WebSocketClient):
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Counters at one moment."""
-
-    at: float
-    acks: int
-    server_cpu: float
-    flushes: int
-    own_cpu: float
-
-
-@dataclass(frozen=True)
 class Window:
-    """What happened between two samples. A session is its 20 acks, so that those that are cut off count in part."""
+    """What happened during a window. A session is its 20 acks, so that those that are cut off count in part."""
 
+    deliveries: list[float]
+    """Seconds from the write of an add to the peer's read."""
     seconds: float
     sessions: float
     server_cpu: float
-    flushes: int
+    flushes: float
     own_cpu: float
-    deliveries: list[float]
-    """Seconds from the write of an add to the peer's read."""
 
 
 class Load:
     """Runs sessions and counts what they do. `failures` must stay empty."""
 
-    def __init__(self, server: Server, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, server: Server) -> None:
         self.port = server.port
-        self.tls = tls
         self.acks = 0
         self.failures: list[str] = []
         self._server = server
@@ -643,25 +629,18 @@ class Load:
         gc.disable()  # its pauses would be measured as the server's
         deliveries: list[float] = []
         self._deliveries = deliveries
-        before = self._sample()
+        before = self._counters()
         await body
-        after = self._sample()
+        after = self._counters()
         self._deliveries = None
         gc.enable()
         await self._drain()
-        return Window(
-            seconds=after.at - before.at,
-            sessions=(after.acks - before.acks) / COMMANDS,
-            server_cpu=after.server_cpu - before.server_cpu,
-            flushes=after.flushes - before.flushes,
-            own_cpu=after.own_cpu - before.own_cpu,
-            deliveries=deliveries,
-        )
+        return Window(deliveries, *(b - a for a, b in zip(before, after, strict=True)))
 
-    def _sample(self) -> Sample:
+    def _counters(self) -> tuple[float, float, float, int, float]:
         used = os.times()
-        cpu, flushes = self._server.cpu(), self._server.flushes()
-        return Sample(time.perf_counter(), self.acks, cpu, flushes, used.user + used.system)
+        server_cpu, flushes = self._server.cpu(), self._server.flushes()
+        return time.perf_counter(), self.acks / COMMANDS, server_cpu, flushes, used.user + used.system
 
     async def _drain(self) -> None:
         """Let running sessions end. One that does not is a failure like any other."""
@@ -709,12 +688,10 @@ class Run(harness.Run):
         drive: Callable[[Load], Awaitable[Window]],
         *,
         fsync_us: int | None = None,
-        certificate: Certificate | None = None,
     ) -> Window:
         """Drive a new, empty server. Unexpected replies are kept as failures of the run."""
-        flags = certificate.flags if certificate else ()
-        server = await self.bench.start(kind, self.bench.folder(), *flags, fsync_us=fsync_us)
-        load = Load(server, certificate.context if certificate else None)
+        server = await self.bench.start(kind, self.bench.folder(), fsync_us=fsync_us)
+        load = Load(server)
         window = await drive(load)
         self.results.failures.extend(f"{kind}: {failure}" for failure in load.failures)
         await server.stop()
@@ -727,18 +704,28 @@ class Run(harness.Run):
 
 async def _claim_all(server: Server, count: int) -> None:
     """Claim nameplates 1 to `count`, over a connection for each nameplate."""
-    nameplates = iter(range(1, count + 1))
 
-    async def claim_some() -> None:
-        for nameplate in nameplates:
-            connection = Connection(server.port)
-            await connection.enter()
-            await connection.call(Claimed, "claim", nameplate=str(nameplate))
-            connection.end()
+    async def claim(number: int) -> None:
+        connection = Connection(server.port)
+        await connection.enter()
+        await connection.call(Claimed, "claim", nameplate=str(number))
+        connection.end()
 
-    async with asyncio.timeout(FILL_SECONDS), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(FILL_SECONDS):
+        await _for_all(range(1, count + 1), claim)
+
+
+async def _for_all(items: Iterable[Item], do: Callable[[Item], Awaitable[None]]) -> None:
+    """Do something for all items, some at a time."""
+    waiting = iter(items)
+
+    async def do_some() -> None:
+        for item in waiting:
+            await do(item)
+
+    async with asyncio.TaskGroup() as group:
         for _ in range(CONNECT_AT_A_TIME):
-            group.create_task(claim_some())
+            group.create_task(do_some())
 
 
 def _fill_reference(data: Path, count: int) -> None:
@@ -834,29 +821,14 @@ async def _idle_kib(run: Run, kind: Kind, certificate: Certificate | None = None
 
 async def _subscribe(server: Server, count: int, context: ssl.SSLContext | None) -> list[Connection]:
     connections = [Connection(server.port, context) for _ in range(count)]
-    waiting = iter(connections)
-
-    async def enter_some() -> None:
-        for connection in waiting:
-            await connection.enter(mailbox=f"idle-{connection.side}")
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(CONNECT_AT_A_TIME):
-            group.create_task(enter_some())
+    await _for_all(connections, lambda connection: connection.enter(mailbox=f"idle-{connection.side}"))
     return connections
 
 
 async def tls(run: Run) -> None:
-    """Ours alone: the memory of connections over TLS, and sessions with TLS and without, in turns."""
+    """Ours alone: the memory of connections over TLS."""
     certificate = Certificate(run.bench.scratch)
     run.add("idle_tls_kib", await _idle_kib(run, "restante", certificate))
-    for number in range(run.rounds):
-        costs: dict[bool, float] = {}
-        for over_tls in (number % 2 == 0, number % 2 == 1):
-            window = await run.under_load("restante", run.closed_loop, certificate=certificate if over_tls else None)
-            costs[over_tls] = window.server_cpu / window.sessions
-        run.add("tls_cpu_per_session", costs[True] * 1e3)
-        run.add("tls_cpu_times", costs[True] / costs[False])
 
 
 async def growth(run: Run) -> None:
@@ -874,11 +846,9 @@ async def growth(run: Run) -> None:
                 break
         await empty.stop()
         await full.stop()
-        medians = {operation: statistics.median(of_full[operation]) for operation in OPERATIONS}
-        growths = {operation: medians[operation] / statistics.median(of_empty[operation]) for operation in OPERATIONS}
-        for operation in OPERATIONS:
-            run.add(f"growth_{operation}", growths[operation], kind)
-            run.add(f"full_{operation}", medians[operation] * 1e3, kind)
+        growths = {name: statistics.median(of_full[name]) / statistics.median(of_empty[name]) for name in OPERATIONS}
+        for name in OPERATIONS:
+            run.add(f"growth_{name}", growths[name], kind)
         run.add("growth_worst", max(growths.values()), kind)
 
 
@@ -1128,10 +1098,9 @@ OURS_ALONE = ("tls", "prune", "instructions")
 
 
 def main() -> int:
-    parser = harness.parser(__doc__, SCENARIOS, rounds=5)
+    parser = harness.parser(__doc__, SCENARIOS, rounds=5, has_peer=True)
     # Valgrind is slow, and not on every machine.
     parser.set_defaults(only=[name for name in SCENARIOS if name != "instructions"])
-    harness.add_against(parser)
     parser.add_argument("--seconds", type=float, default=5, help="length of a measured window")
     options = parser.parse_args()
     quick = options.quick

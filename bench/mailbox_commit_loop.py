@@ -9,9 +9,9 @@ many commands, or twice as many.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
+import sys
 from mailbox import (
     ALLOCATOR,
     APPID,
@@ -155,13 +155,5 @@ async def run(folder: Path, sessions: int) -> None:
     await store.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where the store is created")
-    parser.add_argument("sessions", type=int)
-    options = parser.parse_args()
-    asyncio.run(run(options.folder, options.sessions))
-
-
 if __name__ == "__main__":
-    main()
+    asyncio.run(run(Path(sys.argv[1]), int(sys.argv[2])))

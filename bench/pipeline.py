@@ -405,7 +405,6 @@ def sum_of_hashes(out: Path, columns: str) -> Any:
 def main() -> int:
     parser = harness.parser(__doc__, ("verification", "next-day", *JOBS), rounds=3)
     parser.add_argument("--rows", type=int, default=5_000_000, metavar="N", help="of envelopes, and of mailboxes")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of Spark")
     options = parser.parse_args()
     rows, rounds = (300_000, 1) if options.quick else (options.rows, options.rounds)
     results = Results(FIGURES, peer="DuckDB")
@@ -414,7 +413,6 @@ def main() -> int:
         if "verification" in options.only:
             verify(results)
         settings = {"spark.driver.memory": MEMORY, "spark.local.dir": str(scratch)}
-        settings |= dict(setting.split("=", 1) for setting in options.set)
         start = time.perf_counter()
         with session(settings=settings) as spark:
             spark.range(1).count()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from restante.demo.events import Attack, BadRelease, Gap, Outage, draw_events
-from restante.demo.fleet import DEFAULT_DAYS, DEFAULT_TRANSFERS, Fleet
+from restante.demo.fleet import Fleet
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.query import database
 from restante.pipeline.report.changes.measure import MIN_DAYS_BEFORE, Compared
@@ -55,24 +55,32 @@ class Judged(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, nargs=2, default=(1, 10), metavar=("FIRST", "LAST"))
-    parser.add_argument("--last", type=date.fromisoformat, default=LAST_DAY, metavar="DAY", help="last day of fleets")
-    parser.add_argument("--days", type=int, default=DEFAULT_DAYS, metavar="N", help="days of each fleet")
-    parser.add_argument("--transfers", type=int, default=DEFAULT_TRANSFERS, metavar="N", help="conversations a day")
     options = parser.parse_args()
     judged = Judged(Counter(), Counter(), Counter(), [])
     for seed in range(options.seeds[0], options.seeds[1] + 1):
-        fleet = Fleet(seed=seed, last=options.last, days=options.days, transfers=options.transfers)
+        fleet = Fleet(seed=seed, last=LAST_DAY)
         with tempfile.TemporaryDirectory(prefix="changes-bench-") as scratch:
             _make_demo(fleet, Path(scratch) / "demo")
             _judge(fleet, dict(_changes_by_day(fleet, Path(scratch))), judged)
-    print("\n".join(_lines(judged)))
-    sys.exit(not (_detects_enough(judged) and _flags_few(judged)))
+    for kind in sorted(judged.injected):
+        print(_share(f"days of {kind}", judged.detected[kind], judged.injected[kind]))
+    detects_enough = judged.detected.total() / judged.injected.total() >= MIN_FOUND
+    flags_few = judged.quiet["flagged"] / judged.quiet["days"] <= MAX_FLAGGED
+    print(
+        _share("all injected days", judged.detected.total(), judged.injected.total()),
+        " enough" if detects_enough else " MISSED",
+    )
+    print(
+        _share("quiet days flagged", judged.quiet["flagged"], judged.quiet["days"]),
+        " enough" if flags_few else " MISSED",
+    )
+    print("\n".join(judged.mistakes))
+    sys.exit(not (detects_enough and flags_few))
 
 
 def _make_demo(fleet: Fleet, folder: Path) -> None:
-    options = {"seed": fleet.seed, "last": fleet.last, "days": fleet.days, "transfers": fleet.transfers}
-    flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "restante", "pipeline", "demo", *flags, str(folder)]
+    command = [sys.executable, "-m", "restante", "pipeline", "demo", str(folder)]
+    command += ["--seed", str(fleet.seed), "--last", str(fleet.last)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -128,27 +136,8 @@ def _is_of(change: ReportChange, event: Event) -> bool:
             return change.measure == Compared.MISSING and change.source == event.mailserver
 
 
-def _lines(judged: Judged) -> Iterator[str]:
-    for kind in sorted(judged.injected):
-        yield _share(f"days of {kind}", judged.detected[kind], judged.injected[kind])
-    total = _share("all injected days", judged.detected.total(), judged.injected.total())
-    yield total + ("  enough" if _detects_enough(judged) else "  MISSED")
-    flagged = _share("quiet days flagged", judged.quiet["flagged"], judged.quiet["days"])
-    yield flagged + ("  enough" if _flags_few(judged) else "  MISSED")
-    yield ""
-    yield from judged.mistakes
-
-
 def _share(name: str, part: int, total: int) -> str:
     return f"{name:36} {part:5} of {total:5}, {part / total:.1%}"
-
-
-def _detects_enough(judged: Judged) -> bool:
-    return judged.detected.total() / judged.injected.total() >= MIN_FOUND
-
-
-def _flags_few(judged: Judged) -> bool:
-    return judged.quiet["flagged"] / judged.quiet["days"] <= MAX_FLAGGED
 
 
 if __name__ == "__main__":

@@ -433,38 +433,27 @@ def key_of(envelope: Envelope) -> bytes:
 MakeQuery = Callable[[Archive, random.Random], PageQuery]
 
 
-def _few_topics(archive: Archive, dice: random.Random) -> frozenset[bytes]:
-    return frozenset(dice.sample(archive.names, dice.randint(1, 3)))
+def _topics(archive: Archive, dice: random.Random, count: int = 0) -> frozenset[bytes]:
+    return frozenset(dice.sample(archive.names, count or dice.randint(1, 3)))
 
 
-def _from_share(archive: Archive, share: float, **condition: object) -> PageQuery:
-    lower = archive.sent(share)
+def _query(archive: Archive, start: float, **condition: object) -> PageQuery:
+    """Return a query for the time from a share of the 30 days on."""
+    lower = archive.sent(start)
     return PageQuery(lower=lower, upper=lower + DAYS * DAY_SECONDS, limit=LIMIT, **condition)  # type: ignore[arg-type]
 
 
-def few(archive: Archive, dice: random.Random) -> PageQuery:
-    return _from_share(archive, 0, topics=_few_topics(archive, dice))
-
-
-def newest_day(archive: Archive, dice: random.Random) -> PageQuery:
-    return _from_share(archive, (DAYS - 1) / DAYS, topics=_few_topics(archive, dice))
-
-
-def few_by_bloom(archive: Archive, dice: random.Random) -> PageQuery:
-    return _from_share(archive, 0, bloom=bloom.of(_few_topics(archive, dice)))
-
-
-def ten(archive: Archive, dice: random.Random) -> PageQuery:
-    return _from_share(archive, dice.uniform(0, 0.4), topics=frozenset(dice.sample(archive.names, 10)))
-
-
-def many(archive: Archive, dice: random.Random) -> PageQuery:
-    return _from_share(archive, dice.uniform(0, 0.5), topics=frozenset(dice.sample(archive.names, 500)))
-
-
-def half_bloom(archive: Archive, dice: random.Random) -> PageQuery:
-    bits = sum(1 << bit for bit in dice.sample(range(512), 256))
-    return _from_share(archive, dice.uniform(0, 0.5), bloom=bits)
+QUERIES: dict[str, MakeQuery] = {
+    "page_three": lambda archive, dice: _query(archive, 0, topics=_topics(archive, dice)),
+    "page_bloom": lambda archive, dice: _query(archive, 0, bloom=bloom.of(_topics(archive, dice))),
+    "page_day": lambda archive, dice: _query(archive, (DAYS - 1) / DAYS, topics=_topics(archive, dice)),
+    "page_crowd": lambda archive, dice: _query(archive, 0, topics=_topics(archive, dice)),
+    "page_ten": lambda archive, dice: _query(archive, dice.uniform(0, 0.4), topics=_topics(archive, dice, 10)),
+    "page_many": lambda archive, dice: _query(archive, dice.uniform(0, 0.5), topics=_topics(archive, dice, 500)),
+    "page_half": lambda archive, dice: _query(
+        archive, dice.uniform(0, 0.5), bloom=sum(1 << bit for bit in dice.sample(range(512), 256))
+    ),
+}
 
 
 async def history(run: Run) -> None:
@@ -478,15 +467,12 @@ async def history(run: Run) -> None:
         peers = await connect_peers(address, CLIENTS)
         pages = _Pages(run, archive, server)
         if topics == run.topics:
-            for name, make_query in (("page_three", few), ("page_bloom", few_by_bloom), ("page_day", newest_day)):
-                await pages.measure(name, peers[:1], make_query)
-            await pages.measure("page_crowd", peers, few)
-            for name, make_query in (("page_ten", ten), ("page_many", many), ("page_half", half_bloom)):
-                await pages.measure(name, peers[:1], make_query)
+            for name, make_query in QUERIES.items():
+                await pages.measure(name, peers if name == "page_crowd" else peers[:1], make_query)
             await pages.measure_everything(peers[0])
             run.add("page_peak", server.peak() / 1024**2)
         else:
-            await pages.measure("page_million", peers[:1], few)
+            await pages.measure("page_million", peers[:1], QUERIES["page_three"])
         await _leave(server, peers)
 
 
@@ -522,7 +508,7 @@ class _Pages(NamedTuple):
 
     async def measure_everything(self, peer: BenchPeer) -> None:
         """Request all there is, from cursor to cursor."""
-        query = _from_share(self.archive, 0)
+        query = _query(self.archive, 0)
         number, before = 0, self.server.cpu()
         while True:
             answer = await peer.request_page(query)
