@@ -46,9 +46,7 @@ WINDOW = 16
 """Packets that a sender of `ingest` leaves unconfirmed, unless `--window` says otherwise. Real senders never wait."""
 RATE_TARGETS = {(4, 10): 12_000.0}
 """Envelopes a second that `ingest_rate` must reach, by window and packet. Others have no target."""
-CROWD_RATE = 200
-CONNECT_AT_A_TIME = 32
-CLIENTS = 8
+CROWD_RATE, CONNECT_AT_A_TIME, CLIENTS = 200, 32, 8
 UNCOUNTED_REQUESTS = 5
 """What is read from the disk is then in memory, as it is in a server that has run."""
 UNLIMITED = ("--limit", "pages=0", "--limit", "rows=0")
@@ -59,7 +57,6 @@ DAY_SECONDS = 86_400
 TTL = 50
 DATA_BYTES = 284
 """Of an envelope: a sealed payload of 256 bytes. With the fields it has 305."""
-BATCH = 2_000
 LIMIT = 1_000
 """Envelopes of a page."""
 
@@ -375,7 +372,7 @@ class Archive:
         archive = open_archive(self.data)
         try:
             is_new = not (await archive.counts()).envelopes
-            for batch in batched(self._make_envelopes(), BATCH):
+            for batch in batched(self._make_envelopes(), 2_000):
                 if is_new:
                     await archive.save(batch, START)
                 for envelope in batch:
