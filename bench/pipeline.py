@@ -1,97 +1,110 @@
-"""The pipeline's heaviest tables beside DuckDB and Polars making the same ones. See bench/README.md.
+"""The pipeline's heaviest tables beside DuckDB, which makes the same ones, and what it costs to add a day.
 
-python bench/pipeline.py [--rows N] [--rounds N] [--only NAME ...] [--json FILE]
+See bench/README.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+import random
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
-import msgspec
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from host import facts, scratch_root
-from pipeline_day import next_day, verification
+import harness
+from harness import Figure, Results, own
+from restante.pipeline.build.freshness import DayRange
+from restante.pipeline.build.run import build
+from restante.pipeline.clean.envelopes import Stored
+from restante.pipeline.ingest import Run
+from restante.pipeline.lake.commit_info import CommitInfo
+from restante.pipeline.lake.lake import FIRST_DAY, Lake
 from restante.pipeline.lake.staging import stage
-from restante.pipeline.schemas import ARCHIVED, MAILBOXES, SOURCE_KIND_ARCHIVE
+from restante.pipeline.schemas import (
+    ARCHIVED,
+    CLIENT_VERSIONS,
+    MAILBOXES,
+    NAMEPLATES,
+    SOURCE_KIND_ARCHIVE,
+    Table,
+)
+from restante.pipeline.sources.archived import BATCH_ENVELOPES, FoundEnvelopes, Origin, verify_batch
 from restante.pipeline.spark.session import session
+from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables.envelopes import MIN_HOUR_ROWS
+from restante.waku.envelope import rlp
+from restante.waku.envelope.keccak import keccaks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LIBRARIES = ("restante", "pyspark", "duckdb", "pyarrow")
+FIGURES = {
+    "envelopes": own("envelopes: dedupe, partition, write, times DuckDB's time", 2.4, 1.6),
+    "envelopes_seconds": Figure("  s"),
+    "outcomes": own("outcomes by server, app and day, times DuckDB's time", 5.5, 3),
+    "outcomes_seconds": Figure("  s"),
+    "verification": own("envelopes verified, times the host's hash rate", 0.36, 0.42, higher_is_better=True),
+    "verification_rate": Figure("  a second of a core's time", higher_is_better=True),
+    "next_day": own("build of the next day, median, s", 6.6, 4),
+    "month_end": own("build of a month's end, s", 6.6, 4),
+    "hundred_days": Figure("  build of the hundred days before, s"),
+}
 MEMORY = "1g"
-DAYS = 3
-MONTH = 30
-FIRST = np.datetime64("2026-03-09T00:00:00", "us")
-PART = 250_000
-NAMES = ("verification", "next-day", "envelopes", "outcomes")
+ENVELOPE_DAYS = 3
+MONTH_DAYS = 30
+START = np.datetime64("2026-03-09T00:00:00", "us")
+FILE_ROWS = 250_000
+RESULTS = ("happy", "lonely", "errory", "scary", "pruney", "crowded")
+LAKE_DAYS = 100
+LATE_DAYS = 3
+MONTH_END = date(2026, 6, 30)
+VERIFIED = 20_000
+PASSES = 20
+"""Of the verification. One takes a tenth of a second, and with few of them the best one depends on chance."""
+SENT = 1_770_000_000
+USAGE = {MAILBOXES: 4, NAMEPLATES: 3, CLIENT_VERSIONS: 3}
+"""Tables, and how many tenths of the rows are theirs."""
+TABLES = {name: table for name, table in BUILDS.items() if set(table.inputs) <= {usage.name for usage in USAGE}}
 
 
-class Job(NamedTuple):
-    """What each engine makes from the same files; `at_least` and `aim` are times DuckDB's time, at most."""
-
-    title: str
-    at_least: float
-    aim: float
-    run: dict[str, Callable[[Path, Path], None]]
-    compare: str
-    """SQL over what an engine wrote ({out}), by which the results are compared."""
+# ── Inputs ──
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, default=5_000_000, help="of envelopes, and of mailboxes")
-    parser.add_argument(
-        "--rounds", type=int, default=3, help="of each engine, by turns, after one that is not counted"
-    )
-    parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of Spark")
-    parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the files are")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's seconds to FILE")
-    return parser.parse_args()
-
-
-# What is read.
-
-
-def envelope_files(folder: Path, rows: int) -> None:
-    """Write envelopes of 300 bytes, a tenth of them from a second mailserver, where they came in another order."""
+def write_envelope_files(folder: Path, rows: int) -> None:
+    """Write envelopes of 300 bytes, a tenth of them from a second mailserver, where they arrived in another order."""
     dice = np.random.default_rng(7)
-    own = rows - rows // 10
-    seeds = np.concatenate([np.arange(own), dice.permutation(own)[: rows - own]])
-    for part, start in enumerate(range(0, rows, PART)):
-        of = seeds[start : start + PART]
-        second = np.arange(start, start + len(of)) >= own
+    own_rows = rows - rows // 10
+    seeds = np.concatenate([np.arange(own_rows), dice.permutation(own_rows)[: rows - own_rows]])
+    for part, start in enumerate(range(0, rows, FILE_ROWS)):
+        batch = seeds[start : start + FILE_ROWS]
+        second = np.arange(start, start + len(batch)) >= own_rows
         for source, chosen in (("one", ~second), ("two", second)):
             if chosen.any():
-                _envelopes(folder / f"source={source}" / f"part-{part:05}.parquet", of[chosen], start)
+                _envelopes(folder / f"source={source}" / f"part-{part:05}.parquet", batch[chosen], start)
 
 
 def _envelopes(file: Path, seeds: np.ndarray[Any, Any], arrival: int) -> None:
     number = len(seeds)
-    blobs = np.stack([_mixed(seeds, lane) for lane in range(38)], axis=1).view(np.uint8).reshape(number, 304)[:, :300]
-    hashes = np.stack([_mixed(seeds, lane) for lane in range(40, 44)], axis=1).view(np.uint8)
-    second = _mixed(seeds, 50) % np.uint64(DAYS * 86_400)
-    sent = FIRST + second.astype("timedelta64[s]").astype("timedelta64[us]")
+    blobs = np.stack([_mix(seeds, lane) for lane in range(38)], axis=1).view(np.uint8).reshape(number, 304)[:, :300]
+    hashes = np.stack([_mix(seeds, lane) for lane in range(40, 44)], axis=1).view(np.uint8)
+    second = _mix(seeds, 50) % np.uint64(ENVELOPE_DAYS * 86_400)
+    sent = START + second.astype("timedelta64[s]").astype("timedelta64[us]")
     topics = pc.binary_join_element_wise(
-        "0x", pa.array([f"{each:08x}" for each in (_mixed(seeds, 51) % np.uint64(400)).tolist()]), ""
+        "0x", pa.array([f"{topic:08x}" for topic in (_mix(seeds, 51) % np.uint64(400)).tolist()]), ""
     )
     columns = {
         "hash": _binary(hashes, 32),
@@ -112,7 +125,7 @@ def _envelopes(file: Path, seeds: np.ndarray[Any, Any], arrival: int) -> None:
     pq.write_table(pa.table(columns), file, compression="zstd", row_group_size=125_000)
 
 
-def _mixed(seeds: np.ndarray[Any, Any], lane: int) -> np.ndarray[Any, Any]:
+def _mix(seeds: np.ndarray[Any, Any], lane: int) -> np.ndarray[Any, Any]:
     """Return eight bytes a seed that look like chance (splitmix64)."""
     mixed = seeds.astype(np.uint64) * np.uint64(64) + np.uint64(lane)
     mixed = (mixed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -126,44 +139,74 @@ def _binary(blobs: np.ndarray[Any, Any], size: int) -> pa.Array:
     return fixed.cast(pa.binary())
 
 
-def usage_files(folder: Path, rows: int) -> None:
-    """Write mailboxes of a month at two servers, of forty applications."""
+def write_month_files(folder: Path, rows: int) -> None:
+    """Write mailboxes of a month at two servers."""
     dice = np.random.default_rng(8)
+    start_day = START.astype("datetime64[D]")
+    write_usage_files(
+        folder,
+        MAILBOXES,
+        rows,
+        dice,
+        lambda count: start_day + dice.integers(0, MONTH_DAYS, count),
+        ("main", "second"),
+    )
+
+
+def write_usage_files(
+    folder: Path,
+    table: Table,
+    rows: int,
+    dice: np.random.Generator,
+    draw_days: Callable[[int], np.ndarray[Any, Any]],
+    sources: tuple[str, ...] = ("main",),
+    start_id: int = 0,
+) -> None:
+    """Write usage records of forty applications and thirty versions."""
     apps = np.array([f"application {number}" for number in range(40)])
-    results = np.array(["happy", "happy", "happy", "lonely", "errory", "scary", "pruney", "crowded"])
-    for part, start in enumerate(range(0, rows, PART)):
-        number = min(PART, rows - start)
-        started = FIRST + dice.integers(0, MONTH * 86_400_000_000, number).astype("timedelta64[us]")
-        waiting = (1e6 * dice.lognormal(3, 2, number)).astype(np.int64)
+    results = np.array(["happy", "happy", *RESULTS])
+    versions = np.array([f"0.{number}.0" for number in range(30)])
+    for part, start in enumerate(range(0, rows, FILE_ROWS)):
+        count = min(FILE_ROWS, rows - start)
+        day = draw_days(count).astype("datetime64[D]")
+        started = day.astype("datetime64[us]") + dice.integers(0, 86_400_000_000, count).astype("timedelta64[us]")
+        waiting = (1e6 * dice.lognormal(3, 2, count)).astype(np.int64)
+        moment = pa.array(started, pa.timestamp("us", "UTC"))
         columns = {
-            "id": pa.array(np.arange(start, start + number)),
-            "app_id": pa.array(apps[dice.zipf(1.5, number) % 40]),
-            "for_nameplate": pa.array(dice.random(number) < 0.8),
-            "started": pa.array(started, pa.timestamp("us", "UTC")),
-            "waiting_us": pa.array(waiting, mask=dice.random(number) < 0.2),
-            "total_us": pa.array(waiting + (1e6 * dice.lognormal(2, 1, number)).astype(np.int64)),
-            "result": pa.array(results[dice.integers(0, len(results), number)]),
-            "day": pa.array(started.astype("datetime64[D]")),
+            "id": pa.array(start_id + np.arange(start, start + count)),
+            "origin": pa.array(np.full(count, "")),
+            "app_id": pa.array(apps[dice.zipf(1.5, count) % 40]),
+            "for_nameplate": pa.array(dice.random(count) < 0.8),
+            "started": moment,
+            "connect_time": moment,
+            "implementation": pa.array(np.full(count, "python")),
+            "version": pa.array(versions[dice.zipf(1.5, count) % 30]),
+            "waiting_us": pa.array(waiting, mask=dice.random(count) < 0.2),
+            "total_us": pa.array(waiting + (1e6 * dice.lognormal(2, 1, count)).astype(np.int64)),
+            "result": pa.array(results[dice.integers(0, len(results), count)]),
+            "blur_us": pa.nulls(count, pa.int64()),
+            "day": pc.cast(pa.array(day), pa.date32()),
         }
-        file = folder / f"source={('main', 'second')[part % 2]}" / f"part-{part:05}.parquet"
+        file = folder / f"source={sources[part % len(sources)]}" / f"part-{part:05}.parquet"
         file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table(columns), file, compression="zstd")
+        written = {column.name: columns[column.name] for column in table.columns if column.name in columns}
+        pq.write_table(pa.table(written), file, compression="zstd")
 
 
-# Who makes it.
+# ── The same tables by Spark and by DuckDB ──
 
 
-def by_spark(spark: SparkSession, name: str) -> Callable[[Path, Path], None]:
-    build = BUILDS[name]
+def by_spark(spark: SparkSession, table: str) -> Callable[[Path, Path], None]:
+    build = BUILDS[table]
 
     def run(into: Path, out: Path) -> None:
         inputs = {}
-        for each, schema in (("archived", ARCHIVED), ("mailboxes", MAILBOXES)):
-            if each in build.inputs:
-                inputs[each] = spark.read.schema(schema.ddl).parquet(str(into))
+        for name, schema in (("archived", ARCHIVED), ("mailboxes", MAILBOXES)):
+            if name in build.inputs:
+                inputs[name] = spark.read.schema(schema.ddl).parquet(str(into))
         if "nameplates" in build.inputs:
             inputs["nameplates"] = inputs["mailboxes"].limit(0).drop("for_nameplate")
-        days = (FIRST.astype("datetime64[D]") + np.arange(MONTH)).astype(date).tolist()
+        days = (START.astype("datetime64[D]") + np.arange(MONTH_DAYS)).astype(date).tolist()
         stage(build.written(inputs, days), out, build.table, "bench")
 
     return run
@@ -174,31 +217,15 @@ def envelopes_by_duckdb(into: Path, out: Path) -> None:
         rows = f"read_parquet('{into}/*/*.parquet', hive_partitioning=true)"
         db.execute(f"""
             COPY (
-                WITH numbered AS (SELECT *, file_row_number AS place, filename AS origin FROM read_parquet(
+                WITH numbered AS (SELECT *, file_row_number AS position, filename AS origin FROM read_parquet(
                     '{into}/*/*.parquet', hive_partitioning=true, file_row_number=true, filename=true)),
-                busy AS (SELECT day, hour(sent) AS hour FROM {rows} GROUP BY ALL HAVING count(*) >= 1000),
-                kept AS (SELECT arg_min(struct_pack(f := origin, p := place), (source, arrival)) AS at,
+                busy AS (SELECT day, hour(sent) AS hour FROM {rows} GROUP BY ALL HAVING count(*) >= {MIN_HOUR_ROWS}),
+                chosen AS (SELECT arg_min(struct_pack(f := origin, p := position), (source, arrival)) AS at,
                         min(source) AS holder, count(DISTINCT source)::INT AS holders FROM numbered GROUP BY hash)
                 SELECT n.hash, topic, sent, expiry, ttl, size, pow, arrived, raw, holder, holders,
                         busy.hour AS hour, n.day
-                FROM numbered n JOIN kept ON kept.at.f = n.origin AND kept.at.p = n.place
+                FROM numbered n JOIN chosen ON chosen.at.f = n.origin AND chosen.at.p = n.position
                 LEFT JOIN busy ON busy.day = n.day AND busy.hour = hour(n.sent)
-            ) TO '{out}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (day, hour))""")
-
-
-def envelopes_by_duckdb_plainly(into: Path, out: Path) -> None:
-    """Keep the first of each hash, as one would write it by hand."""
-    with connection(out) as db:
-        rows = f"read_parquet('{into}/*/*.parquet', hive_partitioning=true)"
-        db.execute(f"""
-            COPY (
-                WITH busy AS (SELECT day, hour(sent) AS hour FROM {rows} GROUP BY ALL HAVING count(*) >= 1000),
-                kept AS (SELECT *, count(*) OVER same AS holders_, row_number() OVER first AS place FROM {rows}
-                    WINDOW same AS (PARTITION BY hash), first AS (PARTITION BY hash ORDER BY source, arrival))
-                SELECT hash, topic, sent, expiry, ttl, size, pow, arrived, raw, source AS holder,
-                    holders_::INT AS holders, busy.hour AS hour, kept.day
-                FROM kept LEFT JOIN busy ON busy.day = kept.day AND busy.hour = hour(kept.sent)
-                WHERE place = 1
             ) TO '{out}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (day, hour))""")
 
 
@@ -210,26 +237,6 @@ def connection(out: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         yield db
 
 
-def envelopes_by_polars(into: Path, out: Path) -> None:
-    rows = pl.scan_parquet(f"{into}/*/*.parquet", hive_partitioning=True)
-    busy = (
-        rows.group_by("day", pl.col("sent").dt.hour().cast(pl.Int32).alias("h")).len().filter(pl.col("len") >= 1000)
-    )
-    kept = (
-        rows.sort("source", "arrival")
-        .group_by("hash", maintain_order=True)
-        .agg(
-            pl.all().exclude("source", "source_kind", "file", "arrival").first(),
-            holder=pl.col("source").first(),
-            holders=pl.col("source").n_unique().cast(pl.Int32),
-        )
-        .with_columns(h=pl.col("sent").dt.hour().cast(pl.Int32))
-        .join(busy.select("day", "h", hour=pl.col("h")), on=["day", "h"], how="left")
-        .drop("h")
-    )
-    kept.sink_parquet(pl.PartitionBy(out, key=["day", "hour"], include_key=False), compression="zstd", mkdir=True)
-
-
 OUTCOMES_SQL = """
     SELECT app_id, CASE WHEN for_nameplate THEN 'claimed' ELSE 'opened' END AS kind, count(*) AS ended,
         {counts}, source, day
@@ -237,146 +244,186 @@ OUTCOMES_SQL = """
 
 
 def outcomes_by_duckdb(into: Path, out: Path) -> None:
-    results = ("happy", "lonely", "errory", "scary", "pruney", "crowded")
-    counts = ", ".join(f"count(*) FILTER (result = '{each}') AS {each}" for each in results)
+    counts = ", ".join(f"count(*) FILTER (result = '{result}') AS {result}" for result in RESULTS)
     with connection(out) as db:
         query = OUTCOMES_SQL.format(into=into, counts=counts)
         db.execute(f"COPY ({query}) TO '{out}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (day, source))")
 
 
-def outcomes_by_polars(into: Path, out: Path) -> None:
-    results = ("happy", "lonely", "errory", "scary", "pruney", "crowded")
-    kind = pl.when("for_nameplate").then(pl.lit("claimed")).otherwise(pl.lit("opened")).alias("kind")
-    made = (
-        pl.scan_parquet(f"{into}/*/*.parquet", hive_partitioning=True)
-        .group_by("app_id", kind, "source", "day")
-        .agg(
-            ended=pl.len().cast(pl.Int64),
-            **{each: (pl.col("result") == each).sum().cast(pl.Int64) for each in results},
-        )
-    )
-    made.sink_parquet(pl.PartitionBy(out, key=["day", "source"], include_key=False), compression="zstd", mkdir=True)
+# ── The next day, and the verification of envelopes ──
 
 
-# How they are compared.
+def verify(results: Results) -> None:
+    """Verify envelopes of about 300 bytes and put them into Arrow columns, in this process.
+
+    It is compared with the hashes that a core computes of the same bytes. Each is the best of some passes.
+    """
+    dice, ttl = random.Random(1), 50
+    raws = []
+    for number in range(VERIFIED):
+        expiry, nonce = _to_bytes(SENT + number + ttl), _to_bytes(dice.getrandbits(63))
+        raws.append(rlp.encode([expiry, _to_bytes(ttl), dice.randbytes(4), dice.randbytes(280), nonce]))
+    latest = np.full(BATCH_ENVELOPES, SENT + 10 * VERIFIED)
+    origin = Origin("bench", SOURCE_KIND_ARCHIVE, "f", "", FIRST_DAY)
+    verified, hashed = [], []
+    for _ in range(PASSES):
+        start = time.process_time()
+        for number in range(0, VERIFIED, BATCH_ENVELOPES):
+            ids = np.arange(number, number + BATCH_ENVELOPES)
+            batch = FoundEnvelopes(raws[number : number + BATCH_ENVELOPES], ids, None, Stored(latest))
+            columns = verify_batch(batch, origin)
+            assert columns.column("fault").null_count == columns.num_rows
+        verified.append(time.process_time() - start)
+        start = time.process_time()
+        keccaks(raws)
+        hashed.append(time.process_time() - start)
+    results.add("verification", min(hashed) / min(verified))
+    results.add("verification_rate", VERIFIED / min(verified))
 
 
-def timed(run: Callable[[Path, Path], None], into: Path, out: Path) -> float:
-    shutil.rmtree(out, ignore_errors=True)
-    os.sync()
+def _to_bytes(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 7) // 8)
+
+
+def build_next_days(spark: SparkSession, folder: Path, rows: int, rounds: int, results: Results) -> None:
+    """Build all tables of usage of a hundred days, then add one day after another, and build what that changed.
+
+    Of the rows four tenths are mailboxes, three each nameplates and binds. A tenth of a day's are late: they are of
+    one of the three days before. The last day is the last of a month, whose files then have the most rows.
+    """
+    all_days = DayRange(date.min, date.max)
+    start_day = MONTH_END - timedelta(LAKE_DAYS + rounds)
+    folder.mkdir()
+    with Lake.open(folder / "lake", write=True, make=True) as lake:
+        run = Run(lake, "bench", time.time, lambda: spark, Quiet("bench"), folder)
+        _ingest(run, folder / "old", 0, rows, start_day)
+        build(run, builds=TABLES)
+        results.add("hundred_days", _time_build(run, all_days)[0])  # a second time: the first warms the session
+        seconds = []
+        for day in range(LAKE_DAYS, LAKE_DAYS + rounds + 1):
+            _ingest(run, folder / f"day {day}", day, rows // LAKE_DAYS, start_day)
+            took, days = _time_build(run)
+            seconds.append(took)
+            assert days.keys() == TABLES.keys(), days
+            assert days["outcomes"] == 1 + LATE_DAYS, days
+    results.add("next_day", median(seconds[1:]))
+    results.add("month_end", seconds[-1])
+
+
+def _ingest(run: Run, folder: Path, new_day: int, rows: int, start_day: date) -> None:
+    """Add rows to the clean tables: of the hundred days from `start_day` on, or of a day after them."""
+    for seed, (table, share) in enumerate(USAGE.items()):
+        dice = np.random.default_rng([new_day, seed])
+
+        def draw_days(count: int, dice: np.random.Generator = dice) -> np.ndarray[Any, Any]:
+            day = np.full(count, new_day) if new_day else dice.integers(0, LAKE_DAYS, count)
+            if new_day:
+                late = dice.random(count) < 0.1
+                day[late] -= dice.integers(1, LATE_DAYS + 1, int(late.sum()))
+            return np.datetime64(start_day, "D") + day
+
+        write_usage_files(folder / table.name, table, rows * share // 10, dice, draw_days, start_id=new_day * 10**8)
+        target = run.lake.table(table)
+        read = run.spark().read.schema(table.ddl).parquet(str(folder / table.name))
+        staged = target.stage(read.hint("rebalance", "day"))
+        target.commit([staged], info=CommitInfo(run="bench", table=table.name, finished=time.time()))
+
+
+def _time_build(run: Run, only: DayRange | None = None) -> tuple[float, dict[str, int]]:
+    """Build. Return how long it took, and how many days of which tables were built."""
     start = time.perf_counter()
-    run(into, out)
-    return time.perf_counter() - start
+    tables = build(run, only, builds=TABLES)
+    return time.perf_counter() - start, {table.table: len(table.days) for table in tables if table.days}
 
 
-def digest(out: Path, compare: str) -> tuple[Any, ...]:
-    """Sum up a table in any order of its rows."""
+class Quiet(Steps):
+    """Steps that print nothing."""
+
+    def say(self, words: str) -> None:
+        """Print nothing."""
+
+
+# ── What is compared ──
+
+
+class Job(NamedTuple):
+    """What both make from the same files."""
+
+    write_inputs: Callable[[Path, int], None]
+    by_duckdb: Callable[[Path, Path], None]
+    columns: str
+    """SQL expressions by which the results are compared."""
+
+
+JOBS = {
+    "envelopes": Job(
+        write_envelope_files,
+        envelopes_by_duckdb,
+        "hash::BLOB, topic, epoch_us(sent), epoch_us(expiry), ttl, size, pow, epoch_us(arrived), raw, holder,"
+        " holders, nullif(hour::VARCHAR, '__HIVE_DEFAULT_PARTITION__'), day::VARCHAR",
+    ),
+    "outcomes": Job(
+        write_month_files, outcomes_by_duckdb, f"app_id, kind, ended, {', '.join(RESULTS)}, day::VARCHAR, source"
+    ),
+}
+
+
+def compare_engines(spark: SparkSession, name: str, folder: Path, rows: int, rounds: int, results: Results) -> None:
+    """Let both make a table, in turns. One round runs before the first that counts: its results are compared."""
+    job, inputs = JOBS[name], folder / f"{name} inputs"
+    job.write_inputs(inputs, rows)
+    engines: Mapping[harness.Kind, Callable[[Path, Path], None]] = {
+        "restante": by_spark(spark, name),
+        "reference": job.by_duckdb,
+    }
+    for number in range(rounds + 1):
+        seconds, sums = {}, {}
+        for kind, make in engines.items():
+            out = folder / f"{name} by {kind}"
+            os.sync()
+            start = time.perf_counter()
+            make(inputs, out)
+            seconds[kind] = time.perf_counter() - start
+            if number:
+                results.add(f"{name}_seconds", seconds[kind], kind)
+            else:
+                sums[kind] = sum_of_hashes(out, job.columns)
+            shutil.rmtree(out)
+        if number:
+            results.add(name, seconds["restante"] / seconds["reference"])
+        elif sums["restante"] != sums["reference"]:
+            results.failures.append(f"{name}: not the same rows: {sums}")
+
+
+def sum_of_hashes(out: Path, columns: str) -> Any:
+    """Return the number of rows of a table and the sum of their hashes, which do not depend on their order."""
     files = f"read_parquet('{out}/**/*.parquet', hive_partitioning=true, hive_types_autocast=false)"
     with duckdb.connect() as db:
-        found = db.execute(compare.format(files=files)).fetchone()
-    assert found is not None
-    return tuple(found)
-
-
-def jobs(spark: SparkSession) -> dict[str, Job]:
-    envelopes = "hash::BLOB, topic, epoch_us(sent), epoch_us(expiry), ttl, size, pow, epoch_us(arrived), raw, holder"
-    outcomes = "app_id, kind, ended, happy, lonely, errory, scary, pruney, crowded, day::VARCHAR, source"
-    summed = "SELECT count(*), sum(hash({columns})::HUGEINT) FROM {{files}}"
-    blank = "nullif(hour::VARCHAR, '__HIVE_DEFAULT_PARTITION__')"
-    return {
-        "envelopes": Job(
-            "envelopes: dedupe, partition, write", 2.4, 1.6,
-            {"restante": by_spark(spark, "envelopes"), "duckdb": envelopes_by_duckdb, "polars": envelopes_by_polars,
-             "duckdb plainly": envelopes_by_duckdb_plainly},
-            summed.format(columns=f"{envelopes}, holders, {blank}, day::VARCHAR"),
-        ),
-        "outcomes": Job(
-            "outcomes by server, app and day", 5.5, 3,
-            {"restante": by_spark(spark, "outcomes"), "duckdb": outcomes_by_duckdb, "polars": outcomes_by_polars},
-            summed.format(columns=outcomes),
-        ),
-    }  # fmt: skip
-
-
-def judged(at_least: float, aim: float, figure: float, *, sign: int = 1) -> str:
-    """Judge a figure that is to be small, or, with its sign turned, large."""
-    return "aim" if figure <= sign * aim else "enough" if figure <= sign * at_least else "MISSED"
-
-
-def table(seconds: dict[str, dict[str, list[float]]], chosen: dict[str, Job]) -> str:
-    rows = [("table", "engine", "s, median", "times DuckDB", "at least", "aim", "verdict")]
-    for name, engines in seconds.items():
-        job = chosen[name]
-        for engine, took in engines.items():
-            times = median(a / b for a, b in zip(took, engines["duckdb"], strict=True))
-            ours = engine == "restante"
-            verdict = judged(job.at_least, job.aim, times)
-            bounds = (f"{job.at_least:g}x", f"{job.aim:g}x", verdict) if ours else ("", "", "")
-            rows.append((job.title, engine, f"{median(took):.2f}", f"{times:.2f}x", *bounds))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return db.execute(f"SELECT count(*), sum(hash({columns})::HUGEINT) FROM {files}").fetchone()
 
 
 def main() -> int:
-    options = arguments()
-    failures = []
-    seconds: dict[str, dict[str, list[float]]] = {}
-    with tempfile.TemporaryDirectory(prefix="pipeline-bench-", dir=scratch_root(options.scratch)) as scratch:
-        folder = Path(scratch)
-        machine = facts(folder)
-        inputs = {"envelopes": folder / "archived", "outcomes": folder / "mailboxes"}
-        names = options.only or list(NAMES)
-        others = []
-        if "verification" in names:
-            done = verification()
-            share = done.envelopes_per_second / done.hashes_per_second
-            words = f"{share:.2f} of the host's hash rate"
-            words += f" ({done.envelopes_per_second:,.0f} of {done.hashes_per_second:,.0f} a second of a core's time)"
-            others.append(("verification", words, 0.36, 0.42, judged(0.36, 0.42, -share, sign=-1)))
-        for name, write in (("envelopes", envelope_files), ("outcomes", usage_files)):
-            if name in names:
-                write(inputs[name], options.rows)
+    parser = harness.parser(__doc__, ("verification", "next-day", *JOBS), rounds=3)
+    parser.add_argument("--rows", type=int, default=5_000_000, metavar="N", help="of envelopes, and of mailboxes")
+    options = parser.parse_args()
+    rows, rounds = (300_000, 1) if options.quick else (options.rows, options.rounds)
+    results = Results(FIGURES, peer="DuckDB")
+
+    def measure(scratch: Path) -> None:
+        if "verification" in options.only:
+            verify(results)
+        settings = {"spark.driver.memory": MEMORY, "spark.local.dir": str(scratch)}
         start = time.perf_counter()
-        settings = {"spark.driver.memory": MEMORY, "spark.local.dir": scratch}
-        settings |= dict(each.split("=", 1) for each in options.set)
         with session(settings=settings) as spark:
             spark.range(1).count()
             print(f"Spark and its first query: {time.perf_counter() - start:.1f} s", file=sys.stderr)
-            if "next-day" in names:
-                (folder / "days").mkdir()
-                day = next_day(spark, folder / "days", options.rows, options.rounds)
-                for title, took in (
-                    ("the next day's build", median(day.next)),
-                    ("  of the month's end", day.next[-1]),
-                ):
-                    words = f"{took:.1f} s, {took / day.full:.1%} of the {day.full:.1f} s of a hundred days"
-                    others.append((title, words, 6.6, 4, judged(6.6, 4, took)))
-            chosen = {name: job for name, job in jobs(spark).items() if name in names}
-            for name, job in chosen.items():
-                seconds[name] = {engine: [] for engine in job.run}
-                for round_ in range(options.rounds + 1):
-                    digests = {}
-                    for engine, run in job.run.items():
-                        out = folder / f"{name} by {engine}"
-                        took = timed(run, inputs[name], out)
-                        print(f"{name}, round {round_}, {engine}: {took:.2f} s", file=sys.stderr)
-                        if round_:
-                            seconds[name][engine].append(took)
-                        else:
-                            digests[engine] = digest(out, job.compare)
-                        shutil.rmtree(out)
-                    if len(set(digests.values())) > 1:
-                        failures.append(f"{name}: not the same rows: {digests}")
-    for fact, value in machine.items():
-        print(f"{fact:10} {value}")
-    print(f"\n{options.rows:,} rows, spark.driver.memory={MEMORY}\n\n{table(seconds, chosen)}\n")
-    for name, words, at_least, aim, verdict in others:
-        print(f"{name}: {words}: {verdict} (at least {at_least:g}, aim {aim:g})")
-    for failure in failures:
-        print(f"FAILED  {failure}")
-    if options.json:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode({"machine": machine, "seconds": seconds})))
-    return 1 if failures else 0
+            if "next-day" in options.only:
+                build_next_days(spark, scratch / "days", rows, rounds, results)
+            for name in JOBS:
+                if name in options.only:
+                    compare_engines(spark, name, scratch, rows, rounds, results)
+
+    return harness.main(options, results, measure, LIBRARIES, {"rows": f"{rows:,}, spark.driver.memory={MEMORY}"})
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ MIN_DAYS: Final = 14
 """A release, an attack and an outage on days of their own, after eight days without any."""
 
 MAX_DAYS: Final = 366
-"""A year takes minutes to make. More would be a measurement, for which bench/ has faster ways."""
+"""A year takes minutes to make."""
 
 MIN_TRANSFERS: Final = 3
 MAX_TRANSFERS: Final = 100_000

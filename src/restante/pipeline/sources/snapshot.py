@@ -51,8 +51,8 @@ FIRST_STEP_BYTES: Final = 256 << 10
 
 WAL_STEP_BYTES: Final = 4 << 20
 """Bytes of a step with a write-ahead log. No writer waits; what the server shares with the copy is the disk. By
-default a server keeps usage records for ever, and the copy has all of them. The largest database of the year's bench
-has 322 MB, for which the first pace rests 1,227 times."""
+default a server keeps usage records for ever, and the copy has all of them. One of 322 MB, a year of 11,000 rows a
+day (docs/decisions/lake-files.md), would rest 1,227 times at the first pace."""
 
 WAL_REST: Final = 1.0
 """Duration of the rest after such a step, as in Pace."""
