@@ -203,7 +203,7 @@ class BenchPeer(asyncio.Protocol):
 
     async def request_page(self, query: PageQuery) -> Answer:
         wants_all = query.bloom is None and query.topics is None
-        written = request.write(
+        written = request.encode(
             request.Request(
                 id=ID,
                 lower=query.lower,
@@ -402,7 +402,9 @@ class Archive:
     def _topics_of(self, query: PageQuery) -> set[bytes] | None:
         if query.topics is not None or query.bloom is None:
             return None if query.topics is None else set(query.topics)
-        return {topic for topic in self.keys if bloom.kept(topic) & query.bloom == bloom.kept(topic)}
+        return {
+            topic for topic in self.keys if bloom.required_bits(topic) & query.bloom == bloom.required_bits(topic)
+        }
 
     def _keys_from(self, start: bytes, topics: set[bytes] | None) -> Iterator[bytes]:
         if topics is not None and len(topics) <= 100:
@@ -417,7 +419,7 @@ class Archive:
         envelopes = [envelope for packet in answer.packets for envelope in packets.read_envelopes(packet)]
         keys, is_more = self.page(query)
         assert [key_of(envelope) for envelope in envelopes] == keys, f"wrong envelopes: {query}"
-        end = completion.read(answer.completion)
+        end = completion.parse(answer.completion)
         expected = Completed(ID, keys[-1][4:] if keys else completion.NO_HASH, keys[-1] if is_more else b"")
         assert end == expected, end
         return len(envelopes)
@@ -442,7 +444,7 @@ def _query(archive: Archive, start: float, **condition: object) -> PageQuery:
 
 QUERIES: dict[str, MakeQuery] = {
     "page_three": lambda archive, dice: _query(archive, 0, topics=_topics(archive, dice)),
-    "page_bloom": lambda archive, dice: _query(archive, 0, bloom=bloom.of(_topics(archive, dice))),
+    "page_bloom": lambda archive, dice: _query(archive, 0, bloom=bloom.filter_of(_topics(archive, dice))),
     "page_day": lambda archive, dice: _query(archive, (DAYS - 1) / DAYS, topics=_topics(archive, dice)),
     "page_crowd": lambda archive, dice: _query(archive, 0, topics=_topics(archive, dice)),
     "page_ten": lambda archive, dice: _query(archive, dice.uniform(0, 0.4), topics=_topics(archive, dice, 10)),
@@ -510,7 +512,7 @@ class _Pages(NamedTuple):
         while True:
             answer = await peer.request_page(query)
             number += self.archive.check(query, answer)
-            end = completion.read(answer.completion)
+            end = completion.parse(answer.completion)
             assert isinstance(end, Completed)
             if not end.cursor:
                 break
