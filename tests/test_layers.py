@@ -28,6 +28,7 @@ def by_name(text: str) -> dict[str, list[str]]:
 _LAYERS = """
     mailbox: protocol core settings store reference_import server
     waku: envelope devp2p protocol limits settings passwords defaults key_file archive files connection client node
+    waku: cli
     client: errors arguments defaults protocol files core events tasks timing_log connection
     client: wormhole transit transfer journal_mode
     timing: logs model transfers rank_test comparison outputs cli

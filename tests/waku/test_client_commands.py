@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from restante.cli.waku_arguments import topic_and_seal_key
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku import key_file
+from restante.waku.client.arguments import topic_and_seal_key
 from restante.waku.client.history import lock_state_file
 from restante.waku.client.post import post as hand_over
 from restante.waku.client.range_requests import MAX_FAILURES

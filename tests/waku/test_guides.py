@@ -24,9 +24,9 @@ import pytest
 import typer.main
 
 from restante import waku
-from restante.cli.waku import app
 from restante.common.dice import SystemDice
 from restante.waku import key_file
+from restante.waku.cli import app
 from restante.waku.client.probe import Outcome
 from restante.waku.client.requester import Budgets
 from restante.waku.envelope import bloom

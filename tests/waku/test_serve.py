@@ -25,7 +25,6 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import async_playwright, expect
 
 from restante.cli.times import read_time
-from restante.cli.waku_arguments import request_options
 from restante.common import admin_http
 from restante.common.errors import Misuse
 from restante.common.settings import resolve
@@ -33,6 +32,7 @@ from restante.waku import key_file
 from restante.waku import settings as waku_settings
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import DATABASE_PAGE_BYTES, open_archive
+from restante.waku.client.arguments import request_options
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope import rlp

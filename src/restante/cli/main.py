@@ -37,8 +37,9 @@ def application(command: str = "") -> typer.Typer:
     if command in CLIENT:
         app.add_typer(client.app)
         return app
-    from restante.cli import mailbox, pipeline, shell_files, waku
+    from restante.cli import mailbox, pipeline, shell_files
     from restante.timing import cli as timing
+    from restante.waku import cli as waku
 
     app.add_typer(mailbox.app)
     app.add_typer(health.app)

@@ -1,18 +1,22 @@
-"""`restante waku post`, `request` and `probe`: commands that connect to a node."""
+"""`restante waku`: the command line. What a subcommand needs is imported when it runs."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import Meta
 
+from restante.cli.extra_commands import group_that_needs
+from restante.cli.serve_options import Json, ReadSettings, data_directory, prepare, print_settings, with_options
 from restante.common.errors import Misuse
 from restante.common.texts import counted
+from restante.waku.settings import WAKU
 
 if TYPE_CHECKING:
     from restante.waku.client.fetch import RequestOptions
@@ -21,7 +25,40 @@ if TYPE_CHECKING:
     from restante.waku.client.requester import Budgets
     from restante.waku.devp2p.enode import Enode
 
-app = typer.Typer()
+app = typer.Typer(no_args_is_help=True, cls=group_that_needs("waku"))
+
+
+@app.command("serve")
+@with_options(WAKU)
+def serve_command(read_settings: ReadSettings) -> None:
+    """Run a Waku Mailserver. It prints its enode URL first."""
+    settings, _ = read_settings()
+    prepare(settings)
+    from restante.waku.node.main import serve  # this import takes as long as all of the above
+
+    serve(settings)
+
+
+@app.command("config")
+@with_options(WAKU)
+def config_command(
+    read_settings: ReadSettings,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Check these settings and their files instead.")] = False,
+    json: Json = False,
+) -> None:
+    """Show the settings that `serve` would use, and the origin of each."""
+    settings, sources = read_settings()
+    if not check:
+        print_settings(WAKU, sources, json=json)
+        return
+    from restante.waku.node.main import read_files
+
+    read_files(settings)
+    print("the settings can be used")
+
+
+# ── commands that connect to nodes ───────────────────────────────────────────────────────────────
 
 MAX_OPEN_RANGES = 20
 """Open ranges that are printed, one on a line. The next run of `restante pipeline gaps` lists all of them."""
@@ -55,8 +92,8 @@ def post(
     import asyncio
 
     from restante import waku as library
-    from restante.cli.waku_arguments import topic_and_seal_key
     from restante.common.settings import convert
+    from restante.waku.client.arguments import topic_and_seal_key
     from restante.waku.key_file import load_key
 
     seconds = convert(ttl, Annotated[int, Meta(ge=1, le=2**31)], "--ttl")
@@ -164,7 +201,7 @@ def request_command(
 
     Name what to fetch: --channel, --topic or --ranges.
     """
-    from restante.cli.waku_arguments import opening_keys, parse_budgets, request_options, requested_topics
+    from restante.waku.client.arguments import opening_keys, parse_budgets, request_options, requested_topics
     from restante.waku.client.history import Destination, check_output_file, run_fetch, run_subscribe
     from restante.waku.devp2p import enode
 
@@ -289,8 +326,8 @@ def probe_command(
     """
     import asyncio
 
-    from restante.cli.waku_arguments import request_options
     from restante.common.settings import convert
+    from restante.waku.client.arguments import request_options
     from restante.waku.client.probe import probe
     from restante.waku.devp2p import enode
 
@@ -298,3 +335,89 @@ def probe_command(
     result = asyncio.run(probe(enode.parse(node), request_options(form, password_file, key, os.environ), seconds))
     print(result.explanation, file=sys.stderr if result.outcome else sys.stdout)
     raise typer.Exit(result.outcome)
+
+
+# ── commands for a data directory ────────────────────────────────────────────────────────────────
+
+DataOption = Annotated[
+    Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", parser=data_directory, help="Data directory.")
+]
+DEFAULT_DATA = Path("restante-waku")
+
+MAX_PRINTED_ERRORS = 100
+"""Errors that `check` prints. More would not help to find the cause."""
+
+
+@app.command("export")
+def export_command(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File to create, .rlp or .parquet; it must not exist.")
+    ],
+    data: DataOption = DEFAULT_DATA,
+) -> None:
+    """Write all archived envelopes to a file. The server may be running."""
+    from restante.common.signals import cleaning_up
+    from restante.waku.files.exporting import export
+
+    with cleaning_up():
+        count = export(data, file)
+    print(f"exported {counted(count, 'envelope')}")
+
+
+@app.command("import")
+def import_command(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Files to read, .rlp or .parquet, or the directory of a LevelDB archive."
+        ),
+    ],
+    data: DataOption = DEFAULT_DATA,
+) -> None:
+    """Archive the envelopes of files. The server must be stopped. Importing a file again changes nothing."""
+    from restante.waku.files.importing import import_files, render_report, warning
+
+    os.umask(0o077)  # as for `serve`
+    report = import_files(data, paths)
+    print(render_report(report))
+    for sentence in (*report.unreadable, warning(report)):
+        if sentence is not None:
+            print(sentence, file=sys.stderr)
+    if report.refused:
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(data: DataOption = DEFAULT_DATA) -> None:
+    """Check an archive for damage. The server may be running."""
+    from restante.common.progress import progress
+    from restante.waku.archive import checking, statements
+    from restante.waku.archive.schema import SCHEMA
+
+    with SCHEMA.reading(data) as database:
+        counts = statements.read_counts(database)
+        with progress("check", counts.envelopes) as advance:
+            errors = list(islice(checking.check(database, advance), MAX_PRINTED_ERRORS))
+    for error in errors:
+        print(error, file=sys.stderr)
+    if errors:
+        raise typer.Exit(1)
+    quantities = ((counts.envelopes, "envelope"), (counts.bytes, "byte"), (counts.topics, "topic"))
+    print(f"{', '.join(counted(number, noun) for number, noun in quantities)}: no errors")
+
+
+@app.command("backup")
+def backup_command(
+    target: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Data directory to create; if it exists, it must be empty.")
+    ],
+    data: DataOption = DEFAULT_DATA,
+) -> None:
+    """Copy an archive into a new data directory. The server may be running."""
+    from restante.common.progress import progress
+    from restante.waku.archive.schema import backup
+
+    os.umask(0o077)  # as for `serve`
+    with progress("backup") as advance:
+        backup(data, target, advance)
+    print(f"{target} is a data directory with a copy of the archive")
