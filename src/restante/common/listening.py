@@ -145,7 +145,7 @@ def checked_addresses(
             raise Misuse(
                 f"{place}: the server listens on port {port} already ({places['listen']}): name another port"
             )
-    paths = [os.path.realpath(each.path) for each in found if each.path]
+    paths = [os.path.abspath(each.path) for each in found if each.path]  # noqa: PTH100 - NULs are refused later
     for path in paths:
         if paths.count(path) > 1:
             raise Misuse(f"{places['listen']}: {path} is named twice: leave one out")
