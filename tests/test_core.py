@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.client.connection.work import prefix_of, search
+from restante.client.connection.work import search_stamps, stamp_prefix
 from restante.common.errors import PeerError
 from restante.mailbox.core import model
 from restante.mailbox.core.adaptive import FALL_INTERVAL_SECONDS, MAX_STEPS, RISE_INTERVAL_SECONDS, LoadLevel
@@ -245,8 +245,8 @@ OURS = Demand(6, "resource-string")
 
 
 def mint(demand: Demand, date: str, random: str) -> str:
-    prefix = prefix_of(demand.bits, demand.resource, date, random)
-    return next(filter(None, search(prefix, demand.bits, 0, 1)))
+    prefix = stamp_prefix(demand.bits, demand.resource, date, random)
+    return next(filter(None, search_stamps(prefix, demand.bits, 0, 1)))
 
 
 def test_the_sample_of_the_specification_is_good_and_the_date_of_a_stamp_may_be_anything() -> None:

@@ -250,7 +250,7 @@ class Network:
 
     @asynccontextmanager
     async def connect(
-        self, _server: addresses.Server, opened: Callable[[Line], None], take: Callable[[bytes], None]
+        self, _server: addresses.ServerEndpoint, opened: Callable[[Line], None], take: Callable[[bytes], None]
     ) -> AsyncIterator[Line]:
         """Stand for `restante.client.connection.websocket.connect`."""
         await asyncio.sleep(self.delay())
@@ -269,5 +269,5 @@ def virtual_wormhole(seed: int, on_event: Callable[[Event], None] | None = None)
     dice = Seeded(seed)
     state = new_state(APP_ID, {}, dice.draw(NEW_BYTES))
     return Wormhole(
-        state, addresses.Server("ws://simulated/v1"), dice, max_work_bits=DEFAULT_MAX_BITS, on_event=on_event
+        state, addresses.ServerEndpoint("ws://simulated/v1"), dice, max_work_bits=DEFAULT_MAX_BITS, on_event=on_event
     )

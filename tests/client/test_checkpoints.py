@@ -19,9 +19,9 @@ from client.transfer.hostile import sparse
 from restante.client import CheckpointError, Journal, OldCheckpointError, RestanteError, StoreError
 from restante.client.connection import driver
 from restante.client.core.machine import Machine
-from restante.client.core.state import State as WormholeState
+from restante.client.core.state import WormholeState
 from restante.client.events import Reconnecting, ReplayEnded
-from restante.client.journal_mode.checkpoint import MAX_BYTES, CheckpointFile
+from restante.client.journal_mode.checkpoint import MAX_CHECKPOINT_BYTES, CheckpointFile
 from support.bounds import BOUND
 from support.disk import no_file_beyond
 from support.mailbox.live import DAY, LiveServer
@@ -262,7 +262,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes, reason
     [
         ("journal", Path.mkdir, StoreError, "cannot read the journal .* Is a directory"),
         ("journal", lambda file: file.symlink_to(file), StoreError, "cannot read the journal .* Too many levels"),
-        ("journal", lambda file: sparse(file, MAX_BYTES + 1), CheckpointError, "more than"),
+        ("journal", lambda file: sparse(file, MAX_CHECKPOINT_BYTES + 1), CheckpointError, "more than"),
         ("missing/journal", Path.exists, StoreError, "cannot use the journal"),
         ("file/journal", lambda file: file.parent.touch(), StoreError, "cannot use the journal"),
     ],

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from client.live import APP_ID
 from restante.client.core import outputs
 from restante.client.core.machine import Machine
-from restante.client.core.state import NEW_BYTES, State, new_state
+from restante.client.core.state import NEW_BYTES, WormholeState, new_state
 from restante.client.errors import OldCheckpointError, PeerMessageError, WrongPasswordError
 from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, open_sealed, seal
 from restante.client.protocol.seeds import SEED_BYTES, seed_code, seed_mailbox
@@ -60,7 +60,7 @@ class Side:
         self._unprocessed.clear()
         self.machine = Machine(_copy(self.machine.state), self.dice.randbytes, lasting=self._lasting)
 
-    def restore(self, checkpoint: State) -> None:
+    def restore(self, checkpoint: WormholeState) -> None:
         self.machine.state = checkpoint
         self.restart()
         self.events.clear()
@@ -96,8 +96,8 @@ class Side:
         return True
 
 
-def _copy(state: State) -> State:
-    return msgspec.json.decode(msgspec.json.encode(state), type=State)
+def _copy(state: WormholeState) -> WormholeState:
+    return msgspec.json.decode(msgspec.json.encode(state), type=WormholeState)
 
 
 def settle(*sides: Side) -> None:
@@ -145,7 +145,7 @@ def test_versions_are_said_also_if_the_application_has_none(world: World) -> Non
     alice.machine.state.app_versions = {}
     settle(alice, bob)
     state = alice.machine.state
-    key = MessageKeys(bytes.fromhex(state.key or "")).of(state.side, "version")
+    key = MessageKeys(bytes.fromhex(state.key or "")).message_key(state.side, "version")
     version = open_sealed(key, bytes.fromhex(state.own["version"].body))
     assert json.loads(version)["app_versions"] == {}
 
@@ -301,7 +301,7 @@ def test_a_receipt_confirms_what_was_sent_if_the_peer_sealed_it(
     settle(alice)
     state = bob.machine.state
     for phase in phases:
-        key = MessageKeys(bytes.fromhex(state.key or "")).of(state.side, sealed_for or phase)
+        key = MessageKeys(bytes.fromhex(state.key or "")).message_key(state.side, sealed_for or phase)
         body = seal(key, b"", bytes(NONCE_BYTES)).hex()
         hear(alice, type="message", side=state.side, phase=phase, body=body)
     assert [type(failed.error) for failed in events_of(alice, outputs.Failed)] == ([error] if error else [])
@@ -397,7 +397,7 @@ def test_echoes_of_what_was_not_sent_are_not_kept(world: World) -> None:
         alice.listen()
     for phase in ("pake", "0", "echo"):
         hear(alice, type="message", side=alice.machine.state.side, phase=phase, body="")
-    assert alice.machine.connection.found == {"pake"}
+    assert alice.machine.connection.known_phases == {"pake"}
 
 
 def test_nothing_is_added_after_a_close(world: World) -> None:

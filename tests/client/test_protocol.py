@@ -51,7 +51,7 @@ def test_the_password_is_the_whole_code_in_one_spelling() -> None:
 def test_words_come_from_both_lists_of_the_python_client_in_turn() -> None:
     for position, theirs in enumerate([byte_to_odd_word, byte_to_even_word] * 2):
         assert list(word_list(position)) == [theirs[bytes([byte])].lower() for byte in range(256)]
-    assert code.words(bytes((255, 255, 0))) == "yucatan-zulu-adroitness"
+    assert code.random_words(bytes((255, 255, 0))) == "yucatan-zulu-adroitness"
 
 
 @given(st.text("abcdefghijklmnopqrstuvwxyz-", max_size=12), st.integers(1, 4))
@@ -62,10 +62,10 @@ def test_words_are_completed_as_the_python_client_does(typed: str, length: int) 
 
 def test_the_documented_uris_are_read_and_written() -> None:
     assert str(TransferUri("4-hurricane-equipment")) == "wormhole-transfer:4-hurricane-equipment"
-    assert uri.parse("wormhole-transfer:4-hurricane-equipment?version=0") == TransferUri("4-hurricane-equipment")
+    assert uri.parse_uri("wormhole-transfer:4-hurricane-equipment?version=0") == TransferUri("4-hurricane-equipment")
     named = "wormhole-transfer:8-%F0%9F%8D%8C?rendezvous=wss%3A%2F%2Fmailbox.example%2F&role=leader"
     assert str(TransferUri("8-\N{BANANA}", "wss://mailbox.example/", "leader")) == named
-    assert uri.parse(named) == TransferUri("8-\N{BANANA}", "wss://mailbox.example/", "leader")
+    assert uri.parse_uri(named) == TransferUri("8-\N{BANANA}", "wss://mailbox.example/", "leader")
 
 
 NO_CODES: Final = [
@@ -95,7 +95,7 @@ NO_URIS: Final = [
 
 @pytest.mark.parametrize(
     ("read", "error", "text", "message"),
-    [*((nameplate_of, CodeError, *row) for row in NO_CODES), *((uri.parse, UriError, *row) for row in NO_URIS)],
+    [*((nameplate_of, CodeError, *row) for row in NO_CODES), *((uri.parse_uri, UriError, *row) for row in NO_URIS)],
 )
 def test_a_text_that_is_no_code_or_uri_is_refused(
     read: Callable[[str], object], error: type[Exception], text: str, message: str
@@ -108,7 +108,7 @@ def test_a_text_that_is_no_code_or_uri_is_refused(
 def test_any_text_is_a_uri_or_refused(text: str) -> None:
     for written in (text, f"wormhole-transfer:{text}", f"wormhole-transfer:4-a?{text}"):
         with suppress(UriError):
-            assert uri.parse(str(uri.parse(written))) == uri.parse(written)
+            assert uri.parse_uri(str(uri.parse_uri(written))) == uri.parse_uri(written)
 
 
 def test_the_code_of_a_seed_is_one_that_every_server_takes() -> None:
@@ -138,7 +138,7 @@ def test_both_sides_agree_on_the_published_key_and_derive_the_published_keys_of_
     assert alice.finish(bob.message) == bob.finish(alice.message) == KEY
     assert keys.verifier(KEY).hex() == VECTOR["verifier"]
     for who, phase, expected in VECTOR["phase_keys"]:
-        assert keys.MessageKeys(KEY).of(who, phase).hex() == expected
+        assert keys.MessageKeys(KEY).message_key(who, phase).hex() == expected
     for purpose, size, expected in VECTOR["application_keys"]:
         assert keys.application_key(KEY, purpose, size).hex() == expected
 

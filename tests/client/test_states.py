@@ -19,9 +19,9 @@ import pytest
 from restante.client import errors
 from restante.client.core import conversation
 from restante.client.core.conversation import PAKE, VERSION
-from restante.client.core.machine import END_OF_REPLAY, ConnectionState, Machine
+from restante.client.core.machine import END_OF_REPLAY, Machine, ServerConnectionState
 from restante.client.core.outputs import Failed, MessageReceived, Output, SendFrame, ShowWork
-from restante.client.core.state import NEW_BYTES, MailboxStatus, NameplateStatus, State, is_number, new_state
+from restante.client.core.state import NEW_BYTES, MailboxStatus, NameplateStatus, WormholeState, is_number, new_state
 from restante.client.errors import PermissionNeededError, WormholeError
 from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, seal
 from support.documents import ROOT
@@ -135,7 +135,7 @@ def tried(node: Node, event: str, act: Act) -> Step:
 
 def frozen(machine: Machine, asked: tuple[str, ...], *rest: bool) -> Node:
     """Return a machine as a node. Sets are sorted, so that equal machines are equal nodes."""
-    state = msgspec.json.decode(msgspec.json.encode(machine.state), type=State)
+    state = msgspec.json.decode(msgspec.json.encode(machine.state), type=WormholeState)
     if state.code is not None:
         state.words = None
     if state.mood is not None:
@@ -152,19 +152,19 @@ def frozen(machine: Machine, asked: tuple[str, ...], *rest: bool) -> Node:
 
 
 def thawed(node: Node) -> Machine:
-    machine = Machine(msgspec.json.decode(node.state, type=State), bytes, lasting=node.lasting)
+    machine = Machine(msgspec.json.decode(node.state, type=WormholeState), bytes, lasting=node.lasting)
     if node.told_closed or node.listing:
         machine.list_nameplates()
     if not node.listing:
         machine.forget_list()
     machine.outputs()  # among them Closed, once more
     if node.connection is not None:
-        connection, fields = ConnectionState(), json.loads(node.connection)
+        connection, fields = ServerConnectionState(), json.loads(node.connection)
         for name, default in list(vars(connection).items()):
             setattr(connection, name, set(fields[name]) if isinstance(default, set) else fields[name])
-        if connection.wanted is not None:
-            nameplate, mailbox, listed = fields["wanted"]
-            connection.wanted = (NameplateStatus(nameplate), MailboxStatus(mailbox), listed)
+        if connection.last_goal is not None:
+            nameplate, mailbox, listed = fields["last_goal"]
+            connection.last_goal = (NameplateStatus(nameplate), MailboxStatus(mailbox), listed)
         machine.connection = connection
     return machine
 
@@ -258,7 +258,9 @@ def messages_of_the_peer(**options: Any) -> dict[str, str]:
         _says(**message)(theirs)
     _message(ours.state.side, PAKE, ours.state.own[PAKE].body)(theirs)
     theirs.send(b"hello")
-    receipt = seal(MessageKeys(bytes.fromhex(theirs.state.key or "")).of(PEER, RECEIPT), b"", bytes(NONCE_BYTES))
+    receipt = seal(
+        MessageKeys(bytes.fromhex(theirs.state.key or "")).message_key(PEER, RECEIPT), b"", bytes(NONCE_BYTES)
+    )
     return {RECEIPT: receipt.hex()} | {phase: own.body for phase, own in theirs.state.own.items()}
 
 
@@ -305,7 +307,7 @@ HOLDS: Final[dict[tuple[str, str], Callable[[Node], object]]] = {
         not own.get("sent") for own in node.own.values()
     ),
     ("the server has lost some of ours", "the server has all of ours"): lambda node: bool(
-        set(node.own) - set(node.connected.get("found", ()))
+        set(node.own) - set(node.connected.get("known_phases", ()))
     ),
     # They wait for the end of the replay, or will on the next connection.
     ("an earlier connection has added some", "no earlier connection has added any"): lambda node: (

@@ -38,7 +38,7 @@ from restante.client import (
     parse_uri,
     send_text,
 )
-from restante.client.connection.server import Server
+from restante.client.connection.server import ServerEndpoint
 from restante.client.core.state import check_encodable
 from restante.client.events import Awaited
 from restante.client.protocol.uri import SCHEME, rendezvous_of
@@ -127,7 +127,7 @@ class Place(msgspec.Struct, frozen=True):
         elif code is not None:
             code = own_code(code)
         url = there or (DEFAULT_SERVER if server is None else server)
-        Server(url, proxy)  # raises Misuse if one of them is invalid
+        ServerEndpoint(url, proxy)  # raises Misuse if one of them is invalid
         app_id = DEFAULT_APP_ID if app_id is None else app_id
         check_encodable(app_id, {})
         return cls(code, url, proxy, app_id)

@@ -130,8 +130,7 @@ if TYPE_CHECKING:
     from restante.client.journal_mode.journaled_wormhole import JournaledWormhole, Message
     from restante.client.protocol.code import CodeError, completions, word_list
     from restante.client.protocol.seeds import seed_code
-    from restante.client.protocol.uri import TransferUri, UriError
-    from restante.client.protocol.uri import parse as parse_uri
+    from restante.client.protocol.uri import TransferUri, UriError, parse_uri
     from restante.client.timing_log import TimingLog
     from restante.client.transfer.messages import abandon_transfer
     from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, OfferedText, receive
@@ -156,7 +155,7 @@ else:
         "restante.client.journal_mode.journaled_wormhole": "JournaledWormhole Message",
         "restante.client.protocol.code": "CodeError completions word_list",
         "restante.client.protocol.seeds": "seed_code",
-        "restante.client.protocol.uri": "TransferUri UriError parse_uri=parse",
+        "restante.client.protocol.uri": "TransferUri UriError parse_uri",
         "restante.client.transfer.messages": "abandon_transfer",
         "restante.client.transfer.receiving": "OfferedDirectory OfferedFile OfferedText receive",
         "restante.client.transfer.sending": "send_directory send_file",

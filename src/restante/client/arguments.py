@@ -8,9 +8,9 @@ from pathlib import Path
 from restante.common.errors import Misuse
 
 
-def is_whole(value: object, least: int, most: float = math.inf) -> bool:
+def is_integer(value: object, minimum: int, maximum: float = math.inf) -> bool:
     """Return whether a value is a whole number within bounds."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
 
 
 def check_seconds(name: str, value: object) -> None:

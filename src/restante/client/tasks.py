@@ -24,7 +24,7 @@ async def until_done(task: asyncio.Task[None]) -> None:
     await task
 
 
-class Changes:
+class ChangeNotifier:
     """Wakes the tasks that wait until anything has happened."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ MAX_EVENTS: Final = 500_000
 """Events of a log. Further ones are counted. A transfer has some dozens, a chat of months has more."""
 
 USER: Final = "user"
-"""What `waiting` says of a span in which the client waits for its user."""
+"""The value of `waiting` for a span in which the client waits for its user."""
 
 CRYPTO: Final = "crypto"
 """The same, for the computations of the key exchange."""
@@ -38,8 +38,8 @@ class TimedEvent(msgspec.Struct):
     details: dict[str, Any]
 
 
-class _Logged(msgspec.Struct, omit_defaults=True):
-    """What the log has of a message."""
+class _LoggedMessage(msgspec.Struct, omit_defaults=True):
+    """The keys of a message that the log has."""
 
     type: str | None = None
     id: str | None = None
@@ -49,7 +49,7 @@ class _Logged(msgspec.Struct, omit_defaults=True):
     server_tx: float | None = None
 
 
-_decode: Final = msgspec.json.Decoder(_Logged).decode
+_decode: Final = msgspec.json.Decoder(_LoggedMessage).decode
 
 
 class TimingLog:
@@ -86,16 +86,16 @@ class TimingLog:
     def sent(self, side: str, frame: bytes, command_id: str) -> bytes:
         """Log a command. Return it with an id, which the server repeats in its answers and its trace."""
         frame = b'{"id":"' + command_id.encode() + b'",' + frame[1:]
-        self.event("ws_send", _side=side, **_shown(frame))
+        self.event("ws_send", _side=side, **_logged_keys(frame))
         return frame
 
     def received(self, side: str, frame: bytes) -> None:
         """Log what the server sent, which may be anything."""
-        self.event("ws_receive", _side=side, message=_shown(frame))
+        self.event("ws_receive", _side=side, message=_logged_keys(frame))
 
     def write(self, path: Path) -> None:
         """Replace a file by the log, in the order in which things began. Raises StoreError."""
-        events = sorted(self._events, key=lambda each: each.start)
+        events = sorted(self._events, key=lambda event: event.start)
         try:
             write_output(path, b"[\n" + b",\n".join(map(msgspec.json.encode, events)) + b"\n]\n")
         except OSError as error:
@@ -115,10 +115,10 @@ def span(log: TimingLog | None, name: str, **details: Any) -> AbstractContextMan
     return nullcontext() if log is None else log.span(name, **details)
 
 
-def _shown(frame: bytes) -> dict[str, Any]:
+def _logged_keys(frame: bytes) -> dict[str, Any]:
     try:
         message = _decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
-    shown: dict[str, Any] = msgspec.to_builtins(message)
-    return shown
+    keys: dict[str, Any] = msgspec.to_builtins(message)
+    return keys

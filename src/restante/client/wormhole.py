@@ -1,4 +1,4 @@
-"""A wormhole for programs that run as long as it is open."""
+"""Wormholes: what all of them do (`BaseWormhole`), and those that end with the process (`Wormhole`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, Final, Self
 
 from restante.client.arguments import check_seconds
 from restante.client.connection.driver import Driver
-from restante.client.connection.server import Server
+from restante.client.connection.server import ServerEndpoint
 from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.core.machine import MOODS, Machine, Mood
 from restante.client.core.outputs import Closed, Failed, KeyAgreed, MessageReceived, NameplatesListed, PeerConfirmed
-from restante.client.core.state import NEW_BYTES, NameplateStatus, State, new_state
+from restante.client.core.state import NEW_BYTES, NameplateStatus, WormholeState, new_state
 from restante.client.defaults import DEFAULT_SERVER, DEFAULT_WORDS
 from restante.client.errors import (
     ClosedError,
@@ -30,13 +30,13 @@ from restante.client.events import Awaited, Event, PeerSilent
 from restante.client.protocol import code as codes
 from restante.client.protocol import keys
 from restante.client.protocol.seeds import seed_of
-from restante.client.tasks import Changes, until_done
+from restante.client.tasks import ChangeNotifier, until_done
 from restante.client.timing_log import TimingLog
 from restante.common.dice import Dice, SystemDice
 from restante.common.errors import Misuse
 from restante.common.texts import counted
 
-# ── what `send` returns ─────────────────────────────────────────────────────────────────────────────
+# ── Sent messages ─────────────────────────────────────────────────────────────────────────────────
 
 
 MAX_SENT_BYTES: Final = 1_000_000
@@ -47,15 +47,15 @@ WaitFor = Callable[[int], Awaitable[None]]
 """Waits for the message with this number."""
 
 
-def to_be_sent(message: bytes) -> bytes:
+def checked_message(message: bytes) -> bytes:
     """Return a copy of a message. Raises TypeError if it is not bytes, and Misuse if it is too long."""
     try:
         copy = bytes(memoryview(message))
     except TypeError:
         raise TypeError(f"a message is bytes, not {type(message).__name__}: encode it") from None
     if len(copy) > MAX_SENT_BYTES:
-        most, there = counted(MAX_SENT_BYTES, "byte"), f"{len(copy):,}"
-        raise Misuse(f"a message has at most {most}, and this one has {there}: send it in parts")
+        limit = counted(MAX_SENT_BYTES, "byte")
+        raise Misuse(f"a message has at most {limit}, and this one has {len(copy):,}: send it in parts")
     return copy
 
 
@@ -67,7 +67,7 @@ class SentMessage:
 
     @property
     def number(self) -> int:
-        """Its place among this side's messages, from 0. Raises `Misuse` until the step that sends it is saved."""
+        """Its number among this side's messages, from 0. Raises `Misuse` until the step that sends it is saved."""
         if self._number is None:
             raise Misuse("a message of a step is sent when the step is saved: ask for it then")
         return self._number
@@ -92,7 +92,7 @@ class SentMessage:
         await self._delivered(self.number)
 
 
-# ── messages that the program has not read ──────────────────────────────────────────────────────────
+# ── UnreadMessages messages ───────────────────────────────────────────────────────────────────────────────
 
 
 MAX_UNREAD_MESSAGES: Final = 1000
@@ -103,8 +103,8 @@ MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
 """Bytes of messages that wait for the application, likewise."""
 
 
-class Unread:
-    """The messages, in order."""
+class UnreadMessages:
+    """The messages of the peer that the program has not read, in order."""
 
     def __init__(self) -> None:
         self._messages: deque[MessageReceived] = deque()
@@ -133,12 +133,12 @@ class Unread:
         return len(self._messages) >= MAX_UNREAD_MESSAGES or self._bytes >= MAX_UNREAD_BYTES
 
     @property
-    def roomy(self) -> bool:
+    def has_room(self) -> bool:
         """Whether more may come again."""
         return len(self._messages) < MAX_UNREAD_MESSAGES // 2 and self._bytes < MAX_UNREAD_BYTES // 2
 
 
-# ── what every wormhole can do, whether a journal keeps it or not ───────────────────────────────────
+# ── Wormholes ─────────────────────────────────────────────────────────────────────────────────────
 
 
 MAX_CLOSE_SECONDS: Final = 5.0
@@ -159,8 +159,8 @@ class BaseWormhole:
 
     def __init__(
         self,
-        state: State,
-        server: Server,
+        state: WormholeState,
+        server: ServerEndpoint,
         dice: Dice,
         *,
         max_work_bits: int,
@@ -171,7 +171,7 @@ class BaseWormhole:
         self._machine = Machine(state, dice.draw, lasting=save is not None)
         self._dice = dice
         self._on_event = on_event
-        self._changes = Changes()
+        self._changes = ChangeNotifier()
         self._driver = Driver(
             self._machine,
             server,
@@ -184,7 +184,7 @@ class BaseWormhole:
         )
         self._running: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._unread, self._drops_messages = Unread(), False
+        self._unread, self._drops_messages = UnreadMessages(), False
         self._nameplates: list[str] | None = None
         self._error: Exception | None = None
         self._closed = self._error_raised = False
@@ -195,7 +195,7 @@ class BaseWormhole:
         self._running = asyncio.create_task(self._run())
         return self
 
-    # ── the code ───────────────────────────────────────────────────────────────────────────────
+    # ── the code ──────────────────────────────────────────────────────────────────────────────────
 
     async def allocate_code(self, words: int = DEFAULT_WORDS) -> str:
         """Ask the server for a number, and return a new code, which is for one peer. Tell it to the person there.
@@ -209,12 +209,12 @@ class BaseWormhole:
             Misuse: the number of words is outside these bounds.
 
         """
-        codes.check_length(words)
+        codes.check_word_count(words)
         self._check_open()
         if self._state.nameplate_status is NameplateStatus.NONE:
-            self._machine.allocate(codes.words(self._dice.draw(words)))
+            self._machine.allocate(codes.random_words(self._dice.draw(words)))
             self._driver.carry_out()
-        await self._until(lambda: self._state.code is not None)
+        await self._wait_until(lambda: self._state.code is not None)
         await self._driver.wait_until_saved()
         assert self._state.code is not None
         return self._state.code
@@ -229,10 +229,10 @@ class BaseWormhole:
             Misuse: the wormhole has another code.
 
         """
-        await self._use(code)
+        await self._use_code(code)
 
-    async def _use(self, code: str, mailbox: str | None = None) -> None:
-        """Use a code, and no nameplate if the mailbox is given."""
+    async def _use_code(self, code: str, mailbox: str | None = None) -> None:
+        """Use a code. With a mailbox, claim no nameplate."""
         self._check_open()
         if self._state.nameplate_status is NameplateStatus.NONE:
             self._driver.timed(lambda: self._machine.set_code(code, mailbox))
@@ -248,7 +248,7 @@ class BaseWormhole:
             self._machine.list_nameplates()
             self._driver.carry_out()
             await self._driver.wait_until_saved()
-            await self._until(lambda: self._nameplates is not None)
+            await self._wait_until(lambda: self._nameplates is not None)
         finally:
             self._machine.forget_list()
         return self._nameplates or []
@@ -267,19 +267,19 @@ class BaseWormhole:
         nameplates = [] if "-" in prefix else await self.nameplates()
         return codes.completions(prefix, nameplates, words)
 
-    # ── the peer ───────────────────────────────────────────────────────────────────────────────
+    # ── the peer ──────────────────────────────────────────────────────────────────────────────────
 
     async def verifier(self) -> bytes:
         """Wait for the peer. Return 32 bytes that are the same at both sides, unless somebody is between them.
 
         People compare some of them, in hex for example, where nobody can alter what they say.
         """
-        await self._confirmed()
+        await self._wait_for_peer()
         return keys.verifier(self._key)
 
     async def versions(self) -> dict[str, Any]:
         """Wait for the peer. Return the `versions` of its application: those of `Wormhole.create`, or `{}`."""
-        await self._confirmed()
+        await self._wait_for_peer()
         return self._state.peer_versions or {}
 
     async def derive_key(self, purpose: str, size: int = keys.KEY_BYTES) -> bytes:
@@ -294,7 +294,7 @@ class BaseWormhole:
 
         """
         keys.check_derivable(purpose, size)
-        await self._confirmed()
+        await self._wait_for_peer()
         return keys.application_key(self._key, purpose, size)
 
     async def seed(self) -> bytes:
@@ -306,14 +306,14 @@ class BaseWormhole:
             NoSeedError: one of the two wormholes was created without `seeds=True`.
 
         """
-        await self._confirmed()
+        await self._wait_for_peer()
         if not self._state.abilities.seeds:
             raise NoSeedError("this wormhole has no seed: create it with seeds=True")
         if not self._state.peer_abilities.seeds:
             raise NoSeedError("the peer did not offer a seed: agree on a code each time")
         return seed_of(self._key)
 
-    # ── messages ───────────────────────────────────────────────────────────────────────────────
+    # ── messages ──────────────────────────────────────────────────────────────────────────────────
 
     async def send(self, message: bytes) -> SentMessage:
         """Send a message. Returns when it is on its way; await `SentMessage.stored` to know that the server has it.
@@ -330,19 +330,19 @@ class BaseWormhole:
             TypeError, Misuse: the message is not bytes, or is too long: send it in parts.
 
         """
-        data = to_be_sent(message)
-        await self._until(lambda: not self._machine.full)
+        data = checked_message(message)
+        await self._wait_until(lambda: not self._machine.full)
         self._check_open()
         number = self._machine.send(data)
         self._driver.carry_out()
         await self._driver.wait_until_saved()
-        return SentMessage(number, self._stored, self._delivered)
+        return SentMessage(number, self._wait_until_stored, self._wait_until_delivered)
 
     async def flush(self) -> None:
         """Wait until the server has stored all messages. It gets them when the peer is there: this waits for it."""
-        await self._until(lambda: self._machine.all_stored)
+        await self._wait_until(lambda: self._machine.all_stored)
 
-    # ── the end ────────────────────────────────────────────────────────────────────────────────
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────
 
     async def close(self, mood: Mood | None = None) -> None:
         """Wait until everything sent is stored, then release the nameplate and close the mailbox.
@@ -375,30 +375,30 @@ class BaseWormhole:
         if self._running is None:
             return
         to_flush = self._state.peer_versions is not None and self._state.mood is None
-        flushed = not to_flush or await self._flushed(lambda: self._machine.all_stored)
+        flushed = not to_flush or await self._flush(lambda: self._machine.all_stored)
         if not flushed and (self._state.unsealed or not all(own.stored for own in self._state.own.values())):
             self._error = self._error or ServerGoneError("the server has not stored all that was sent")
         self._machine.close(mood)
         self._driver.carry_out()
-        await self._leave()
+        await self._finish_closing()
 
-    async def _flushed(self, done: Callable[[], bool]) -> bool:
+    async def _flush(self, done: Callable[[], bool]) -> bool:
         """Wait until everything is stored, as long as the server answers. Return whether it did."""
-        await self._while_answered(lambda: done() or self._closed or self._error is not None)
+        await self._wait_while_answered(lambda: done() or self._closed or self._error is not None)
         return done()
 
-    async def _leave(self) -> None:
-        """Wait until nothing is left at the server, as long as it answers, and end the connection."""
+    async def _finish_closing(self) -> None:
+        """Wait until the server has closed the mailbox, as long as it answers, and end the connection."""
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(MAX_CLOSE_SECONDS):
                     await self._driver.wait_until_saved()
             if not self._driver.ended:
-                await self._while_answered(lambda: self._closed)  # the server prunes what is left
+                await self._wait_while_answered(lambda: self._closed)  # the server prunes what is left
         finally:
             await self._disconnect()
 
-    async def _while_answered(self, done: Callable[[], bool]) -> None:
+    async def _wait_while_answered(self, done: Callable[[], bool]) -> None:
         """Wait until something is done, or until the server has not answered for `MAX_CLOSE_SECONDS`."""
         self._driver.resume()  # the server answers behind the messages that nobody reads
         self._driver.hurry()
@@ -419,7 +419,7 @@ class BaseWormhole:
         self._changes.notify()
 
     @property
-    def _state(self) -> State:
+    def _state(self) -> WormholeState:
         return self._machine.state
 
     @property
@@ -440,7 +440,7 @@ class BaseWormhole:
 
     def _handle(self, event: Event | MessageReceived | NameplatesListed) -> None:
         if isinstance(event, MessageReceived):
-            self._keep(event)
+            self._add_unread(event)
         elif isinstance(event, NameplatesListed):
             self._nameplates = event.nameplates
         else:
@@ -458,8 +458,8 @@ class BaseWormhole:
         """End, because the application's function for events has raised an error."""
         raise NotImplementedError
 
-    def _keep(self, message: MessageReceived) -> None:
-        """Keep a message until it is read. If too many are unread, read no more; when closing, drop what comes."""
+    def _add_unread(self, message: MessageReceived) -> None:
+        """Add a message to the unread ones. If these are too many, stop reading; while closing, drop further ones."""
         if self._drops_messages:
             return
         self._unread.add(message)
@@ -469,31 +469,31 @@ class BaseWormhole:
             else:
                 self._drops_messages = True
 
-    async def _take(self) -> MessageReceived:
-        """Return the peer's next message."""
-        await self._until(lambda: self._unread)
+    async def _next_unread(self) -> MessageReceived:
+        """Wait for the next message of the peer, and return it."""
+        await self._wait_until(lambda: self._unread)
         message = self._unread.pop()
-        if self._unread.roomy:
+        if self._unread.has_room:
             self._driver.resume()
         return message
 
-    async def _confirmed(self) -> None:
-        await self._until(lambda: self._state.peer_versions is not None)
+    async def _wait_for_peer(self) -> None:
+        await self._wait_until(lambda: self._state.peer_versions is not None)
 
     def _is_stored(self, number: int) -> bool:
         own = self._state.own.get(str(number))
         return number < self._state.next_own - len(self._state.unsealed) and (own is None or own.stored)
 
-    async def _stored(self, number: int) -> None:
-        await self._until(lambda: self._is_stored(number))
+    async def _wait_until_stored(self, number: int) -> None:
+        await self._wait_until(lambda: self._is_stored(number))
 
-    async def _delivered(self, number: int) -> None:
-        await self._confirmed()
+    async def _wait_until_delivered(self, number: int) -> None:
+        await self._wait_for_peer()
         if not self._state.abilities.wants_receipts:
             raise NoReceiptsError("this wormhole wants no receipts: create it with receipts=True")
         if not self._state.peer_abilities.sends_receipts:
             raise NoReceiptsError("the peer's client sends no receipts: only `stored` can be known")
-        await self._until(lambda: self._state.acknowledged > number)
+        await self._wait_until(lambda: self._state.acknowledged > number)
 
     def _check_open(self) -> None:
         if (error := self._error or self._machine.failure) is not None:
@@ -501,22 +501,22 @@ class BaseWormhole:
             raise error
         if self._closed or self._closing is not None or self._state.mood is not None:
             if self._state.mood not in {None, "lonely"} and not self._closed and self._closing is None:
-                words = f"this wormhole has ended before ({self._state.mood}): use a new one, with a new code"
-                raise ClosedError(words)
+                reason = f"this wormhole has ended before ({self._state.mood}): use a new one, with a new code"
+                raise ClosedError(reason)
             if self._state.peer_versions is None:
                 raise LonelyError("the wormhole was closed before a peer came")
             raise ClosedError("the wormhole is closed")
 
-    async def _until(self, met: Callable[[], object]) -> None:
+    async def _wait_until(self, condition: Callable[[], object]) -> None:
         """Wait until a condition is met. Raises the wormhole's error if it has failed first."""
-        while not met():
+        while not condition():
             self._check_open()
             if self._running is None:
                 raise Misuse("a wormhole is used in its context: async with wormhole: …")
-            await self._changes.next(lambda: met() or self._error or self._closed or self._closing)
+            await self._changes.next(lambda: condition() or self._error or self._closed or self._closing)
 
 
-# ── a wormhole without a journal ────────────────────────────────────────────────────────────────────
+# ── Wormholes without a journal ───────────────────────────────────────────────────────────────────
 
 
 SILENCE_SECONDS: Final = 60.0
@@ -579,8 +579,8 @@ class Wormhole(BaseWormhole):
         check_seconds("silence_seconds", silence_seconds)
         dice = SystemDice()
         state = new_state(app_id, versions or {}, dice.draw(NEW_BYTES), wants_receipts=receipts, seeds=seeds)
-        place = Server(server, proxy, ssl)
-        wormhole = cls(state, place, dice, max_work_bits=max_work_bits, on_event=on_event)
+        endpoint = ServerEndpoint(server, proxy, ssl)
+        wormhole = cls(state, endpoint, dice, max_work_bits=max_work_bits, on_event=on_event)
         wormhole.timing = wormhole._driver.timing = timing
         wormhole.silence_seconds = silence_seconds
         return wormhole
@@ -634,7 +634,7 @@ class Wormhole(BaseWormhole):
         Messages that came before the wormhole was closed or failed are returned first, then the error is raised.
         A receipt says to the peer that a message is processed as soon as this method returns it.
         """
-        message = await self._take()
+        message = await self._next_unread()
         self._machine.processed(message.number)
         self._driver.carry_out()
         return message.plaintext

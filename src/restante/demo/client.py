@@ -124,7 +124,7 @@ class SimulatedClient:
                 self._logged_at = self._server.sent_at + delay
                 self.log.received(self.side, body + stamp)
             if not body.startswith(_ACK):
-                self._process_message(server_messages.parse(body + stamp), delay)
+                self._process_message(server_messages.parse_message(body + stamp), delay)
 
     def _process_message(self, message: ServerMessage, delay: float) -> None:
         self.received[message.type] = message

@@ -1,4 +1,4 @@
-"""Keep a machine connected: carry out what it wants, and connect again whenever the connection is lost."""
+"""The driver of a machine: it carries out the machine's outputs, and connects again when the connection is lost."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from restante.client.arguments import is_whole
-from restante.client.connection.server import Server
+from restante.client.arguments import is_integer
+from restante.client.connection.server import ServerEndpoint
 from restante.client.connection.work import find_stamp
 from restante.client.core.conversation import PAKE
 from restante.client.core.machine import Machine
@@ -62,7 +62,6 @@ client."""
 DELAY_FACTOR: Final = 1.5
 """What each attempt multiplies the delay with (twisted.application.internet, `backoffPolicy`)."""
 
-
 ID_BYTES: Final = 2
 """Random bytes of a command's id, as in the Python client (mw _rendezvous.py:280)."""
 
@@ -81,12 +80,12 @@ def delay_before(attempt: int, dice: Dice) -> float:
 
 
 class Driver:
-    """The connections of one machine."""
+    """Keeps one machine connected."""
 
     def __init__(
         self,
         machine: Machine,
-        server: Server,
+        server: ServerEndpoint,
         report: Callable[[Event | MessageReceived | NameplatesListed], None],
         dice: Dice,
         *,
@@ -103,7 +102,7 @@ class Driver:
 
         Raises Misuse if `max_work_bits` is not a number of bits.
         """
-        if not is_whole(max_work_bits, 0):
+        if not is_integer(max_work_bits, 0):
             raise Misuse(f"`max_work_bits` is a whole number, 0 or more, not {max_work_bits!r}")
         self._machine, self._server, self._report, self._dice = machine, server, report, dice
         self._changed, self._on_store_error = changed, on_store_error
@@ -116,8 +115,8 @@ class Driver:
         self._reading = asyncio.Event()
         self._reading.set()
         self._hurry = asyncio.Event()
-        self._unable: StoreError | None = None
-        self._lost: ServerGoneError | None = None
+        self._store_error: StoreError | None = None
+        self._connect_error: ServerGoneError | None = None
         self.ended = False
         """Whether the nameplate is released and the mailbox closed."""
 
@@ -157,7 +156,7 @@ class Driver:
         if self._saving is not None:
             return  # it carries out what has come in the meantime
         while outputs := self._machine.outputs():
-            if self._save is not None and any(isinstance(each, SAVED_BEFORE) for each in outputs):
+            if self._save is not None and any(isinstance(output, SAVED_BEFORE) for output in outputs):
                 self._saving = asyncio.create_task(self._save_first(outputs))
                 return
             for output in outputs:
@@ -166,19 +165,19 @@ class Driver:
     @property
     def all_saved(self) -> bool:
         """Whether nothing waits to be saved: all that the machine wanted is sent and reported."""
-        return self._saving is None and self._unable is None
+        return self._saving is None and self._store_error is None
 
     @property
     def unreached(self) -> ServerGoneError | None:
         """Why the last attempt failed, if no server has answered yet."""
-        return None if self._machine.answers else self._lost
+        return None if self._machine.answers else self._connect_error
 
     async def wait_until_saved(self) -> None:
         """Wait until what had to be saved is saved and sent. Raises StoreError if it cannot be saved."""
         while self._saving is not None:
             await asyncio.shield(self._saving)
-        if self._unable is not None:
-            raise self._unable
+        if self._store_error is not None:
+            raise self._store_error
 
     async def run(self) -> None:
         """Stay connected until the machine is closed.
@@ -189,33 +188,33 @@ class Driver:
             StoreError: the state cannot be saved.
 
         """
-        attempt = bad = last = 0
+        attempt = bad_connections = hurried_connections = 0
         served = False
         while not self.ended:
             await self._reading.wait()
-            if self._unable is not None:
-                raise self._unable
+            if self._store_error is not None:
+                raise self._store_error
             self._report(Connecting(self._server.url))
             answers = self._machine.answers
-            lost = await self._connect()
+            error = await self._connect()
             hurried = self._hurry.is_set()
-            busy = isinstance(lost, BusyServerError)
+            busy = isinstance(error, BusyServerError)
             if self._machine.answers > answers:
                 served = True
-                last += hurried
+                hurried_connections += hurried
                 attempt = attempt if busy else 0
-            if self.ended or last >= MAX_HURRIED_CONNECTIONS:
+            if self.ended or hurried_connections >= MAX_HURRIED_CONNECTIONS:
                 return
             attempt += 1
-            bad = bad + 1 if isinstance(lost, BadServerError) else 0
+            bad_connections = bad_connections + 1 if isinstance(error, BadServerError) else 0
             if not (served or busy):
-                if self._save is None or isinstance(lost, BadServerError | WrongServerError):
-                    raise lost
-                self._lost = lost
-            if bad >= MAX_BAD_CONNECTIONS:
-                raise lost
+                if self._save is None or isinstance(error, BadServerError | WrongServerError):
+                    raise error
+                self._connect_error = error
+            if bad_connections >= MAX_BAD_CONNECTIONS:
+                raise error
             delay = HURRIED_DELAY_SECONDS if hurried else delay_before(attempt, self._dice)
-            self._report(Reconnecting(delay, str(lost), busy))
+            self._report(Reconnecting(delay, str(error), busy))
             if hurried:
                 await asyncio.sleep(delay)
                 continue
@@ -249,8 +248,8 @@ class Driver:
                 if not isinstance(output, SendFrame | Reconnect) or self._connection is connection:
                     self._carry_out(output)
         except StoreError as error:
-            self._unable = self._unable or error
-            self._on_store_error(self._unable)
+            self._store_error = self._store_error or error
+            self._on_store_error(self._store_error)
             self._end_connection(ServerGoneError(str(error)))
             self._hurry.set()
             self._reading.set()  # `run` ends, whatever it waits for
@@ -266,13 +265,13 @@ class Driver:
         from restante.client.connection.websocket import connect
 
         try:
-            async with connect(self._server, self._begin, self._take) as connection:
+            async with connect(self._server, self._set_connection, self._receive) as connection:
                 self._watch()
                 try:
-                    reason = self._unable or await connection.ended
+                    reason = self._store_error or await connection.ended
                 finally:
-                    self._next_look.cancel()
-                raise self._unable or reason
+                    self._next_check.cancel()
+                raise self._store_error or reason
         except ServerGoneError as error:
             return error
         except ServerError as error:
@@ -287,13 +286,13 @@ class Driver:
                 await asyncio.wait([self._work])  # its processes end with it
                 self._work = None
 
-    def _begin(self, connection: Connection) -> None:
+    def _set_connection(self, connection: Connection) -> None:
         self._connection = connection
         self._machine.connected()
         if not self._reading.is_set():
             connection.pause()
 
-    def _take(self, text: bytes) -> None:
+    def _receive(self, text: bytes) -> None:
         if self.timing is None:
             handled = self._machine.receive(text)
         else:
@@ -309,15 +308,15 @@ class Driver:
         if self._connection is not None:
             self._connection.end(reason)
 
-    def _watch(self, seen: int = -1) -> None:
-        """End a connection on which an answer has been owed since the last look and none came. Look again later."""
+    def _watch(self, earlier_answers: int = -1) -> None:
+        """End a connection on which an answer has been owed since the last check and none came. Check again later."""
         answers = self._machine.answers
         owed = self._machine.awaits_answer and self._reading.is_set()
-        if owed and answers == seen and self._connection is not None:
-            words = f"{self._server.url} did not answer within {ANSWER_SECONDS:.0f} s: use another server"
-            self._connection.end(BadServerError(words))
-        later = asyncio.get_running_loop().call_later
-        self._next_look = later(ANSWER_SECONDS, self._watch, answers if owed else -1)
+        if owed and answers == earlier_answers and self._connection is not None:
+            reason = f"{self._server.url} did not answer within {ANSWER_SECONDS:.0f} s: use another server"
+            self._connection.end(BadServerError(reason))
+        call_later = asyncio.get_running_loop().call_later
+        self._next_check = call_later(ANSWER_SECONDS, self._watch, answers if owed else -1)
 
     async def _show_work(self, demand: ShowWork) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Which server is connected to, and how."""
+"""The URL of a mailbox server, and how it is reached."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PROXY_SCHEMES: Final = ("socks5", "socks4", "http", "https")
 SPACE: Final = re.compile(r"\s")
 
 
-class Server(msgspec.Struct, frozen=True):
-    """A server, and the way to it."""
+class ServerEndpoint(msgspec.Struct, frozen=True):
+    """The URL of a server, its proxy and its TLS."""
 
     url: str
     """ws:// or wss://, with its path: shipped servers are at /v1."""
@@ -36,13 +36,15 @@ class Server(msgspec.Struct, frozen=True):
 
 
 def _check(url: str, schemes: tuple[str, ...], what: str) -> None:
-    wanted = f"{what} begins with {' or '.join(f'{each}://' for each in schemes)} and names a host, not {url!r}"
+    requirement = (
+        f"{what} begins with {' or '.join(f'{scheme}://' for scheme in schemes)} and names a host, not {url!r}"
+    )
     if not isinstance(url, str):
-        raise Misuse(wanted)
+        raise Misuse(requirement)
     try:
         parts = urlsplit(url)
         usable = parts.scheme in schemes and parts.hostname and parts.port != 0
     except ValueError as error:
-        raise Misuse(f"{wanted} ({error})") from error
+        raise Misuse(f"{requirement} ({error})") from error
     if not usable or SPACE.search(url):
-        raise Misuse(wanted)
+        raise Misuse(requirement)

@@ -25,7 +25,7 @@ from picows import (
 )
 from python_socks import ProxyError
 
-from restante.client.connection.server import Server
+from restante.client.connection.server import ServerEndpoint
 from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError, WrongServerError
 from restante.client.protocol.server_messages import TOO_MANY_CONNECTIONS
 from restante.common.errors import plain
@@ -56,8 +56,8 @@ _LOG.logger.addHandler(logging.NullHandler())
 class Connection(WSListener):
     """An open WebSocket. Each message is handed to a function, on the event loop."""
 
-    def __init__(self, url: str, opened: Callable[[Connection], None], take: Callable[[bytes], None]) -> None:
-        self._url, self._when_open, self._take = url, opened, take
+    def __init__(self, url: str, opened: Callable[[Connection], None], receive: Callable[[bytes], None]) -> None:
+        self._url, self._opened, self._receive = url, opened, receive
         self._transport: WSTransport | None = None
         self._fragments: bytearray | None = None
         self._paused = False
@@ -110,18 +110,18 @@ class Connection(WSListener):
         if self.ended.done():
             self.abandon()
             return
-        self._when_open(self)  # here, because the first frame may come with the answer to the request
+        self._opened(self)  # here, because the first frame may come with the answer to the request
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
         if self.ended.done():
             return
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
-            words = "the server uses an extension of WebSocket that was not agreed on"
-            self.end(ServerError(words), WSCloseCode.PROTOCOL_ERROR)
-        elif kind in _MESSAGE and frame.fin and self._fragments is None:
-            self._take(frame.get_payload_as_bytes())
-        elif kind in _MESSAGE or kind == WSMsgType.CONTINUATION:
+            reason = "the server uses an extension of WebSocket that was not agreed on"
+            self.end(ServerError(reason), WSCloseCode.PROTOCOL_ERROR)
+        elif kind in _MESSAGE_TYPES and frame.fin and self._fragments is None:
+            self._receive(frame.get_payload_as_bytes())
+        elif kind in _MESSAGE_TYPES or kind == WSMsgType.CONTINUATION:
             self._join(frame)
         elif kind == WSMsgType.PING:
             if transport.underlying_transport.get_write_buffer_size() < MAX_UNSENT_BYTES:
@@ -150,32 +150,32 @@ class Connection(WSListener):
         pass
 
     def _reason_of(self, close: WSFrame) -> WormholeError:
-        words = (close.get_close_message() or b"").decode(errors="replace")
+        reason = (close.get_close_message() or b"").decode(errors="replace")
         if close.get_close_code() == WSCloseCode.MESSAGE_TOO_BIG:
-            return ServerError(f"the server refused a message because of its size: {words!r}")
-        refused = close.get_close_code() == WSCloseCode.POLICY_VIOLATION and words.startswith(TOO_MANY_CONNECTIONS)
+            return ServerError(f"the server refused a message because of its size: {reason!r}")
+        refused = close.get_close_code() == WSCloseCode.POLICY_VIOLATION and reason.startswith(TOO_MANY_CONNECTIONS)
         busy = refused or close.get_close_code() in _TRY_AGAIN
         kind = BusyServerError if busy else ServerGoneError
-        return kind(f"{self._url} closed the connection" + (f": {words!r}" if words else ""))
+        return kind(f"{self._url} closed the connection" + (f": {reason!r}" if reason else ""))
 
     def _join(self, frame: WSFrame) -> None:
         """Join the fragments of a message (RFC 6455 section 5.4)."""
-        first = frame.msg_type in _MESSAGE
-        if first == (self._fragments is not None):
+        is_first = frame.msg_type in _MESSAGE_TYPES
+        if is_first == (self._fragments is not None):
             self.end(ServerError("the server sent fragments of no message"), WSCloseCode.PROTOCOL_ERROR)
             return
         if self._fragments is None:
             self._fragments = bytearray()
         self._fragments += frame.get_payload_as_memoryview()
         if len(self._fragments) > MAX_MESSAGE_BYTES:
-            words = f"the server sent a message of more than {MAX_MESSAGE_BYTES} bytes"
-            self.end(ServerError(words), WSCloseCode.MESSAGE_TOO_BIG)
+            reason = f"the server sent a message of more than {MAX_MESSAGE_BYTES} bytes"
+            self.end(ServerError(reason), WSCloseCode.MESSAGE_TOO_BIG)
         elif frame.fin:
             text, self._fragments = bytes(self._fragments), None
-            self._take(text)
+            self._receive(text)
 
 
-_MESSAGE: Final = {WSMsgType.TEXT, WSMsgType.BINARY}
+_MESSAGE_TYPES: Final = {WSMsgType.TEXT, WSMsgType.BINARY}
 """Types of a message's first frame. Shipped servers send text; the specification says binary."""
 
 _TRY_AGAIN: Final = {WSCloseCode.SERVICE_RESTART, WSCloseCode.TRY_AGAIN_LATER}
@@ -201,19 +201,19 @@ _TEMPORARY: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
 @asynccontextmanager
 async def connect(
-    server: Server, opened: Callable[[Connection], None], take: Callable[[bytes], None]
+    server: ServerEndpoint, opened: Callable[[Connection], None], receive: Callable[[bytes], None]
 ) -> AsyncIterator[Connection]:
-    """Open a WebSocket, and close it at the end. `opened` is called first, then `take` with each message.
+    """Open a WebSocket, and close it at the end. `opened` is called first, then `receive` with each message.
 
     Raises:
         WrongServerError: no mailbox server is at the URL, or it is not trusted, or the proxy refuses.
         ServerGoneError: it cannot be opened now.
 
     """
-    way = f"cannot connect to {server.url}" + (" through the proxy" if server.proxy is not None else "")
+    failure = f"cannot connect to {server.url}" + (" through the proxy" if server.proxy is not None else "")
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            connection = Connection(server.url, opened, take)
+            connection = Connection(server.url, opened, receive)
             try:
                 transport, _ = await ws_connect(
                     lambda: connection,
@@ -237,16 +237,16 @@ async def connect(
         raise ServerGoneError(f"{server.url} did not answer within {CONNECT_SECONDS:.0f} s") from None
     except ProxyError as error:
         kind = ServerGoneError if _is_unreached(error) else WrongServerError
-        raise kind(f"{way}: {error}") from None
+        raise kind(f"{failure}: {error}") from None
     except WSError as error:
         if (status := _temporary_status(error)) is not None:
             raise ServerGoneError(f"{server.url} answered with HTTP status {status}: try again later") from None
         raise WrongServerError(f"{server.url} is not a mailbox server: {error}") from None
     except ssl.SSLError as error:
-        raise WrongServerError(f"{way} securely: {_reason(error)}") from None
+        raise WrongServerError(f"{failure} securely: {_reason(error)}") from None
     except (OSError, ValueError) as error:
         wrong = isinstance(error, ValueError) or (isinstance(error, gaierror) and error.errno != EAI_AGAIN)
-        raise (WrongServerError if wrong else ServerGoneError)(f"{way}{_cause(error)}") from None
+        raise (WrongServerError if wrong else ServerGoneError)(f"{failure}{_cause(error)}") from None
     if not connection.opened:
         raise ServerGoneError(f"{server.url} closed the connection before it answered: try again later")
     try:
@@ -282,7 +282,7 @@ def _reason(error: ssl.SSLError) -> str:
 
 
 def _cause(error: OSError | ValueError) -> str:
-    words = plain(error) if isinstance(error, OSError) else str(error)
-    if not words:  # asyncio has none for a server that hangs up during the TLS handshake
+    reason = plain(error) if isinstance(error, OSError) else str(error)
+    if not reason:  # asyncio has none for a server that hangs up during the TLS handshake
         return " securely: the connection was closed during the TLS handshake: try again later, or is it for ws://?"
-    return f": {words}"
+    return f": {reason}"

@@ -1,4 +1,9 @@
-"""Find a stamp of hashcash on all processors."""
+"""Hashcash, format 1: find a stamp, a text whose SHA-1 begins with so many zero bits, on all processors.
+
+A server may demand one (spec 002, "Permission to Use the Server"). Run as a program, this module searches one share
+of the stamps; `find_stamp` starts one such process on each processor. `multiprocessing` would demand a `__main__`
+guard of the programs that use the library.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +20,7 @@ from restante.client.errors import PermissionNeededError
 from restante.client.events import Working
 from restante.common.errors import plain
 
-# ── Stamps of hashcash: texts whose SHA-1 begins with so many zero bits (org, format 1) ───
-# A server may demand one (spec 002, "Permission to Use the Server"). Run as a program, this module searches one share
-# of the stamps; work.py starts a process for each processor. `multiprocessing` would demand a `__main__` guard of the
-# programs that use the library.
+# ── The search ────────────────────────────────────────────────────────────────────────────────────
 
 
 HASHES_PER_STEP: Final = 1 << 16
@@ -29,18 +31,18 @@ TRIED: Final = "tried"
 """First words of the lines that a process writes."""
 
 
-def prefix_of(bits: int, resource: str, date: str, random: str) -> str:
+def stamp_prefix(bits: int, resource: str, date: str, random: str) -> str:
     """Return a stamp without its counter. `date` is YYMMDD; `random` makes it ours."""
     return f"1:{bits}:{date}:{resource}::{random}:"
 
 
-def search(prefix: str, bits: int, start: int, stride: int) -> Iterator[str | None]:
+def search_stamps(prefix: str, bits: int, start: int, stride: int) -> Iterator[str | None]:
     """Try the counters start, start + stride, … Yield None after each step, and the stamp at last."""
     base = sha1(prefix.encode(), usedforsecurity=False)
     shift = 160 - bits
     step = HASHES_PER_STEP * stride
-    for first in itertools.count(start, step):
-        for counter in range(first, first + step, stride):
+    for step_start in itertools.count(start, step):
+        for counter in range(step_start, step_start + step, stride):
             attempt = base.copy()
             attempt.update(b"%x" % counter)
             if not int.from_bytes(attempt.digest()) >> shift:
@@ -49,20 +51,16 @@ def search(prefix: str, bits: int, start: int, stride: int) -> Iterator[str | No
         yield None
 
 
-def main(prefix: str, bits: str, start: str, stride: str) -> None:
+def search_in_process(prefix: str, bits: str, start: str, stride: str) -> None:
     """Search, and write a line after each step."""
     try:
-        for stamp in search(prefix, int(bits), int(start), int(stride)):
-            print(TRIED if stamp is None else f"{FOUND} {stamp}", flush=True)  # noqa: T201 - read by work.py
+        for stamp in search_stamps(prefix, int(bits), int(start), int(stride)):
+            print(TRIED if stamp is None else f"{FOUND} {stamp}", flush=True)  # noqa: T201 - `_search_in_processes` reads it
     except (KeyboardInterrupt, BrokenPipeError):
         sys.exit(1)  # whoever waited for it is gone
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-
-
-# ── work ──────────────────────────────────────────────────────────────────────────────────────────
+# ── The processes ─────────────────────────────────────────────────────────────────────────────────
 
 
 DEFAULT_MAX_BITS: Final = 26
@@ -90,19 +88,19 @@ async def find_stamp(bits: int, resource: str, report: Callable[[Working], None]
             f"the server demands {bits} bits of work, and at most {max_bits} are allowed here: "
             "use another server, or allow more (max_work_bits)"
         )
-    if any(each in resource for each in FORBIDDEN):
+    if any(char in resource for char in FORBIDDEN):
         raise PermissionNeededError("the server demands work for a resource that no stamp can name")
-    prefix = prefix_of(bits, resource, time.strftime("%y%m%d", time.gmtime()), os.urandom(8).hex())
+    prefix = stamp_prefix(bits, resource, time.strftime("%y%m%d", time.gmtime()), os.urandom(8).hex())
     if bits <= BITS_IN_PROCESS:
-        return next(stamp for stamp in search(prefix, bits, 0, 1) if stamp is not None)
+        return next(stamp for stamp in search_stamps(prefix, bits, 0, 1) if stamp is not None)
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return await _search(prefix, bits, processors, report)
+    return await _search_in_processes(prefix, bits, processors, report)
 
 
-async def _search(prefix: str, bits: int, count: int, report: Callable[[Working], None]) -> str:
+async def _search_in_processes(prefix: str, bits: int, count: int, report: Callable[[Working], None]) -> str:
     began, steps = time.monotonic(), 0
 
-    def tried() -> None:
+    def report_step() -> None:
         nonlocal steps
         steps += 1
         hashes = steps * HASHES_PER_STEP
@@ -114,7 +112,7 @@ async def _search(prefix: str, bits: int, count: int, report: Callable[[Working]
             word, _, stamp = line.decode().strip().partition(" ")
             if word == FOUND:
                 return stamp
-            tried()
+            report_step()
         raise PermissionNeededError("the process that searched for a stamp ended without one")
 
     processes: list[asyncio.subprocess.Process] = []
@@ -140,3 +138,7 @@ async def _search(prefix: str, bits: int, count: int, report: Callable[[Working]
             if process.returncode is None:
                 process.kill()
         await asyncio.gather(*listeners, *(process.wait() for process in processes), return_exceptions=True)
+
+
+if __name__ == "__main__":
+    search_in_process(*sys.argv[1:])

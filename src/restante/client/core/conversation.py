@@ -16,14 +16,14 @@ from restante.client.core.outputs import (
     Output,
     PeerConfirmed,
 )
-from restante.client.core.state import Abilities, OwnMessage, State, is_number
+from restante.client.core.state import Abilities, OwnMessage, WormholeState, is_number
 from restante.client.errors import OldCheckpointError, PeerMessageError, WrongPasswordError
 from restante.client.protocol import keys
 from restante.client.protocol.code import password_of
 from restante.client.protocol.keys import OVERHEAD_BYTES
 from restante.client.protocol.spake2 import BadMessageError, Spake2
 
-# ── The application's messages that no server has stored ──────────────────────────────────────────
+# ── Unstored messages ─────────────────────────────────────────────────────────────────────────────
 
 
 MAX_UNSTORED_MESSAGES: Final = 1000
@@ -33,14 +33,14 @@ MAX_UNSTORED_BYTES: Final = 16 * 1024 * 1024
 """Bytes of such messages, likewise; the last one may exceed it. They are in memory twice as large, in hex."""
 
 
-class Unstored:
-    """How many they are, and how large."""
+class UnstoredMessages:
+    """The number and the bytes of the application's messages that no server has stored."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: WormholeState) -> None:
         """Count those of a state."""
         sealed = [own.body for phase, own in state.own.items() if is_number(phase) and not own.stored]
         self._messages = len(state.unsealed) + len(sealed)
-        self._bytes = sum(len(each) // 2 for each in state.unsealed) + sum(map(_plaintext_bytes, sealed))
+        self._bytes = sum(len(plaintext) // 2 for plaintext in state.unsealed) + sum(map(_plaintext_bytes, sealed))
 
     def add(self, plaintext: bytes) -> None:
         """Count a new message."""
@@ -62,7 +62,7 @@ def _plaintext_bytes(body: str) -> int:
     return len(body) // 2 - OVERHEAD_BYTES
 
 
-# ── conversation ──────────────────────────────────────────────────────────────────────────────────
+# ── The conversation ──────────────────────────────────────────────────────────────────────────────
 
 
 PAKE: Final = "pake"
@@ -77,7 +77,6 @@ more are a mistake or an attack, and the wormhole fails."""
 MAX_EARLY_CHARACTERS: Final = 64 * 1024 * 1024
 """Characters of such messages, as they are on the wire, likewise."""
 
-
 OLD_CHECKPOINT: Final = "are not in the checkpoint, because it is an older copy: agree on a new code"
 
 
@@ -85,7 +84,7 @@ class Conversation:
     """The conversation with the peer. `receive` raises a `WormholeError` if it cannot succeed."""
 
     def __init__(
-        self, state: State, draw: Callable[[int], bytes], emit: Callable[[Output], None], *, lasting: bool
+        self, state: WormholeState, draw: Callable[[int], bytes], emit: Callable[[Output], None], *, lasting: bool
     ) -> None:
         self._state, self._lasting = state, lasting
         self._draw = draw
@@ -97,9 +96,9 @@ class Conversation:
         self._early_characters = sum(map(len, state.inbox.values()))
         self.fresh: list[str] = []
         """Phases of our messages since the caller last looked."""
-        self.unstored = Unstored(state)
+        self.unstored = UnstoredMessages(state)
 
-    def begin(self) -> None:
+    def add_pake(self) -> None:
         """Add our half of the key to our messages. The code is known."""
         half = msgspec.json.encode({"pake_v1": self._exchange().message.hex()})
         self._put(PAKE, half)
@@ -171,8 +170,8 @@ class Conversation:
         state = self._state
         if not state.next_peer <= number < self._next_delivered:
             raise ValueError(f"message {number} is not one that waits to be processed")
-        for each in range(state.next_peer, number + 1):
-            del state.inbox[str(each)]
+        for processed in range(state.next_peer, number + 1):
+            del state.inbox[str(processed)]
         state.next_peer = number + 1
         if state.peer_abilities.wants_receipts:
             if state.receipt is not None:
@@ -204,13 +203,12 @@ class Conversation:
         state.key = key.hex()
         self._emit(KeyAgreed())
         self._seal(VERSION, msgspec.json.encode(_Versions(state.app_versions, state.abilities)))
-        first = state.next_own - len(state.unsealed)
-        for number, plaintext in enumerate(state.unsealed, first):
+        for number, plaintext in enumerate(state.unsealed, state.next_own - len(state.unsealed)):
             self._seal(str(number), bytes.fromhex(plaintext))
         state.unsealed = []
 
     def _deliver(self) -> None:
-        """Open what is next, as far as it is there."""
+        """Open the next messages that have come, and report them."""
         state = self._state
         if state.peer_versions is None and not self._receive_versions():
             return
@@ -225,14 +223,14 @@ class Conversation:
             return False
         plaintext = self._opened(VERSION, body)
         try:
-            said = _decode_versions(plaintext)
+            versions = _decode_versions(plaintext)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PeerMessageError("the peer's version message cannot be read") from error
-        state.peer_versions, state.peer_abilities = said.app_versions, said.restante
+        state.peer_versions, state.peer_abilities = versions.app_versions, versions.restante
         if not self.keeps_until_receipt:
             for phase in [phase for phase, own in state.own.items() if own.stored and is_number(phase)]:
                 del state.own[phase]
-        self._emit(PeerConfirmed(keys.verifier(bytes.fromhex(state.key or "")), said.app_versions))
+        self._emit(PeerConfirmed(keys.verifier(bytes.fromhex(state.key or "")), versions.app_versions))
         return True
 
     @property
@@ -273,8 +271,8 @@ class Conversation:
         try:
             return keys.open_sealed(self._key(self._state.peer_side or "", phase), bytes.fromhex(body))
         except ValueError as error:
-            words = "the peer used another code, or somebody guessed: agree on a new one"
-            raise WrongPasswordError(words) from error
+            reason = "the peer used another code, or somebody guessed: agree on a new one"
+            raise WrongPasswordError(reason) from error
 
     def _seal(self, phase: str, plaintext: bytes) -> None:
         self._put(phase, keys.seal(self._key(self._state.side, phase), plaintext, self._draw(keys.NONCE_BYTES)))
@@ -287,7 +285,7 @@ class Conversation:
         if self._keys is None:
             assert self._state.key is not None
             self._keys = keys.MessageKeys(bytes.fromhex(self._state.key))
-        return self._keys.of(side, phase)
+        return self._keys.message_key(side, phase)
 
 
 class _Pake(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""One wormhole: wanted state on one side, what this connection has been sent on the other.
+"""One wormhole: its state, and what was sent on its connection to the server.
 
 After each event `_send_missing` compares the two and sends what is missing, so that a new connection needs no rules
 of its own. A side may repeat each command on any number of connections (docs/mailbox/protocol.md).
@@ -32,7 +32,7 @@ from restante.client.core.outputs import (
     WaitingForPeer,
     Welcomed,
 )
-from restante.client.core.state import MailboxStatus, NameplateStatus, State
+from restante.client.core.state import MailboxStatus, NameplateStatus, WormholeState
 from restante.client.errors import (
     CodeExpiredError,
     CrowdedError,
@@ -46,7 +46,7 @@ from restante.client.protocol import server_messages
 from restante.client.protocol.code import is_nameplate, nameplate_of
 from restante.client.protocol.server_messages import Greeting, ServerMessage
 
-# ── One connection to the server: what was sent on it, and what the server owes ───────────────────
+# ── The state of a connection ─────────────────────────────────────────────────────────────────────
 
 
 END_OF_REPLAY: Final = "end of replay"
@@ -54,22 +54,22 @@ END_OF_REPLAY: Final = "end of replay"
 END_OF_REPLAY_JSON: Final = msgspec.json.encode(END_OF_REPLAY)
 
 
-class ConnectionState:
-    """What is known of one connection. It begins when the connection is made, and is forgotten with it."""
+class ServerConnectionState:
+    """What was sent on one connection, and what the server owes there. A new connection has a new one."""
 
     def __init__(self) -> None:
         self.bound = False
         self.working = False
         """Whether the server waits for proof of work."""
-        self.wanted: tuple[NameplateStatus, MailboxStatus, bool] | None = None
-        """What was wanted when this connection was last sent what was missing."""
+        self.last_goal: tuple[NameplateStatus, MailboxStatus, bool] | None = None
+        """The statuses, and whether a list is wanted, for which this connection was last sent what was missing."""
         self.sent: set[str] = set()
         """Types of commands, each sent once."""
         self.replayed = False
         """Whether all stored messages have come."""
-        self.earlier = False
+        self.has_earlier = False
         """Whether earlier connections have added messages of this side that may be lost."""
-        self.found: set[str] = set()
+        self.known_phases: set[str] = set()
         """Phases of this side that this connection has added, or found in the mailbox, until the replay has ended."""
         self.unstored: set[str] = set()
         """Phases of this side that this connection has added, and that the server has not sent back."""
@@ -78,7 +78,7 @@ class ConnectionState:
         self.receipt: str | None = None
         """The phase of the newest receipt that this connection has added."""
 
-    def added(self, phase: str, *, new: bool) -> None:
+    def note_added(self, phase: str, *, new: bool) -> None:
         """Note that a message of this side was added. It is new if no earlier connection has added it."""
         self.unstored.add(phase)
         if new:
@@ -86,29 +86,29 @@ class ConnectionState:
         if phase.startswith(RECEIPT):
             self.receipt = phase
 
-    def came_back(self, phase: str) -> bool:
+    def note_echo(self, phase: str) -> bool:
         """Note that the server has sent a message of this side back. Return whether it owed that."""
         owed = phase in self.unstored
         self.unstored.discard(phase)
         self.new.discard(phase)
         return owed
 
-    def holds(self, phase: str) -> bool:
-        """Return whether a receipt waits until the one before it is stored. Only the newest is added then."""
+    def delays(self, phase: str) -> bool:
+        """Return whether a message is a receipt that has to wait until the one before it is stored."""
         return self.receipt in self.unstored and phase.startswith(RECEIPT)
 
-    def begin(self, kind: str) -> bool:
+    def begin_command(self, kind: str) -> bool:
         """Note that a command is sent. Return False if it was sent before."""
-        first = kind not in self.sent
+        is_new = kind not in self.sent
         self.sent.add(kind)
-        return first
+        return is_new
 
     @property
     def all_stored(self) -> bool:
         """Whether the server has sent back all messages that this connection has added."""
         return self.replayed and not self.unstored
 
-    def owes_answer(self, state: State) -> bool:
+    def owes_answer(self, state: WormholeState) -> bool:
         """Return whether the server has to say something next: the welcome, an answer, or an echo."""
         if not self.bound:
             return not self.working
@@ -124,31 +124,31 @@ _UNANSWERED: Final = {NameplateStatus.ALLOCATING, NameplateStatus.CLAIMING, Name
 """What is wanted of a nameplate and not answered yet."""
 
 
-# ── The commands that the server is sent ──────────────────────────────────────────────────────────
+# ── Commands ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Commands:
+class CommandSender:
     """Sends the commands that the state wants and a connection lacks."""
 
-    def __init__(self, state: State, conversation: Conversation, emit: Callable[[Output], None]) -> None:
+    def __init__(self, state: WormholeState, conversation: Conversation, emit: Callable[[Output], None]) -> None:
         self._state, self._conversation, self._emit = state, conversation, emit
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send a command."""
         self._emit(SendFrame(msgspec.json.encode({"type": kind, **fields})))
 
-    def send_missing(self, connection: ConnectionState, *, list_wanted: bool) -> None:
+    def send_missing(self, connection: ServerConnectionState, *, list_wanted: bool) -> None:
         """Send what the state wants and this connection has not been sent."""
         state = self._state
         self._send_nameplate(connection)
         if state.mailbox_status is MailboxStatus.OPEN and state.nameplate_status is not NameplateStatus.CLAIMING:
             self._send_messages(connection)
-        if state.mailbox_status is MailboxStatus.CLOSING and connection.begin("close"):
+        if state.mailbox_status is MailboxStatus.CLOSING and connection.begin_command("close"):
             self.send("close", mailbox=state.mailbox, mood=state.mood)
-        if list_wanted and connection.begin("list"):
+        if list_wanted and connection.begin_command("list"):
             self.send("list")
 
-    def add_lost(self, connection: ConnectionState) -> None:
+    def add_lost(self, connection: ServerConnectionState) -> None:
         """Add our messages, in order, that were not in the mailbox when the server sent all that it has stored.
 
         Nothing is added to a mailbox that is being closed.
@@ -156,52 +156,52 @@ class Commands:
         if self._state.mailbox_status is not MailboxStatus.OPEN:
             return
         for phase in self._state.own:
-            if phase not in connection.found:
+            if phase not in connection.known_phases:
                 self._add(connection, phase)
-        connection.found.clear()
+        connection.known_phases.clear()
 
-    def _send_nameplate(self, connection: ConnectionState) -> None:
+    def _send_nameplate(self, connection: ServerConnectionState) -> None:
         state = self._state
         status = state.nameplate_status
-        if status is NameplateStatus.ALLOCATING and connection.begin("allocate"):
+        if status is NameplateStatus.ALLOCATING and connection.begin_command("allocate"):
             state.claim_sent = True  # an allocated nameplate is claimed already
             self.send("allocate")
-        if status is NameplateStatus.CLAIMING and connection.begin("claim"):
+        if status is NameplateStatus.CLAIMING and connection.begin_command("claim"):
             state.claim_sent = True
             self.send("claim", nameplate=state.nameplate)
-        if status is NameplateStatus.RELEASING and connection.begin("release"):
+        if status is NameplateStatus.RELEASING and connection.begin_command("release"):
             self.send("release", nameplate=state.nameplate)
 
-    def _send_messages(self, connection: ConnectionState) -> None:
+    def _send_messages(self, connection: ServerConnectionState) -> None:
         """Add the messages that no connection has added. Those of earlier ones wait for the replay's end.
 
         Later ones wait with them, so that they are stored in order: wormhole-william ends at a version before a pake.
         """
         fresh: Iterable[str] = self._conversation.fresh
-        held = [phase for phase in fresh if connection.holds(phase)]
-        if connection.begin("open"):
+        delayed = [phase for phase in fresh if connection.delays(phase)]
+        if connection.begin_command("open"):
             self.send("open", mailbox=self._state.mailbox)
             self.send("ping", ping=END_OF_REPLAY)
             fresh = self._state.own
-            connection.earlier = any(own.sent for own in fresh.values())
-        if connection.earlier and not connection.replayed:
-            fresh = held = []
+            connection.has_earlier = any(own.sent for own in fresh.values())
+        if connection.has_earlier and not connection.replayed:
+            fresh = delayed = []
         for phase in fresh:
             own = self._state.own.get(phase)
-            if own is not None and not own.sent and not connection.holds(phase):
+            if own is not None and not own.sent and not connection.delays(phase):
                 if not connection.replayed:
-                    connection.found.add(phase)
+                    connection.known_phases.add(phase)
                 self._add(connection, phase)
-        self._conversation.fresh[:] = held
+        self._conversation.fresh[:] = delayed
 
-    def _add(self, connection: ConnectionState, phase: str) -> None:
+    def _add(self, connection: ServerConnectionState, phase: str) -> None:
         own = self._state.own[phase]
-        connection.added(phase, new=not own.sent)
+        connection.note_added(phase, new=not own.sent)
         own.sent = True
         self.send("add", phase=phase, body=own.body)
 
 
-# ── The end of a wormhole: what is wanted of its nameplate and mailbox then ───────────────────────
+# ── The end of a wormhole ─────────────────────────────────────────────────────────────────────────
 
 
 Mood = Literal["happy", "lonely", "errory", "scary"]
@@ -211,8 +211,8 @@ server counts any other as happy (mailbox server 0.8.0: server.py:446)."""
 MOODS: Final = get_args(Mood)
 
 
-def finish(state: State, mood: str) -> None:
-    """Want to release the nameplate and to close the mailbox, as far as the server may know of them."""
+def finish_wormhole(state: WormholeState, mood: str) -> None:
+    """Set the statuses of a wormhole that ends: its nameplate is released, its mailbox closed, if it has them."""
     if state.mood is None:
         state.mood = mood
     nameplate, mailbox = state.nameplate_status, state.mailbox_status
@@ -225,8 +225,8 @@ def finish(state: State, mood: str) -> None:
         state.mailbox_status = MailboxStatus.CLOSING if state.mailbox is not None else MailboxStatus.CLOSED
 
 
-def give_up(state: State, command: str | None, *, crowded: bool = False) -> None:
-    """Want no longer what a refused command was for.
+def give_up_command(state: WormholeState, command: str | None, *, crowded: bool = False) -> None:
+    """Set the status for which a refused command was sent, so that it is not sent again.
 
     A claim that was refused because of two others is released: the reference server notes it before it counts the
     sides, and keeps the nameplate until all of them have released it (mailbox server 0.8.0: server.py:282-296).
@@ -239,7 +239,7 @@ def give_up(state: State, command: str | None, *, crowded: bool = False) -> None
         state.mailbox_status = MailboxStatus.CLOSED
 
 
-# ── machine ───────────────────────────────────────────────────────────────────────────────────────
+# ── The wormhole ──────────────────────────────────────────────────────────────────────────────────
 
 
 SERVERS_FAULT: Final = (ServerError, WelcomeError, PermissionNeededError)
@@ -249,16 +249,16 @@ SERVERS_FAULT: Final = (ServerError, WelcomeError, PermissionNeededError)
 class Machine:
     """A wormhole without its connection. Call a method for what happens, then carry out what `outputs` returns."""
 
-    def __init__(self, state: State, draw: Callable[[int], bytes], *, lasting: bool = False) -> None:
+    def __init__(self, state: WormholeState, draw: Callable[[int], bytes], *, lasting: bool = False) -> None:
         """Continue from a state. `draw` returns so many random bytes. A `lasting` wormhole outlives server errors."""
         self.state, self._lasting = state, lasting
-        self.connection: ConnectionState | None = None
+        self.connection: ServerConnectionState | None = None
         """The connection, while there is one."""
         self._outputs: list[Output] = []
         self._list_wanted = False
         self._list_waiters = 0
         self._conversation = Conversation(state, draw, self._outputs.append, lasting=lasting)
-        self._commands = Commands(state, self._conversation, self._outputs.append)
+        self._commands = CommandSender(state, self._conversation, self._outputs.append)
         self._closed_reported = False
         self.failure: WormholeError | None = None
         """Why the wormhole cannot succeed, since this machine knows."""
@@ -279,17 +279,17 @@ class Machine:
 
     # ── what the application wants ───────────────────────────────────────────────────────────────
 
-    def allocate(self, words: str) -> None:
-        """Ask the server for a nameplate. The code is that and these words."""
-        self._begin()
-        self.state.words, self.state.nameplate_status = words, NameplateStatus.ALLOCATING
+    def allocate(self, password: str) -> None:
+        """Ask the server for a nameplate. The code is the nameplate and this password, which is some words."""
+        self._check_no_code()
+        self.state.words, self.state.nameplate_status = password, NameplateStatus.ALLOCATING
         self._send_missing()
 
     def set_code(self, code: str, mailbox: str | None = None) -> None:
         """Use a given code, and no nameplate if its mailbox is known. Raises CodeError if it is not a code."""
         nameplate = nameplate_of(code)
-        self._begin()
-        self._know(code, nameplate)
+        self._check_no_code()
+        self._use_code(code, nameplate)
         if mailbox is not None:
             self.state.nameplate_status = NameplateStatus.RELEASED
             self.state.mailbox, self.state.mailbox_status = mailbox, MailboxStatus.OPEN
@@ -326,18 +326,17 @@ class Machine:
         """End the wormhole: release its nameplate and close its mailbox. The mood says how it went."""
         if mood is None:
             mood = "happy" if self.state.peer_versions is not None else LonelyError.mood
-        finish(self.state, mood)
+        finish_wormhole(self.state, mood)
         if self.failure is not None and self.connection is None:
-            self._outputs.append(
-                Reconnect("the wormhole is being closed")
-            )  # a lasting one says nothing more on this connection
+            # A lasting one sends nothing more on this connection.
+            self._outputs.append(Reconnect("the wormhole is being closed"))
         self._send_missing()
 
     # ── what the connection brings ───────────────────────────────────────────────────────────────
 
     def connected(self) -> None:
         """Note that there is a new connection. The server speaks first."""
-        self.connection = ConnectionState()
+        self.connection = ServerConnectionState()
 
     def disconnected(self) -> None:
         """Note that the connection is gone."""
@@ -354,7 +353,7 @@ class Machine:
         if self.connection is None:
             return False
         try:
-            message = server_messages.parse(text)
+            message = server_messages.parse_message(text)
         except ValueError as error:
             self.fail(ServerError(str(error)))
         else:
@@ -380,8 +379,9 @@ class Machine:
     @property
     def awaits_answer(self) -> bool:
         """Whether the server owes an answer."""
-        now = self.connection
-        return now is not None and (now.owes_answer(self.state) or (now.bound and self._list_wanted))
+        if self.connection is None:
+            return False
+        return self.connection.owes_answer(self.state) or (self.connection.bound and self._list_wanted)
 
     # ── what the server says ─────────────────────────────────────────────────────────────────────
 
@@ -420,7 +420,9 @@ class Machine:
             return
         self._list_wanted = False
         self.answers += 1
-        self._outputs.append(NameplatesListed([each.id for each in message.nameplates if is_nameplate(each.id)]))
+        self._outputs.append(
+            NameplatesListed([nameplate.id for nameplate in message.nameplates if is_nameplate(nameplate.id)])
+        )
 
     def _allocated(self, message: ServerMessage) -> None:
         if self.state.nameplate_status is not NameplateStatus.ALLOCATING:
@@ -428,10 +430,10 @@ class Machine:
         self.answers += 1
         nameplate = str(message.nameplate)
         if is_nameplate(nameplate):
-            self._know(f"{nameplate}-{self.state.words}", nameplate)
+            self._use_code(f"{nameplate}-{self.state.words}", nameplate)
             return
         if not self._lasting:
-            give_up(self.state, "allocate")
+            give_up_command(self.state, "allocate")
         self.fail(ServerError(f"the server allocated {nameplate!r}, which is not a nameplate"))
 
     def _claimed(self, message: ServerMessage) -> None:
@@ -443,7 +445,7 @@ class Machine:
         expired = state.mailbox is not None and state.mailbox != message.mailbox
         state.mailbox, state.nameplate_status = message.mailbox, NameplateStatus.CLAIMED
         if state.mood is not None:
-            finish(state, state.mood)
+            finish_wormhole(state, state.mood)
             return
         state.mailbox_status = MailboxStatus.OPEN
         if expired:
@@ -470,20 +472,22 @@ class Machine:
         self._commands.add_lost(self.connection)
 
     def _error(self, message: ServerMessage) -> None:
-        words = str(message.error)
+        reason = str(message.error)
         hint = f": {message.hint}" if isinstance(message.hint, str) else ""
         if server_messages.asks_to_return(message):
             self.connection = None  # the next one is sent what this one lacks
-            why = words if message.retry else words + hint  # the hint of an error with `retry` repeats it
-            self._outputs.append(Reconnect(f"the server asks to try again later: {why}"))
+            reason += "" if message.retry else hint  # the hint of an error with `retry` repeats it
+            self._outputs.append(Reconnect(f"the server asks to try again later: {reason}"))
             return
-        if server_messages.refused(message) == "list":
+        if server_messages.refused_command(message) == "list":
             self._list_wanted = False
-        crowded = words in {"crowded", "reclaimed"}
+        crowded = reason in {"crowded", "reclaimed"}
         if crowded or not self._lasting:
-            give_up(self.state, server_messages.refused(message), crowded=crowded)
-        used = CrowdedError(f"the code is used by two sides already{hint}")
-        self.fail(used if crowded else ServerError(f"the server refused: {words}{hint}"))
+            give_up_command(self.state, server_messages.refused_command(message), crowded=crowded)
+        if crowded:
+            self.fail(CrowdedError(f"the code is used by two sides already{hint}"))
+        else:
+            self.fail(ServerError(f"the server refused: {reason}{hint}"))
 
     def _message(self, message: ServerMessage) -> None:
         state = self.state
@@ -512,20 +516,20 @@ class Machine:
     def _echo(self, phase: str, body: str) -> None:
         assert self.connection is not None
         if not self.connection.replayed and phase in self.state.own:
-            self.connection.found.add(phase)
-        self.answers += self.connection.came_back(phase)
+            self.connection.known_phases.add(phase)
+        self.answers += self.connection.note_echo(phase)
         self._conversation.echoed(phase, body)
 
-    # ── codes, and the end ──────────────────────────────────────────────────────────────────────────────
+    # ── codes, and the end ───────────────────────────────────────────────────────────────────────
 
-    def _begin(self) -> None:
+    def _check_no_code(self) -> None:
         if self.state.nameplate_status is not NameplateStatus.NONE or self.state.mood is not None:
             raise ValueError("a wormhole has one code")
 
-    def _know(self, code: str, nameplate: str) -> None:
+    def _use_code(self, code: str, nameplate: str) -> None:
         state = self.state
         state.code, state.nameplate, state.nameplate_status = code, nameplate, NameplateStatus.CLAIMING
-        self._conversation.begin()
+        self._conversation.add_pake()
         self._outputs.append(CodeKnown(code))
 
     def fail(self, error: WormholeError) -> None:
@@ -536,14 +540,14 @@ class Machine:
         if self._lasting and isinstance(error, SERVERS_FAULT):
             self.connection = None  # nothing more is said to this server
             return
-        finish(self.state, error.mood)
+        finish_wormhole(self.state, error.mood)
         self._send_missing()
 
     def _send_missing(self) -> None:
         """Send what the state wants and this connection has not been sent."""
         connection, state = self.connection, self.state
-        wanted = (state.nameplate_status, state.mailbox_status, self._list_wanted)
-        if connection is not None and connection.wanted == wanted and not self._conversation.fresh:
+        goal = (state.nameplate_status, state.mailbox_status, self._list_wanted)
+        if connection is not None and connection.last_goal == goal and not self._conversation.fresh:
             return  # nothing has changed: this is the case for nearly every frame
         if state.nameplate_status is NameplateStatus.RELEASED and state.mailbox_status is MailboxStatus.CLOSED:
             if not self._closed_reported:
@@ -552,7 +556,7 @@ class Machine:
             return
         if connection is None or not connection.bound:
             return
-        connection.wanted = wanted
+        connection.last_goal = goal
         self._commands.send_missing(connection, list_wanted=self._list_wanted)
 
 

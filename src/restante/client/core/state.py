@@ -1,4 +1,4 @@
-"""All that a wormhole has to remember between two processes. It is plain data, and JSON keeps it."""
+"""The state of a wormhole that a later process needs to continue. It is plain data, which is stored as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATE_VERSION: Final = 1
 
 
 class NameplateStatus(Enum):
-    """What is wanted of the nameplate, or has become of it."""
+    """The state of the nameplate, or the one that the server is asked for."""
 
     NONE = "none"
     ALLOCATING = "allocating"
@@ -35,7 +35,7 @@ HAS_MAILBOX: Final = {NameplateStatus.CLAIMED, NameplateStatus.RELEASING, Namepl
 
 
 class MailboxStatus(Enum):
-    """What is wanted of the mailbox, or has become of it."""
+    """The state of the mailbox, or the one that the server is asked for."""
 
     UNKNOWN = "unknown"
     OPEN = "open"
@@ -73,7 +73,7 @@ def is_number(phase: str) -> bool:
     return phase.isascii() and phase.isdigit() and len(phase) <= MAX_NUMBER_DIGITS and str(int(phase)) == phase
 
 
-class State(msgspec.Struct, kw_only=True):
+class WormholeState(msgspec.Struct, kw_only=True):
     """The state. Bytes are in hex, as they are on the wire."""
 
     version: int = STATE_VERSION
@@ -146,7 +146,7 @@ NEW_BYTES: Final = SIDE_BYTES + RANDOM_BYTES
 
 def new_state(
     app_id: str, app_versions: dict[str, Any], random: bytes, *, wants_receipts: bool = False, seeds: bool = False
-) -> State:
+) -> WormholeState:
     """Return the state of a new wormhole. `random` has `NEW_BYTES` bytes.
 
     Raises Misuse if the peer could not be told the application id or the versions.
@@ -154,7 +154,7 @@ def new_state(
     check_encodable(app_id, app_versions)
     if len(random) != NEW_BYTES:
         raise ValueError(f"a wormhole begins with {NEW_BYTES} random bytes, not {len(random)}")
-    return State(
+    return WormholeState(
         app_id=app_id,
         side=random[:SIDE_BYTES].hex(),
         secret=random[SIDE_BYTES:].hex(),
@@ -171,11 +171,11 @@ def check_encodable(app_id: str, app_versions: dict[str, Any]) -> None:
         encoded = b""
     if not encoded:
         raise Misuse(f"an application id is a text like 'example.com/chat', not {app_id!r}")
-    wanted = "`versions` is a dict that JSON can express"
+    requirement = "`versions` is a dict that JSON can express"
     try:
         decoded = msgspec.json.decode(msgspec.json.encode(app_versions), type=dict[str, Any])
         same = decoded == app_versions
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise Misuse(f"{wanted}: {error}") from None
+        raise Misuse(f"{requirement}: {error}") from None
     if not same:
-        raise Misuse(f"{wanted}: texts as keys, and no tuples, sets, bytes, NaN or infinity")
+        raise Misuse(f"{requirement}: texts as keys, and no tuples, sets, bytes, NaN or infinity")

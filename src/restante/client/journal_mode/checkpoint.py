@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from restante.client.core.state import State
+from restante.client.core.state import WormholeState
 from restante.client.tasks import until_done
 from restante.common.atomic_file import draft_of
 from restante.common.errors import InUse, RestanteError, StoreError, plain
@@ -19,7 +19,7 @@ from restante.common.lock_file import lock_file
 FORMAT: Final = "restante journal"
 FORMAT_VERSION: Final = 1
 
-MAX_BYTES: Final = 256 * 1024 * 1024
+MAX_CHECKPOINT_BYTES: Final = 256 * 1024 * 1024
 """Bytes of a journal's file. It is written whole by each step, so that a useful one is far smaller."""
 
 
@@ -31,7 +31,7 @@ class SavedWormhole(msgspec.Struct):
     """A wormhole in a checkpoint."""
 
     server: str
-    state: State
+    state: WormholeState
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
@@ -83,14 +83,14 @@ class CheckpointFile:
         """
         try:
             with self.path.open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
+                content = file.read(MAX_CHECKPOINT_BYTES + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StoreError(f"cannot read the journal {self.path}: {plain(error)}") from None
-        if len(content) > MAX_BYTES:
-            raise CheckpointError(f"{self.path} has more than {MAX_BYTES} bytes: no journal has as many")
-        checkpoint = _decoded(content, self.path)
+        if len(content) > MAX_CHECKPOINT_BYTES:
+            raise CheckpointError(f"{self.path} has more than {MAX_CHECKPOINT_BYTES} bytes: no journal has as many")
+        checkpoint = _decode_checkpoint(content, self.path)
         self._written = content
         return checkpoint
 
@@ -104,8 +104,10 @@ class CheckpointFile:
             raise StoreError(
                 f"the journal {self.path} or its lock was removed, and another process may use it: start again"
             )
-        if len(content) > MAX_BYTES:
-            raise StoreError(f"the journal {self.path} would have more than {MAX_BYTES} bytes: close some wormholes")
+        if len(content) > MAX_CHECKPOINT_BYTES:
+            raise StoreError(
+                f"the journal {self.path} would have more than {MAX_CHECKPOINT_BYTES} bytes: close some wormholes"
+            )
         try:
             with draft_of(self.path) as draft:
                 draft.write_bytes(content)
@@ -114,7 +116,7 @@ class CheckpointFile:
         self._written = content
 
 
-def _decoded(content: bytes, path: Path) -> Checkpoint:
+def _decode_checkpoint(content: bytes, path: Path) -> Checkpoint:
     try:
         header = _decode_header(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -126,7 +128,7 @@ def _decoded(content: bytes, path: Path) -> Checkpoint:
             f"{path} has version {header.version} of the format, and this program reads {FORMAT_VERSION}"
         )
     try:
-        checkpoint = _decode(content)
+        checkpoint = _decode_body(content)
         for saved in checkpoint.wormholes.values():
             saved.state.check()
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -135,7 +137,7 @@ def _decoded(content: bytes, path: Path) -> Checkpoint:
 
 
 _decode_header: Final = msgspec.json.Decoder(_Header).decode
-_decode: Final = msgspec.json.Decoder(Checkpoint).decode
+_decode_body: Final = msgspec.json.Decoder(Checkpoint).decode
 
 
 class CheckpointWriter:
@@ -145,31 +147,31 @@ class CheckpointWriter:
         """Write to a file. `content` is called before each write, and returns the checkpoint."""
         self._file, self._content = file, content
         self._writing = asyncio.Lock()
-        self._wanted = self._saved = 0
+        self._requested = self._saved = 0
         self._broken: StoreError | None = None
 
     async def save(self) -> None:
         """Return when all that has happened so far is on disk. Raises StoreError, and then at each later call."""
-        self._wanted += 1
-        await until_done(asyncio.ensure_future(self._save(self._wanted)))
+        self._requested += 1
+        await until_done(asyncio.ensure_future(self._save(self._requested)))
 
     def check(self) -> None:
         """Raise the StoreError of an earlier call."""
         if self._broken is not None:
             raise self._broken
 
-    async def _save(self, mine: int) -> None:
+    async def _save(self, number: int) -> None:
         async with self._writing:
             self.check()
-            if self._saved >= mine:
+            if self._saved >= number:
                 return  # a later call has been saved, and this one with it
-            included, content = self._wanted, _encode(self._content())
+            requested, content = self._requested, _encode(self._content())
             try:
                 await asyncio.to_thread(self._file.write, content)
             except StoreError as error:
                 self._broken = error
                 raise
-            self._saved = included
+            self._saved = requested
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode

@@ -1,7 +1,7 @@
 """Journal Mode: wormholes of programs that stop between messages.
 
-Everything is in one checkpoint: the application's state, and all of each wormhole. What a wormhole sends is held
-until the checkpoint that knows of it is on disk. A message of the peer is processed in a step. A step saves together:
+Everything is in one checkpoint: the application's state, and all of each wormhole. What a wormhole sends waits
+until the checkpoint that has it is on disk. A message of the peer is processed in a step. A step saves together:
 the application's new state, what it sends, and the fact that the message was processed. A process that is killed at
 any moment continues from its last checkpoint, and nothing is lost or processed twice.
 """
@@ -19,7 +19,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 
 from restante.client.arguments import is_text
-from restante.client.connection.server import Server
+from restante.client.connection.server import ServerEndpoint
 from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.core.state import NEW_BYTES, new_state
 from restante.client.defaults import DEFAULT_SERVER
@@ -31,7 +31,7 @@ from restante.client.journal_mode.checkpoint import (
     CheckpointWriter,
     SavedWormhole,
 )
-from restante.client.journal_mode.journaled_wormhole import JournaledWormhole, Message, Shared, Step
+from restante.client.journal_mode.journaled_wormhole import JournalContext, JournaledWormhole, JournalStep, Message
 from restante.common.dice import Dice, SystemDice
 from restante.common.errors import Misuse
 
@@ -68,7 +68,7 @@ class Journal(Generic[T]):
             StoreError: it cannot be read, or another process or Journal uses it.
 
         """
-        self._shared = Shared(self.save, self._check_saved, dice or SystemDice())
+        self._shared = JournalContext(self.save, self._check_saved, dice or SystemDice())
         self._file = CheckpointFile(path)
         self._type = type(initial)
         self._steps = asyncio.Lock()
@@ -78,10 +78,10 @@ class Journal(Generic[T]):
         )
         try:
             checkpoint = self._file.read()
-            self._application = self._encoded(initial) if checkpoint is None else bytes(checkpoint.application)
+            self._application = self._encode_state(initial) if checkpoint is None else bytes(checkpoint.application)
             self._wormholes = {} if checkpoint is None else checkpoint.wormholes
             self._saved_application = self._application
-            self._decoded(self._application)
+            self._decode_state(self._application)
         except BaseException:
             self._file.close()
             raise
@@ -104,7 +104,7 @@ class Journal(Generic[T]):
         Open the file again.
         """
         self._check_saved()
-        return self._decoded(self._saved_application)
+        return self._decode_state(self._saved_application)
 
     @property
     def names(self) -> list[str]:
@@ -151,9 +151,9 @@ class Journal(Generic[T]):
             saved = SavedWormhole(server, new_state(app_id, versions or {}, random, wants_receipts=True, seeds=seeds))
         elif saved.state.app_id != app_id:
             raise Misuse(f"the wormhole {name!r} belongs to the application {saved.state.app_id!r}, not {app_id!r}")
-        way = Server(saved.server, proxy, ssl)
+        endpoint = ServerEndpoint(saved.server, proxy, ssl)
         wormhole = JournaledWormhole(
-            self._shared, name, saved.state, way, max_work_bits=max_work_bits, on_event=on_event
+            self._shared, name, saved.state, endpoint, max_work_bits=max_work_bits, on_event=on_event
         )
         self._wormholes[name] = saved
         return wormhole
@@ -199,14 +199,14 @@ class Journal(Generic[T]):
             raise Misuse("a step cannot begin in another one: end that one first")
         async with self._steps:
             self._check_saved()
-            state = self._decoded(self._application)
-            step = self._shared.step = Step(asyncio.current_task())
+            state = self._decode_state(self._application)
+            step = self._shared.step = JournalStep(asyncio.current_task())
             try:
                 yield state
             finally:
                 self._shared.step = None
-            application = self._encoded(state)
-            processed = self._in_order(messages)
+            application = self._encode_state(state)
+            processed = self._last_numbers(messages)
             for wormhole, _, _ in step.sent:
                 wormhole._check_open()
             self._application = application
@@ -221,18 +221,18 @@ class Journal(Generic[T]):
                 for wormhole in {*processed, *(wormhole for wormhole, _, _ in step.sent)}:
                     wormhole._driver.carry_out()
 
-    def _in_order(self, messages: Iterable[Message]) -> dict[JournaledWormhole, int]:
+    def _last_numbers(self, messages: Iterable[Message]) -> dict[JournaledWormhole, int]:
         """Return the last message of each wormhole. Raises Misuse if one before it was left out."""
-        last: dict[JournaledWormhole, int] = {}
+        last_numbers: dict[JournaledWormhole, int] = {}
         for message in messages:
             wormhole = message.wormhole
             if self._shared.open.get(wormhole.name) is not wormhole:
                 raise Misuse(f"message {message.number} is of no wormhole that is open in this journal")
-            following = last.get(wormhole, wormhole._state.next_peer - 1) + 1
+            following = last_numbers.get(wormhole, wormhole._state.next_peer - 1) + 1
             if message.number != following:
                 raise Misuse(f"a step has message {message.number} without message {following}, which comes first")
-            last[wormhole] = message.number
-        return last
+            last_numbers[wormhole] = message.number
+        return last_numbers
 
     async def save(self) -> None:
         """Return when all that has happened so far is on disk. Steps and wormholes call it: programs need not.
@@ -247,10 +247,10 @@ class Journal(Generic[T]):
         """Raise the StoreError of an earlier `save`."""
         self._writer.check()
 
-    def _encoded(self, state: T) -> bytes:
+    def _encode_state(self, state: T) -> bytes:
         """Return a state as JSON. Raises TypeError, ValueError or Misuse if it could not be read again as it is."""
         application = msgspec.json.encode(state)
-        if b"null" in application and not _finite(msgspec.to_builtins(state)):
+        if b"null" in application and not _is_finite(msgspec.to_builtins(state)):
             raise Misuse("the state has NaN or infinity, which JSON cannot express")
         try:
             msgspec.json.decode(application, type=self._type)
@@ -258,17 +258,17 @@ class Journal(Generic[T]):
             raise Misuse(f"a value of the state does not have the type of its field: {error}") from None
         return application
 
-    def _decoded(self, application: bytes) -> T:
+    def _decode_state(self, application: bytes) -> T:
         try:
             return msgspec.json.decode(application, type=self._type)
         except (msgspec.DecodeError, RecursionError) as error:
             raise CheckpointError(f"{self._file.path} has the state of another application: {error}") from None
 
 
-def _finite(value: object) -> bool:
+def _is_finite(value: object) -> bool:
     """Return whether a value has no NaN and no infinity, which msgspec writes as null."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):
-        return all(map(_finite, value)) and all(map(_finite, value.values()))
-    return not isinstance(value, list | tuple) or all(map(_finite, value))
+        return all(map(_is_finite, value)) and all(map(_is_finite, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_is_finite, value))

@@ -9,12 +9,12 @@ from typing import Any, Self
 
 import msgspec
 
-from restante.client.connection.server import Server
-from restante.client.core.state import State
+from restante.client.connection.server import ServerEndpoint
+from restante.client.core.state import WormholeState
 from restante.client.events import Event
 from restante.client.protocol.seeds import seed_code, seed_mailbox
 from restante.client.tasks import until_done
-from restante.client.wormhole import BaseWormhole, SentMessage, to_be_sent
+from restante.client.wormhole import BaseWormhole, SentMessage, checked_message
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
 
@@ -25,20 +25,20 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     wormhole: JournaledWormhole
     """The wormhole through which it came."""
     number: int
-    """Its place among the peer's messages, from 0."""
+    """Its number among the peer's messages, from 0."""
     data: bytes
     """What the peer sent."""
 
 
-class Step:
-    """What a step has to send."""
+class JournalStep:
+    """The messages that a step has to send."""
 
     def __init__(self, task: asyncio.Task[Any] | None) -> None:
         self.task = task  # others do not send in it
         self.sent: list[tuple[JournaledWormhole, bytes, SentMessage]] = []
 
 
-class Shared:
+class JournalContext:
     """What the wormholes of one journal share."""
 
     def __init__(self, save: Callable[[], Awaitable[None]], check: Callable[[], None], dice: Dice) -> None:
@@ -50,7 +50,7 @@ class Shared:
         """Wormholes whose context is entered, by their names."""
         self.uses: Counter[str] = Counter()
         """How often the wormhole of a name was entered or removed. An object of an earlier use is of no more use."""
-        self.step: Step | None = None
+        self.step: JournalStep | None = None
         """The step that runs."""
 
 
@@ -72,10 +72,10 @@ class JournaledWormhole(BaseWormhole):
 
     def __init__(
         self,
-        shared: Shared,
+        shared: JournalContext,
         name: str,
-        state: State,
-        server: Server,
+        state: WormholeState,
+        server: ServerEndpoint,
         *,
         max_work_bits: int,
         on_event: Callable[[Event], None] | None,
@@ -130,9 +130,9 @@ class JournaledWormhole(BaseWormhole):
 
     async def _suspend(self, *, flush: bool) -> None:
         if self._state.mood is not None:
-            await self._leave()
+            await self._finish_closing()
         elif flush and self._state.code is not None:
-            await self._flushed(lambda: (now := self._machine.connection) is not None and now.all_stored)
+            await self._flush(lambda: (connection := self._machine.connection) is not None and connection.all_stored)
         await self._disconnect()
         await self._driver.wait_until_saved()
         await self._shared.save()
@@ -148,7 +148,7 @@ class JournaledWormhole(BaseWormhole):
             Misuse, ValueError: the wormhole has a code or another seed; the seed has not 32 bytes.
 
         """
-        await self._use(seed_code(seed), seed_mailbox(seed))
+        await self._use_code(seed_code(seed), seed_mailbox(seed))
 
     @property
     def code(self) -> str | None:
@@ -172,7 +172,7 @@ class JournaledWormhole(BaseWormhole):
         return list(range(state.acknowledged, state.next_own))
 
     @property
-    def _checked_state(self) -> State:
+    def _checked_state(self) -> WormholeState:
         """The state, unless the file could not be written."""
         self._shared.check()
         return self._state
@@ -186,8 +186,8 @@ class JournaledWormhole(BaseWormhole):
         step = self._shared.step
         if step is not None and step.task is asyncio.current_task():
             self._check_open()
-            sent = SentMessage(None, self._stored, self._delivered)
-            step.sent.append((self, to_be_sent(message), sent))
+            sent = SentMessage(None, self._wait_until_stored, self._wait_until_delivered)
+            step.sent.append((self, checked_message(message), sent))
             return sent
         sent = await super().send(message)
         await self._shared.save()
@@ -199,7 +199,7 @@ class JournaledWormhole(BaseWormhole):
         A message without a step comes again when the wormhole is next opened. The errors of `BaseWormhole` end it.
         """
         while True:
-            yield await self._next()
+            yield await self._next_message()
 
     async def waiting(self) -> AsyncIterator[Message]:
         """Yield the messages of the peer that the server has now, and end.
@@ -211,16 +211,16 @@ class JournaledWormhole(BaseWormhole):
         if self._state.code is None:
             raise Misuse("a wormhole without a code has no mailbox: allocate or set one first")
         while True:
-            await self._until(lambda: self._unread or self._all_delivered)
+            await self._wait_until(lambda: self._unread or self._all_delivered)
             if not self._unread:
                 return
-            yield await self._next()
+            yield await self._next_message()
 
     @property
     def _all_delivered(self) -> bool:
-        now = self._machine.connection
-        return now is not None and now.replayed and self._driver.all_saved
+        connection = self._machine.connection
+        return connection is not None and connection.replayed and self._driver.all_saved
 
-    async def _next(self) -> Message:
-        received = await self._take()
+    async def _next_message(self) -> Message:
+        received = await self._next_unread()
         return Message(self, received.number, received.plaintext)

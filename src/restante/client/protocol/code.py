@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from restante.client.arguments import is_text, is_whole
+from restante.client.arguments import is_integer, is_text
 from restante.client.defaults import DEFAULT_WORDS, MAX_WORDS
 from restante.client.protocol.wordlist import THREE_SYLLABLES, TWO_SYLLABLES
 from restante.common.errors import Misuse
@@ -33,7 +33,7 @@ def nameplate_of(code: str) -> str:
     if not is_text(code):
         raise CodeError("a code is a text in UTF-8, and this one is not")
     nameplate, hyphen, password = code.partition("-")
-    if any(each.isspace() for each in code):
+    if any(char.isspace() for char in code):
         raise CodeError("a code has no spaces: write it with hyphens, like 7-purple-sausages")
     if not is_nameplate(nameplate):
         raise CodeError("a code begins with a number, like 7-purple-sausages")
@@ -52,14 +52,14 @@ def password_of(code: str) -> bytes:
     return unicodedata.normalize("NFC", code).encode()
 
 
-def words(random: bytes) -> str:
+def random_words(random: bytes) -> str:
     """Return a word for each of some random bytes, joined with hyphens."""
     return "-".join(word_list(position)[byte] for position, byte in enumerate(random))
 
 
-def check_length(length: int) -> None:
+def check_word_count(length: int) -> None:
     """Raise Misuse if no code has so many words."""
-    if not is_whole(length, 1, MAX_WORDS):
+    if not is_integer(length, 1, MAX_WORDS):
         raise Misuse(f"a code has 1 to {MAX_WORDS} words, not {length!r}")
 
 
@@ -67,7 +67,7 @@ def check_completable(prefix: str, length: int) -> None:
     """Raise Misuse if the beginning of a code is not a text, or no code has so many words."""
     if not isinstance(prefix, str):
         raise Misuse(f"the beginning of a code is a text, not {prefix!r}")
-    check_length(length)
+    check_word_count(length)
 
 
 def completions(prefix: str, nameplates: Iterable[str], length: int = DEFAULT_WORDS) -> Sequence[str]:
@@ -89,14 +89,14 @@ def completions(prefix: str, nameplates: Iterable[str], length: int = DEFAULT_WO
     nameplate, hyphen, typed = prefix.partition("-")
     if not hyphen:
         return sorted(
-            (f"{each}-" for each in nameplates if each.startswith(prefix)), key=lambda each: (len(each), each)
+            (f"{number}-" for number in nameplates if number.startswith(prefix)), key=lambda code: (len(code), code)
         )
-    *chosen, last = typed.split("-")
-    if len(chosen) >= length:
+    *chosen_words, last_word = typed.split("-")
+    if len(chosen_words) >= length:
         return []
-    end = "-" if len(chosen) + 1 < length else ""
-    head = "-".join((nameplate, *chosen, ""))
-    return sorted(head + word + end for word in word_list(len(chosen)) if word.startswith(last.lower()))
+    end = "-" if len(chosen_words) + 1 < length else ""
+    head = "-".join((nameplate, *chosen_words, ""))
+    return sorted(head + word + end for word in word_list(len(chosen_words)) if word.startswith(last_word.lower()))
 
 
 def word_list(position: int) -> Sequence[str]:

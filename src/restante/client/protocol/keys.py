@@ -13,7 +13,7 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
-from restante.client.arguments import is_text, is_whole
+from restante.client.arguments import is_integer, is_text
 from restante.client.protocol.hkdf import MAX_DERIVED_BYTES, hkdf, hkdf_expand, hkdf_extract
 from restante.common.errors import Misuse
 
@@ -34,12 +34,12 @@ class MessageKeys:
         self._extracted = hkdf_extract(key)  # once, and not again for each message
         self._sides: dict[str, bytes] = {}
 
-    def of(self, side: str, phase: str) -> bytes:
+    def message_key(self, side: str, phase: str) -> bytes:
         """Return the key of a message."""
-        beginning = self._sides.get(side)
-        if beginning is None:
-            beginning = self._sides[side] = b"wormhole:phase:" + _hash(side)
-        return hkdf_expand(self._extracted, beginning + _hash(phase), KEY_BYTES)
+        prefix = self._sides.get(side)
+        if prefix is None:
+            prefix = self._sides[side] = b"wormhole:phase:" + _hash(side)
+        return hkdf_expand(self._extracted, prefix + _hash(phase), KEY_BYTES)
 
 
 def _hash(text: str) -> bytes:
@@ -55,7 +55,7 @@ def check_derivable(purpose: str, size: int) -> None:
     """Raise Misuse if no key can be derived for a purpose, or none of this size."""
     if not is_text(purpose):
         raise Misuse(f"the purpose of a key is a text like 'example.com/files', not {purpose!r}")
-    if not is_whole(size, 1, MAX_DERIVED_BYTES):
+    if not is_integer(size, 1, MAX_DERIVED_BYTES):
         raise Misuse(f"a key has 1 to {MAX_DERIVED_BYTES} bytes, not {size!r}")
 
 

@@ -1,4 +1,4 @@
-"""What a server sends, read by a client that does not trust it."""
+"""The messages of a server, as a client that does not trust it parses them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_NAMEPLATES: Final = 100_000
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)]
 
 
-class Nameplate(msgspec.Struct, frozen=True):
+class ListedNameplate(msgspec.Struct, frozen=True):
     """An entry of a list of nameplates."""
 
     id: Name
@@ -50,7 +50,7 @@ class ServerMessage(msgspec.Struct, frozen=True):
 
     type: str
     welcome: Greeting | UnsetType = UNSET
-    nameplates: Annotated[list[Nameplate], msgspec.Meta(max_length=MAX_NAMEPLATES)] | UnsetType = UNSET
+    nameplates: Annotated[list[ListedNameplate], msgspec.Meta(max_length=MAX_NAMEPLATES)] | UnsetType = UNSET
     nameplate: Name | UnsetType = UNSET
     mailbox: Name | UnsetType = UNSET
     side: Name | UnsetType = UNSET
@@ -92,7 +92,7 @@ def asks_to_return(error: ServerMessage) -> bool:
     return error.retry or str(error.error).startswith(TOO_MANY_CONNECTIONS)
 
 
-def refused(error: ServerMessage) -> str | None:
+def refused_command(error: ServerMessage) -> str | None:
     """Return the type of the message that an error answers, or None if the error does not say it."""
     try:
         return _decode_original(error.orig).type
@@ -103,7 +103,7 @@ def refused(error: ServerMessage) -> str | None:
 _decode: Final = msgspec.json.Decoder(ServerMessage).decode
 
 
-def parse(text: str | bytes) -> ServerMessage:
+def parse_message(text: str | bytes) -> ServerMessage:
     """Return the message in a frame.
 
     Raises:

@@ -85,8 +85,8 @@ class Spake2:
             shared = crypto_scalarmult_ed25519_noclamp(self._secret, unblinded)
         except RuntimeError as error:  # the identity: a message that is the blinding itself
             raise BadMessageError("a point that fixes the key") from error
-        first, second = sorted((self._point, point))
-        return hashlib.sha256(self._password_hash + self._identity_hash + first + second + shared).digest()
+        points = b"".join(sorted((self._point, point)))
+        return hashlib.sha256(self._password_hash + self._identity_hash + points + shared).digest()
 
 
 def _password_scalar(password: bytes) -> bytes:

@@ -53,12 +53,12 @@ class TransferUri(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return the URI, which leaves out what is the default."""
-        said = {}
+        fields = {}
         if self.rendezvous != DEFAULT_RENDEZVOUS:
-            said["rendezvous"] = self.rendezvous
+            fields["rendezvous"] = self.rendezvous
         if self.role != ROLES[0]:
-            said["role"] = self.role
-        query = f"?{urlencode(said, quote_via=quote, safe='')}" if said else ""
+            fields["role"] = self.role
+        query = f"?{urlencode(fields, quote_via=quote, safe='')}" if fields else ""
         return f"{SCHEME}:{quote(self.code, safe='')}{query}"
 
 
@@ -69,7 +69,7 @@ def rendezvous_of(server: str) -> str | None:
     return server.removesuffix(SERVER_PATH) if server.endswith(SERVER_PATH) else None
 
 
-def parse(text: str) -> TransferUri:
+def parse_uri(text: str) -> TransferUri:
     """Return what a `wormhole-transfer:` URI says.
 
     Raises:
@@ -82,7 +82,7 @@ def parse(text: str) -> TransferUri:
     if parts.netloc or parts.fragment:
         raise UriError(f"a transfer's URI has neither a host nor a fragment: write {SCHEME}:CODE?rendezvous=URL")
     try:
-        fields = parse_qsl(
+        pairs = parse_qsl(
             parts.query,
             keep_blank_values=True,
             strict_parsing=bool(parts.query),
@@ -95,25 +95,25 @@ def parse(text: str) -> TransferUri:
         raise UriError(str(error)) from error
     except ValueError as error:
         raise UriError("a transfer's URI is not encoded correctly") from error
-    said = dict(fields)
-    if len(said) < len(fields):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise UriError("a transfer's URI has a field twice")
-    if said.pop("version", "0") != "0":
+    if fields.pop("version", "0") != "0":
         raise UriError("the URI has a later version than 0: use a newer restante")
-    uri = TransferUri(code, said.pop("rendezvous", DEFAULT_RENDEZVOUS), said.pop("role", ROLES[0]))
-    if said:
-        raise UriError(f"a transfer's URI has an unknown field: {min(said)!r}")
+    uri = TransferUri(code, fields.pop("rendezvous", DEFAULT_RENDEZVOUS), fields.pop("role", ROLES[0]))
+    if fields:
+        raise UriError(f"a transfer's URI has an unknown field: {min(fields)!r}")
     if uri.role not in ROLES:
         raise UriError(f"a transfer's role is {' or '.join(ROLES)}, not {uri.role!r}")
-    wanted = "the server of a transfer's URI begins with ws:// or wss:// and names a host"
-    if _split(uri.rendezvous, wanted).scheme not in {"ws", "wss"}:
-        raise UriError(wanted)
+    requirement = "the server of a transfer's URI begins with ws:// or wss:// and names a host"
+    if _split(uri.rendezvous, requirement).scheme not in {"ws", "wss"}:
+        raise UriError(requirement)
     return uri
 
 
-def _split(url: str, words: str) -> SplitResult:
-    """Return the parts of a URL. Raises UriError with these words."""
+def _split(url: str, message: str) -> SplitResult:
+    """Return the parts of a URL. Raises UriError with this message."""
     try:
         return urlsplit(url)
     except ValueError as error:
-        raise UriError(words) from error
+        raise UriError(message) from error

@@ -262,7 +262,7 @@ async def _fail_with(wormhole: Wormhole) -> NoReturn:
 
 async def _unread(wormhole: Wormhole, number: int) -> bytes:
     """Wait until so many messages are unread, and one more. Return the last of them, which stays unread."""
-    await wormhole._until(lambda: len(wormhole._unread) > number)
+    await wormhole._wait_until(lambda: len(wormhole._unread) > number)
     return wormhole._unread[number].plaintext
 
 

@@ -20,7 +20,7 @@ from restante.client.transfer.messages import (
     send_message,
 )
 from restante.client.transit.records import Role
-from restante.client.wormhole import Wormhole, to_be_sent
+from restante.client.wormhole import Wormhole, checked_message
 from restante.common.errors import Misuse
 
 TEXTS_ONLY: Final = "this program receives texts only"
@@ -30,7 +30,7 @@ def check_text(text: str) -> None:
     """Raise Misuse if a text is too long to be sent, or is no text."""
     if not is_text(text):
         raise Misuse(f"what is sent is a str that UTF-8 can encode, not {text!r:.80}")
-    to_be_sent(encode(PeerMessage(offer=Offer(message=text))))
+    checked_message(encode(PeerMessage(offer=Offer(message=text))))
 
 
 async def send_text(wormhole: Wormhole, text: str) -> None:
