@@ -27,7 +27,7 @@ from restante.client.protocol.hkdf import MAX_DERIVED_BYTES, hkdf
 from restante.client.protocol.seeds import SEED_BYTES, seed_code
 from restante.client.protocol.spake2 import BLINDING_POINT, RANDOM_BYTES, SYMMETRIC, BadMessageError, Spake2
 from restante.client.protocol.uri import TransferUri, UriError
-from restante.client.transfer.messages import acknowledgement_of, answer_of, offer_of
+from restante.client.transfer.messages import parse_acknowledgement, wait_for_answer, wait_for_offer
 from restante.client.transit.hints import (
     MAX_HINTS,
     MAX_RELAY_ADDRESSES,
@@ -49,8 +49,8 @@ def test_the_password_is_the_whole_code_in_one_spelling() -> None:
 
 
 def test_words_come_from_both_lists_of_the_python_client_in_turn() -> None:
-    for position, theirs in enumerate([byte_to_odd_word, byte_to_even_word] * 2):
-        assert list(word_list(position)) == [theirs[bytes([byte])].lower() for byte in range(256)]
+    for position, peer_transit in enumerate([byte_to_odd_word, byte_to_even_word] * 2):
+        assert list(word_list(position)) == [peer_transit[bytes([byte])].lower() for byte in range(256)]
     assert code.random_words(bytes((255, 255, 0))) == "yucatan-zulu-adroitness"
 
 
@@ -146,9 +146,9 @@ def test_both_sides_agree_on_the_published_key_and_derive_the_published_keys_of_
 @examples(20)
 @given(password=st.binary(), identity=st.binary(), random=RANDOM)
 def test_the_python_library_agrees_on_the_same_key(password: bytes, identity: bytes, random: bytes) -> None:
-    ours, theirs = Spake2(password, identity, random), SPAKE2_Symmetric(password, idSymmetric=identity)
-    message = theirs.start()
-    assert ours.finish(message) == theirs.finish(ours.message)
+    ours, peer_transit = Spake2(password, identity, random), SPAKE2_Symmetric(password, idSymmetric=identity)
+    message = peer_transit.start()
+    assert ours.finish(message) == peer_transit.finish(ours.message)
 
 
 @given(key=st.binary(max_size=200), purpose=st.binary(max_size=100), size=st.integers(1, MAX_DERIVED_BYTES))
@@ -196,7 +196,7 @@ def test_any_bytes_are_a_message_or_refused(message: bytes) -> None:
 
 
 TRANSIT_KEY = bytes(range(32))
-SENDER, RECEIVER = TransitKeys.of(TRANSIT_KEY, Role.SENDER), TransitKeys.of(TRANSIT_KEY, Role.RECEIVER)
+SENDER, RECEIVER = TransitKeys.derive(TRANSIT_KEY, Role.SENDER), TransitKeys.derive(TRANSIT_KEY, Role.RECEIVER)
 
 
 @given(st.integers(0, 8 * 41 - 1))
@@ -218,14 +218,14 @@ JSON = st.recursive(
 BYTES = st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode())
 
 
-@given(st.lists(BYTES, max_size=4), BYTES, st.sampled_from([offer_of, answer_of]))
+@given(st.lists(BYTES, max_size=4), BYTES, st.sampled_from([wait_for_offer, wait_for_answer]))
 def test_any_messages_are_read_or_refused(messages: list[bytes], record: bytes, read: Any) -> None:
     wormhole = Mock(receive=AsyncMock(side_effect=[*messages, b'{"error":"end"}']))
     with suppress(PeerMessageError, TransferError):
         asyncio.run(read(wormhole))
         assert any(key in b"".join(messages) for key in (b'"offer"', b'"answer"'))
     with suppress(PeerMessageError):
-        acknowledgement_of(record)
+        parse_acknowledgement(record)
 
 
 HERE = Address("192.0.2.7", 4001)

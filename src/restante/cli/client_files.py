@@ -20,15 +20,15 @@ from rich.filesize import decimal
 from restante.client.errors import WormholeError
 from restante.client.files.draft import (
     EXISTS,
-    check_place,
+    abandoned_drafts,
+    check_target,
     check_writable,
     free_path,
     is_special,
-    left_drafts,
-    remove_left_draft,
+    remove_abandoned_draft,
     scratch_file,
 )
-from restante.client.files.names import fault, invisible, shown, shown_path
+from restante.client.files.names import name_fault, quoted, quoted_path, visibility_fault
 from restante.client.timing_log import USER, span
 from restante.client.transfer.messages import reasons_sent, unless_given_up
 from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, OfferedText
@@ -127,7 +127,7 @@ def output_path(output: str | None, *, may_be_file: bool) -> Path | None:
     folder, _, name = output.rpartition("/")
     directory = output if name in {"", ".", ".."} else folder or ("/" if output.startswith("/") else ".")
     if not os.path.isdir(directory):  # noqa: PTH112 - Path's raises an error for a long name
-        raise Misuse(f"there is no directory {shown_path(directory)}: create it first")
+        raise Misuse(f"there is no directory {quoted_path(directory)}: create it first")
     try:
         check_writable(Path(output if os.path.isdir(output) else directory))  # noqa: PTH112 - as above
     except StoreError as error:
@@ -137,13 +137,13 @@ def output_path(output: str | None, *, may_be_file: bool) -> Path | None:
     except FileNotFoundError:
         is_file = os.path.lexists(output)  # a link to nothing
     except OSError as error:
-        raise Misuse(f"cannot store it as {shown_path(output)}: {plain(error)}") from error
+        raise Misuse(f"cannot store it as {quoted_path(output)}: {plain(error)}") from error
     path = Path(output)
     if is_file and not may_be_file:
         raise Misuse(in_the_way(path))
     if is_special(path):
         reason = "leads to a device, a pipe or a socket: name a directory or a file, or - for standard output"
-        raise Misuse(f"{shown_path(output)} {reason}")
+        raise Misuse(f"{quoted_path(output)} {reason}")
     return path
 
 
@@ -162,8 +162,8 @@ def sent_paths(words: list[str]) -> list[Path]:
 
 def check_name(name: str | None) -> None:
     """Raise Misuse if `--name` gives a name that no receiver could store."""
-    if name is not None and (why := "has a slash" if "/" in name else fault(name) or invisible(name)):
-        raise Misuse(f"the name {shown(name)} {why}: give another --name")
+    if name is not None and (why := "has a slash" if "/" in name else name_fault(name) or visibility_fault(name)):
+        raise Misuse(f"the name {quoted(name)} {why}: give another --name")
 
 
 @contextmanager
@@ -247,8 +247,8 @@ def show_offer(offered: OfferedText | OfferedFile | OfferedDirectory) -> None:
 
 def _offered(offered: OfferedFile | OfferedDirectory) -> str:
     if isinstance(offered, OfferedFile):
-        return f"file {shown(offered.offered_name)} ({decimal(offered.size)})"
-    return f"directory {shown(offered.offered_name)} ({_contents(offered.files, offered.directories, offered.size)})"
+        return f"file {quoted(offered.offered_name)} ({decimal(offered.size)})"
+    return f"directory {quoted(offered.offered_name)} ({_contents(offered.files, offered.directories, offered.size)})"
 
 
 def _contents(files: int, directories: int | None, size: int) -> str:
@@ -293,7 +293,7 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
         raise Misuse(in_the_way(path))
     if not storing.accept:
         async with reasons_sent(offered.wormhole, Role.RECEIVER):
-            check_place(path, replace=not storing.rename, rename=storing.rename, directory=is_directory)
+            check_target(path, replace=not storing.rename, rename=storing.rename, directory=is_directory)
             check_writable(path.parent)
     if exists and not storing.accept:
         replace = await _wanted(offered, f"{visible(str(path))} exists already. Replace it by the {description}?")
@@ -321,19 +321,19 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
 
 async def _clear_drafts(wormhole: Wormhole, folder: Path, *, ask: bool) -> None:
     """Offer to remove what receivers left in a folder when they were killed. It takes room that is needed now."""
-    drafts = await asyncio.to_thread(left_drafts, folder)
+    drafts = await asyncio.to_thread(abandoned_drafts, folder)
     if not drafts:
         return
-    names = ", ".join(shown(draft.name) for draft in drafts[:MAX_DRAFTS_SHOWN])
+    names = ", ".join(quoted(draft.name) for draft in drafts[:MAX_DRAFTS_SHOWN])
     more = f" and {len(drafts) - MAX_DRAFTS_SHOWN:,} more" if len(drafts) > MAX_DRAFTS_SHOWN else ""
-    say(f"Receivers that were killed left unfinished files in {shown_path(str(folder))}: {names}{more}.")
+    say(f"Receivers that were killed left unfinished files in {quoted_path(str(folder))}: {names}{more}.")
     if not ask:
         say("Remove them if you do not need them.")
         return
     async with reasons_sent(wormhole, Role.RECEIVER):
         if await asked(wormhole, "Remove them?"):
             for draft in drafts:
-                await asyncio.to_thread(remove_left_draft, draft)
+                await asyncio.to_thread(remove_abandoned_draft, draft)
 
 
 async def _print_file(offered: OfferedFile | OfferedDirectory, storing: Storing) -> None:

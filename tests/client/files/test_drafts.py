@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from restante.client.errors import UnsafeNameError
 from restante.client.files import draft
-from restante.client.files.draft import OpenDraft, check_place, draft_directory, draft_file, free_path
-from restante.client.files.names import MAX_NAME_BYTES, file_name, not_everywhere, shown
+from restante.client.files.draft import OpenDraft, check_target, draft_directory, draft_file, free_path
+from restante.client.files.names import MAX_NAME_BYTES, file_name, quoted, unportable_names
 from restante.common.errors import Misuse, StoreError
 from support.isolation import unavailable
 from support.processes import run
@@ -134,7 +134,7 @@ def test_a_device_or_pipe_is_never_replaced(tmp_path: Path, kind: str, there: st
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "pipe" if there == "link to a pipe" else "/proc/self/fd/1")
     with pytest.raises(Misuse, match="leads to a device, a pipe or a socket"):
-        check_place(tmp_path / ("pipe" if there == "pipe" else "link"), replace=True, directory=kind == "directory")
+        check_target(tmp_path / ("pipe" if there == "pipe" else "link"), replace=True, directory=kind == "directory")
 
 
 @both
@@ -201,7 +201,7 @@ def test_what_came_after_the_check_is_not_replaced(target: Path, there: str, mon
         if any(target.parent.iterdir()):  # the draft is there, so it is the last check
             make(target, there)
 
-    monkeypatch.setattr(draft, "check_place", checked)
+    monkeypatch.setattr(draft, "check_target", checked)
     with pytest.raises(StoreError), draft_directory(target):
         pass
     assert content(target) == there
@@ -296,7 +296,7 @@ def test_the_umask_decides_the_mode(tmp_path: Path) -> None:
 unshares = pytest.mark.skipif(bool(unavailable()), reason=f"disks and users of their own: {unavailable()}")
 IMPORTS = """\
 from pathlib import Path
-from restante.client.files.draft import draft_directory, draft_file, left_drafts, remove_left_draft
+from restante.client.files.draft import draft_directory, draft_file, abandoned_drafts, remove_abandoned_draft
 """
 
 
@@ -315,7 +315,7 @@ def test_what_is_stored_in_a_folder_that_may_not_be_read_is_no_error(tmp_path: P
 def test_a_draft_with_a_mounted_disk_in_it_is_not_offered_nor_removed(tmp_path: Path) -> None:
     draft = f".x.part-{'0' * 16}"
     (tmp_path / draft / "disk").mkdir(parents=True)
-    script = f"{IMPORTS}print(left_drafts(Path())); remove_left_draft(Path('{draft}'))"
+    script = f"{IMPORTS}print(abandoned_drafts(Path())); remove_abandoned_draft(Path('{draft}'))"
     line = f'mount -t tmpfs none {draft}/disk && touch {draft}/disk/mine && "$@" && ls {draft}/disk'
     unshared = ("unshare", "--user", "--mount", "--map-root-user", "sh", "-c", line, "sh")
     ended = run(*unshared, sys.executable, "-c", script, cwd=tmp_path)
@@ -376,7 +376,7 @@ def test_an_unsafe_name_is_refused_in_one_printable_sentence(name: str, why: str
     ],
 )
 def test_a_name_that_other_systems_cannot_store_is_known(names: list[str], doubtful: list[str] | None) -> None:
-    assert [name for name, _ in not_everywhere(names)] == (names if doubtful is None else doubtful)
+    assert [name for name, _ in unportable_names(names)] == (names if doubtful is None else doubtful)
 
 
 @pytest.mark.parametrize(
@@ -407,5 +407,5 @@ def test_every_text_is_a_name_or_refused(text: str) -> None:
 
 
 def test_a_name_is_shown_with_escapes_and_not_at_any_length() -> None:
-    assert shown("a\x1b[0m\u202e\udcffé") == r"'a\x1b[0m\u202e\udcffé'"
-    assert shown("x" * 5000) == f"'{'x' * 80}…'"
+    assert quoted("a\x1b[0m\u202e\udcffé") == r"'a\x1b[0m\u202e\udcffé'"
+    assert quoted("x" * 5000) == f"'{'x' * 80}…'"

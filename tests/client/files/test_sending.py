@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from restante.client.errors import UnsendableFileError
 from restante.client.files import walk, zip_stream
-from restante.client.files.walk import Found, Walk
+from restante.client.files.walk import FileEntry, Walk
 from restante.client.files.zip_layout import FULL_16, FULL_32
 from restante.client.files.zip_reader import zip_members
 from restante.client.files.zip_stream import ZipPlan, plan_directory, plan_paths
@@ -106,7 +106,7 @@ def test_the_size_is_exact_for_files_and_archives_above_4_gib(
 ) -> None:
     expected = {f"{number}{name}": 0 if name == "d/" else size for number, (name, size) in enumerate(members)}
     plan = ZipPlan(
-        [Found(name, 0, size, DIRECTORY if name.endswith("/") else FILE, 1e9) for name, size in expected.items()],
+        [FileEntry(name, 0, size, DIRECTORY if name.endswith("/") else FILE, 1e9) for name, size in expected.items()],
         Walk(ignore_unsendable=False),
     )
     folder = tmp_path_factory.mktemp("large")
@@ -130,7 +130,7 @@ def test_the_size_is_exact_for_files_and_archives_above_4_gib(
 )
 def test_an_archive_may_have_more_than_65_535_members(count: int) -> None:
     plan = ZipPlan(
-        [Found(f"{number}/", 0, 0, DIRECTORY, 1e9) for number in range(count)], Walk(ignore_unsendable=False)
+        [FileEntry(f"{number}/", 0, 0, DIRECTORY, 1e9) for number in range(count)], Walk(ignore_unsendable=False)
     )
     data = b"".join(plan.chunks())
     assert len(data) == plan.size

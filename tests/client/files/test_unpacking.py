@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from restante.client.errors import ArchiveError, UnsafeNameError
 from restante.client.files import unpacking, zip_stream
 from restante.client.files.unpacking import unpack
-from restante.client.files.walk import Found, Walk
+from restante.client.files.walk import FileEntry, Walk
 from restante.client.files.zip_stream import ZipPlan
 from restante.common.errors import StoreError
 from support.disk import no_file_beyond
@@ -179,9 +179,9 @@ def test_directories_have_their_modes_when_all_is_there(
     """Files come into a directory after one has come that its owner may not write in; the umask is 022."""
     kind, path = stat.S_IFDIR, "" if last.endswith("/") else last
     parents = (kind | root, kind | inner, kind | inner)
-    members = [Found("d/", 0, 0, kind | inner, 0, parents[:1])] if not path else []
-    members += [Found(last, 0, 0, kind | inner if not path else stat.S_IFREG | 0o6600, 0, parents)]
-    members += [Found("d/file", 0, 0, stat.S_IFREG | 0o6600, 0, parents[:2])]
+    members = [FileEntry("d/", 0, 0, kind | inner, 0, parents[:1])] if not path else []
+    members += [FileEntry(last, 0, 0, kind | inner if not path else stat.S_IFREG | 0o6600, 0, parents)]
+    members += [FileEntry("d/file", 0, 0, stat.S_IFREG | 0o6600, 0, parents[:2])]
     before = os.umask(0o022)
     try:
         with pytest.MonkeyPatch.context() as patched:

@@ -80,7 +80,7 @@ async def heard(wormhole: Wormhole, key: str) -> tuple[Any, Hints]:
 
 async def play(wormhole: Wormhole, role: Role, script: Script, offer: dict[str, Any] | None = None) -> None:
     """Play the peer, which closes the connection after the script. A receiver with an offer dials nobody."""
-    keys = TransitKeys.of(await wormhole.derive_key(PURPOSE), role)
+    keys = TransitKeys.derive(await wormhole.derive_key(PURPOSE), role)
     with Transit(DIRECT, SystemDice()) as transit, patch.object(connecting, "RecordPipe", Played):
         await say(wormhole, transit=transit_message(transit.hints))
         if role is Role.SENDER:

@@ -30,7 +30,7 @@ from support.effort import examples
 from support.ports import held_everywhere, nobodys_port
 
 KEY: Final = bytes(range(32))
-SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
+SENDER, RECEIVER = TransitKeys.derive(KEY, Role.SENDER), TransitKeys.derive(KEY, Role.RECEIVER)
 NO_RELAY: Final = TransitOptions(relays=())
 DIAL_ONLY: Final = TransitOptions(relays=(), listen=False)
 

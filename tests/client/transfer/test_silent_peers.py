@@ -34,7 +34,7 @@ from restante.client.transfer.sending import send_file
 from restante.client.transfer.stream import Stream
 from restante.client.transfer.text import receive_text, send_text
 from restante.client.transit.connecting import TRANSIT_SECONDS, TransitOptions
-from restante.client.transit.pipe import LEAST_BYTES_PER_SECOND, RECEIVER_STALLS, RECORD_BYTES, RecordPipe
+from restante.client.transit.pipe import MIN_BYTES_PER_SECOND, RECEIVER_STALLS, RECORD_BYTES, RecordPipe
 from restante.client.transit.records import RecordSealer, Role, TransitKeys
 from restante.client.wormhole import SILENCE_SECONDS, Wormhole
 from restante.common.errors import Misuse
@@ -189,12 +189,12 @@ async def test_a_peer_that_stalls_is_told_then_the_transfer_ends_and_the_peer_he
     assert ended.value.outcome in str(ended.value)
     silences = [silence for silence in events.of(PeerSilent) if silence.awaited == awaited]
     limit = 0.2 if role is Role.RECEIVER else RECEIVER_STALLS * 0.2
-    limit += size / LEAST_BYTES_PER_SECOND if awaited == "confirmation" else 0
+    limit += size / MIN_BYTES_PER_SECOND if awaited == "confirmation" else 0
     assert silences == [PeerSilent(0.1, awaited, limit)]  # type: ignore[arg-type]
     assert names(folder) == []
 
 
-KEYS: Final = TransitKeys.of(bytes(32), Role.RECEIVER)
+KEYS: Final = TransitKeys.derive(bytes(32), Role.RECEIVER)
 RECORD: Final = bytes(RecordSealer(KEYS.opening).seal(CONTENT))
 
 

@@ -59,7 +59,7 @@ from restante.common.errors import Misuse, StoreError
 from support.bounds import BOUND, bounded
 
 KEY = bytes(range(32))
-SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
+SENDER, RECEIVER = TransitKeys.derive(KEY, Role.SENDER), TransitKeys.derive(KEY, Role.RECEIVER)
 
 
 @pytest.mark.parametrize("size", [0, 1, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 1, 5 * RECORD_BYTES + 7])

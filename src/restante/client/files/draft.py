@@ -1,4 +1,4 @@
-"""Unfinished files and directories: beside their place, under another name until they are complete.
+"""Unfinished files and directories: they have another name in the same folder until they are complete.
 
 A process that is killed leaves its draft, whose name says so: `.NAME.part-0123456789abcdef`. What a new directory
 replaces is `.NAME.old-0123456789abcdef` until it is removed.
@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from restante.client.files.names import MAX_NAME_BYTES, shown, shown_path
+from restante.client.files.names import MAX_NAME_BYTES, quoted, quoted_path
 from restante.common.atomic_file import flush, give_name, leads_to_open_file
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.texts import counted
@@ -41,7 +41,7 @@ SYNC_FILE_RANGE_WRITE: Final = 2
 
 
 DRAFT: Final = re.compile(r"\..*\.part-[0-9a-f]{16}", re.DOTALL)
-"""The name of a draft (`_beside`)."""
+"""The name of a draft (`_sibling_path`)."""
 
 MAX_NUMBER: Final = 9999
 """The highest number that `rename` adds to a name."""
@@ -54,14 +54,14 @@ MAX_SUFFIX: Final = 32
 class OpenDraft:
     """A file that is being written. `file` is for those who read it again."""
 
-    def __init__(self, file: BinaryIO, place: Path) -> None:
+    def __init__(self, file: BinaryIO, path: Path) -> None:
         self.file = file
-        self._place = place
+        self._path = path
         self._size = self._written_out = 0
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes. Raises StoreError if the disk is full or fails."""
-        with _store_errors("write", self._place):
+        with _store_errors("write", self._path):
             self.file.write(data)
         self._size += len(data)
         if self._size - self._written_out >= WRITE_OUT_BYTES:
@@ -71,48 +71,48 @@ class OpenDraft:
 
 @contextmanager
 def draft_file(
-    place: Path,
+    path: Path,
     *,
     replace: bool = False,
     rename: bool = False,
     before_naming: Callable[[], None] = lambda: None,
-    named: Callable[[Path], None] = lambda _: None,
+    on_named: Callable[[Path], None] = lambda _: None,
 ) -> Iterator[OpenDraft]:
-    """Yield a new file beside `place`; on success flush it and give it the name, on an error remove it.
+    """Yield a new file beside `path`; on success flush it and give it the name, on an error remove it.
 
     With `rename` it gets a number if something has the name. `before_naming` may raise an error when all is flushed,
-    which takes time. `named` is called with the path that it got.
+    which takes time. `on_named` is called with the path that it got.
 
     Its mode is what the umask leaves of 0666. Raises Misuse, before and after, if something has the name and neither
     `replace` nor `rename` is set, or if it is a directory; StoreError if the disk fails.
     """
-    check_place(place, replace=replace, rename=rename, directory=False)
-    real = _resolved(place)
-    draft = _beside(real, "part")
-    with _store_errors("write", place):
-        made = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    check_target(path, replace=replace, rename=rename, directory=False)
+    real_path = _resolved(path)
+    draft = _sibling_path(real_path, "part")
+    with _store_errors("write", path):
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        file = os.fdopen(made, "w+b", buffering=BUFFER_BYTES)
-        _mark_in_use(made)
+        file = os.fdopen(descriptor, "w+b", buffering=BUFFER_BYTES)
+        _mark_in_use(descriptor)
         try:
-            yield OpenDraft(file, place)
-            with _store_errors("write", place):
+            yield OpenDraft(file, path)
+            with _store_errors("write", path):
                 file.flush()
-                os.fsync(made)
+                os.fsync(descriptor)
         finally:
-            with suppress(OSError):  # what was not written by then is not needed
+            with suppress(OSError):  # nobody needs the bytes that are not written yet
                 file.close()
         before_naming()
-        check_place(real, replace=replace, rename=rename, directory=False)
-        with _store_errors("write", place):
+        check_target(real_path, replace=replace, rename=rename, directory=False)
+        with _store_errors("write", path):
             if replace:
-                draft.replace(real)
+                draft.replace(real_path)
             elif rename:
-                real = _give_free_name(real, lambda free: give_name(draft, free), directory=False)
+                real_path = _give_free_name(real_path, lambda free: give_name(draft, free), directory=False)
             else:
-                give_name(draft, real)
-            flush(real.parent)
-        named(place.with_name(real.name))
+                give_name(draft, real_path)
+            flush(real_path.parent)
+        on_named(path.with_name(real_path.name))
     finally:
         with suppress(OSError):
             draft.unlink()
@@ -120,50 +120,51 @@ def draft_file(
 
 @contextmanager
 def draft_directory(
-    place: Path,
+    path: Path,
     *,
     replace: bool = False,
     rename: bool = False,
     before_naming: Callable[[], None] = lambda: None,
-    named: Callable[[Path], None] = lambda _: None,
-    leave: Callable[[Callable[[], None]], None] = lambda remove: remove(),
+    on_named: Callable[[Path], None] = lambda _: None,
+    on_error: Callable[[Callable[[], None]], None] = lambda remove: remove(),
 ) -> Iterator[Path]:
-    """Yield a new directory beside `place`; on success flush it and give it the name, on an error remove it.
+    """Yield a new directory beside `path`; on success flush it and give it the name, on an error remove it.
 
-    After an error, `leave` is called with a function that removes it, which takes long if there are many files.
+    After an error, `on_error` is called with a function that removes it, which takes long if there are many files.
 
-    With `rename` it gets a number if something has the name. `named` is called with the path that it got. With
+    With `rename` it gets a number if something has the name. `on_named` is called with the path that it got. With
     `replace` what has the name is moved aside, and removed when the new directory has its name. A directory that came
     meanwhile is not replaced: nobody agreed to it. Raises as `draft_file` does; a directory may replace a file, and a
     file no directory.
     """
-    check_place(place, replace=replace, rename=rename, directory=True)
-    real = _resolved(place)
-    draft = _beside(real, "part")
-    with _store_errors("create", place):
+    check_target(path, replace=replace, rename=rename, directory=True)
+    real_path = _resolved(path)
+    draft = _sibling_path(real_path, "part")
+    with _store_errors("create", path):
         draft.mkdir()
     try:
-        with _opened_directory(real) as agreed, _opened_directory(draft, os.O_RDONLY) as opened:
-            if opened is not None:
-                _mark_in_use(opened)
+        with _opened_directory(real_path) as replaceable, _opened_directory(draft, os.O_RDONLY) as descriptor:
+            if descriptor is not None:
+                _mark_in_use(descriptor)
             yield draft
-            with _store_errors("write", place):
+            with _store_errors("write", path):
                 _flush_file_system(draft)
             before_naming()
-            check_place(real, replace=replace, rename=rename, directory=True)
-            with _store_errors("write", place):
-                aside = _exchange(draft, real, agreed) if replace and os.path.lexists(real) else None
+            check_target(real_path, replace=replace, rename=rename, directory=True)
+            with _store_errors("write", path):
+                aside = _exchange(draft, real_path, replaceable) if replace and os.path.lexists(real_path) else None
                 if rename:
-                    real = _give_free_name(real, draft.rename, directory=True)
+                    real_path = _give_free_name(real_path, draft.rename, directory=True)
                 elif aside is None:
-                    draft.rename(real)  # fails if it is there by now, unless it is an empty directory (rename(2))
-        with _store_errors("flush", place.parent, aside):
-            flush(real.parent)
+                    # rename(2) fails if something has the name by now, unless it is an empty directory.
+                    draft.rename(real_path)
+        with _store_errors("flush", path.parent, aside):
+            flush(real_path.parent)
         if aside is not None:  # and not before the new directory has its name on disk
             _remove(aside)
-        named(place.with_name(real.name))
+        on_named(path.with_name(real_path.name))
     except BaseException:
-        leave(lambda: _remove_tree(draft))
+        on_error(lambda: _remove_tree(draft))
         raise
 
 
@@ -175,7 +176,7 @@ def scratch_file(folder: Path) -> Iterator[OpenDraft]:
     try:
         yield OpenDraft(file, folder)  # type: ignore[arg-type]
     finally:
-        with suppress(OSError):  # what was not yet written is not needed
+        with suppress(OSError):  # nobody needs the bytes that are not written yet
             file.close()
 
 
@@ -196,7 +197,7 @@ def free_path(target: Path, *, directory: bool) -> Path:
         if not os.path.lexists(path):
             return path
     reason = f"there are {MAX_NUMBER:,} files and directories with the name and a number already"
-    raise StoreError(f"cannot store {shown_path(str(target))}: {reason}").with_peer_words(
+    raise StoreError(f"cannot store {quoted_path(str(target))}: {reason}").with_peer_words(
         f"cannot store it: {reason}"
     )
 
@@ -214,27 +215,27 @@ def _give_free_name(target: Path, give: Callable[[Path], object], *, directory: 
             return path
 
 
-def left_drafts(folder: Path) -> list[Path]:
+def abandoned_drafts(folder: Path) -> list[Path]:
     """Return the drafts in a folder that a receiver of this user left behind when it was killed."""
     with suppress(OSError), os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if DRAFT.fullmatch(entry.name))
-        return [folder / name for name in names if _is_left(folder / name)]
+        return [folder / name for name in names if _is_abandoned(folder / name)]
     return []
 
 
-def remove_left_draft(draft: Path) -> None:
-    """Remove one of `left_drafts`. What cannot be removed remains."""
-    if _is_left(draft):
+def remove_abandoned_draft(draft: Path) -> None:
+    """Remove one of `abandoned_drafts`. What cannot be removed remains."""
+    if _is_abandoned(draft):
         _remove(draft)
 
 
-def _mark_in_use(opened: int) -> None:
-    """Lock a draft as long as it is open here. Some file systems have no locks: there no draft counts as left."""
+def _mark_in_use(descriptor: int) -> None:
+    """Lock a draft as long as it is open here. Some file systems have no locks: there no draft is abandoned."""
     with suppress(OSError):
-        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
-def _is_left(draft: Path) -> bool:
+def _is_abandoned(draft: Path) -> bool:
     with suppress(OSError):
         status = draft.lstat()
         if status.st_uid != os.geteuid() or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
@@ -242,58 +243,58 @@ def _is_left(draft: Path) -> bool:
         if _has_mount_point(Path(os.path.realpath(draft))):
             return False
         access = os.O_RDONLY | os.O_DIRECTORY if stat.S_ISDIR(status.st_mode) else os.O_RDWR
-        opened = os.open(draft, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(draft, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         finally:
-            os.close(opened)
+            os.close(descriptor)
         return True
     return False
 
 
-def check_place(place: Path, *, replace: bool, directory: bool, rename: bool = False) -> None:
-    """Raise Misuse if nothing may be stored at a place."""
-    if place.name in {"", ".."}:  # a Path that ends with `.` has lost it
-        words = f"{shown_path(str(place))} does not end with a name: add the name under which to store it"
-        raise Misuse(words).with_peer_words("its place has no name")
-    if not os.path.isdir(place.parent):  # noqa: PTH112 - Path's raises an error for a name that is too long
-        words = f"there is no directory {shown_path(str(place.parent))} to write {shown(place.name)} in"
-        raise Misuse(words).with_peer_words("there is no directory to store it in")
-    if rename or not os.path.lexists(place):
+def check_target(path: Path, *, replace: bool, directory: bool, rename: bool = False) -> None:
+    """Raise Misuse if nothing may be stored at a path."""
+    if path.name in {"", ".."}:  # a Path that ends with `.` has lost it
+        reason = f"{quoted_path(str(path))} does not end with a name: add the name under which to store it"
+        raise Misuse(reason).with_peer_words("its place has no name")
+    if not os.path.isdir(path.parent):  # noqa: PTH112 - Path's raises an error for a name that is too long
+        reason = f"there is no directory {quoted_path(str(path.parent))} to write {quoted(path.name)} in"
+        raise Misuse(reason).with_peer_words("there is no directory to store it in")
+    if rename or not os.path.lexists(path):
         return
     if not replace:
-        words = f"{shown_path(str(place))} exists already: name another place, or move it away"
-        raise Misuse(words).with_peer_words(EXISTS)
-    if is_special(place):
-        words = "leads to a device, a pipe or a socket, which is not replaced"
-        raise Misuse(f"{shown_path(str(place))} {words}").with_peer_words(f"its place {words}")
-    with _store_errors("replace", place):
-        why = _never_replaced(place)
-    if why:
-        words = f"{shown_path(str(place))} {why}, and is not replaced: name another place"
-        raise Misuse(words).with_peer_words("what is at its place is never replaced")
-    if not directory and place.is_dir() and not place.is_symlink():
-        words = "is a directory, and a file does not replace it"
-        raise Misuse(f"{shown_path(str(place))} {words}").with_peer_words(f"its place {words}")
+        reason = f"{quoted_path(str(path))} exists already: name another place, or move it away"
+        raise Misuse(reason).with_peer_words(EXISTS)
+    if is_special(path):
+        reason = "leads to a device, a pipe or a socket, which is not replaced"
+        raise Misuse(f"{quoted_path(str(path))} {reason}").with_peer_words(f"its place {reason}")
+    with _store_errors("replace", path):
+        cause = _never_replaced(path)
+    if cause:
+        reason = f"{quoted_path(str(path))} {cause}, and is not replaced: name another place"
+        raise Misuse(reason).with_peer_words("what is at its place is never replaced")
+    if not directory and path.is_dir() and not path.is_symlink():
+        reason = "is a directory, and a file does not replace it"
+        raise Misuse(f"{quoted_path(str(path))} {reason}").with_peer_words(f"its place {reason}")
 
 
-def _never_replaced(place: Path) -> str:
+def _never_replaced(path: Path) -> str:
     """Return why what a path leads to is not replaced, even if the user agrees, or nothing.
 
     Directories are compared by device and inode: links, bind mounts and file systems that ignore case give one
     directory several paths.
     """
     try:
-        target = place.stat()
+        target = path.stat()
     except OSError:  # a link to nothing
         return ""
-    protected = [(place.parent, "leads to a directory that contains it")]
+    protected = [(path.parent, "leads to a directory that contains it")]
     protected += [(Path(), "leads to the working directory, or to one that contains it")]
     protected += [(home, "leads to the home directory, or to one that contains it") for home in _homes()]
-    for folder, why in protected:
+    for folder, cause in protected:
         if any(os.path.samestat(status, target) for status in _self_and_parents(folder)):
-            return why
-    if _has_mount_point(Path(os.path.realpath(place))):
+            return cause
+    if _has_mount_point(Path(os.path.realpath(path))):
         return "leads to a mount point, or to a directory that contains one"
     return ""
 
@@ -307,13 +308,13 @@ def _homes() -> Iterator[Path]:
 
 def _self_and_parents(folder: Path) -> Iterator[os.stat_result]:
     with suppress(OSError):  # the working directory was removed
-        real = Path(os.path.realpath(folder))
-        for path in (real, *real.parents):
+        real_path = Path(os.path.realpath(folder))
+        for path in (real_path, *real_path.parents):
             with suppress(OSError):  # it is in a directory without permission to search, which also forbids renaming
                 yield path.stat()
 
 
-def _has_mount_point(real: Path) -> bool:
+def _has_mount_point(real_path: Path) -> bool:
     """Return whether a file system is mounted at a path without links, or below it (proc(5), mountinfo).
 
     os.path.ismount does not see all bind mounts.
@@ -321,19 +322,19 @@ def _has_mount_point(real: Path) -> bool:
     with suppress(OSError):  # /proc is not mounted
         for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n")[:-1]:
             path = re.sub(rb"\\([0-7]{3})", lambda escape: bytes([int(escape[1], 8)]), line.split(b" ")[4])
-            if Path(os.fsdecode(path)).is_relative_to(real):
+            if Path(os.fsdecode(path)).is_relative_to(real_path):
                 return True
     return False
 
 
-def _resolved(place: Path) -> Path:
-    """Return the same place by a path without links above it.
+def _resolved(path: Path) -> Path:
+    """Return a path of the same file without links above it.
 
     `x/../x` would lead nowhere while x is moved aside, and a relative path elsewhere once the program changes its
     working directory.
     """
-    with _store_errors("write", place):
-        return Path(os.path.realpath(place.parent)) / place.name
+    with _store_errors("write", path):
+        return Path(os.path.realpath(path.parent)) / path.name
 
 
 @contextmanager
@@ -342,23 +343,23 @@ def _opened_directory(path: Path, access: int = os.O_PATH) -> Iterator[int | Non
 
     None: nothing is there, or something else.
     """
-    opened = None
+    descriptor = None
     with suppress(OSError):
-        opened = os.open(path, access | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, access | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        yield opened
+        yield descriptor
     finally:
-        if opened is not None:
-            os.close(opened)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def is_special(place: Path) -> bool:
+def is_special(path: Path) -> bool:
     """Return whether a path leads to a device, a pipe or a socket, also through links, as /dev/stdout does."""
     try:
-        mode = place.stat().st_mode
+        mode = path.stat().st_mode
     except OSError:  # there is nothing, or it is a link to nothing
         return False
-    return leads_to_open_file(place) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    return leads_to_open_file(path) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def check_writable(folder: Path) -> None:
@@ -367,52 +368,53 @@ def check_writable(folder: Path) -> None:
         pass
 
 
-def check_free_space(folder: Path, needed: int) -> None:
+def check_free_space(folder: Path, size: int) -> None:
     """Raise StoreError if the disk of a folder has less free space than an announced size."""
     with _store_errors("write in", folder):
         disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
-    if disk.f_blocks and free < needed:  # some file systems of a network or of FUSE do not know
-        words = f"has room for {counted(free, 'byte')}, and {needed:,} are offered"
-        raise StoreError(f"{shown_path(str(folder))} {words}").with_peer_words(f"the disk {words}")
+    if disk.f_blocks and free < size:  # some file systems of a network or of FUSE do not know
+        reason = f"has room for {counted(free, 'byte')}, and {size:,} are offered"
+        raise StoreError(f"{quoted_path(str(folder))} {reason}").with_peer_words(f"the disk {reason}")
 
 
 @contextmanager
-def _store_errors(doing: str, place: Path, aside: Path | None = None) -> Iterator[None]:
-    """Raise a StoreError for an OSError. It names `aside`, if what was at the place is there now."""
+def _store_errors(action: str, path: Path, aside: Path | None = None) -> Iterator[None]:
+    """Raise a StoreError for an OSError. It names `aside`, if what had the path is there now."""
     try:
         yield
     except OSError as error:
-        why = plain(error)
-        words = f"cannot {doing} {shown_path(str(place))}: {why}"
-        words += "" if aside is None else f"; what was there before is {shown_path(str(aside))} now"
-        raise StoreError(words).with_peer_words(f"cannot store it: {why}") from error
+        cause = plain(error)
+        reason = f"cannot {action} {quoted_path(str(path))}: {cause}"
+        reason += "" if aside is None else f"; what was there before is {quoted_path(str(aside))} now"
+        raise StoreError(reason).with_peer_words(f"cannot store it: {cause}") from error
 
 
-def _beside(place: Path, kind: str) -> Path:
+def _sibling_path(path: Path, kind: str) -> Path:
     """Return a path in the same folder that nothing has."""
     ending = f".{kind}-{secrets.token_hex(8)}"
-    start = os.fsencode(place.name)[: MAX_NAME_BYTES - len(ending) - 1]
-    return place.with_name(f".{start.decode(errors='ignore')}{ending}")
+    start = os.fsencode(path.name)[: MAX_NAME_BYTES - len(ending) - 1]
+    return path.with_name(f".{start.decode(errors='ignore')}{ending}")
 
 
-def _exchange(draft: Path, place: Path, agreed: int | None) -> Path:
+def _exchange(draft: Path, path: Path, replaceable: int | None) -> Path:
     """Rename a directory to a name that something has. Return the path to which that was moved.
 
-    `agreed` is a descriptor of the directory that may be replaced. Raises FileExistsError for another directory.
+    `replaceable` is a descriptor of the directory that may be replaced. Raises FileExistsError for another directory.
     """
-    aside = _beside(place, "old")
-    place.rename(aside)
+    aside = _sibling_path(path, "old")
+    path.rename(aside)
     try:
         status = aside.lstat()
-        if stat.S_ISDIR(status.st_mode) and (agreed is None or not os.path.samestat(status, os.fstat(agreed))):
+        is_replaceable = replaceable is not None and os.path.samestat(status, os.fstat(replaceable))
+        if stat.S_ISDIR(status.st_mode) and not is_replaceable:
             raise FileExistsError(errno.EEXIST, "")
-        draft.rename(place)
+        draft.rename(path)
     except OSError:
-        if os.path.lexists(place):  # of another program
-            with _store_errors("write", place, aside):
+        if os.path.lexists(path):  # of another program
+            with _store_errors("write", path, aside):
                 raise
-        aside.rename(place)
+        aside.rename(path)
         raise
     return aside
 
@@ -430,9 +432,9 @@ def _remove_tree(folder: Path) -> None:
     """Remove a directory, also if its owner may not write in all of it. What cannot be removed remains."""
     with suppress(OSError, RecursionError):  # Python removes at most 1,000 levels (shutil before 3.13)
         shutil.rmtree(folder, ignore_errors=True)
-        for _, _, _, opened in os.fwalk(folder):
+        for _, _, _, descriptor in os.fwalk(folder):
             with suppress(OSError):
-                os.fchmod(opened, 0o700)
+                os.fchmod(descriptor, 0o700)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -454,9 +456,9 @@ def _flush_file_system(folder: Path) -> None:
     if not hasattr(libc, "syncfs"):  # Linux has it (syncfs(2))
         os.sync()
         return
-    opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if libc.syncfs(opened):
+        if libc.syncfs(descriptor):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     finally:
-        os.close(opened)
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Names of files that a peer chose: which of them may be used, and how they are shown."""
+"""Names of files that a peer chose: which of them may be used, and how errors quote them."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def file_name(offered: str) -> str:
     to cut it down, as Python does, would only store the file of an attack under another name.
     """
     if "/" in offered:
-        raise UnsafeNameError(f"the offered name {shown(offered)} is a path and not the name of a file")
-    if why := fault(offered) or invisible(offered):
-        raise UnsafeNameError(f"the offered name {shown(offered)} {why}")
+        raise UnsafeNameError(f"the offered name {quoted(offered)} is a path and not the name of a file")
+    if why := name_fault(offered) or visibility_fault(offered):
+        raise UnsafeNameError(f"the offered name {quoted(offered)} {why}")
     return offered
 
 
-def fault(name: str) -> str:
+def name_fault(name: str) -> str:
     r"""Return why a name without separators is unsafe, or nothing.
 
     A backslash and the name of a device are ordinary here (`dev-disk-by\x2dlabel.swap` of systemd, `aux.c` of Linux).
@@ -68,36 +68,39 @@ def fault(name: str) -> str:
     return f"is longer than {MAX_NAME_BYTES} bytes" if length > MAX_NAME_BYTES else ""
 
 
-def invisible(name: str) -> str:
+def visibility_fault(name: str) -> str:
     """Return why a user would not see a name in a question or a list, or nothing. In a directory such names pass."""
-    blank = all(each.isspace() or each in BLANKS or category(each) == "Cf" for each in name)
+    blank = all(char.isspace() or char in BLANKS or category(char) == "Cf" for char in name)
     return "has no visible character" if blank else ""
 
 
-def not_everywhere(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+def unportable_names(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the names in one directory that other systems cannot store, and the reason of each."""
-    spelled: dict[str, str] = {}
+    names_by_spelling: dict[str, str] = {}
     for name in names:
-        twin = spelled.setdefault(normalize("NFC", name).casefold(), name)
+        twin = names_by_spelling.setdefault(normalize("NFC", name).casefold(), name)
         if twin != name:
-            yield name, f"differs from {shown(twin)} only in upper and lower case, or in how its letters are encoded"
+            yield (
+                name,
+                f"differs from {quoted(twin)} only in upper and lower case, or in how its letters are encoded",
+            )
         elif DEVICES.fullmatch(name):
             yield name, "means a device on Windows"
         elif NOT_ON_WINDOWS.search(name):
             yield name, "has a character that no name on Windows has, or ends with a dot or a space"
 
 
-def one_line(words: str) -> str:
+def one_line(text: str) -> str:
     """Return a peer's sentence for an error's text: in one line, and not too long."""
-    line = " ".join(words.split())
+    line = " ".join(text.split())
     return line if len(line) <= MAX_SENTENCE else f"{line[:MAX_SENTENCE]}…"
 
 
-def shown(name: str) -> str:
+def quoted(name: str) -> str:
     """Return a peer's name for an error's text: in quotes, unprintable characters as escapes, and not too long."""
-    return shown_path(name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}…")
+    return quoted_path(name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}…")
 
 
-def shown_path(path: str) -> str:
+def quoted_path(path: str) -> str:
     """Return one of our own paths for an error's text: the same, at any length."""
     return f"'{''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in path)}'"

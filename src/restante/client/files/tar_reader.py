@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 
 from restante.client.errors import ArchiveError
 from restante.client.files.member import MAX_PATH_BYTES, READ_BYTES, Member
-from restante.client.files.names import shown
+from restante.client.files.names import quoted
 
 BLOCK: Final = 512
 """Headers and contents fill whole blocks (POSIX.1-2017, pax, "ustar Interchange Format")."""
@@ -46,27 +46,27 @@ def tar_members(archive: BinaryIO) -> Iterator[Member]:
         if not any(head):
             return  # a second such block follows, which nobody needs
         position += BLOCK
-        kind, raw_name, size = _parsed(head)
+        kind, raw_name, size = _parse_header(head)
         if kind in {LONG_NAME, EXTENDED, EXTENDED_FOR_ALL}:
             if size > MAX_EXTENDED_BYTES:
                 raise ArchiveError("the archive has a name or a header that is too long")
             data = _read_at(archive, position, size)
-            found = {"path": data.rstrip(b"\0")} if kind == LONG_NAME else _extended(data)
+            fields = {"path": data.rstrip(b"\0")} if kind == LONG_NAME else _parse_extended(data)
             if kind != EXTENDED_FOR_ALL:
-                overrides |= found
-            elif found:
+                overrides |= fields
+            elif fields:
                 raise ArchiveError("the archive has one name or size for all its files")
         else:
             name = _text(overrides.get("path", raw_name))
             size = _decimal(overrides["size"]) if "size" in overrides else size
             overrides = {}
             if position + size > end:
-                raise ArchiveError(f"the archive is broken: {shown(name)} is cut off")
+                raise ArchiveError(f"the archive is broken: {quoted(name)} is cut off")
             yield _member(archive, position, kind, name, _octal(head[100:108]), size)
         position += size + -size % BLOCK
 
 
-def _parsed(head: bytes) -> tuple[bytes, bytes, int]:
+def _parse_header(head: bytes) -> tuple[bytes, bytes, int]:
     """Return kind, name and size of a header."""
     if head[257:262] != b"ustar" or sum(head) - sum(head[148:156]) + 8 * ord(" ") != _octal(head[148:156]):
         raise ArchiveError("the archive is not a tar file, or it is broken")
@@ -79,12 +79,12 @@ def _parsed(head: bytes) -> tuple[bytes, bytes, int]:
 
 def _member(archive: BinaryIO, position: int, kind: bytes, name: str, mode: int, size: int) -> Member:
     if kind in REFUSED:
-        raise ArchiveError(f"the archive has {shown(name)}, which is {REFUSED[kind]}")
+        raise ArchiveError(f"the archive has {quoted(name)}, which is {REFUSED[kind]}")
     if kind not in FILES | {DIRECTORY}:
-        raise ArchiveError(f"the archive has {shown(name)}, which is neither a file nor a directory")
+        raise ArchiveError(f"the archive has {quoted(name)}, which is neither a file nor a directory")
     is_directory = kind == DIRECTORY or name.endswith("/")
     if is_directory and size:
-        raise ArchiveError(f"the archive is broken: the directory {shown(name)} has contents")
+        raise ArchiveError(f"the archive is broken: the directory {quoted(name)} has contents")
     return Member(name, is_directory, (), mode, size, partial(_blocks, archive, position, size))
 
 
@@ -96,9 +96,9 @@ def _blocks(archive: BinaryIO, position: int, size: int) -> Iterator[bytes]:
         yield block
 
 
-def _extended(data: bytes) -> dict[str, bytes]:
+def _parse_extended(data: bytes) -> dict[str, bytes]:
     """Return path and size of an extended header: lines of `LENGTH KEY=VALUE`, of which LENGTH counts all."""
-    found = {}
+    fields = {}
     while data:
         digits, _, _ = data.partition(b" ")
         length = _decimal(digits)
@@ -109,8 +109,8 @@ def _extended(data: bytes) -> dict[str, bytes]:
         if key.startswith(b"GNU.sparse."):
             raise ArchiveError("the archive has a sparse file")
         if key in {b"path", b"size"}:
-            found[key.decode()] = value
-    return found
+            fields[key.decode()] = value
+    return fields
 
 
 def _octal(field: bytes) -> int:
@@ -118,7 +118,7 @@ def _octal(field: bytes) -> int:
     if field[0] == 0x80:
         return int.from_bytes(field[1:])
     digits = field.strip(b" \0")
-    if not all(each in b"01234567" for each in digits):
+    if not all(digit in b"01234567" for digit in digits):
         raise ArchiveError("the archive is broken: a number cannot be read")
     return int(digits or b"0", 8)
 

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 from restante.client.errors import ArchiveError, UnsafeNameError
 from restante.client.files.member import Member
-from restante.client.files.names import fault, shown
+from restante.client.files.names import name_fault, quoted
 from restante.client.files.tar_reader import tar_members
 from restante.client.files.walk import MAX_DEPTH, MAX_ENTRIES
 from restante.client.files.zip_reader import zip_members
@@ -77,22 +77,22 @@ def unpack(
                     target.restrict(member)
             _change_mode(directory, mode & (target.mode | INHERITED))
         except OSError as error:  # of the archive; those of the target are told apart below
-            words = f"cannot read what was received: {plain(error)}"
-            raise StoreError(words).with_peer_words(words) from error
+            reason = f"cannot read what was received: {plain(error)}"
+            raise StoreError(reason).with_peer_words(reason) from error
 
 
 @contextmanager
 def _opened(directory: Path) -> Iterator[int]:
     """Open a directory. What is then written goes into it, even if another program puts a link at its path."""
     try:
-        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        words = f"cannot unpack what was received: {plain(error)}"
-        raise StoreError(words).with_peer_words(words) from error
+        reason = f"cannot unpack what was received: {plain(error)}"
+        raise StoreError(reason).with_peer_words(reason) from error
     try:
-        yield opened
+        yield descriptor
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def _check_own(directory: int) -> None:
@@ -105,18 +105,18 @@ def _check_own(directory: int) -> None:
         owner, planted = os.fstat(directory).st_uid, os.listdir(directory)
         if owner != os.geteuid():
             name = f".restante-{secrets.token_hex(8)}"
-            made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
+            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
             try:
                 os.unlink(name, dir_fd=directory)
-                planted += [] if os.fstat(made).st_uid == owner else [name]
+                planted += [] if os.fstat(descriptor).st_uid == owner else [name]
             finally:
-                os.close(made)
+                os.close(descriptor)
     except OSError as error:
-        words = f"cannot unpack what was received: {plain(error)}"
-        raise StoreError(words).with_peer_words(words) from error
+        reason = f"cannot unpack what was received: {plain(error)}"
+        raise StoreError(reason).with_peer_words(reason) from error
     if planted:
-        words = "cannot unpack what was received: another program has changed the unfinished directory"
-        raise StoreError(words).with_peer_words(words)
+        reason = "cannot unpack what was received: another program has changed the unfinished directory"
+        raise StoreError(reason).with_peer_words(reason)
 
 
 class _Target:
@@ -170,9 +170,9 @@ class _Target:
         try:
             for number, mode in enumerate(modes, 1):
                 if mode:
-                    with _opened_at("/".join(parts[:number]), self._directory) as opened:
-                        now = stat.S_IMODE(os.fstat(opened).st_mode)
-                        _change_mode(opened, now & (mode | OWNER_READS | INHERITED))
+                    with _opened_at("/".join(parts[:number]), self._directory) as descriptor:
+                        current_mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+                        _change_mode(descriptor, current_mode & (mode | OWNER_READS | INHERITED))
         except OSError as error:
             raise _error_about(member, error) from error
         self._progress(0)
@@ -189,17 +189,17 @@ class _Target:
     def _parts(self, name: str) -> list[str]:
         """Return the parts of a member's name, each of which is safe. The directory itself has none."""
         if name.startswith("/"):
-            raise UnsafeNameError(f"the archive has {shown(name)}, which is outside of the directory")
+            raise UnsafeNameError(f"the archive has {quoted(name)}, which is outside of the directory")
         parts = [part for part in name.split("/") if part not in {"", "."}]
         for part in parts:
-            if why := fault(part):
-                raise UnsafeNameError(f"the archive has {shown(name)}, whose path has a part that {why}")
+            if why := name_fault(part):
+                raise UnsafeNameError(f"the archive has {quoted(name)}, whose path has a part that {why}")
         if self._top is not None:
             if parts[:1] != [self._top]:
-                raise UnsafeNameError(f"the archive has {shown(name)}, which is outside of {shown(self._top)}")
+                raise UnsafeNameError(f"the archive has {quoted(name)}, which is outside of {quoted(self._top)}")
             del parts[0]
         if len(parts) > MAX_DEPTH:
-            raise ArchiveError(f"the archive has {shown(name)}, which is more than {MAX_DEPTH - 1} directories deep")
+            raise ArchiveError(f"the archive has {quoted(name)}, which is more than {MAX_DEPTH - 1} directories deep")
         return parts
 
     def _add_file(self, parts: list[str], modes: tuple[int, ...], member: Member) -> None:
@@ -212,16 +212,16 @@ class _Target:
         self._count()
         mode = (member.mode or 0o666) & PERMISSIONS | 0o400
         try:
-            made = self._create(parts, mode)
+            descriptor = self._create(parts, mode)
         except FileNotFoundError:
             self._add_directories(parts[:-1], modes)
-            made = self._create(parts, mode)
+            descriptor = self._create(parts, mode)
         try:  # os.fdopen would take a sixth of the processor time of a small file
             for block in member.blocks():
-                _write(made, block)
+                _write(descriptor, block)
                 self._progress(len(block))
         finally:
-            os.close(made)
+            os.close(descriptor)
 
     def _create(self, parts: list[str], mode: int) -> int:
         # With O_EXCL neither an existing file nor a link is written to (open(2)).
@@ -263,24 +263,24 @@ class _Target:
 
 @contextmanager
 def _opened_at(path: str, directory: int) -> Iterator[int]:
-    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
-        yield opened
+        yield descriptor
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
-def _change_mode(opened: int, mode: int) -> None:
+def _change_mode(descriptor: int, mode: int) -> None:
     with suppress(OSError):  # some file systems have no modes (FAT)
-        os.fchmod(opened, mode)
+        os.fchmod(descriptor, mode)
 
 
 def _error_about(member: Member, error: OSError) -> ArchiveError | StoreError:
     if error.errno in CLASHES:
-        return ArchiveError(f"the archive has {shown(member.name)} twice")
+        return ArchiveError(f"the archive has {quoted(member.name)} twice")
     if error.errno == errno.ENAMETOOLONG:
-        return ArchiveError(f"the archive has {shown(member.name)}, whose path is too long")
-    reason = f"cannot write {shown(member.name)}: {plain(error)}"
+        return ArchiveError(f"the archive has {quoted(member.name)}, whose path is too long")
+    reason = f"cannot write {quoted(member.name)}: {plain(error)}"
     return StoreError(reason).with_peer_words(reason)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from restante.client.errors import UnsendableFileError
-from restante.client.files.names import fault, not_everywhere, shown_path
+from restante.client.files.names import name_fault, quoted_path, unportable_names
 from restante.common.errors import plain
 from restante.common.texts import counted
 
@@ -33,7 +33,7 @@ KINDS: Final = {
 }
 
 
-class Found(NamedTuple):
+class FileEntry(NamedTuple):
     """A file, or an empty directory, whose path ends with a slash. `path[start:]` is its name in an archive."""
 
     path: str
@@ -55,7 +55,7 @@ class Found(NamedTuple):
         return self.path.endswith("/")
 
 
-def named(path: Path) -> Path:
+def path_with_name(path: Path) -> Path:
     """Return a path that ends with a name: `.` and `..` are none, and are replaced by what they stand for."""
     return path.resolve() if path.name in {"", ".."} else path
 
@@ -72,7 +72,7 @@ class Walk:
         self._ignore_unsendable = ignore_unsendable
         self._count = 0
 
-    def below(self, directory: Path) -> Iterator[Found]:
+    def below(self, directory: Path) -> Iterator[FileEntry]:
         """Yield what is below a directory, named relative to it. Raises UnsendableFileError."""
         path = os.fspath(directory).rstrip("/")
         try:
@@ -81,21 +81,21 @@ class Walk:
             raise _unsendable(path, plain(error)) from error
         self.note_doubtful(path, names)
         for name in names:
-            above = ((status.st_dev, status.st_ino),)
-            yield from self._at(f"{path}/{name}", name, len(path) + 1, above, (status.st_mode,))
+            ancestors = ((status.st_dev, status.st_ino),)
+            yield from self._at(f"{path}/{name}", name, len(path) + 1, ancestors, (status.st_mode,))
 
-    def at(self, path: Path) -> Iterator[Found]:
+    def at(self, path: Path) -> Iterator[FileEntry]:
         """Yield a file, or what is below a directory, named relative to its parent. Raises UnsendableFileError."""
         yield from self._at(os.fspath(path), path.name, len(os.fspath(path)) - len(path.name), (), (0,))
 
     def _at(
-        self, path: str, name: str, start: int, above: tuple[tuple[int, int], ...], parents: tuple[int, ...]
-    ) -> Iterator[Found]:
+        self, path: str, name: str, start: int, ancestors: tuple[tuple[int, int], ...], parents: tuple[int, ...]
+    ) -> Iterator[FileEntry]:
         """Yield a file or a directory. Paths are texts: a Path for each of 100,000 files takes a second."""
         try:
             status = os.stat(path)  # noqa: PTH116
-            kind, here = stat.S_IFMT(status.st_mode), (status.st_dev, status.st_ino)
-            why = _fault(name, kind, path.count("/", start), here in above)
+            kind, identity = stat.S_IFMT(status.st_mode), (status.st_dev, status.st_ino)
+            why = _fault(name, kind, path.count("/", start), identity in ancestors)
             if not why and not os.access(path, os.R_OK):
                 why = os.strerror(errno.EACCES)
             names = sorted(os.listdir(path)) if kind == stat.S_IFDIR and not why else []  # noqa: PTH208
@@ -108,20 +108,20 @@ class Walk:
         if self._count > MAX_ENTRIES:
             raise UnsendableFileError(f"a directory with more than {counted(MAX_ENTRIES, 'file')} cannot be sent")
         if kind == stat.S_IFREG:
-            yield Found(path, start, status.st_size, status.st_mode, status.st_mtime, parents)
+            yield FileEntry(path, start, status.st_size, status.st_mode, status.st_mtime, parents)
             return
         self.directories += 1
         self.note_doubtful(path, names)
         if not names:
-            yield Found(f"{path}/", start, 0, status.st_mode, status.st_mtime, parents)
+            yield FileEntry(f"{path}/", start, 0, status.st_mode, status.st_mtime, parents)
         for entry in names:
-            yield from self._at(f"{path}/{entry}", entry, start, (*above, here), (*parents, status.st_mode))
+            yield from self._at(f"{path}/{entry}", entry, start, (*ancestors, identity), (*parents, status.st_mode))
 
     def note_doubtful(self, folder: str, names: Iterable[str]) -> None:
         """Note which names in one directory other systems cannot store."""
-        left = MAX_DOUBTFUL - len(self.doubtful)
-        for name, why in islice(not_everywhere(names), left):
-            self.doubtful.append(f"{shown_path(f'{folder}/{name}' if folder else name)}: its name {why}")
+        remaining = MAX_DOUBTFUL - len(self.doubtful)
+        for name, why in islice(unportable_names(names), remaining):
+            self.doubtful.append(f"{quoted_path(f'{folder}/{name}' if folder else name)}: its name {why}")
 
     def _leave_out(self, path: str, why: str) -> None:
         error = _unsendable(path, why)
@@ -132,7 +132,7 @@ class Walk:
 
 def _fault(name: str, kind: int, depth: int, in_itself: bool) -> str:
     """Return why a file or directory cannot be sent, or nothing. Our receiver would refuse an unsafe name."""
-    if why := fault(name):
+    if why := name_fault(name):
         return f"its name {why}"
     if kind in KINDS:
         return f"it is {KINDS[kind]}"
@@ -144,4 +144,4 @@ def _fault(name: str, kind: int, depth: int, in_itself: bool) -> str:
 
 
 def _unsendable(path: str, why: str) -> UnsendableFileError:
-    return UnsendableFileError(f"cannot send {shown_path(path)}: {why}")
+    return UnsendableFileError(f"cannot send {quoted_path(path)}: {why}")

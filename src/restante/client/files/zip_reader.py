@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from restante.client.errors import ArchiveError
 from restante.client.files.member import MAX_PATH_BYTES, READ_BYTES, Member
-from restante.client.files.names import shown
+from restante.client.files.names import quoted
 from restante.client.files.zip_layout import (
     CENTRAL,
     CENTRAL_MARK,
@@ -56,32 +56,32 @@ class _Record(NamedTuple):
 def zip_members(archive: BinaryIO) -> Iterator[Member]:
     """Yield the members of a zip file. Raises ArchiveError, and OSError if it cannot be read."""
     start, end, count = _central_directory(archive)
-    free = found = 0
+    free = members = 0
     for record in _records(archive, start, end):
-        found += 1
+        members += 1
         if record.offset < free:
-            raise ArchiveError(f"the archive is broken: {shown(record.name)} overlaps another file")
+            raise ArchiveError(f"the archive is broken: {quoted(record.name)} overlaps another file")
         if record.offset >= start:  # at an offset of 64 bits, seeking would fail
-            raise ArchiveError(f"the archive is broken: {shown(record.name)} is not in it")
+            raise ArchiveError(f"the archive is broken: {quoted(record.name)} is not in it")
         position = _contents_position(archive, record)
         free = position + record.stored_size
         if free > start:
-            raise ArchiveError(f"the archive is broken: {shown(record.name)} is not in it")
+            raise ArchiveError(f"the archive is broken: {quoted(record.name)} is not in it")
         is_directory = record.name.endswith("/")
         if is_directory and record.size:
-            raise ArchiveError(f"the archive is broken: the directory {shown(record.name)} has contents")
+            raise ArchiveError(f"the archive is broken: the directory {quoted(record.name)} has contents")
         if stat.S_IFMT(record.mode) not in {0, stat.S_IFDIR if is_directory else stat.S_IFREG}:
-            raise ArchiveError(f"the archive has {shown(record.name)}, which is neither a file nor a directory")
-        blocks = partial(_checked, archive, record, position)
+            raise ArchiveError(f"the archive has {quoted(record.name)}, which is neither a file nor a directory")
+        blocks = partial(_checked_contents, archive, record, position)
         yield Member(record.name, is_directory, record.parents, record.mode, record.size, blocks)
-    if found != count:
+    if members != count:
         raise ArchiveError("the archive is broken: it has another number of files than it says")
 
 
 def _central_directory(archive: BinaryIO) -> tuple[int, int, int]:
     """Return where the central directory begins and ends, and how many members it has."""
     at_end = archive.seek(0, 2) - END.size
-    mark, disk, first_disk, here, count, size, start, comment = END.unpack(_read_at(archive, at_end, END.size))
+    mark, disk, first_disk, disk_count, count, size, start, comment = END.unpack(_read_at(archive, at_end, END.size))
     if mark != END_MARK or comment:
         raise ArchiveError("the archive is not a zip file, or its end is missing")
     at_64, at_locator = at_end - LOCATOR.size - END_64.size, at_end - LOCATOR.size
@@ -90,13 +90,13 @@ def _central_directory(archive: BinaryIO) -> tuple[int, int, int]:
         if locator[0] == LOCATOR_MARK:
             if locator[1:] != (0, at_64, 1):
                 raise ArchiveError("the archive is broken: its end is not where it says")
-            mark, _, _, _, disk, first_disk, here, count, size, start = END_64.unpack(
+            mark, _, _, _, disk, first_disk, disk_count, count, size, start = END_64.unpack(
                 _read_at(archive, at_64, END_64.size)
             )
             if mark != END_64_MARK:
                 raise ArchiveError("the archive is broken: its end is not where it says")
             at_end = at_64
-    if disk or first_disk or here != count or start + size != at_end:
+    if disk or first_disk or disk_count != count or start + size != at_end:
         raise ArchiveError("the archive is broken: its list of files is not where it says")
     return start, at_end, count
 
@@ -105,17 +105,17 @@ def _records(archive: BinaryIO, position: int, end: int) -> Iterator[_Record]:
     """Yield the records of the central directory, of which a piece is in memory at a time."""
     while position < end:
         piece = _read_at(archive, position, min(READ_BYTES, end - position))
-        at = 0
-        while at + CENTRAL.size <= len(piece):
-            fields = CENTRAL.unpack_from(piece, at)
-            behind = at + CENTRAL.size + sum(fields[10:13])
-            if behind > len(piece):
+        offset = 0
+        while offset + CENTRAL.size <= len(piece):
+            fields = CENTRAL.unpack_from(piece, offset)
+            end_of_record = offset + CENTRAL.size + sum(fields[10:13])
+            if end_of_record > len(piece):
                 break
-            yield _record(fields, piece[at + CENTRAL.size : behind])
-            at = behind
-        if not at:
+            yield _record(fields, piece[offset + CENTRAL.size : end_of_record])
+            offset = end_of_record
+        if not offset:
             raise ArchiveError("the archive is broken: its list of files ends too early")
-        position += at
+        position += offset
 
 
 def _record(fields: tuple[Any, ...], texts: bytes) -> _Record:
@@ -130,27 +130,27 @@ def _record(fields: tuple[Any, ...], texts: bytes) -> _Record:
     except UnicodeDecodeError as error:
         raise ArchiveError("the archive has a name that is not UTF-8") from error
     if flags & ENCRYPTED:
-        raise ArchiveError(f"the archive's file {shown(name)} is encrypted")
+        raise ArchiveError(f"the archive's file {quoted(name)} is encrypted")
     if method not in {STORED, DEFLATED}:
-        raise ArchiveError(f"the archive's file {shown(name)} is compressed in an unknown way")
+        raise ArchiveError(f"the archive's file {quoted(name)} is compressed in an unknown way")
     extra = texts[name_bytes : name_bytes + extra_bytes]
-    size, stored_size, offset = _large(extra, (size, stored_size, fields[16]))
+    size, stored_size, offset = _values_of_64_bits(extra, (size, stored_size, fields[16]))
     if method == STORED and size != stored_size:
-        raise ArchiveError(f"the archive is broken: {shown(name)} has two sizes")
+        raise ArchiveError(f"the archive is broken: {quoted(name)} has two sizes")
     return _Record(raw_name, name, method, crc, stored_size, size, offset, fields[15] >> 16, _parents(extra))
 
 
-def _large(extra: bytes, values: tuple[int, int, int]) -> Iterator[int]:
+def _values_of_64_bits(extra: bytes, values: tuple[int, int, int]) -> Iterator[int]:
     """Yield the values, those that do not fit into 32 bits from the extra field (4.5.3)."""
-    field, at = _field(extra, ZIP64_EXTRA), 0
+    field, offset = _field(extra, ZIP64_EXTRA), 0
     for value in values:
         if value != FULL_32:
             yield value
             continue
-        if at + 8 > len(field):
+        if offset + 8 > len(field):
             raise ArchiveError("the archive is broken: a size is missing")
-        yield unpack_from("<Q", field, at)[0]
-        at += 8
+        yield unpack_from("<Q", field, offset)[0]
+        offset += 8
 
 
 def _parents(extra: bytes) -> tuple[int, ...]:
@@ -158,14 +158,14 @@ def _parents(extra: bytes) -> tuple[int, ...]:
     return unpack_from(f"<{len(field) // 2}H", field)
 
 
-def _field(extra: bytes, wanted: int) -> bytes:
+def _field(extra: bytes, kind: int) -> bytes:
     """Return what an extra field contains. It is empty if there is none."""
-    at = 0
-    while at + 4 <= len(extra):
-        kind, length = unpack_from("<HH", extra, at)
-        if kind == wanted:
-            return extra[at + 4 : at + 4 + length]
-        at += 4 + length
+    offset = 0
+    while offset + 4 <= len(extra):
+        field_kind, length = unpack_from("<HH", extra, offset)
+        if field_kind == kind:
+            return extra[offset + 4 : offset + 4 + length]
+        offset += 4 + length
     return b""
 
 
@@ -174,25 +174,25 @@ def _contents_position(archive: BinaryIO, record: _Record) -> int:
     head = _read_at(archive, record.offset, LOCAL.size + len(record.raw_name))
     fields = LOCAL.unpack_from(head)
     if fields[0] != LOCAL_MARK or fields[9] != len(record.raw_name) or head[LOCAL.size :] != record.raw_name:
-        raise ArchiveError(f"the archive is broken: {shown(record.name)} is not where it says")
+        raise ArchiveError(f"the archive is broken: {quoted(record.name)} is not where it says")
     return record.offset + len(head) + int(fields[10])
 
 
-def _checked(archive: BinaryIO, record: _Record, position: int) -> Iterator[bytes]:
+def _checked_contents(archive: BinaryIO, record: _Record, position: int) -> Iterator[bytes]:
     """Yield a member's contents, as many bytes as it should have. Raises ArchiveError if they are others."""
     pieces = _pieces(archive, position, record.stored_size)
-    left, crc = record.size, 0
+    remaining, crc = record.size, 0
     try:
         for block in pieces if record.method == STORED else _inflated(pieces):
-            left -= len(block)
-            if left < 0:
+            remaining -= len(block)
+            if remaining < 0:
                 break
             crc = zlib.crc32(block, crc)
             yield block
     except zlib.error as error:
-        raise ArchiveError(f"the archive is broken: {shown(record.name)} cannot be expanded") from error
-    if left or crc != record.crc:
-        raise ArchiveError(f"the archive is broken: {shown(record.name)} has other contents than it says")
+        raise ArchiveError(f"the archive is broken: {quoted(record.name)} cannot be expanded") from error
+    if remaining or crc != record.crc:
+        raise ArchiveError(f"the archive is broken: {quoted(record.name)} has other contents than it says")
 
 
 def _pieces(archive: BinaryIO, position: int, size: int) -> Iterator[bytes]:
@@ -209,13 +209,13 @@ def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield what deflated pieces expand to, in blocks of a bounded size."""
     inflating = zlib.decompressobj(-zlib.MAX_WBITS)
     for piece in pieces:
-        waiting = piece
+        compressed = piece
         while True:  # the last block may leave some in the decompressor, which needs no more input for it
-            block = inflating.decompress(waiting, READ_BYTES)
+            block = inflating.decompress(compressed, READ_BYTES)
             if block:
                 yield block
-            waiting = inflating.unconsumed_tail
-            if not waiting and len(block) < READ_BYTES:
+            compressed = inflating.unconsumed_tail
+            if not compressed and len(block) < READ_BYTES:
                 break
     if not inflating.eof or inflating.unused_data:
         raise zlib.error

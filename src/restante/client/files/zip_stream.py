@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from restante.client.errors import UnsendableFileError
-from restante.client.files.names import shown, shown_path
-from restante.client.files.walk import Found, Walk, named
+from restante.client.files.names import quoted, quoted_path
+from restante.client.files.walk import FileEntry, Walk, path_with_name
 from restante.client.files.zip_layout import (
     CENTRAL,
     CENTRAL_MARK,
@@ -75,11 +75,11 @@ class ZipPlan:
     files that a receiver on another system cannot store.
     """
 
-    def __init__(self, members: Iterable[Found], walk: Walk) -> None:
+    def __init__(self, members: Iterable[FileEntry], walk: Walk) -> None:
         self.left_out, self.doubtful = walk.left_out, walk.doubtful
         self.number_of_files = 0
         self.number_of_bytes = 0
-        self._members: list[Found] = []
+        self._members: list[FileEntry] = []
         position = directory = 0
         for member in members:
             self._members.append(member)
@@ -112,8 +112,8 @@ class ZipPlan:
                 yield _descriptor(member.size, crc)
             directory += _central(member, name, common, crc, position)
             position += _sizes(member, position)[0]
-        for at in range(0, len(directory), CHUNK_BYTES):
-            yield bytes(directory[at : at + CHUNK_BYTES])
+        for offset in range(0, len(directory), CHUNK_BYTES):
+            yield bytes(directory[offset : offset + CHUNK_BYTES])
         yield _end(len(self._members), position, len(directory))
 
 
@@ -128,58 +128,59 @@ def plan_paths(paths: Iterable[Path], *, ignore_unsendable: bool = False) -> Zip
 
     Raises UnsendableFileError, and Misuse if two have the same name.
     """
-    walk, given = Walk(ignore_unsendable=ignore_unsendable), list(map(named, paths))
-    names = {path.name for path in given}
-    if len(names) < len(given):
+    walk, named_paths = Walk(ignore_unsendable=ignore_unsendable), list(map(path_with_name, paths))
+    names = {path.name for path in named_paths}
+    if len(names) < len(named_paths):
         raise Misuse("two of the files have the same name, and the receiver could store only one")
     walk.note_doubtful("", sorted(names))
-    return ZipPlan(chain.from_iterable(walk.at(path) for path in given), walk)
+    return ZipPlan(chain.from_iterable(walk.at(path) for path in named_paths), walk)
 
 
-def _contents(member: Found) -> Iterator[bytes]:
+def _contents(member: FileEntry) -> Iterator[bytes]:
     """Yield the bytes of a file, as many as it had when it was planned."""
-    left = member.size
+    remaining = member.size
     try:
         # Without O_NONBLOCK a named pipe that took the file's place would wait for a writer (open(2)).
-        opened = os.open(member.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(member.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            status = os.fstat(opened)
+            status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                left = -1
-            while left >= 0 and (piece := os.read(opened, min(CHUNK_BYTES, left + 1))):  # one more shows growth
-                left -= len(piece)
-                if left >= 0:
+                remaining = -1
+            # One byte more shows that the file has grown.
+            while remaining >= 0 and (piece := os.read(descriptor, min(CHUNK_BYTES, remaining + 1))):
+                remaining -= len(piece)
+                if remaining >= 0:
                     yield piece
-            if os.fstat(opened).st_mtime_ns != status.st_mtime_ns:  # of the same size, and perhaps a mixture
-                left = -1
+            if os.fstat(descriptor).st_mtime_ns != status.st_mtime_ns:  # of the same size, and perhaps a mixture
+                remaining = -1
         finally:
-            os.close(opened)
+            os.close(descriptor)
     except OSError as error:
         raise _unsendable(member, plain(error)) from error
-    if left:
+    if remaining:
         raise _unsendable(member, "it changed while it was sent")
 
 
-def _unsendable(member: Found, why: str) -> UnsendableFileError:
-    error = UnsendableFileError(f"cannot send {shown_path(member.path)}: {why}")
-    return error.with_peer_words(f"cannot send {shown(member.name)}: {why}")
+def _unsendable(member: FileEntry, why: str) -> UnsendableFileError:
+    error = UnsendableFileError(f"cannot send {quoted_path(member.path)}: {why}")
+    return error.with_peer_words(f"cannot send {quoted(member.name)}: {why}")
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    waiting: list[bytes] = []
+    small_pieces: list[bytes] = []
     size = 0
     for piece in pieces:
-        waiting.append(piece)
+        small_pieces.append(piece)
         size += len(piece)
         if size >= GATHERED_BYTES:
-            yield b"".join(waiting)
-            waiting.clear()
+            yield b"".join(small_pieces)
+            small_pieces.clear()
             size = 0
     if size:
-        yield b"".join(waiting)
+        yield b"".join(small_pieces)
 
 
-def _sizes(member: Found, position: int) -> tuple[int, int]:
+def _sizes(member: FileEntry, position: int) -> tuple[int, int]:
     """Return how many bytes a member takes at its position, and in the central directory."""
     name, large = len(member.name.encode()), member.size >= FULL_32
     in_directory = CENTRAL.size + name + (4 + 2 * len(member.parents) if member.parents else 0)
@@ -203,7 +204,7 @@ def _descriptor(size: int, crc: int) -> bytes:
     return struct.pack("<4sIQQ" if size >= FULL_32 else "<4sIII", DESCRIPTOR_MARK, crc, size, size)
 
 
-def _central(member: Found, name: bytes, common: Common, crc: int, position: int) -> bytes:
+def _central(member: FileEntry, name: bytes, common: Common, crc: int, position: int) -> bytes:
     large = [member.size] * 2 if member.size >= FULL_32 else []
     if position >= FULL_32:
         large.append(position)
@@ -220,14 +221,14 @@ def _central(member: Found, name: bytes, common: Common, crc: int, position: int
     return head + name + extra
 
 
-def _common(member: Found, name: bytes) -> Common:
-    when = max(EARLIEST, min(LATEST, time.localtime(member.modified)[:6]))
+def _common(member: FileEntry, name: bytes) -> Common:
+    time_fields = max(EARLIEST, min(LATEST, time.localtime(member.modified)[:6]))
     flags = 0 if member.is_directory else SIZES_BEHIND
     return (
         flags if name.isascii() else flags | UTF_8,
         STORED,
-        when[3] << 11 | when[4] << 5 | when[5] // 2,
-        (when[0] - EARLIEST[0]) << 9 | when[1] << 5 | when[2],
+        time_fields[3] << 11 | time_fields[4] << 5 | time_fields[5] // 2,
+        (time_fields[0] - EARLIEST[0]) << 9 | time_fields[1] << 5 | time_fields[2],
     )
 
 
@@ -235,10 +236,10 @@ def _end(count: int, position: int, size: int) -> bytes:
     """Return the records behind the central directory, which begins at a position and has a size."""
     records = b""
     if count >= FULL_16 or position >= FULL_32 or size >= FULL_32:
-        rest = END_64.size - 12  # without the signature and this number
-        records = END_64.pack(END_64_MARK, rest, ZIP64_VERSION, ZIP64_VERSION, 0, 0, count, count, size, position)
+        following = END_64.size - 12  # without the signature and this number
+        records = END_64.pack(
+            END_64_MARK, following, ZIP64_VERSION, ZIP64_VERSION, 0, 0, count, count, size, position
+        )
         records += LOCATOR.pack(LOCATOR_MARK, 0, position + size, 1)
-    shown_count = min(count, FULL_16)
-    return records + END.pack(
-        *(END_MARK, 0, 0, shown_count, shown_count, min(size, FULL_32), min(position, FULL_32), 0)
-    )
+    count_16 = min(count, FULL_16)
+    return records + END.pack(*(END_MARK, 0, 0, count_16, count_16, min(size, FULL_32), min(position, FULL_32), 0))

@@ -34,7 +34,7 @@ ZIP: Final = "zipfile"
 ZIP_MODE: Final = "zipfile/deflated"
 """The mode that shipped clients send, whether the files are compressed or not (mw cli/cmd_send.py:358-386)."""
 
-Awaited = TypeVar("Awaited")
+Result = TypeVar("Result")
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """Bytes, or a number of files."""
@@ -125,10 +125,10 @@ async def send_message(wormhole: Wormhole, message: PeerMessage) -> None:
 
 async def receive_message(wormhole: Wormhole) -> PeerMessage:
     """Wait for the peer's next message. Raises TransferError if it gave up, PeerMessageError if it is not one."""
-    return _checked(await wormhole.receive())
+    return _parse_message(await wormhole.receive())
 
 
-def _checked(plaintext: bytes) -> PeerMessage:
+def _parse_message(plaintext: bytes) -> PeerMessage:
     """Return a message of the peer. Raises what `receive_message` raises."""
     try:
         received = _decode(plaintext)
@@ -139,7 +139,7 @@ def _checked(plaintext: bytes) -> PeerMessage:
     return received
 
 
-async def offer_of(wormhole: Wormhole) -> tuple[Offer, Any]:
+async def wait_for_offer(wormhole: Wormhole) -> tuple[Offer, Any]:
     """Wait for the sender's offer. Return it, and the last `transit` before it."""
     transit = None
     while True:
@@ -151,7 +151,7 @@ async def offer_of(wormhole: Wormhole) -> tuple[Offer, Any]:
             return received.offer, transit
 
 
-async def answer_of(wormhole: Wormhole) -> tuple[Answer, Any]:
+async def wait_for_answer(wormhole: Wormhole) -> tuple[Answer, Any]:
     """Wait for the receiver's answer. Return it, and the last `transit` before it."""
     transit = None
     while True:
@@ -163,9 +163,9 @@ async def answer_of(wormhole: Wormhole) -> tuple[Answer, Any]:
             return received.answer, transit
 
 
-def refusal(said: str | None) -> str:
+def refusal(answer: str | None) -> str:
     """Return what a receiver answered in place of `ARRIVED`, for an error's text."""
-    return "it does not say why" if said is None else one_line(repr(said))
+    return "it does not say why" if answer is None else one_line(repr(answer))
 
 
 async def abandon_transfer(wormhole: Wormhole, words: str) -> None:
@@ -236,7 +236,7 @@ async def _given_up(wormhole: Wormhole) -> TransferError:
             return await asyncio.Future()
 
 
-async def unless_given_up(wormhole: Wormhole, waiting: Coroutine[Any, Any, Awaited]) -> Awaited:
+async def unless_given_up(wormhole: Wormhole, waiting: Coroutine[Any, Any, Result]) -> Result:
     """Wait for something else, like a user's answer, and return it. The peer's messages stay unread.
 
     If the peer gives up, sends something that is not a message of a transfer, or the wormhole fails before, the wait
@@ -254,21 +254,21 @@ async def unless_given_up(wormhole: Wormhole, waiting: Coroutine[Any, Any, Await
 
 async def _fail_with(wormhole: Wormhole) -> NoReturn:
     """Look at the peer's messages without reading them, until one or the wormhole raises an error."""
-    seen = 0
+    number = 0
     while True:
-        _checked(await _unread(wormhole, seen))
-        seen += 1
+        _parse_message(await _unread(wormhole, number))
+        number += 1
 
 
-async def _unread(wormhole: Wormhole, number: int) -> bytes:
-    """Wait until so many messages are unread, and one more. Return the last of them, which stays unread."""
-    await wormhole._wait_until(lambda: len(wormhole._unread) > number)
-    return wormhole._unread[number].plaintext
+async def _unread(wormhole: Wormhole, index: int) -> bytes:
+    """Wait for the unread message at an index, and return it. It stays unread."""
+    await wormhole._wait_until(lambda: len(wormhole._unread) > index)
+    return wormhole._unread[index].plaintext
 
 
-async def _abandon(wormhole: Wormhole, words: str) -> None:
+async def _abandon(wormhole: Wormhole, reason: str) -> None:
     with suppress(WormholeError):  # one that has failed sends nothing
-        await abandon_transfer(wormhole, words)
+        await abandon_transfer(wormhole, reason)
 
 
 async def _reason(wormhole: Wormhole) -> GaveUpError | None:
@@ -283,7 +283,7 @@ async def _reason(wormhole: Wormhole) -> GaveUpError | None:
         return None
 
 
-def acknowledgement_of(record: bytes | memoryview) -> Acknowledgement:
+def parse_acknowledgement(record: bytes | memoryview) -> Acknowledgement:
     """Return what the last record says. Raises PeerMessageError."""
     try:
         return _decode_acknowledgement(record)

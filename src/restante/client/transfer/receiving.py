@@ -10,13 +10,13 @@ from restante.client.arguments import check_path
 from restante.client.errors import PeerMessageError, UnsafeNameError
 from restante.client.files.draft import (
     check_free_space,
-    check_place,
+    check_target,
     check_writable,
     draft_directory,
     draft_file,
     scratch_file,
 )
-from restante.client.files.names import file_name, shown
+from restante.client.files.names import file_name, quoted
 from restante.client.files.unpacking import unpack
 from restante.client.tasks import in_thread
 from restante.client.timing_log import span
@@ -28,10 +28,10 @@ from restante.client.transfer.messages import (
     FileOffer,
     PeerMessage,
     abandon_transfer,
-    offer_of,
     peer_watched,
     reasons_sent,
     send_message,
+    wait_for_offer,
 )
 from restante.client.transfer.stream import OnProgress, Stream
 from restante.client.transit.connecting import DEFAULT_TRANSIT, Transit, TransitOptions
@@ -160,14 +160,14 @@ class OfferedFile(_OfferedBytes):
 
         def store(stream: Stream) -> None:
             drafted = draft_file(
-                path, replace=replace, rename=rename, before_naming=stream.check, named=stored.append
+                path, replace=replace, rename=rename, before_naming=stream.check, on_named=stored.append
             )
             with drafted as draft:
                 stream.receive(draft.write)
 
         def check() -> None:
-            _check_choice(replace=replace, rename=rename)
-            check_place(path, replace=replace, rename=rename, directory=False)
+            _check_one_of(replace=replace, rename=rename)
+            check_target(path, replace=replace, rename=rename, directory=False)
             check_writable(path.parent)
             check_free_space(path.parent, self.size)
 
@@ -186,7 +186,7 @@ class OfferedFile(_OfferedBytes):
         def store(stream: Stream) -> None:
             stream.receive(lambda data: write(data, stream.check))
 
-        await self._transfer.run(self.size, lambda: None, store, on_progress, left="a part of it was written")
+        await self._transfer.run(self.size, lambda: None, store, on_progress, kept="a part of it was written")
 
     async def unpack(
         self,
@@ -205,15 +205,15 @@ class OfferedFile(_OfferedBytes):
         check_path(path)
         self._answer()
         if self.directory_name is None:
-            reason = f"{shown(self.offered_name)} is not named like a directory's tar file"
+            reason = f"{quoted(self.offered_name)} is not named like a directory's tar file"
             async with reasons_sent(self.wormhole, Role.RECEIVER):
                 raise Misuse(f"{reason}: call accept if directory_name is None").with_peer_words(reason)
         members = self.size // TAR_BLOCK_BYTES
-        archive = _Archive(self.size, self.size, members, members, None, self.directory_name)
+        archive = _OfferedArchive(self.size, self.size, members, members, None, self.directory_name)
         return await self._transfer.run_archive(archive, path, replace, rename, on_progress, on_unpack)
 
 
-def _check_choice(*, replace: bool, rename: bool) -> None:
+def _check_one_of(*, replace: bool, rename: bool) -> None:
     if replace and rename:
         raise Misuse("replace and rename say what to do if the path exists: set one of them")
 
@@ -278,13 +278,13 @@ class OfferedDirectory(_OfferedBytes):
         """
         check_path(path)
         self._answer()
-        said = self.directories
-        max_directories = self.files + MAX_UNCOUNTED_DIRECTORIES if said is None else said
-        archive = _Archive(self.archive_size, self.size, self.files, max_directories, said)
+        directories = self.directories
+        max_directories = self.files + MAX_UNCOUNTED_DIRECTORIES if directories is None else directories
+        archive = _OfferedArchive(self.archive_size, self.size, self.files, max_directories, directories)
         return await self._transfer.run_archive(archive, path, replace, rename, on_progress, on_unpack)
 
 
-class _Archive(NamedTuple):
+class _OfferedArchive(NamedTuple):
     """An archive that is offered, and the most that it may contain."""
 
     size: int
@@ -300,8 +300,8 @@ class _Archive(NamedTuple):
 class _Transfer:
     """The receiver's side of a transfer that the sender has offered."""
 
-    def __init__(self, wormhole: Wormhole, theirs: Hints, options: TransitOptions) -> None:
-        self._wormhole, self.hints, self._options = wormhole, theirs, options
+    def __init__(self, wormhole: Wormhole, peer_hints: Hints, options: TransitOptions) -> None:
+        self._wormhole, self.hints, self._options = wormhole, peer_hints, options
 
     async def run(
         self,
@@ -309,13 +309,13 @@ class _Transfer:
         check: Callable[[], None],
         store: Callable[[Stream], None],
         on_progress: OnProgress | None,
-        left: str = "nothing was kept",
+        kept: str = "nothing was kept",
     ) -> None:
         """Check that it can be stored, accept the offer, connect, and store what comes."""
         wormhole = self._wormhole
         async with reasons_sent(wormhole, Role.RECEIVER):
             check()
-            keys = TransitKeys.of(await wormhole.derive_key(PURPOSE), Role.RECEIVER)
+            keys = TransitKeys.derive(await wormhole.derive_key(PURPOSE), Role.RECEIVER)
             with Transit(self._options, SystemDice()) as transit:
                 await send_message(wormhole, PeerMessage(transit=transit_message(transit.hints)))
                 await send_message(wormhole, PeerMessage(answer=Answer(file_ack=ARRIVED)))
@@ -323,7 +323,7 @@ class _Transfer:
                     seconds = self._options.connect_seconds
                     with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
                         pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
-                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole, left=left)
+                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole, kept=kept)
 
                     def receive() -> None:
                         store(stream)
@@ -333,7 +333,7 @@ class _Transfer:
 
     async def run_archive(
         self,
-        archive: _Archive,
+        archive: _OfferedArchive,
         path: Path,
         replace: bool,
         rename: bool,
@@ -341,16 +341,16 @@ class _Transfer:
         on_unpack: OnProgress | None,
     ) -> Path:
         """Do the same with an archive, and store what is in it as a directory. Return where."""
-        stored, left = list[Path](), list[Callable[[], None]]()
+        stored, removals = list[Path](), list[Callable[[], None]]()
 
         def check() -> None:
-            _check_choice(replace=replace, rename=rename)
-            check_place(path, replace=replace, rename=rename, directory=True)
+            _check_one_of(replace=replace, rename=rename)
+            check_target(path, replace=replace, rename=rename, directory=True)
             check_writable(path.parent)
             check_unpacked(archive.directories or 0, archive.size)
 
-        def check_unpacked(directories: int, more: int = 0) -> None:
-            check_free_space(path.parent, archive.max_bytes + directories * DIRECTORY_BYTES + more)
+        def check_unpacked(directories: int, archive_size: int = 0) -> None:
+            check_free_space(path.parent, archive.max_bytes + directories * DIRECTORY_BYTES + archive_size)
 
         def store(stream: Stream) -> None:
             drafted = draft_directory(
@@ -358,8 +358,8 @@ class _Transfer:
                 replace=replace,
                 rename=rename,
                 before_naming=stream.check,
-                named=stored.append,
-                leave=left.append,
+                on_named=stored.append,
+                on_error=removals.append,
             )
             with scratch_file(path.parent) as received, drafted as draft:
                 stream.receive(received.write)
@@ -378,7 +378,7 @@ class _Transfer:
         try:
             await self.run(archive.size, check, store, on_progress)
         finally:  # the sender knows by now
-            for remove in left:
+            for remove in removals:
                 await in_thread(remove, lambda: None)
         return stored[0]
 
@@ -402,8 +402,8 @@ async def receive(
     """
     async with reasons_sent(wormhole, Role.RECEIVER):
         with wormhole._expecting("offer"):
-            offer, theirs = await offer_of(wormhole)
-        transfer = _Transfer(wormhole, parse_hints(theirs), transit)
+            offer, peer_transit = await wait_for_offer(wormhole)
+        transfer = _Transfer(wormhole, parse_hints(peer_transit), transit)
         if [offer.message, offer.file, offer.directory].count(None) != 2:
             raise PeerMessageError("the sender does not offer one text, one file or one directory")
         if offer.message is not None:

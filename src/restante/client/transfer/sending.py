@@ -14,8 +14,8 @@ import msgspec
 
 from restante.client.arguments import check_path
 from restante.client.errors import TransferError, UnsendableFileError
-from restante.client.files.names import fault, invisible, not_everywhere, shown, shown_path
-from restante.client.files.walk import named
+from restante.client.files.names import name_fault, quoted, quoted_path, unportable_names, visibility_fault
+from restante.client.files.walk import path_with_name
 from restante.client.files.zip_stream import plan_directory, plan_paths
 from restante.client.timing_log import span
 from restante.client.transfer.messages import (
@@ -25,11 +25,11 @@ from restante.client.transfer.messages import (
     FileOffer,
     Offer,
     PeerMessage,
-    answer_of,
     peer_watched,
     reasons_sent,
     refusal,
     send_message,
+    wait_for_answer,
 )
 from restante.client.transfer.stream import OnProgress, Stream
 from restante.client.transit.connecting import DEFAULT_TRANSIT, Transit, TransitOptions
@@ -128,10 +128,10 @@ def outgoing_file(path: Path, name: str | None = None) -> Outgoing:
         with _opened(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
-                raise Misuse(f"{shown_path(str(path))} is not a file")
+                raise Misuse(f"{quoted_path(str(path))} is not a file")
             size = file.seek(0, 2)
     except OSError as error:
-        raise Misuse(f"cannot read {shown_path(str(path))}: {plain(error)}") from error
+        raise Misuse(f"cannot read {quoted_path(str(path))}: {plain(error)}") from error
     name = _sendable(name or path.absolute().name)
     offer = Offer(file=FileOffer(name, size))
     return Outgoing(name, size, offer, lambda: _chunks(path, size), doubtful=_doubtful(name))
@@ -148,7 +148,7 @@ def outgoing_stream(file: BinaryIO, name: str) -> Outgoing:
             while chunk := file.read(RECORD_BYTES):
                 yield chunk
         except OSError as error:
-            raise UnsendableFileError(f"cannot read {shown(name)}: {plain(error)}") from error
+            raise UnsendableFileError(f"cannot read {quoted(name)}: {plain(error)}") from error
 
     return Outgoing(name, size, Offer(file=FileOffer(name, size)), chunks, doubtful=_doubtful(name))
 
@@ -162,12 +162,12 @@ def outgoing_directory(
     for path in paths:
         check_path(path)
         if not os.path.exists(path):  # noqa: PTH110 - Path's raises an error for a name that is too long
-            raise Misuse(f"there is no file or directory {shown_path(str(path))}")
+            raise Misuse(f"there is no file or directory {quoted_path(str(path))}")
     if len(paths) == 1:
         if not paths[0].is_dir():
-            raise Misuse(f"{shown_path(str(paths[0]))} is not a directory")
+            raise Misuse(f"{quoted_path(str(paths[0]))} is not a directory")
         plan = plan_directory(paths[0], ignore_unsendable=ignore_unsendable)
-        name = name or named(paths[0]).name or SEVERAL
+        name = name or path_with_name(paths[0]).name or SEVERAL
     else:
         plan = plan_paths(paths, ignore_unsendable=ignore_unsendable)
         name = name or SEVERAL
@@ -188,32 +188,32 @@ async def send_outgoing(
 ) -> None:
     """Send what was prepared. Raises what `send_file` and `send_directory` do."""
     async with reasons_sent(wormhole, Role.SENDER):
-        keys = TransitKeys.of(await wormhole.derive_key(PURPOSE), Role.SENDER)
+        keys = TransitKeys.derive(await wormhole.derive_key(PURPOSE), Role.SENDER)
         with Transit(transit, SystemDice()) as listening:
             await send_message(wormhole, PeerMessage(transit=transit_message(listening.hints)))
             await send_message(wormhole, PeerMessage(offer=outgoing.offer))
             with wormhole._expecting("answer"):
-                answer, theirs = await answer_of(wormhole)
+                answer, peer_transit = await wait_for_answer(wormhole)
             if answer.file_ack != ARRIVED:
                 raise TransferError(f"the receiver refused it: {refusal(answer.file_ack)}")
             with peer_watched(wormhole) as given_up:
                 seconds = transit.connect_seconds
                 with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
-                    pipe = await listening.connect(keys, Role.SENDER, parse_hints(theirs), given_up)
+                    pipe = await listening.connect(keys, Role.SENDER, parse_hints(peer_transit), given_up)
                 directories = 0 if outgoing.offer.directory is None else outgoing.offer.directory.numdirs or 0
                 stream = Stream(pipe, Role.SENDER, outgoing.size, on_progress, wormhole, directories)
                 await stream.run(lambda: stream.send(outgoing.chunks()), given_up)
 
 
 def _doubtful(name: str) -> tuple[str, ...]:
-    return tuple(f"{shown(name)}: its name {why}" for _, why in not_everywhere([name]))
+    return tuple(f"{quoted(name)}: its name {why}" for _, why in unportable_names([name]))
 
 
 def _sendable(name: str) -> str:
     """Return a name that may be offered. Raises UnsendableFileError: no receiver could store another."""
-    why = "has a slash" if "/" in name else fault(name) or invisible(name)
+    why = "has a slash" if "/" in name else name_fault(name) or visibility_fault(name)
     if why:
-        raise UnsendableFileError(f"cannot send {shown(name)}: its name {why}")
+        raise UnsendableFileError(f"cannot send {quoted(name)}: its name {why}")
     return name
 
 
@@ -222,19 +222,19 @@ def _chunks(path: Path, size: int) -> Iterator[bytes]:
     try:
         with _opened(path) as file:
             modified = os.fstat(file.fileno()).st_mtime_ns
-            left = size
-            while left:
-                chunk = file.read(min(RECORD_BYTES, left))
+            remaining = size
+            while remaining:
+                chunk = file.read(min(RECORD_BYTES, remaining))
                 if not chunk:
-                    raise UnsendableFileError(f"{shown(path.name)} became shorter while it was sent: send it again")
-                left -= len(chunk)
-                if not left and file.read(1):
-                    raise UnsendableFileError(f"{shown(path.name)} became longer while it was sent: send it again")
-                if not left and os.fstat(file.fileno()).st_mtime_ns != modified:
-                    raise UnsendableFileError(f"{shown(path.name)} changed while it was sent: send it again")
+                    raise UnsendableFileError(f"{quoted(path.name)} became shorter while it was sent: send it again")
+                remaining -= len(chunk)
+                if not remaining and file.read(1):
+                    raise UnsendableFileError(f"{quoted(path.name)} became longer while it was sent: send it again")
+                if not remaining and os.fstat(file.fileno()).st_mtime_ns != modified:
+                    raise UnsendableFileError(f"{quoted(path.name)} changed while it was sent: send it again")
                 yield chunk
     except OSError as error:
-        raise UnsendableFileError(f"cannot read {shown(path.name)}: {plain(error)}") from error
+        raise UnsendableFileError(f"cannot read {quoted(path.name)}: {plain(error)}") from error
 
 
 def _opened(path: Path) -> FileIO:

@@ -19,11 +19,11 @@ from restante.client.transfer.messages import (
     STORED,
     UNCONFIRMED,
     Acknowledgement,
-    acknowledgement_of,
     encode,
+    parse_acknowledgement,
     refusal,
 )
-from restante.client.transit.pipe import LEAST_BYTES_PER_SECOND, RECEIVER_STALLS, RecordPipe
+from restante.client.transit.pipe import MIN_BYTES_PER_SECOND, RECEIVER_STALLS, RecordPipe
 from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
 from restante.common.texts import counted
@@ -59,14 +59,14 @@ class Stream:
         on_progress: OnProgress | None = None,
         wormhole: Wormhole | None = None,
         directories: int = 0,
-        left: str = "nothing was kept",
+        kept: str = "nothing was kept",
     ) -> None:
         """Use a connection.
 
         `size` is the number of bytes that were offered, and `directories` how many directories a receiver makes.
-        `wormhole` reports a silent peer. `left` says what a receiver has of a transfer that ended early.
+        `wormhole` reports a silent peer. `kept` says what a receiver has of a transfer that ended early.
         """
-        self._left = left
+        self._kept = kept
         self._pipe, self._role, self._size, self._wormhole = pipe, role, size, wormhole
         self._confirmed_bytes = size + directories * CONFIRMED_DIRECTORY_BYTES
         self._timing = None if wormhole is None else wormhole.timing
@@ -134,7 +134,7 @@ class Stream:
         if self._complete:
             return STORED
         if self._role is Role.RECEIVER:
-            return f"after receiving {amount}: {self._left}"
+            return f"after receiving {amount}: {self._kept}"
         if self._done < self._size:
             return f"after sending {amount}: the receiver does not have everything"
         return UNCONFIRMED
@@ -156,14 +156,14 @@ class Stream:
             self._report_progress()
         with span(self._timing, "get ack"):
             self._awaited = "confirmation"
-            longer = min(self._confirmed_bytes / LEAST_BYTES_PER_SECOND, MAX_BYTES_SECONDS)
-            record = self._pipe.receive(RECEIVER_STALLS * self._pipe.stall_seconds + longer)
-        said = acknowledgement_of(record)
-        if said.ack != ARRIVED:
-            raise TransferError(f"the receiver refused it: {refusal(said.ack)}")
-        if said.sha256 is None:
+            extra_seconds = min(self._confirmed_bytes / MIN_BYTES_PER_SECOND, MAX_BYTES_SECONDS)
+            record = self._pipe.receive(RECEIVER_STALLS * self._pipe.stall_seconds + extra_seconds)
+        acknowledgement = parse_acknowledgement(record)
+        if acknowledgement.ack != ARRIVED:
+            raise TransferError(f"the receiver refused it: {refusal(acknowledgement.ack)}")
+        if acknowledgement.sha256 is None:
             raise TransferError("the receiver does not say what it has: it sent no SHA-256")
-        if said.sha256.lower() != self._digest.hexdigest():
+        if acknowledgement.sha256.lower() != self._digest.hexdigest():
             raise TransferError("the receiver has other bytes than were sent: send them again")
         self._complete = True
 
@@ -223,9 +223,9 @@ class Stream:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._wormhole._handle, PeerSilent(waited, self._awaited, limit))
 
-    def _count(self, some: bytes | memoryview) -> None:
-        self._digest.update(some)
-        self._done += len(some)
+    def _count(self, data: bytes | memoryview) -> None:
+        self._digest.update(data)
+        self._done += len(data)
         self._report_now_and_then(self._on_progress, self._done)
 
     def _report_now_and_then(self, on_progress: OnProgress | None, done: int) -> None:

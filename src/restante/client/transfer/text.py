@@ -12,12 +12,12 @@ from restante.client.transfer.messages import (
     Answer,
     Offer,
     PeerMessage,
-    answer_of,
     encode,
-    offer_of,
     reasons_sent,
     refusal,
     send_message,
+    wait_for_answer,
+    wait_for_offer,
 )
 from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole, checked_message
@@ -46,7 +46,7 @@ async def send_text(wormhole: Wormhole, text: str) -> None:
     async with reasons_sent(wormhole, Role.SENDER):
         await send_message(wormhole, PeerMessage(offer=Offer(message=text)))
         with wormhole._expecting("answer"):
-            answer, _ = await answer_of(wormhole)
+            answer, _ = await wait_for_answer(wormhole)
         if answer.message_ack != ARRIVED:
             raise TransferError(f"the receiver refused the text: {refusal(answer.message_ack)}")
 
@@ -67,7 +67,7 @@ async def receive_text(wormhole: Wormhole, use: Callable[[str], None]) -> None:
     """
     async with reasons_sent(wormhole, Role.RECEIVER):
         with wormhole._expecting("offer"):
-            offer, _ = await offer_of(wormhole)
+            offer, _ = await wait_for_offer(wormhole)
         if offer.message is None:
             raise TransferError(f"the sender offers a file or a directory, and {TEXTS_ONLY}")
         use(offer.message)

@@ -30,7 +30,7 @@ from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, Tr
 from restante.common.dice import Dice
 from restante.common.errors import AddressInUse, Misuse, plain
 
-# ── The addresses of this computer at which a peer may reach it ───────────────────────────────────
+# ── The addresses of this computer ────────────────────────────────────────────────────────────────
 
 
 _SIOCGIFADDR: Final = 0x8915
@@ -42,24 +42,24 @@ _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
 
 def own_addresses() -> list[tuple[socket.AddressFamily, str]]:
     """Return the addresses of this computer's interfaces. Loopback addresses are returned if there are no others."""
-    found = {(socket.AF_INET, ipaddress.ip_address(each)) for each in _ipv4()}
-    found |= {(socket.AF_INET6, ipaddress.ip_address(each)) for each in _ipv6()}
-    usable = {each for each in found if not (each[1].is_loopback or each[1].is_link_local)}
-    loopback = {each for each in found if each[1].is_loopback}
+    addresses = {(socket.AF_INET, ipaddress.ip_address(text)) for text in _ipv4_addresses()}
+    addresses |= {(socket.AF_INET6, ipaddress.ip_address(text)) for text in _ipv6_addresses()}
+    loopback = {(family, address) for family, address in addresses if address.is_loopback}
+    usable = {(family, address) for family, address in addresses - loopback if not address.is_link_local}
     return sorted((family, str(address)) for family, address in usable or loopback)
 
 
-def _ipv4() -> list[str]:
-    found = []
+def _ipv4_addresses() -> list[str]:
+    addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):  # an interface without an IPv4 address
                 answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                found.append(socket.inet_ntoa(answer[20:24]))
-    return found
+                addresses.append(socket.inet_ntoa(answer[20:24]))
+    return addresses
 
 
-def _ipv6() -> list[str]:
+def _ipv6_addresses() -> list[str]:
     try:
         lines = _IPV6_ADDRESSES.read_text().splitlines()
     except OSError:  # no IPv6
@@ -67,7 +67,7 @@ def _ipv6() -> list[str]:
     return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in lines]
 
 
-# ── connecting ────────────────────────────────────────────────────────────────────────────────────
+# ── The connection ────────────────────────────────────────────────────────────────────────────────
 
 
 TRANSIT_SECONDS: Final = 120.0
@@ -119,8 +119,8 @@ class TransitOptions(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raise Misuse if a relay is not named as `tcp:HOST:PORT`, a time is not above 0, or the port is none."""
-        for each in self.relays:
-            parse_relay(each)
+        for relay in self.relays:
+            parse_relay(relay)
         check_seconds("connect_seconds", self.connect_seconds)
         check_seconds("stall_seconds", self.stall_seconds)
         if type(self.port) is not int or not 0 <= self.port <= MAX_PORT:
@@ -136,7 +136,7 @@ class Transit:
     def __init__(self, options: TransitOptions, dice: Dice) -> None:
         self._options = options
         self._side = dice.draw(RELAY_SIDE_BYTES)
-        self._relays = tuple(parse_relay(each) for each in options.relays)
+        self._relays = tuple(map(parse_relay, options.relays))
         self._listeners: list[socket.socket] = []
         self.hints = Hints(relays=self._relays)
         """What the peer is told."""
@@ -146,8 +146,8 @@ class Transit:
         if self._options.listen and self._options.proxy is None:
             addresses = own_addresses()
             self._listeners = _listen(self._options.port)
-            ports = {each.family: each.getsockname()[1] for each in self._listeners}
-            direct = [Address(each, ports[family]) for family, each in addresses if family in ports]
+            ports = {listener.family: listener.getsockname()[1] for listener in self._listeners}
+            direct = [Address(address, ports[family]) for family, address in addresses if family in ports]
             self.hints = Hints(tuple(direct[:MAX_HINTS]), self._relays)
         return self
 
@@ -157,11 +157,11 @@ class Transit:
         self._close()
 
     def _close(self) -> None:
-        for each in self._listeners:
-            each.close()
+        for listener in self._listeners:
+            listener.close()
 
     async def connect(
-        self, keys: TransitKeys, role: Role, theirs: Hints, given_up: asyncio.Future[TransferError] | None = None
+        self, keys: TransitKeys, role: Role, peer_hints: Hints, given_up: asyncio.Future[TransferError] | None = None
     ) -> RecordPipe:
         """Connect to the peer, whose hints these are. Then nothing listens any more.
 
@@ -172,7 +172,7 @@ class Transit:
         given_up.add_done_callback(attempts.give_up)
         try:
             async with asyncio.timeout(self._options.connect_seconds):
-                chosen = await attempts.chosen(self._listeners, theirs, self._relays)
+                chosen = await attempts.chosen(self._listeners, peer_hints, self._relays)
         except TimeoutError:
             raise _unconnected(f" within {self._options.connect_seconds:.0f} s", attempts.reasons) from None
         finally:
@@ -184,13 +184,13 @@ class Transit:
 
 
 def _unconnected(when: str, reasons: str) -> TransferError:
-    words = "no connection to the other side"
+    reason = "no connection to the other side"
     # The peer chose the addresses. What answers there may be in a network that it cannot reach.
-    return TransferError(f"{words}{when}{f' ({reasons})' if reasons else ''}").with_peer_words(f"{words}{when}")
+    return TransferError(f"{reason}{when}{f' ({reasons})' if reasons else ''}").with_peer_words(f"{reason}{when}")
 
 
 class _Attempts:
-    """All attempts to connect, of which one wins."""
+    """All attempts to connect, of which one is chosen."""
 
     def __init__(self, keys: TransitKeys, role: Role, side: bytes, proxy: str | None) -> None:
         self._keys, self._role, self._side, self._proxy = keys, role, side, proxy
@@ -208,16 +208,18 @@ class _Attempts:
         return ", ".join(f"{address}: {reason}" for address, reason in self._reasons.items())
 
     async def chosen(
-        self, listeners: list[socket.socket], theirs: Hints, relays: tuple[Relay, ...]
+        self, listeners: list[socket.socket], peer_hints: Hints, relays: tuple[Relay, ...]
     ) -> socket.socket | None:
         """Return the connection that both sides use; None if nothing is left to try, or after `give_up`."""
         self._listeners = listeners
         self._listen()
-        for address in theirs.direct:
+        for address in peer_hints.direct:
             self._start(self._dial(address))
-        for address in dict.fromkeys(each for relay in (*relays, *theirs.relays) for each in relay.addresses):
-            self._start(self._dial_relay(address, RELAY_DELAY_SECONDS if theirs.direct or listeners else 0))
-        self._give_up_if_nothing_is_left()
+        for address in dict.fromkeys(
+            address for relay in (*relays, *peer_hints.relays) for address in relay.addresses
+        ):
+            self._start(self._dial_relay(address, RELAY_DELAY_SECONDS if peer_hints.direct or listeners else 0))
+        self._give_up_without_attempts()
         chosen = None
         try:
             chosen = await self._chosen
@@ -234,8 +236,8 @@ class _Attempts:
         return chosen
 
     async def _end_attempts(self) -> None:
-        for each in self._attempts:
-            each.cancel()
+        for attempt in self._attempts:
+            attempt.cancel()
         await asyncio.gather(*self._attempts, return_exceptions=True)
 
     def _start(self, attempt: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -246,9 +248,9 @@ class _Attempts:
 
     def _end_attempt(self, attempt: asyncio.Task[None]) -> None:
         self._attempts.discard(attempt)
-        self._give_up_if_nothing_is_left()
+        self._give_up_without_attempts()
 
-    def _give_up_if_nothing_is_left(self) -> None:
+    def _give_up_without_attempts(self) -> None:
         if not self._attempts and not self._listeners:
             self.give_up()
 
@@ -258,12 +260,12 @@ class _Attempts:
             self._chosen.set_result(None)
 
     def _listen(self) -> None:
-        for each in self._listeners:
-            self._loop.add_reader(each, self._accept, each)
+        for listener in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener)
 
     def _stop_listening(self) -> None:
-        for each in self._listeners:
-            self._loop.remove_reader(each)
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
         self._listeners = []
 
     def _accept(self, listener: socket.socket) -> None:
@@ -273,14 +275,14 @@ class _Attempts:
             return
         except OSError:  # too few descriptors: dialling goes on
             self._stop_listening()
-            self._give_up_if_nothing_is_left()
+            self._give_up_without_attempts()
             return
         self._open.add(visitor)
         if len(self._visitors) == MAX_VISITORS:
             oldest = next(iter(self._visitors))
-            leaving = self._visitors.pop(oldest)
-            leaving.cancel()
-            leaving.add_done_callback(lambda _: self._close(oldest))  # one that did not begin does not close it
+            negotiation = self._visitors.pop(oldest)
+            negotiation.cancel()
+            negotiation.add_done_callback(lambda _: self._close(oldest))  # one that did not begin does not close it
         self._visitors[visitor] = self._start(self._receive(visitor))
 
     async def _receive(self, visitor: socket.socket) -> None:
@@ -292,20 +294,20 @@ class _Attempts:
             self._visitors.pop(visitor, None)
 
     async def _dial(self, address: Address) -> None:
-        with self._noting(address):
+        with self._reason_recorded(address):
             async with asyncio.timeout(DIAL_SECONDS):
-                await self._negotiate(await self._connected(address))
+                await self._negotiate(await self._open_connection(address))
 
     async def _dial_relay(self, address: Address, delay: float) -> None:
         """Dial a relay. It answers when the peer is there, too."""
         await asyncio.sleep(delay)
-        with self._noting(address):
+        with self._reason_recorded(address):
             async with asyncio.timeout(DIAL_SECONDS):
-                connected = await self._connected(address)
+                connected = await self._open_connection(address)
             await self._negotiate(connected, self._keys.relay_line(self._side))
 
     @contextlib.contextmanager
-    def _noting(self, address: Address) -> Iterator[None]:
+    def _reason_recorded(self, address: Address) -> Iterator[None]:
         try:
             yield
         except TimeoutError:
@@ -315,29 +317,29 @@ class _Attempts:
         except (_NotThePeerError, UnicodeError) as error:
             self._reasons[str(address)] = str(error)
 
-    async def _connected(self, address: Address) -> socket.socket:
+    async def _open_connection(self, address: Address) -> socket.socket:
         """Return a connection to an address."""
         if self._proxy is not None:
             proxied = await _proxied(self._proxy, address)
             self._open.add(proxied)
             return proxied
-        found = await _resolved(address)
-        failed = OSError("the name has no address")
-        for family, kind, protocol, _, where in found[:MAX_RESOLVED]:
+        resolved = await _resolved(address)
+        failure = OSError("the name has no address")
+        for family, kind, protocol, _, socket_address in resolved[:MAX_RESOLVED]:
             dialled = socket.socket(family, kind, protocol)
             self._open.add(dialled)
             dialled.setblocking(False)
             try:
-                await self._loop.sock_connect(dialled, where)
+                await self._loop.sock_connect(dialled, socket_address)
             except OSError as error:
-                failed = error
+                failure = error
                 self._close(dialled)
             else:
                 return dialled
-        raise failed
+        raise failure
 
     async def _negotiate(self, connected: socket.socket, relay_line: bytes | None = None) -> None:
-        """Say our line, expect the peer's, and let the sender choose. Closes a connection that does not win."""
+        """Say our line, expect the peer's, and let the sender choose. Closes a connection that is not chosen."""
         try:
             connected.setblocking(False)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -366,7 +368,7 @@ class _Attempts:
 
 
 class _NotThePeerError(Exception):
-    """Whoever is there is not the peer, or chose another connection."""
+    """The other end is not the peer, or chose another connection."""
 
 
 async def _proxied(proxy: str, address: Address) -> socket.socket:
@@ -389,13 +391,13 @@ async def _resolved(address: Address) -> list[Any]:
 
 async def _expect(connected: socket.socket, line: bytes) -> None:
     """Read a line, and not a byte behind it. Raises _NotThePeerError if it is another."""
-    loop, read = asyncio.get_running_loop(), b""
-    while read != line:
-        some = await loop.sock_recv(connected, len(line) - len(read))
-        read += some
-        if not some:
+    loop, received = asyncio.get_running_loop(), b""
+    while received != line:
+        data = await loop.sock_recv(connected, len(line) - len(received))
+        received += data
+        if not data:
             raise _NotThePeerError("the connection was closed")
-        if not line.startswith(read):
+        if not line.startswith(received):
             raise _NotThePeerError("not the other side of this transfer")
 
 
@@ -405,7 +407,7 @@ def _listen(port: int) -> list[socket.socket]:
     Raises Misuse if another program has the port, or this user may not have it.
     """
     listeners: list[socket.socket] = []
-    for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104
+    for family, wildcard in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104
         try:
             listener = socket.socket(family, socket.SOCK_STREAM)
             listeners.append(listener)
@@ -413,17 +415,20 @@ def _listen(port: int) -> list[socket.socket]:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if port:  # connections of an earlier transfer may still have it (tcp(7), TIME_WAIT)
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((everywhere, port))
+            listener.bind((wildcard, port))
             listener.listen()
             listener.setblocking(False)
         except OSError as error:
             if port and error.errno in {errno.EADDRINUSE, errno.EACCES}:
                 for listener in listeners:
                     listener.close()
-                kind, todo = Misuse, ""
+                kind, advice = Misuse, ""
                 if error.errno == errno.EADDRINUSE:
-                    kind, todo = AddressInUse, ": stop the program that listens there, or choose another port"
-                reason = f"cannot listen on port {port}: {plain(error)}{todo}"
+                    kind, advice = (
+                        AddressInUse,
+                        ": stop the program that listens there, or choose another port",
+                    )
+                reason = f"cannot listen on port {port}: {plain(error)}{advice}"
                 raise kind(reason).with_peer_words("it cannot listen on its port") from error
             if listeners and listeners[-1].family == family:
                 listeners.pop().close()

@@ -46,13 +46,13 @@ class Relay(msgspec.Struct, frozen=True):
 
 def parse_relay(url: str) -> Relay:
     """Return the relay that a user names as `tcp:HOST:PORT`, like shipped clients. Raises Misuse."""
-    scheme, _, rest = url.partition(":")
-    host, _, port = rest.removeprefix("//").rpartition(":")
-    named = {
+    scheme, _, location = url.partition(":")
+    host, _, port = location.removeprefix("//").rpartition(":")
+    fields = {
         "hostname": host.removeprefix("[").removesuffix("]"),
         "port": int(port) if port.isdecimal() and len(port) <= 5 else 0,
     }
-    address = _address(named) if scheme == "tcp" else None
+    address = _address(fields) if scheme == "tcp" else None
     if address is None:
         raise Misuse(f"a relay is named by tcp:HOST:PORT, not {url!r}")
     return Relay((address,))
@@ -69,17 +69,17 @@ class Hints(msgspec.Struct, frozen=True):
 
 def transit_message(hints: Hints) -> dict[str, Any]:
     """Return what the peer is sent as `transit`."""
-    direct = [_hint(each) for each in hints.direct]
-    relays = [{"type": RELAY, "hints": [_hint(each) for each in relay.addresses]} for relay in hints.relays]
+    direct = [_hint(address) for address in hints.direct]
+    relays = [{"type": RELAY, "hints": [_hint(address) for address in relay.addresses]} for relay in hints.relays]
     return {"abilities-v1": ABILITIES, "hints-v1": [*direct, *relays]}
 
 
 def parse_hints(message: Any) -> Hints:
     """Return what can be used of a peer's `transit`. It may be any JSON."""
-    given = message.get("hints-v1") if isinstance(message, dict) else None
+    hints = message.get("hints-v1") if isinstance(message, dict) else None
     direct: dict[Address, None] = {}
     relays: dict[Relay, None] = {}
-    for hint in given if isinstance(given, list) else ():
+    for hint in hints if isinstance(hints, list) else ():
         kind = hint.get("type") if isinstance(hint, dict) else None
         if kind == DIRECT and len(direct) < MAX_HINTS and (address := _address(hint)) is not None:
             direct[address] = None
@@ -94,10 +94,10 @@ def _hint(address: Address) -> dict[str, Any]:
 
 def _relay(hint: dict[str, Any]) -> Relay | None:
     """Return the relay that a hint names. A way to it that is not TCP, like a WebSocket, is left out."""
-    given = hint.get("hints")
-    ways = given[: 2 * MAX_RELAY_ADDRESSES] if isinstance(given, list) else []
-    tcp = [each for each in ways if isinstance(each, dict) and each.get("type") == DIRECT]
-    addresses = [address for each in tcp if (address := _address(each)) is not None]
+    hints = hint.get("hints")
+    hints = hints[: 2 * MAX_RELAY_ADDRESSES] if isinstance(hints, list) else []
+    tcp_hints = [item for item in hints if isinstance(item, dict) and item.get("type") == DIRECT]
+    addresses = [address for item in tcp_hints if (address := _address(item)) is not None]
     return Relay(tuple(addresses[:MAX_RELAY_ADDRESSES])) if addresses else None
 
 

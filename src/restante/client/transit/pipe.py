@@ -33,7 +33,7 @@ buffers. Linux reports room only when a third of a send buffer or a sixteenth of
 usual limits up to 2 MB (tcp_wmem, tcp_rmem), in a relay, too. Nor may it confirm sooner: it flushes a disk that other
 programs may keep busy, and removes what it replaces."""
 
-LEAST_BYTES_PER_SECOND: Final = 1000
+MIN_BYTES_PER_SECOND: Final = 1000
 """The rate behind which a peer may fall only by `RECEIVER_STALLS`: one that sends or takes a byte now and then would
 keep this side for years. For the confirmation a sender waits a second longer for so many bytes: some are still on
 their way, perhaps in a relay, and the receiver unpacks them. A thousand small files on a disk of the network take ten
@@ -52,7 +52,7 @@ for the confirmation has no such limit."""
 MAX_CALL_SECONDS: Final = 24 * 3600.0
 """Seconds of one call of the system. `settimeout` takes no more than 24 days."""
 
-TOO_SLOW: Final = f"sends or takes less than {LEAST_BYTES_PER_SECOND:,} bytes a second"
+TOO_SLOW: Final = f"sends or takes less than {MIN_BYTES_PER_SECOND:,} bytes a second"
 
 CLOSED: Final = "the connection to the other side was closed"
 """What a user is told whichever system call finds it. A relay may have closed it, so that it is not said who did."""
@@ -79,12 +79,12 @@ class RecordPipe:
         self._opener = RecordOpener(keys.opening)
         self.warn_after(math.inf, lambda _waited, _limit: None)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        gone = min((RECEIVER_STALLS * stall_seconds + GONE_SECONDS) * 1000, MAX_CALL_SECONDS * 1000)
-        self._set(**KEEP_ALIVE, TCP_USER_TIMEOUT=int(gone))
+        timeout = min((RECEIVER_STALLS * stall_seconds + GONE_SECONDS) * 1000, MAX_CALL_SECONDS * 1000)
+        self._set_options(**KEEP_ALIVE, TCP_USER_TIMEOUT=int(timeout))
         self._reader = io.BufferedReader(_Unbuffered(self._read_some), SOCKET_READ_BYTES)
         self._buffer = bytearray(LENGTH_BYTES)
 
-    def _set(self, **options: int) -> None:
+    def _set_options(self, **options: int) -> None:
         """Set those options of the connection that the system has."""
         for name, value in options.items():
             if (option := getattr(socket, name, None)) is not None:
@@ -128,25 +128,25 @@ class RecordPipe:
         Raises ConnectionLostError, or PeerMessageError if it is not the next one.
         """
         if stall_seconds is not None:
-            self._set(TCP_USER_TIMEOUT=0)  # it counts a peer that takes nothing for a while, too (tcp(7))
+            self._set_options(TCP_USER_TIMEOUT=0)  # it counts a peer that takes nothing for a while, too (tcp(7))
         self._limit = self.stall_seconds if stall_seconds is None else stall_seconds
         return self._opener.open(self._read(length_of(bytes(self._read(LENGTH_BYTES)))))
 
     def _read(self, count: int) -> memoryview:
         if len(self._buffer) < count:
             self._buffer = bytearray(count)
-        into = memoryview(self._buffer)[:count]
-        if self._reader.readinto(into) < count:
+        record = memoryview(self._buffer)[:count]
+        if self._reader.readinto(record) < count:
             raise ConnectionLostError(CLOSED)
-        return into
+        return record
 
-    def _read_some(self, into: Any) -> int:
-        return self._wait(self._socket.recv_into, into, lambda _waited: self._limit)
+    def _read_some(self, buffer: Any) -> int:
+        return self._wait(self._socket.recv_into, buffer, lambda _waited: self._limit)
 
     def _wait(self, call: Callable[[Any], int], buffer: Any, limit_after: Callable[[float], float]) -> int:
         """Send or receive some bytes. Return how many."""
-        waited, wait, began = 0.0, self._first_wait, self._clock()
-        next_look = self.stall_seconds
+        waited, wait, start = 0.0, self._first_wait, self._clock()
+        next_check = self.stall_seconds
         while True:
             try:
                 count = call(buffer)
@@ -160,7 +160,7 @@ class RecordPipe:
                 if waited:
                     self._socket.settimeout(self._first_wait)
                 # While this process is stopped, its clock goes on: no more than was waited for counts.
-                self._check_rate(count, min(self._clock() - began, waited + wait))
+                self._check_rate(count, min(self._clock() - start, waited + wait))
                 return count
             limit = limit_after(waited)
             if waited >= limit:
@@ -169,14 +169,14 @@ class RecordPipe:
             warned = waited >= self._warn_seconds
             if warned:
                 self._on_silence(waited, limit)
-            next_look += self.stall_seconds if waited >= next_look else 0
-            until = min(limit if warned else min(self._warn_seconds, limit), next_look)
-            wait = min(until - waited, MAX_CALL_SECONDS)
+            next_check += self.stall_seconds if waited >= next_check else 0
+            deadline = min(limit if warned else min(self._warn_seconds, limit), next_check)
+            wait = min(deadline - waited, MAX_CALL_SECONDS)
             self._socket.settimeout(wait)
 
     def _check_rate(self, count: int, seconds: float) -> None:
         """Raise PeerStalledError if the peer is too far behind the least rate, after so many bytes and seconds."""
-        self._behind = max(self._behind + seconds - count / LEAST_BYTES_PER_SECOND, 0)
+        self._behind = max(self._behind + seconds - count / MIN_BYTES_PER_SECOND, 0)
         if self._behind > max(RECEIVER_STALLS * self.stall_seconds, self._limit):
             raise PeerStalledError(f"the other side {TOO_SLOW}").with_peer_words(TOO_SLOW)
 

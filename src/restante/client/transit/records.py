@@ -67,14 +67,14 @@ class TransitKeys(msgspec.Struct, frozen=True):
     opening: bytes
 
     @classmethod
-    def of(cls, key: bytes, role: Role) -> TransitKeys:
+    def derive(cls, key: bytes, role: Role) -> TransitKeys:
         """Derive them from the key of the connection, which is `wormhole.derive_key(PURPOSE)`."""
 
         def derived(purpose: str) -> bytes:
             return hkdf(key, purpose.encode(), KEY_BYTES)
 
-        def line(of: Role) -> bytes:
-            return f"transit {of} {derived(f'transit_{of}').hex()} ready\n\n".encode()
+        def line(side: Role) -> bytes:
+            return f"transit {side} {derived(f'transit_{side}').hex()} ready\n\n".encode()
 
         return cls(
             line=line(role),
