@@ -22,7 +22,7 @@ from client.commands import TEXT, Desk, end
 from client.liar import Answer, Sent, lying
 from client.live import Network, meet, wormhole
 from restante import client
-from restante.cli.client_run import NOBODY_WAITS, WHY_SILENT, Place, _EventPrinter
+from restante.cli.client_run import NOBODY_WAITS, WHY_SILENT, Rendezvous, _EventPrinter
 from restante.cli.code_prompt import QUESTION, WORD_QUESTION, Completer, own_code
 from restante.client import PeerSilent
 from restante.client.events import Awaited
@@ -339,7 +339,7 @@ async def test_an_error_that_cannot_be_shown_is_not_written_to_standard_output(
 )
 async def test_a_typed_code_is_the_one_that_was_made(typed: str, used: str) -> None:
     assert own_code(typed) == used
-    assert Place.of(typed, None, None, None).code == used
+    assert Rendezvous.of(typed, None, None, None).code == used
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def _short_start_and_end() -> Iterator[None]:
     atexit.register(gc.freeze)
 
 
-def _words(code: str | None, code_length: int | None) -> int:
+def _word_count(code: str | None, code_length: int | None) -> int:
     """Return how many words a new code has. Raises Misuse if the number is for a code that is given."""
     from restante.client.defaults import DEFAULT_WORDS
 
@@ -180,7 +180,7 @@ def send(
             show_own_hints,
             transit_of,
         )
-        from restante.cli.client_run import Place, Text, read_text, run, timed
+        from restante.cli.client_run import Rendezvous, Text, read_text, run, timed
         from restante.cli.client_run import send as send_item
         from restante.cli.code_prompt import own_code
         from restante.common.terminal import say
@@ -197,9 +197,9 @@ def send(
     if name is not None and text is not None:
         raise Misuse("a text has no name: leave --name out")
     check_name(name)
-    words = _words(code, code_length)
-    place = Place.of(None, server, proxy, appid)
-    chosen = None if code is None else own_code(code)
+    word_count = _word_count(code, code_length)
+    rendezvous = Rendezvous.of(None, server, proxy, appid)
+    typed_code = None if code is None else own_code(code)
     transit = transit_of(transit_relay, listen=listen, port=port, proxy=proxy)
     with ExitStack() as stack:
         item: Files | Text
@@ -215,7 +215,7 @@ def send(
                 show_own_hints(transit)
             return
         with timed(dump_timing, "cmd_send", paths or ()) as timing:
-            run(send_item(place, item, chosen, words=words, verify=verify, qr=qr, timing=timing))
+            run(send_item(rendezvous, item, typed_code, word_count=word_count, verify=verify, qr=qr, timing=timing))
 
 
 @app.command()
@@ -271,8 +271,8 @@ def receive(
     """
     require_extra("client")
     with _short_start_and_end():
-        from restante.cli.client_files import Storing, output_path, transit_of
-        from restante.cli.client_run import Place, read_code, run, timed
+        from restante.cli.client_files import StoreOptions, output_path, transit_of
+        from restante.cli.client_run import Rendezvous, read_code, run, timed
         from restante.cli.client_run import receive as receive_item
         from restante.cli.code_prompt import ask_for_second_word, one_word_code
         from restante.client.timing_log import USER, span
@@ -286,18 +286,20 @@ def receive(
         raise Misuse("--replace and --rename say what to do if the path exists: give one of them")
     if to_output and sys.stdout is None:
         raise Misuse("standard output is closed: name a file for --output")
-    words = _words(code, code_length)
-    place = Place.of(code, server, proxy, appid)
-    where = None if to_output else output_path(output, may_be_file=not accept or replace or rename)
+    word_count = _word_count(code, code_length)
+    rendezvous = Rendezvous.of(code, server, proxy, appid)
+    target = None if to_output else output_path(output, may_be_file=not accept or replace or rename)
     transit = transit_of(transit_relay, listen=listen, port=port, proxy=proxy)
-    into_output = where is not None and where.is_dir()
-    storing = Storing(where, into_output, accept, replace, rename, unpack, dry_run, to_output, transit, dump_timing)
+    into_output = target is not None and target.is_dir()
+    options = StoreOptions(
+        target, into_output, accept, replace, rename, unpack, dry_run, to_output, transit, dump_timing
+    )
     with timed(dump_timing, "cmd_receive") as timing:
         if not allocate and sys.stdin is not None and sys.stdin.isatty():
             if code is None:
                 with span(timing, "input code", waiting=USER):
-                    place = place.with_code(read_code(place, words))
+                    rendezvous = rendezvous.with_code(read_code(rendezvous, word_count))
             elif not accept and (one_word := one_word_code(code)) is not None:
                 with span(timing, "input code", waiting=USER):
-                    place = place.with_code(ask_for_second_word(one_word))
-        run(receive_item(place, storing, allocate=allocate, words=words, verify=verify, timing=timing))
+                    rendezvous = rendezvous.with_code(ask_for_second_word(one_word))
+        run(receive_item(rendezvous, options, allocate=allocate, word_count=word_count, verify=verify, timing=timing))

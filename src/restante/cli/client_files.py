@@ -57,7 +57,7 @@ BAR_COLUMNS: Final = 60
 MAX_BAR_COLUMNS: Final = 40
 
 MAX_DRAFTS_SHOWN: Final = 3
-"""How many drafts that are left are named."""
+"""How many abandoned drafts are named."""
 
 READ_BYTES: Final = 256 << 10
 """How much is read of standard input at once."""
@@ -66,7 +66,7 @@ WAIT_SECONDS: Final = 0.2
 """Seconds after which a write to a pipe that nobody reads looks whether the transfer has to end."""
 
 
-class Storing(msgspec.Struct, frozen=True):
+class StoreOptions(msgspec.Struct, frozen=True):
     """Where a received file or directory is stored, and what the user is asked."""
 
     output: Path | None = None
@@ -140,24 +140,24 @@ def output_path(output: str | None, *, may_be_file: bool) -> Path | None:
         raise Misuse(f"cannot store it as {quoted_path(output)}: {plain(error)}") from error
     path = Path(output)
     if is_file and not may_be_file:
-        raise Misuse(in_the_way(path))
+        raise Misuse(exists_message(path))
     if is_special(path):
         reason = "leads to a device, a pipe or a socket: name a directory or a file, or - for standard output"
         raise Misuse(f"{quoted_path(output)} {reason}")
     return path
 
 
-def in_the_way(path: Path) -> str:
+def exists_message(path: Path) -> str:
     """Return what is said if something has the path, and the user is not asked."""
     ways = "--replace replaces it, --rename adds a number, --output names another place"
     return f"{visible(str(path))} exists already: {ways}"
 
 
-def sent_paths(words: list[str]) -> list[Path]:
+def sent_paths(arguments: list[str]) -> list[Path]:
     """Return the paths on the command line. Raises Misuse if one is empty, as an unset variable of a script is."""
-    if "" in words:
+    if "" in arguments:
         raise Misuse("a PATH is empty: name a file or a directory, or . for the working directory")
-    return [Path(each) for each in words]
+    return [Path(argument) for argument in arguments]
 
 
 def check_name(name: str | None) -> None:
@@ -178,8 +178,8 @@ def outgoing_input(name: str | None) -> Iterator[Outgoing]:
     try:
         folder = Path(gettempdir())
     except FileNotFoundError as error:
-        words = "no directory for temporary files can be written in: set $TMPDIR to one, or send a file"
-        raise StoreError(words) from error
+        reason = "no directory for temporary files can be written in: set $TMPDIR to one, or send a file"
+        raise StoreError(reason) from error
     with scratch_file(folder) as draft:
         try:
             while data := os.read(sys.stdin.fileno(), READ_BYTES):
@@ -241,11 +241,11 @@ def show_offer(offered: OfferedText | OfferedFile | OfferedDirectory) -> None:
     if isinstance(offered, OfferedText):
         say(f"offered: a text of {counted(len(offered.text), 'character')}")
         return
-    say(f"offered: {_offered(offered)}")
+    say(f"offered: {_describe(offered)}")
     show_hints("the sender is reached at", offered.hints)
 
 
-def _offered(offered: OfferedFile | OfferedDirectory) -> str:
+def _describe(offered: OfferedFile | OfferedDirectory) -> str:
     if isinstance(offered, OfferedFile):
         return f"file {quoted(offered.offered_name)} ({decimal(offered.size)})"
     return f"directory {quoted(offered.offered_name)} ({_contents(offered.files, offered.directories, offered.size)})"
@@ -253,14 +253,16 @@ def _offered(offered: OfferedFile | OfferedDirectory) -> str:
 
 def _contents(files: int, directories: int | None, size: int) -> str:
     """Return what is in a directory. Its directories are named if there are more of them than of files."""
-    named = f", {directories:,} director{'y' if directories == 1 else 'ies'}" if (directories or 0) > files else ""
-    return f"{counted(files, 'file')}{named}, {decimal(size)}"
+    text = counted(files, "file")
+    if directories is not None and directories > files:
+        text += f", {directories:,} director{'y' if directories == 1 else 'ies'}"
+    return f"{text}, {decimal(size)}"
 
 
 def show_hints(title: str, hints: Hints) -> None:
     """Show where a side can be reached."""
     direct = ", ".join(map(str, hints.direct)) or "no address"
-    relays = ", ".join(str(each) for relay in hints.relays for each in relay.addresses) or "none"
+    relays = ", ".join(str(address) for relay in hints.relays for address in relay.addresses) or "none"
     say(f"{title}: {visible(direct)}; relay: {visible(relays)}")
 
 
@@ -270,52 +272,53 @@ def show_own_hints(options: TransitOptions) -> None:
         show_hints("reached at", transit.hints)
 
 
-async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> None:
+async def store(offered: OfferedFile | OfferedDirectory, options: StoreOptions) -> None:
     """Ask the user, then receive what is offered and store it. Raises Declined if it is not wanted."""
-    if storing.to_standard_output:
-        await _print_file(offered, storing)
+    if options.to_standard_output:
+        await _print_file(offered, options)
         return
-    directory_name = offered.directory_name if storing.unpack and isinstance(offered, OfferedFile) else None
+    directory_name = offered.directory_name if options.unpack and isinstance(offered, OfferedFile) else None
     async with reasons_sent(offered.wormhole, Role.RECEIVER):
-        path = storing.path(offered, directory_name)
-    description = _offered(offered)
-    replace, is_directory = storing.replace, directory_name is not None or isinstance(offered, OfferedDirectory)
-    if storing.is_replaced_by_log(path):
+        path = options.path(offered, directory_name)
+    description = _describe(offered)
+    replace, is_directory = options.replace, directory_name is not None or isinstance(offered, OfferedDirectory)
+    if options.is_replaced_by_log(path):
         await offered.reject("the receiver has another use for this name")
         raise Misuse(f"--dump-timing would write over {visible(str(path))}, or into it: --output names another place")
-    shown_place = path
-    if storing.rename:
+    shown_path = path
+    if options.rename:
         async with reasons_sent(offered.wormhole, Role.RECEIVER):
-            shown_place = free_path(path, directory=is_directory)
-    exists = not storing.rename and os.path.lexists(path)  # noqa: ASYNC240 - one look at a directory
-    if exists and storing.accept and not replace:
+            shown_path = free_path(path, directory=is_directory)
+    exists = not options.rename and os.path.lexists(path)  # noqa: ASYNC240 - one look at a directory
+    if exists and options.accept and not replace:
         await offered.reject(EXISTS)
-        raise Misuse(in_the_way(path))
-    if not storing.accept:
+        raise Misuse(exists_message(path))
+    if not options.accept:
         async with reasons_sent(offered.wormhole, Role.RECEIVER):
-            check_target(path, replace=not storing.rename, rename=storing.rename, directory=is_directory)
+            check_target(path, replace=not options.rename, rename=options.rename, directory=is_directory)
             check_writable(path.parent)
-    if exists and not storing.accept:
-        replace = await _wanted(offered, f"{visible(str(path))} exists already. Replace it by the {description}?")
-    elif not storing.accept:
-        await _wanted(offered, f"Receive the {description} as {visible(str(shown_place))}?")
+    if exists and not options.accept:
+        await _check_wanted(offered, f"{visible(str(path))} exists already. Replace it by the {description}?")
+        replace = True
+    elif not options.accept:
+        await _check_wanted(offered, f"Receive the {description} as {visible(str(shown_path))}?")
     else:
-        say(f"Receiving the {description} as {visible(str(shown_place))}")
-    await _clear_drafts(offered.wormhole, path.parent, ask=not storing.accept)
+        say(f"Receiving the {description} as {visible(str(shown_path))}")
+    await _clear_drafts(offered.wormhole, path.parent, ask=not options.accept)
     size = offered.size if isinstance(offered, OfferedFile) else offered.archive_size
-    rename = storing.rename
-    with stop_explained(), bar(size, "storing", unpacked_size=offered.size) as shown_bar:
-        on_unpack = shown_bar.unpack
+    rename = options.rename
+    with stop_explained(), bar(size, "storing", unpacked_size=offered.size) as progress:
+        on_unpack = progress.unpack
         if isinstance(offered, OfferedDirectory):
             stored = await offered.accept(
-                path, replace=replace, rename=rename, on_progress=shown_bar, on_unpack=on_unpack
+                path, replace=replace, rename=rename, on_progress=progress, on_unpack=on_unpack
             )
         elif directory_name is not None:
             stored = await offered.unpack(
-                path, replace=replace, rename=rename, on_progress=shown_bar, on_unpack=on_unpack
+                path, replace=replace, rename=rename, on_progress=progress, on_unpack=on_unpack
             )
         else:
-            stored = await offered.accept(path, replace=replace, rename=rename, on_progress=shown_bar)
+            stored = await offered.accept(path, replace=replace, rename=rename, on_progress=progress)
     say(f"Stored as {visible(str(stored))}")
 
 
@@ -336,16 +339,16 @@ async def _clear_drafts(wormhole: Wormhole, folder: Path, *, ask: bool) -> None:
                 await asyncio.to_thread(remove_abandoned_draft, draft)
 
 
-async def _print_file(offered: OfferedFile | OfferedDirectory, storing: Storing) -> None:
+async def _print_file(offered: OfferedFile | OfferedDirectory, options: StoreOptions) -> None:
     """Write a file to standard output, after asking the user."""
-    description = _offered(offered)
+    description = _describe(offered)
     if isinstance(offered, OfferedDirectory):
         await offered.reject("the receiver writes to standard output, and a directory cannot be written there")
         raise Misuse(f"the {description} cannot be written to standard output: --output names another place")
-    if storing.accept:
+    if options.accept:
         say(f"Receiving the {description}")
     else:
-        await _wanted(offered, f"Receive the {description} and write it to standard output?")
+        await _check_wanted(offered, f"Receive the {description} and write it to standard output?")
     output = StandardOutput()
     with stop_explained(), bar(offered.size, "waiting", hidden=output.is_terminal) as on_progress:
         await offered._write_to(output.write, on_progress)
@@ -366,38 +369,38 @@ class StandardOutput:
     def write(self, data: memoryview, check: Callable[[], None]) -> None:
         """Write all bytes. Call `check` while nobody reads them. Raises StoreError."""
         if self.is_terminal:
-            self._write(self._shown(self._decoder.decode(data)), check)
+            self._write(self._visible_bytes(self._decoder.decode(data)), check)
         else:
             self._write(data, check)
 
     def end(self) -> None:
         """Show the bytes of a character that the end of the file has cut off."""
         if self.is_terminal:
-            self._write(self._shown(self._decoder.decode(b"", final=True)), lambda: None)
+            self._write(self._visible_bytes(self._decoder.decode(b"", final=True)), lambda: None)
 
-    def _shown(self, text: str) -> memoryview:
+    def _visible_bytes(self, text: str) -> memoryview:
         return memoryview(visible(text).encode(self._encoding, "backslashreplace"))
 
-    def _write(self, left: memoryview, check: Callable[[], None]) -> None:
+    def _write(self, data: memoryview, check: Callable[[], None]) -> None:
         try:
-            while left:
+            while data:
                 if self._waits and not select([], [self._descriptor], [], WAIT_SECONDS)[1]:
                     check()
                     continue
                 # A pipe that is ready takes as many bytes without waiting (pipe(7)).
-                left = left[os.write(self._descriptor, left[:PIPE_BUF] if self._waits else left) :]
+                data = data[os.write(self._descriptor, data[:PIPE_BUF] if self._waits else data) :]
         except OSError as error:
             reason = f"cannot write to standard output: {plain(error)}"
             raise StoreError(reason).with_peer_words(reason) from error
 
 
-async def _wanted(offered: OfferedFile | OfferedDirectory, question: str) -> bool:
+async def _check_wanted(offered: OfferedFile | OfferedDirectory, question: str) -> None:
     """Ask whether to receive something. If not, send the sender the reason, and raise Declined."""
     async with reasons_sent(offered.wormhole, Role.RECEIVER):
-        wanted = await asked(offered.wormhole, question)
-    if wanted:
-        return True
-    if wanted is None:
+        answer = await asked(offered.wormhole, question)
+    if answer:
+        return
+    if answer is None:
         await offered.reject("nobody was there to accept it")
         raise Declined("nothing was received: standard input has no answer; --accept asks nothing")
     await offered.reject()
@@ -420,8 +423,8 @@ def stop_explained() -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError as error:
-        for each in getattr(error, "__notes__", ()):
-            say(f"restante: stopped {each}")
+        for note in getattr(error, "__notes__", ()):
+            say(f"restante: stopped {note}")
         raise
 
 
@@ -465,19 +468,19 @@ def bar(size: int, at_the_end: str, *, unpacked_size: int = 0, hidden: bool = Fa
     )
     bar_width = min(MAX_BAR_COLUMNS, console.width - FIGURES_COLUMNS)
     columns = (BarColumn(bar_width), *figures) if console.width >= BAR_COLUMNS else figures
-    with Progress(*columns, console=console, transient=True) as shown:
-        task = shown.add_task("left", total=size)
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("left", total=size)
 
-        class Drawn(Bar):
+        class DrawnBar(Bar):
             unpacks = False
 
             def __call__(self, done: int) -> None:
-                shown.update(task, completed=done, description="left" if done < size else at_the_end)
+                progress.update(task, completed=done, description="left" if done < size else at_the_end)
 
             def unpack(self, done: int) -> None:
                 if not self.unpacks:
                     self.unpacks = True
-                    shown.reset(task, total=unpacked_size)
-                shown.update(task, completed=done, description="unpacking" if done < unpacked_size else at_the_end)
+                    progress.reset(task, total=unpacked_size)
+                progress.update(task, completed=done, description="unpacking" if done < unpacked_size else at_the_end)
 
-        yield Drawn()
+        yield DrawnBar()

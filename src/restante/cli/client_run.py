@@ -1,4 +1,4 @@
-"""A transfer from the command line: the code, the questions, the words on the terminal, and how a signal ends it.
+"""A transfer from the command line: the code, the questions, the messages on the terminal, and how a signal ends it.
 
 Standard output gets the received text and nothing else. Everything else goes to standard error.
 """
@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import typer
 
-from restante.cli.client_files import Files, Storing, asked, show_offer, store
+from restante.cli.client_files import Files, StoreOptions, asked, show_offer, store
 from restante.cli.code_prompt import own_code, prompt_for_code
 from restante.client import (
     DEFAULT_APP_ID,
@@ -106,7 +106,7 @@ Item = Text | Files
 """What is sent."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class Rendezvous(msgspec.Struct, frozen=True):
     """The code, the server and the application id that connect the two sides."""
 
     code: str | None
@@ -115,52 +115,52 @@ class Place(msgspec.Struct, frozen=True):
     app_id: str
 
     @classmethod
-    def of(cls, code: str | None, server: str | None, proxy: str | None, app_id: str | None) -> Place:
-        """Return the place that the arguments name. `code` may be a URI, which may name a server. Raises Misuse."""
-        there = None
+    def of(cls, code: str | None, server: str | None, proxy: str | None, app_id: str | None) -> Rendezvous:
+        """Return what the arguments name. `code` may be a URI, which may name a server. Raises Misuse."""
+        uri_server = None
         if code is not None and code.strip().lower().startswith(f"{SCHEME}:"):
             uri = parse_uri(code.strip())
             if uri.role != RECEIVER:
                 raise Misuse("this URI is for the sender: the one who made it waits to receive")
             code = uri.code
-            there = None if uri.server == DEFAULT_SERVER else uri.server
+            uri_server = None if uri.server == DEFAULT_SERVER else uri.server
         elif code is not None:
             code = own_code(code)
-        url = there or (DEFAULT_SERVER if server is None else server)
+        url = uri_server or (DEFAULT_SERVER if server is None else server)
         ServerEndpoint(url, proxy)  # raises Misuse if one of them is invalid
         app_id = DEFAULT_APP_ID if app_id is None else app_id
         check_encodable(app_id, {})
         return cls(code, url, proxy, app_id)
 
-    def with_code(self, typed: str) -> Place:
-        """Return the same place with a code, or that of a URI. Raises Misuse if the text is neither."""
+    def with_code(self, typed: str) -> Rendezvous:
+        """Return the same with a code, or with that of a URI. Raises Misuse if the text is neither."""
         return self.of(typed, self.server, self.proxy, self.app_id)
 
     def uri(self, code: str) -> TransferUri | None:
         """Return what the QR code says. None: no URI can name the server, and without one it names the public one."""
-        rendezvous = rendezvous_of(self.server)
-        return None if rendezvous is None else TransferUri(code, rendezvous)
+        server = rendezvous_of(self.server)
+        return None if server is None else TransferUri(code, server)
 
     def options(self) -> str:
-        """Return the options that the other side needs for the same place."""
-        said = [] if self.server == DEFAULT_SERVER else ["--server", self.server]
-        said += [] if self.app_id == DEFAULT_APP_ID else ["--appid", self.app_id]
-        return "".join(f" {shlex.quote(each)}" for each in said)
+        """Return the options that the other side needs to use the same server and application id."""
+        options = [] if self.server == DEFAULT_SERVER else ["--server", self.server]
+        options += [] if self.app_id == DEFAULT_APP_ID else ["--appid", self.app_id]
+        return "".join(f" {shlex.quote(option)}" for option in options)
 
 
 def read_text(argument: str) -> str:
     """Return the text to send: the argument, or standard input. Raises Misuse if it is not UTF-8, or too long."""
     if argument != "-":
-        given = os.fsencode(argument)
+        data = os.fsencode(argument)
     elif sys.stdin is None:
         raise Misuse("standard input is closed: give the text itself")
     else:
-        given = sys.stdin.buffer.read(MAX_SENT_BYTES + 1)
-    if len(given) > MAX_SENT_BYTES:
-        most = counted(MAX_SENT_BYTES, "byte")
-        raise Misuse(f"the text has more than {most}, the most that can be sent: send it as a file")
+        data = sys.stdin.buffer.read(MAX_SENT_BYTES + 1)
+    if len(data) > MAX_SENT_BYTES:
+        limit = counted(MAX_SENT_BYTES, "byte")
+        raise Misuse(f"the text has more than {limit}, the most that can be sent: send it as a file")
     try:
-        text = given.decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise Misuse("the text is not UTF-8: send it as a file") from error
     if not text:
@@ -169,15 +169,15 @@ def read_text(argument: str) -> str:
     return text
 
 
-def read_code(place: Place, words: int) -> str:
+def read_code(rendezvous: Rendezvous, word_count: int) -> str:
     """Ask for a code on the terminal. The Tab key completes the server's nameplates, and words."""
 
     async def nameplates() -> list[str]:
         asyncio.get_running_loop().set_exception_handler(_report)
-        async with asyncio.timeout(COMPLETION_SECONDS), _wormhole(place, quiet=True) as wormhole:
+        async with asyncio.timeout(COMPLETION_SECONDS), _wormhole(rendezvous, quiet=True) as wormhole:
             return await wormhole.nameplates()
 
-    return prompt_for_code(lambda: asyncio.run(nameplates()), words)
+    return prompt_for_code(lambda: asyncio.run(nameplates()), word_count)
 
 
 def run(transfer: Coroutine[Any, Any, None]) -> None:
@@ -186,7 +186,7 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
     A second Ctrl-C or SIGTERM ends it at once, and leaves unfinished files. A second SIGHUP does nothing: when a
     terminal is closed, the shell and the system may both send one. A signal that is ignored, as with nohup, stays so.
     """
-    came: list[signal.Signals] = []
+    signals: list[signal.Signals] = []
 
     async def guarded() -> None:
         task = asyncio.current_task()
@@ -195,26 +195,26 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
         loop.set_exception_handler(_report)
 
         def stop(number: signal.Signals) -> None:
-            if not came:
+            if not signals:
                 task.cancel()
                 loop.call_later(STOPPING_SECONDS, say, STILL_STOPPING)
             elif number != signal.SIGHUP:
                 # A thread may remove files for minutes, and asyncio would wait for it (in_thread).
                 say(SHOW_CURSOR if can_rewrite(sys.stderr) else "")
                 os._exit(SIGNAL_EXIT + number)
-            came.append(number)
+            signals.append(number)
 
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(each) is not signal.SIG_IGN:
-                loop.add_signal_handler(each, stop, each)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, stop, number)
         await transfer
 
     try:
         asyncio.run(guarded())
     except asyncio.CancelledError:
-        if came[0] == signal.SIGINT:
+        if signals[0] == signal.SIGINT:
             say("")  # so that the shell's prompt is not on the line of ^C
-        raise typer.Exit(SIGNAL_EXIT + came[0]) from None
+        raise typer.Exit(SIGNAL_EXIT + signals[0]) from None
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -255,26 +255,26 @@ def timed(path: Path | None, which: str, sent: Iterable[str] = ()) -> Iterator[T
 
 
 async def send(
-    place: Place,
+    rendezvous: Rendezvous,
     item: Item,
     code: str | None,
     *,
-    words: int,
+    word_count: int,
     verify: bool,
     qr: bool | None,
     timing: TimingLog | None = None,
 ) -> None:
     """Send something to whoever uses the code."""
-    async with _wormhole(place, timing=timing) as wormhole:
+    async with _wormhole(rendezvous, timing=timing) as wormhole:
         say(f"Sending {item.described}")
         if code is None:
-            code = await wormhole.allocate_code(words)
+            code = await wormhole.allocate_code(word_count)
         else:
             await wormhole.set_code(code)
         say(f"Wormhole code is: {code}\n")
         if qr is not False:
-            _show_qr(place.uri(code), anyway=bool(qr))
-        options = f"{' --verify' if verify else ''}{place.options()} {shlex.quote(code)}"
+            _show_qr(rendezvous.uri(code), anyway=bool(qr))
+        options = f"{' --verify' if verify else ''}{rendezvous.options()} {shlex.quote(code)}"
         say(f"On the other computer, please run:\n\nrestante receive{options}\n")
         await _agree(wormhole, Role.SENDER, verify=verify)
         await item.send(wormhole)
@@ -282,27 +282,33 @@ async def send(
 
 
 async def receive(
-    place: Place, storing: Storing, *, allocate: bool, words: int, verify: bool, timing: TimingLog | None = None
+    rendezvous: Rendezvous,
+    store_options: StoreOptions,
+    *,
+    allocate: bool,
+    word_count: int,
+    verify: bool,
+    timing: TimingLog | None = None,
 ) -> None:
     """Receive what whoever uses the code sends: print a text, store a file or a directory."""
-    if place.code is None and not allocate:
+    if rendezvous.code is None and not allocate:
         with span(timing, "input code", waiting=USER):
-            place = place.with_code(await StandardInput().line())
-    async with _wormhole(place, timing=timing, code_given=place.code is not None) as wormhole:
-        if place.code is None:
-            code = await wormhole.allocate_code(words)
-            options = f"{' --verify' if verify else ''}{place.options()} --code {shlex.quote(code)}"
+            rendezvous = rendezvous.with_code(await StandardInput().line())
+    async with _wormhole(rendezvous, timing=timing, code_given=rendezvous.code is not None) as wormhole:
+        if rendezvous.code is None:
+            code = await wormhole.allocate_code(word_count)
+            options = f"{' --verify' if verify else ''}{rendezvous.options()} --code {shlex.quote(code)}"
             say(f"Wormhole code is: {code}\n")
             say(f"On the other computer, please run:\n\nrestante send{options} PATH\n")
         else:
-            await wormhole.set_code(place.code)
+            await wormhole.set_code(rendezvous.code)
         await _agree(wormhole, Role.RECEIVER, verify=verify)
-        await _received(wormhole, storing)
+        await _receive_offered(wormhole, store_options)
 
 
-async def _received(wormhole: Wormhole, storing: Storing) -> None:
-    offered = await receive_offer(wormhole, storing.transit, any_name=True)
-    if storing.dry_run:
+async def _receive_offered(wormhole: Wormhole, store_options: StoreOptions) -> None:
+    offered = await receive_offer(wormhole, store_options.transit, any_name=True)
+    if store_options.dry_run:
         show_offer(offered)
         await offered.reject("the receiver only looks at the offer")
     elif isinstance(offered, OfferedText):
@@ -311,7 +317,7 @@ async def _received(wormhole: Wormhole, storing: Storing) -> None:
                 _print_text(offered.text)
         await offered.accept()
     else:
-        await store(offered, storing)
+        await store(offered, store_options)
 
 
 async def _agree(wormhole: Wormhole, role: Role, *, verify: bool) -> None:
@@ -341,17 +347,19 @@ def _print_text(received: str) -> None:
         raise _unprinted(plain(error)) from error
 
 
-def _unprinted(why: str) -> StoreError:
-    words = f"the text could not be printed: {why}"
-    return StoreError(words).with_peer_words(words)
+def _unprinted(cause: str) -> StoreError:
+    reason = f"the text could not be printed: {cause}"
+    return StoreError(reason).with_peer_words(reason)
 
 
 def _wormhole(
-    place: Place, *, quiet: bool = False, timing: TimingLog | None = None, code_given: bool = False
+    rendezvous: Rendezvous, *, quiet: bool = False, timing: TimingLog | None = None, code_given: bool = False
 ) -> Wormhole:
     """Return a wormhole. `code_given` says that the other side has made the code, and should be there."""
     show = None if quiet else _EventPrinter(code_given=code_given).show
-    return Wormhole.create(place.app_id, server=place.server, proxy=place.proxy, on_event=show, timing=timing)
+    return Wormhole.create(
+        rendezvous.app_id, server=rendezvous.server, proxy=rendezvous.proxy, on_event=show, timing=timing
+    )
 
 
 class _EventPrinter:
@@ -361,7 +369,7 @@ class _EventPrinter:
         self._code_given = code_given
         self._motd: str | None = None
         self._worked = 0
-        self._nobody_waits = self._waiting = self._there = False
+        self._nobody_waits = self._waiting = self._confirmed = False
 
     def show(self, event: Event) -> None:
         match event:
@@ -374,11 +382,11 @@ class _EventPrinter:
             case WaitingForPeer() if self._code_given and not self._nobody_waits:
                 self._nobody_waits = True
                 say(NOBODY_WAITS)
-            case ReplayEnded() if not self._waiting and not self._there:
+            case ReplayEnded() if not self._waiting and not self._confirmed:
                 self._waiting = True
                 say("Waiting for the other side …")
             case PeerConfirmed():
-                self._there = True
+                self._confirmed = True
                 say("The other side is there.")
             case PeerSilent(seconds, awaited, None):
                 say(f"{SILENT} {seconds:.0f} s. {WHY_SILENT[awaited]} Still waiting; Ctrl-C ends this.")

@@ -57,7 +57,7 @@ def ask_for_second_word(code: str) -> str:
 
     Raises Misuse if standard input ends.
     """
-    answer = _line(WORD_QUESTION, Completer(lambda: (), 2, f"{code}-"))
+    answer = _read_line(WORD_QUESTION, Completer(lambda: (), 2, f"{code}-"))
     if answer is None:
         raise Misuse("the second word of the code was not entered")
     return f"{code}-{answer.strip()}" if answer.strip() else code
@@ -66,21 +66,21 @@ def ask_for_second_word(code: str) -> str:
 class Completer:
     """What readline calls. The server is asked once for the nameplates in use, at the first Tab before a hyphen."""
 
-    def __init__(self, nameplates: Callable[[], Sequence[str]], words: int, head: str = "") -> None:
+    def __init__(self, nameplates: Callable[[], Sequence[str]], word_count: int, head: str = "") -> None:
         """Complete codes of so many words. `head` is the beginning of the code, before what is typed."""
-        self._fetch_nameplates, self._words, self._head = nameplates, words, head
+        self._fetch_nameplates, self._word_count, self._head = nameplates, word_count, head
         self._nameplates: Sequence[str] | None = None
-        self._found: Sequence[str] = ()
+        self._codes: Sequence[str] = ()
 
     def complete(self, typed: str, number: int) -> str | None:
         """Return the completion of this number, or None if there are no more (readline, `set_completer`)."""
         if number == 0:
             prefix = hyphenated(self._head + typed).replace("_", "-")
-            codes = completions(prefix, self._known(prefix), self._words)
-            self._found = [code.removeprefix(self._head) for code in codes]
-        return self._found[number] if number < len(self._found) else None
+            codes = completions(prefix, self._nameplates_for(prefix), self._word_count)
+            self._codes = [code.removeprefix(self._head) for code in codes]
+        return self._codes[number] if number < len(self._codes) else None
 
-    def _known(self, typed: str) -> Sequence[str]:
+    def _nameplates_for(self, typed: str) -> Sequence[str]:
         if "-" in typed:
             return ()
         if self._nameplates is None:
@@ -91,14 +91,14 @@ class Completer:
         return self._nameplates
 
 
-def prompt_for_code(nameplates: Callable[[], Sequence[str]], words: int) -> str:
+def prompt_for_code(nameplates: Callable[[], Sequence[str]], word_count: int) -> str:
     """Return the code that the user typed. `nameplates` fetches those of the server. Raises Misuse."""
-    typed = _line(QUESTION, Completer(nameplates, words)) or ""
+    typed = _read_line(QUESTION, Completer(nameplates, word_count)) or ""
     code = one_word_code(typed)
-    return typed if code is None or words == 1 else ask_for_second_word(code)
+    return typed if code is None or word_count == 1 else ask_for_second_word(code)
 
 
-def _line(question: str, completer: Completer) -> str | None:
+def _read_line(question: str, completer: Completer) -> str | None:
     """Return the line that the user typed. None: standard input has ended."""
     if not sys.stdout.isatty():  # input() would write the question to standard output
         print(question, end="", file=sys.stderr, flush=True)
