@@ -72,7 +72,7 @@ SHOW_CURSOR: Final = "\x1b[?25h"
 RECEIVER: Final = "follower"
 
 NOBODY_WAITS: Final = "Nobody waits with this code: it was used, is mistyped, or the sender has not started."
-"""What a receiver is told whose code leads to an empty mailbox: a sender adds a message as soon as it has a code."""
+"""The text for a receiver whose code leads to an empty mailbox: a sender adds a message as soon as it has a code."""
 
 SILENT: Final = "The other side has not answered for"
 
@@ -81,7 +81,7 @@ WHY_SILENT: Final[dict[Awaited, str]] = {
     "offer": "Its user may not have decided yet, or it has ended.",
     "answer": "Its user may not have decided yet, or it has ended.",
 }
-"""What a user is told of a peer that may answer after any time."""
+"""The texts of a peer that may answer after any time."""
 
 VERIFIER_REJECTED: Final = "the verifier was rejected, and nothing was transferred"
 

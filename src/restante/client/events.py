@@ -51,7 +51,7 @@ class Reconnecting(msgspec.Struct, frozen=True):
     delay: float
     """Seconds until the next attempt."""
     reason: str
-    """Why, in words for a person."""
+    """Why, in a text for a person."""
     busy: bool = False
     """Whether the server asked to try again later: it has no room for more connections, or too many of this address,
     or it cannot store anything."""

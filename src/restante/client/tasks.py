@@ -1,4 +1,4 @@
-"""Waiting: for a task that must not be cancelled, for a thread, and until anything has changed."""
+"""Waiting for a task that must not be cancelled, for a thread, and for a change."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def threaded(work: Callable[[], Result]) -> asyncio.Future[Result]:
         result, raised = None, None
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+        except BaseException as error:  # noqa: BLE001 - the caller, who waits, gets it
             raised = error
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(report, result, raised)

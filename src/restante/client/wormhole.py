@@ -142,8 +142,8 @@ class UnreadMessages:
 
 
 MAX_CLOSE_SECONDS: Final = 5.0
-"""Seconds without any answer of the server, after which a closing wormhole waits no longer. The server prunes what is
-left there."""
+"""Seconds without any answer of the server, after which a closing wormhole waits no longer. The server prunes the
+rest."""
 
 
 class BaseWormhole:
@@ -394,7 +394,7 @@ class BaseWormhole:
                 async with asyncio.timeout(MAX_CLOSE_SECONDS):
                     await self._driver.wait_until_saved()
             if not self._driver.ended:
-                await self._wait_while_answered(lambda: self._closed)  # the server prunes what is left
+                await self._wait_while_answered(lambda: self._closed)  # otherwise the server prunes the rest
         finally:
             await self._disconnect()
 
@@ -429,7 +429,7 @@ class BaseWormhole:
     async def _run(self) -> None:
         try:
             await self._driver.run()
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - the methods that wait raise it
             self._error = self._error or error
         self._closed = True
         self._changes.notify()
@@ -449,7 +449,7 @@ class BaseWormhole:
             if self._on_event is not None:
                 try:
                     self._on_event(event)
-                except Exception as error:  # noqa: BLE001 - whoever waits is told
+                except Exception as error:  # noqa: BLE001 - the methods that wait raise it
                     self._error = self._error or error
                     self._stop()
         self._changes.notify()

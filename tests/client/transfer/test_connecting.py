@@ -100,8 +100,8 @@ async def test_the_address_of_one_version_of_ip_is_enough(
 )
 def test_loopback_is_the_last_choice(own: list[str], hinted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     # A test cannot choose the addresses of its machine.
-    monkeypatch.setattr(connecting, "_ipv4", lambda: [address for address in own if ":" not in address])
-    monkeypatch.setattr(connecting, "_ipv6", lambda: [address for address in own if ":" in address])
+    monkeypatch.setattr(connecting, "_ipv4_addresses", lambda: [address for address in own if ":" not in address])
+    monkeypatch.setattr(connecting, "_ipv6_addresses", lambda: [address for address in own if ":" in address])
     assert [address for _, address in connecting.own_addresses()] == hinted
 
 

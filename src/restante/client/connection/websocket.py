@@ -50,7 +50,7 @@ CLOSE_SECONDS: Final = 1.0
 
 _LOG: Final = logging.LoggerAdapter(logging.getLogger("restante.client"))
 _LOG.logger.addHandler(logging.NullHandler())
-"""picows logs here what its caller is told anyway. Of a plain logger it would make a child for each connection."""
+"""picows logs here what it also raises. Of a plain logger it would make a child for each connection."""
 
 
 class Connection(WSListener):

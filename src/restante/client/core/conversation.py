@@ -1,4 +1,4 @@
-"""What two sides say to one another: the halves of the key, then sealed messages, delivered in order."""
+"""The messages of two sides: the halves of the key, then sealed messages, delivered in order."""
 
 from __future__ import annotations
 

@@ -538,7 +538,7 @@ class Machine:
             self.failure = error
             self._outputs.append(Failed(error))
         if self._lasting and isinstance(error, SERVERS_FAULT):
-            self.connection = None  # nothing more is said to this server
+            self.connection = None  # nothing more is sent to this server
             return
         finish_wormhole(self.state, error.mood)
         self._send_missing()

@@ -19,7 +19,7 @@ class Reconnect(msgspec.Struct, frozen=True):
     """End this connection, and make another one later."""
 
     reason: str
-    """Why, in words for a person."""
+    """Why, in a text for a person."""
 
 
 class ShowWork(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class PeerConfirmed(msgspec.Struct, frozen=True):
     verifier: bytes
     """What people may compare (`BaseWormhole.verifier`)."""
     versions: dict[str, Any]
-    """What the peer's application said (`BaseWormhole.versions`)."""
+    """The versions that the peer's application sent (`BaseWormhole.versions`)."""
 
 
 class MessageReceived(msgspec.Struct, frozen=True):
@@ -74,14 +74,14 @@ class MessageStored(msgspec.Struct, frozen=True):
     """The server has a message of this side on its disk. Each is reported once."""
 
     number: int
-    """Its place among the messages of this side, from 0."""
+    """Its number among the messages of this side, from 0."""
 
 
 class MessageDelivered(msgspec.Struct, frozen=True):
     """The peer's application has processed a message of this side. Only a wormhole that wants receipts reports it."""
 
     number: int
-    """Its place among the messages of this side, from 0."""
+    """Its number among the messages of this side, from 0."""
 
 
 class WaitingForPeer(msgspec.Struct, frozen=True):

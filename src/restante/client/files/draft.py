@@ -28,7 +28,7 @@ from restante.common.errors import Misuse, StoreError, plain
 from restante.common.texts import counted
 
 EXISTS: Final = "a file or directory of this name exists already"
-"""What the sender is told."""
+"""The text that the sender gets."""
 
 BUFFER_BYTES: Final = 64 << 10
 """How many bytes are gathered before they are written: the records of other clients have 16 KiB."""

@@ -186,7 +186,9 @@ class OfferedFile(_OfferedBytes):
         def store(stream: Stream) -> None:
             stream.receive(lambda data: write(data, stream.check))
 
-        await self._transfer.run(self.size, lambda: None, store, on_progress, kept="a part of it was written")
+        await self._transfer.run(
+            self.size, lambda: None, store, on_progress, partial_outcome="a part of it was written"
+        )
 
     async def unpack(
         self,
@@ -309,7 +311,7 @@ class _Transfer:
         check: Callable[[], None],
         store: Callable[[Stream], None],
         on_progress: OnProgress | None,
-        kept: str = "nothing was kept",
+        partial_outcome: str = "nothing was kept",
     ) -> None:
         """Check that it can be stored, accept the offer, connect, and store what comes."""
         wormhole = self._wormhole
@@ -323,7 +325,7 @@ class _Transfer:
                     seconds = self._options.connect_seconds
                     with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
                         pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
-                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole, kept=kept)
+                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole, partial_outcome=partial_outcome)
 
                     def receive() -> None:
                         store(stream)

@@ -1,7 +1,7 @@
 """Connecting the two sides of a transfer: both listen, both dial, and the sender chooses one connection.
 
-Whoever has dialled, both write their line at once. The sender, when it has read the receiver's, writes `go` on one
-connection and `nevermind` on the others (mw transit.py:146-194).
+Both write their line at once, whichever of them has dialled. The sender, when it has read the receiver's, writes
+`go` on one connection and `nevermind` on the others (mw transit.py:146-194).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ TRANSIT_SECONDS: Final = 120.0
 lost its connection to the server learns up to 61 s later that the transfer begins."""
 
 DIAL_SECONDS: Final = 20.0
-"""Seconds for one address to answer, and then for the peer to say its line there."""
+"""Seconds for one address to answer, and then for the peer to send its line there."""
 
 VISITOR_SECONDS: Final = 10.0
 """Seconds for somebody who connects to show that they are the peer, and for a sender to choose the connection."""
@@ -139,7 +139,7 @@ class Transit:
         self._relays = tuple(map(parse_relay, options.relays))
         self._listeners: list[socket.socket] = []
         self.hints = Hints(relays=self._relays)
-        """What the peer is told."""
+        """The addresses and relays that the peer is sent."""
 
     def __enter__(self) -> Self:
         """Listen. Raises Misuse if the port that was chosen is not free."""
@@ -210,7 +210,7 @@ class _Attempts:
     async def chosen(
         self, listeners: list[socket.socket], peer_hints: Hints, relays: tuple[Relay, ...]
     ) -> socket.socket | None:
-        """Return the connection that both sides use; None if nothing is left to try, or after `give_up`."""
+        """Return the connection that both sides use; None if all attempts have failed, or after `give_up`."""
         self._listeners = listeners
         self._listen()
         for address in peer_hints.direct:
@@ -339,7 +339,7 @@ class _Attempts:
         raise failure
 
     async def _negotiate(self, connected: socket.socket, relay_line: bytes | None = None) -> None:
-        """Say our line, expect the peer's, and let the sender choose. Closes a connection that is not chosen."""
+        """Send our line, expect the peer's, and let the sender choose. Closes a connection that is not chosen."""
         try:
             connected.setblocking(False)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -55,7 +55,7 @@ MAX_CALL_SECONDS: Final = 24 * 3600.0
 TOO_SLOW: Final = f"sends or takes less than {MIN_BYTES_PER_SECOND:,} bytes a second"
 
 CLOSED: Final = "the connection to the other side was closed"
-"""What a user is told whichever system call finds it. A relay may have closed it, so that it is not said who did."""
+"""The text of the error, whichever system call reports it. It does not say who closed it: a relay may have."""
 
 
 class RecordPipe:
@@ -71,7 +71,7 @@ class RecordPipe:
         stall_seconds: float = STALL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Use a connection on which both sides have said their lines. `close` closes it."""
+        """Use a connection on which both sides have sent their lines. `close` closes it."""
         self._socket, self._clock = connected, clock
         self.stall_seconds = self._limit = stall_seconds
         self._behind = 0.0  # seconds by which the peer is behind the least rate

@@ -85,7 +85,7 @@ class TransitKeys(msgspec.Struct, frozen=True):
         )
 
     def relay_line(self, side: bytes) -> bytes:
-        """Return what a relay is told first. Each of the two sides has another `side`, of 8 bytes."""
+        """Return the line that a relay is sent. The two sides have different `side`s, of 8 bytes."""
         return f"please relay {self.relay_token} for side {side.hex()}\n".encode()
 
 
