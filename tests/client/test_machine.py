@@ -145,7 +145,7 @@ def test_versions_are_said_also_if_the_application_has_none(world: World) -> Non
     alice.machine.state.app_versions = {}
     settle(alice, bob)
     state = alice.machine.state
-    key = MessageKeys(bytes.fromhex(state.key or "")).message_key(state.side, "version")
+    key = MessageKeys(bytes.fromhex(state.key or "")).key(state.side, "version")
     version = open_sealed(key, bytes.fromhex(state.own["version"].body))
     assert json.loads(version)["app_versions"] == {}
 
@@ -301,7 +301,7 @@ def test_a_receipt_confirms_what_was_sent_if_the_peer_sealed_it(
     settle(alice)
     state = bob.machine.state
     for phase in phases:
-        key = MessageKeys(bytes.fromhex(state.key or "")).message_key(state.side, sealed_for or phase)
+        key = MessageKeys(bytes.fromhex(state.key or "")).key(state.side, sealed_for or phase)
         body = seal(key, b"", bytes(NONCE_BYTES)).hex()
         hear(alice, type="message", side=state.side, phase=phase, body=body)
     assert [type(failed.error) for failed in events_of(alice, outputs.Failed)] == ([error] if error else [])

@@ -138,7 +138,7 @@ def test_both_sides_agree_on_the_published_key_and_derive_the_published_keys_of_
     assert alice.finish(bob.message) == bob.finish(alice.message) == KEY
     assert keys.verifier(KEY).hex() == VECTOR["verifier"]
     for who, phase, expected in VECTOR["phase_keys"]:
-        assert keys.MessageKeys(KEY).message_key(who, phase).hex() == expected
+        assert keys.MessageKeys(KEY).key(who, phase).hex() == expected
     for purpose, size, expected in VECTOR["application_keys"]:
         assert keys.application_key(KEY, purpose, size).hex() == expected
 

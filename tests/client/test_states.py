@@ -258,9 +258,7 @@ def messages_of_the_peer(**options: Any) -> dict[str, str]:
         _says(**message)(theirs)
     _message(ours.state.side, PAKE, ours.state.own[PAKE].body)(theirs)
     theirs.send(b"hello")
-    receipt = seal(
-        MessageKeys(bytes.fromhex(theirs.state.key or "")).message_key(PEER, RECEIPT), b"", bytes(NONCE_BYTES)
-    )
+    receipt = seal(MessageKeys(bytes.fromhex(theirs.state.key or "")).key(PEER, RECEIPT), b"", bytes(NONCE_BYTES))
     return {RECEIPT: receipt.hex()} | {phase: own.body for phase, own in theirs.state.own.items()}
 
 

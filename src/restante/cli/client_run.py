@@ -357,9 +357,8 @@ def _wormhole(
 ) -> Wormhole:
     """Return a wormhole. `code_given` says that the other side has made the code, and should be there."""
     show = None if quiet else _EventPrinter(code_given=code_given).show
-    return Wormhole.create(
-        rendezvous.app_id, server=rendezvous.server, proxy=rendezvous.proxy, on_event=show, timing=timing
-    )
+    server, proxy = rendezvous.server, rendezvous.proxy
+    return Wormhole.create(rendezvous.app_id, server=server, proxy=proxy, on_event=show, timing=timing)
 
 
 class _EventPrinter:

@@ -36,9 +36,8 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
 
 
 def _check(url: str, schemes: tuple[str, ...], what: str) -> None:
-    requirement = (
-        f"{what} begins with {' or '.join(f'{scheme}://' for scheme in schemes)} and names a host, not {url!r}"
-    )
+    beginnings = " or ".join(f"{scheme}://" for scheme in schemes)
+    requirement = f"{what} begins with {beginnings} and names a host, not {url!r}"
     if not isinstance(url, str):
         raise Misuse(requirement)
     try:

@@ -285,7 +285,7 @@ class Conversation:
         if self._keys is None:
             assert self._state.key is not None
             self._keys = keys.MessageKeys(bytes.fromhex(self._state.key))
-        return self._keys.message_key(side, phase)
+        return self._keys.key(side, phase)
 
 
 class _Pake(msgspec.Struct):

@@ -420,9 +420,8 @@ class Machine:
             return
         self._list_wanted = False
         self.answers += 1
-        self._outputs.append(
-            NameplatesListed([nameplate.id for nameplate in message.nameplates if is_nameplate(nameplate.id)])
-        )
+        ids = (nameplate.id for nameplate in message.nameplates)
+        self._outputs.append(NameplatesListed(list(filter(is_nameplate, ids))))
 
     def _allocated(self, message: ServerMessage) -> None:
         if self.state.nameplate_status is not NameplateStatus.ALLOCATING:

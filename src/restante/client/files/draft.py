@@ -182,11 +182,9 @@ def scratch_file(folder: Path) -> Iterator[OpenDraft]:
 
 def free_path(target: Path, *, directory: bool) -> Path:
     """Return a path in the same folder that nothing has: `name (1).txt` for `name.txt`. Raises StoreError."""
-    suffixes = (
-        [] if directory else target.suffixes[-2:] if target.suffixes[-2:-1] == [".tar"] else target.suffixes[-1:]
-    )
-    suffix = "".join(suffixes)
-    if len(suffix) > MAX_SUFFIX:
+    count = 2 if target.suffixes[-2:-1] == [".tar"] else 1
+    suffix = "".join(target.suffixes[-count:])
+    if directory or len(suffix) > MAX_SUFFIX:
         suffix = ""
     if not os.path.lexists(target):
         return target
@@ -197,9 +195,8 @@ def free_path(target: Path, *, directory: bool) -> Path:
         if not os.path.lexists(path):
             return path
     reason = f"there are {MAX_NUMBER:,} files and directories with the name and a number already"
-    raise StoreError(f"cannot store {quoted_path(str(target))}: {reason}").with_peer_words(
-        f"cannot store it: {reason}"
-    )
+    error = StoreError(f"cannot store {quoted_path(str(target))}: {reason}")
+    raise error.with_peer_words(f"cannot store it: {reason}")
 
 
 def _give_free_name(target: Path, give: Callable[[Path], object], *, directory: bool) -> Path:

@@ -80,10 +80,8 @@ def unportable_names(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     for name in names:
         twin = names_by_spelling.setdefault(normalize("NFC", name).casefold(), name)
         if twin != name:
-            yield (
-                name,
-                f"differs from {quoted(twin)} only in upper and lower case, or in how its letters are encoded",
-            )
+            difference = "only in upper and lower case, or in how its letters are encoded"
+            yield name, f"differs from {quoted(twin)} {difference}"
         elif DEVICES.fullmatch(name):
             yield name, "means a device on Windows"
         elif NOT_ON_WINDOWS.search(name):

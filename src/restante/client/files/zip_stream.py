@@ -236,10 +236,8 @@ def _end(count: int, position: int, size: int) -> bytes:
     """Return the records behind the central directory, which begins at a position and has a size."""
     records = b""
     if count >= FULL_16 or position >= FULL_32 or size >= FULL_32:
-        following = END_64.size - 12  # without the signature and this number
-        records = END_64.pack(
-            END_64_MARK, following, ZIP64_VERSION, ZIP64_VERSION, 0, 0, count, count, size, position
-        )
+        size_64 = END_64.size - 12  # without the signature and this number
+        records = END_64.pack(END_64_MARK, size_64, ZIP64_VERSION, ZIP64_VERSION, 0, 0, count, count, size, position)
         records += LOCATOR.pack(LOCATOR_MARK, 0, position + size, 1)
     count_16 = min(count, FULL_16)
     return records + END.pack(*(END_MARK, 0, 0, count_16, count_16, min(size, FULL_32), min(position, FULL_32), 0))

@@ -105,9 +105,8 @@ class CheckpointFile:
                 f"the journal {self.path} or its lock was removed, and another process may use it: start again"
             )
         if len(content) > MAX_CHECKPOINT_BYTES:
-            raise StoreError(
-                f"the journal {self.path} would have more than {MAX_CHECKPOINT_BYTES} bytes: close some wormholes"
-            )
+            limit = f"{MAX_CHECKPOINT_BYTES} bytes"
+            raise StoreError(f"the journal {self.path} would have more than {limit}: close some wormholes")
         try:
             with draft_of(self.path) as draft:
                 draft.write_bytes(content)

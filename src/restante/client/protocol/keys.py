@@ -34,7 +34,7 @@ class MessageKeys:
         self._extracted = hkdf_extract(key)  # once, and not again for each message
         self._sides: dict[str, bytes] = {}
 
-    def message_key(self, side: str, phase: str) -> bytes:
+    def key(self, side: str, phase: str) -> bytes:
         """Return the key of a message."""
         prefix = self._sides.get(side)
         if prefix is None:

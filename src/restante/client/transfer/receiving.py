@@ -186,9 +186,7 @@ class OfferedFile(_OfferedBytes):
         def store(stream: Stream) -> None:
             stream.receive(lambda data: write(data, stream.check))
 
-        await self._transfer.run(
-            self.size, lambda: None, store, on_progress, partial_outcome="a part of it was written"
-        )
+        await self._transfer.run(self.size, lambda: None, store, on_progress, remainder="a part of it was written")
 
     async def unpack(
         self,
@@ -311,7 +309,7 @@ class _Transfer:
         check: Callable[[], None],
         store: Callable[[Stream], None],
         on_progress: OnProgress | None,
-        partial_outcome: str = "nothing was kept",
+        remainder: str = "nothing was kept",
     ) -> None:
         """Check that it can be stored, accept the offer, connect, and store what comes."""
         wormhole = self._wormhole
@@ -325,7 +323,7 @@ class _Transfer:
                     seconds = self._options.connect_seconds
                     with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
                         pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
-                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole, partial_outcome=partial_outcome)
+                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole, remainder=remainder)
 
                     def receive() -> None:
                         store(stream)

@@ -59,14 +59,14 @@ class Stream:
         on_progress: OnProgress | None = None,
         wormhole: Wormhole | None = None,
         directories: int = 0,
-        partial_outcome: str = "nothing was kept",
+        remainder: str = "nothing was kept",
     ) -> None:
         """Use a connection.
 
         `size` is the number of bytes that were offered, and `directories` how many directories a receiver makes.
-        `wormhole` reports a silent peer. `partial_outcome` says what a receiver has of a transfer that ended early.
+        `wormhole` reports a silent peer. `remainder` says what a receiver has of a transfer that ended early.
         """
-        self._partial_outcome = partial_outcome
+        self._remainder = remainder
         self._pipe, self._role, self._size, self._wormhole = pipe, role, size, wormhole
         self._confirmed_bytes = size + directories * CONFIRMED_DIRECTORY_BYTES
         self._timing = None if wormhole is None else wormhole.timing
@@ -134,7 +134,7 @@ class Stream:
         if self._complete:
             return STORED
         if self._role is Role.RECEIVER:
-            return f"after receiving {amount}: {self._partial_outcome}"
+            return f"after receiving {amount}: {self._remainder}"
         if self._done < self._size:
             return f"after sending {amount}: the receiver does not have everything"
         return UNCONFIRMED

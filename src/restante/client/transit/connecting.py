@@ -215,9 +215,8 @@ class _Attempts:
         self._listen()
         for address in peer_hints.direct:
             self._start(self._dial(address))
-        for address in dict.fromkeys(
-            address for relay in (*relays, *peer_hints.relays) for address in relay.addresses
-        ):
+        all_relays = (*relays, *peer_hints.relays)
+        for address in dict.fromkeys(address for relay in all_relays for address in relay.addresses):
             self._start(self._dial_relay(address, RELAY_DELAY_SECONDS if peer_hints.direct or listeners else 0))
         self._give_up_without_attempts()
         chosen = None
@@ -422,14 +421,11 @@ def _listen(port: int) -> list[socket.socket]:
             if port and error.errno in {errno.EADDRINUSE, errno.EACCES}:
                 for listener in listeners:
                     listener.close()
-                kind, advice = Misuse, ""
+                reason = f"cannot listen on port {port}: {plain(error)}"
+                refusal = Misuse(reason)
                 if error.errno == errno.EADDRINUSE:
-                    kind, advice = (
-                        AddressInUse,
-                        ": stop the program that listens there, or choose another port",
-                    )
-                reason = f"cannot listen on port {port}: {plain(error)}{advice}"
-                raise kind(reason).with_peer_words("it cannot listen on its port") from error
+                    refusal = AddressInUse(f"{reason}: stop the program that listens there, or choose another port")
+                raise refusal.with_peer_words("it cannot listen on its port") from error
             if listeners and listeners[-1].family == family:
                 listeners.pop().close()
     return listeners
