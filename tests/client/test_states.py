@@ -309,7 +309,7 @@ HOLDS: Final[dict[tuple[str, str], Callable[[Node], object]]] = {
     ),
     # They wait for the end of the replay, or will on the next connection.
     ("an earlier connection has added some", "no earlier connection has added any"): lambda node: (
-        bool(node.connected["earlier"]) if is_open(node) else any(own.get("sent") for own in node.own.values())
+        bool(node.connected["has_earlier"]) if is_open(node) else any(own.get("sent") for own in node.own.values())
     ),
     ("a message waits for the key", "no message waits for the key"): lambda node: node.values.get("unsealed"),
     ("it is open on this connection", ""): is_open,
