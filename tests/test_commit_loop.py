@@ -21,8 +21,7 @@ from restante.mailbox.core.connection_state import ConnectionLost, ConnectionSta
 from restante.mailbox.core.dispatcher import NOT_STORED, SERVICE_RESTART
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS, MAX_BATCH_COMMANDS, MAX_BATCH_WEIGHT, FairQueue
 from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
-from restante.mailbox.core.model import Change, Now, Policy, size_of
-from restante.mailbox.core.outcomes import OK, REFUSED, UNDONE
+from restante.mailbox.core.model import OK, REFUSED, UNDONE, Change, Now, Policy, size_of
 from restante.mailbox.core.pruning import prune_idle
 from restante.mailbox.core.rules import MAILBOX_FULL
 from restante.mailbox.protocol.messages import Add

@@ -15,8 +15,7 @@ from restante.mailbox.core import pruning
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import NOT_STORED, SERVICE_RESTART
-from restante.mailbox.core.model import Now
-from restante.mailbox.core.outcomes import UNDONE
+from restante.mailbox.core.model import UNDONE, Now
 from restante.mailbox.core.state import App
 from support.effort import examples
 from support.mailbox.givens import Inbox, Options

@@ -17,10 +17,21 @@ from restante.common.errors import PeerError
 from restante.common.usage_records import MailboxUsage, NameplateUsage
 from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
-from restante.mailbox.core.batch_counts import BatchCounts
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
-from restante.mailbox.core.model import Change, Decision, Mailbox, Now, Policy, size_of
-from restante.mailbox.core.outcomes import ERROR, FAILED, OK, REFUSED, UNDONE
+from restante.mailbox.core.model import (
+    ERROR,
+    FAILED,
+    OK,
+    REFUSED,
+    UNDONE,
+    BatchCounts,
+    Change,
+    Decision,
+    Mailbox,
+    Now,
+    Policy,
+    size_of,
+)
 from restante.mailbox.core.quotas import USAGE_RECORDS, Quotas
 from restante.mailbox.core.rules import MAILBOX_FULL, SERVER_FULL, PruneCommand, decide
 from restante.mailbox.core.session import DENIED, Command, Session

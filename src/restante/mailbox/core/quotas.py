@@ -12,9 +12,8 @@ from typing import Final
 from restante.common.usage_records import ClientVersion, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
-from restante.mailbox.core.batch_counts import BatchCounts
 from restante.mailbox.core.limits import KIB, Limits
-from restante.mailbox.core.model import Change, Decision, Mailbox, Now
+from restante.mailbox.core.model import BatchCounts, Change, Decision, Mailbox, Now
 from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.session import Command
 from restante.mailbox.core.state import MAILBOX_BYTES, MESSAGE_BYTES, State

@@ -8,9 +8,7 @@ from typing import Final, NamedTuple, get_args
 
 from restante.common.histogram import Histogram
 from restante.common.usage_records import MailboxUsage, NameplateUsage, Result
-from restante.mailbox.core.batch_counts import BatchCounts
-from restante.mailbox.core.model import Now
-from restante.mailbox.core.outcomes import OK, OUTCOMES
+from restante.mailbox.core.model import OK, OUTCOMES, BatchCounts, Now
 from restante.mailbox.protocol.messages import KINDS
 from restante.mailbox.protocol.parsing import Malformed
 

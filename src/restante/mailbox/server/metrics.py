@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from restante import __version__
 from restante.common.prometheus import counter, counters, gauge, gauges, histogram
 from restante.common.usage_records import MailboxUsage, NameplateUsage
-from restante.mailbox.core.outcomes import OUTCOMES
+from restante.mailbox.core.model import OUTCOMES
 from restante.mailbox.protocol.hashcash import Mode
 from restante.mailbox.server import refusals
 from restante.mailbox.server.measurements import COMMAND_TYPES

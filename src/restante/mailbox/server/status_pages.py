@@ -18,7 +18,7 @@ from restante.common.admin_http import AdminPages, Query, page_of
 from restante.common.admin_live import Dashboard
 from restante.common.disk_probe import DiskProbe
 from restante.common.usage_records import MailboxUsage, NameplateUsage, Result
-from restante.mailbox.core.outcomes import OUTCOMES
+from restante.mailbox.core.model import OUTCOMES
 from restante.mailbox.server import metrics, refusals
 from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.dashboard import DashboardPages
