@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from restante.common.net import network, networks, shown, site
-from restante.mailbox.core import address_quotas
-from restante.mailbox.core.address_quotas import REFUSALS_PER_SECOND, AddressQuota, AddressRegistry
-from restante.mailbox.core.addresses import identify
+from restante.mailbox.core import quotas
 from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS, Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Now
+from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, AddressQuota, AddressRegistry, identify
 from restante.mailbox.server.system import system_secret
 
 LOCAL = ("127.0.0.1", 5000)
@@ -167,14 +166,14 @@ def test_a_quota_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.Monke
     assert set(book.quotas.values()) == set(quotas[:3])
     book.forget(1000.0, LIMITS)
     assert set(book.quotas.values()) == set(quotas[:2])
-    monkeypatch.setattr(address_quotas, "MAX_ADDRESSES", 3)
+    monkeypatch.setattr(quotas, "MAX_ADDRESSES", 3)
     fresh = [book.get_or_add(identify((f"8.8.9.{n}", 1), {}, ()).address) for n in range(3)]
     assert set(book.quotas.values()) == {*quotas[:2], fresh[-1]}  # never one that has something live
 
 
 @pytest.mark.parametrize("live", [0, 1], ids=["nothing live", "all live"])
 def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.MonkeyPatch, live: int) -> None:
-    monkeypatch.setattr(address_quotas, "MAX_ADDRESSES", 3000)
+    monkeypatch.setattr(quotas, "MAX_ADDRESSES", 3000)
     book = AddressRegistry(system_secret)
     quotas, taken_out, checks = book.quotas, [0], []
 
@@ -191,7 +190,7 @@ def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.Mo
             book.forget(0.0, LIMITS)
         checks.append(taken_out[0] - before)
     assert 0 < max(checks) < 1000
-    for _ in range(len(quotas) // address_quotas.FORGET_CHECKS_PER_SECOND + 1):
+    for _ in range(len(quotas) // quotas.FORGET_CHECKS_PER_SECOND + 1):
         book.forget(0.0, LIMITS)
     assert len(quotas) == live * 3000, "all that are idle are found in the end"
     assert sum(quota.connections for quota in quotas.values()) == live * 3000
@@ -260,12 +259,12 @@ def test_an_adaptive_server_demands_work_of_abusive_addresses_first_and_reports_
     came = admit(at)
     assert came.offer == {"none": {}}
     [quota] = came.address_quotas
-    for _ in range(address_quotas.ABUSE_SCORE_TOLERATED):
+    for _ in range(quotas.ABUSE_SCORE_TOLERATED):
         quota.charge_claim(None, 0.0, UNLIMITED)
     assert bits(admit(at)) == 20
     assert admit(at, "9.9.9.9").demand is None
     assert at.changed_bits == {came.address_id: 20}
-    quota.add_abuse_score(0.0, address_quotas.ABUSE_SCORE_PER_BIT)
+    quota.add_abuse_score(0.0, quotas.ABUSE_SCORE_PER_BIT)
     assert bits(admit(at)) == 21
     assert at.changed_bits == {came.address_id: 21}
     assert admit(at, now=10_000).demand is None

@@ -22,14 +22,12 @@ from msgspec.structs import replace
 
 from restante.common.descriptors import RESERVED_DESCRIPTORS
 from restante.common.net import networks
-from restante.mailbox.core.address_quotas import REFUSALS_PER_SECOND
-from restante.mailbox.core.addresses import Client
 from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS, Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import MAX_SUBSCRIBERS, Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
-from restante.mailbox.core.quotas import TOO_MANY_RECORDS
+from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, TOO_MANY_RECORDS, Client
 from restante.mailbox.protocol import parsing
 from restante.mailbox.server import connection, read_budget, refusals
 from restante.mailbox.server.commit_loop import CommitLoop

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from restante.common.errors import PeerError
 from restante.mailbox.core import pruning
-from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import NOT_STORED, SERVICE_RESTART
 from restante.mailbox.core.model import UNDONE, Now
+from restante.mailbox.core.quotas import AddressQuota
 from restante.mailbox.core.state import App
 from support.effort import examples
 from support.mailbox.givens import Inbox, Options

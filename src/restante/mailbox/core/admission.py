@@ -11,10 +11,9 @@ import msgspec
 from restante.common.errors import PeerError
 from restante.common.net import Network
 from restante.mailbox.core.adaptive import LoadLevel
-from restante.mailbox.core.address_quotas import AddressQuota, AddressRegistry
-from restante.mailbox.core.addresses import Client, identify
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Now
+from restante.mailbox.core.quotas import AddressQuota, AddressRegistry, Client, identify
 from restante.mailbox.protocol.hashcash import Demand, Mode, offer
 
 CONNECTION_ABUSE_SCORE: Final = 0.1

@@ -7,9 +7,9 @@ from typing import Final, Protocol
 import msgspec
 
 from restante.common.errors import PeerError
-from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.limits import RateLimiter
 from restante.mailbox.core.model import Now
+from restante.mailbox.core.quotas import AddressQuota
 from restante.mailbox.core.session import NEW_SESSION, Session
 from restante.mailbox.protocol.frame_text import FrameText
 

@@ -16,7 +16,6 @@ from restante.common.dice import Dice
 from restante.common.errors import PeerError
 from restante.common.usage_records import MailboxUsage, NameplateUsage
 from restante.mailbox.core import model, session
-from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
 from restante.mailbox.core.model import (
     ERROR,
@@ -32,7 +31,7 @@ from restante.mailbox.core.model import (
     Policy,
     size_of,
 )
-from restante.mailbox.core.quotas import USAGE_RECORDS, Quotas
+from restante.mailbox.core.quotas import USAGE_RECORDS, AddressQuota, Quotas
 from restante.mailbox.core.rules import MAILBOX_FULL, SERVER_FULL, PruneCommand, decide
 from restante.mailbox.core.session import DENIED, Command, Session
 from restante.mailbox.core.state import State

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from restante.mailbox.core.addresses import Client
+from restante.mailbox.core.quotas import Client
 from restante.mailbox.protocol import messages
 
 
