@@ -175,13 +175,13 @@ def test_a_quota_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.Monke
 def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.MonkeyPatch, live: int) -> None:
     monkeypatch.setattr(quotas, "MAX_ADDRESSES", 3000)
     book = AddressRegistry(system_secret)
-    quotas, taken_out, checks = book.quotas, [0], []
+    address_quotas, taken_out, checks = book.quotas, [0], []
 
     def popitem(last: bool = True) -> tuple[bytes, AddressQuota]:
         taken_out[0] += 1
-        return OrderedDict.popitem(quotas, last)
+        return OrderedDict.popitem(address_quotas, last)
 
-    monkeypatch.setattr(quotas, "popitem", popitem)
+    monkeypatch.setattr(address_quotas, "popitem", popitem)
     for number in range(9000):
         before = taken_out[0]
         quota = book.get_or_add(ipaddress.IPv4Address(number))
@@ -190,10 +190,10 @@ def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.Mo
             book.forget(0.0, LIMITS)
         checks.append(taken_out[0] - before)
     assert 0 < max(checks) < 1000
-    for _ in range(len(quotas) // quotas.FORGET_CHECKS_PER_SECOND + 1):
+    for _ in range(len(address_quotas) // quotas.FORGET_CHECKS_PER_SECOND + 1):
         book.forget(0.0, LIMITS)
-    assert len(quotas) == live * 3000, "all that are idle are found in the end"
-    assert sum(quota.connections for quota in quotas.values()) == live * 3000
+    assert len(address_quotas) == live * 3000, "all that are idle are found in the end"
+    assert sum(quota.connections for quota in address_quotas.values()) == live * 3000
 
 
 def admission(*, limits: Limits = UNLIMITED, **terms: Any) -> Admission:
