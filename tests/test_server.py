@@ -31,11 +31,10 @@ from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, TOO_MANY_RECORDS, 
 from restante.mailbox.protocol import parsing
 from restante.mailbox.server import connection, read_budget, refusals
 from restante.mailbox.server.commit_loop import CommitLoop
-from restante.mailbox.server.connection import Socket
+from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND, ReadPauses, Socket
 from restante.mailbox.server.first_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.newcomer import PENDING_BYTES
 from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
-from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND, ReadPauses
 from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import BYTES_PER_WRITE, MAX_BYTES_PER_TURN, WRITE_BUFFER_BYTES, SendBudget
 from restante.mailbox.server.server import (

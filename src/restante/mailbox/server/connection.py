@@ -7,31 +7,242 @@ reserved bits, UTF-8 and the total size of fragments, and limits clients that se
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import functools
+import struct
+import termios
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from typing import Final
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
-from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest
 
 from restante.common.errors import PeerError
 from restante.common.proxy_header import Peer
+from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
 from restante.mailbox.core.fair_queue import ENTRY_BYTES
-from restante.mailbox.core.limits import MIB, RateLimiter
+from restante.mailbox.core.limits import MIB, Limits, RateLimiter
+from restante.mailbox.core.memory_holders import MemoryHolder, MemoryHolders
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import FrameText, text_of
-from restante.mailbox.server.fragments import COUNTED_FRAGMENT_BYTES, Fragments
-from restante.mailbox.server.frames import close_reason, framed, proxy_headers, take, unacknowledged_bytes
-from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME
-from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND, ReadPauses
+from restante.mailbox.server.commit_loop import Clock, CommitLoop
+from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME, ReadBudget
 from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
 from restante.mailbox.server.refusals import NO_ROOM_FOR_LARGE, NOT_READ
-from restante.mailbox.server.send_budget import WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES
-from restante.mailbox.server.server_context import ServerContext
+from restante.mailbox.server.send_budget import WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES, SendBudget
+
+# ── Joins the fragments of a message ──────────────────────────────────────────────────────────────
+
+
+COUNTED_FRAGMENT_BYTES: Final = 1024
+"""Bytes by which the fragments of a message grow before they are counted again. Each may have one byte."""
+
+
+class Fragments:
+    """The fragments of the message that is being received, if it comes in fragments (RFC 6455 section 5.4)."""
+
+    __slots__ = ("_joined", "size")
+
+    def __init__(self) -> None:
+        self._joined: bytearray | None = None  # not a list of fragments: empty ones would take memory, too
+        self.size = 0
+        """Bytes received so far."""
+
+    def add(self, payload: bytes, *, first: bool, last: bool) -> bytes | bytearray | None:
+        """Return the message that this frame completes, or None if it does not.
+
+        Raises:
+            PeerError: a message began inside another, or the frame continues none.
+
+        """
+        joined = self._joined
+        if joined is None:
+            if not first:
+                raise PeerError(1002, "a continuation of nothing")
+            if last:
+                return payload
+            joined = self._joined = bytearray()
+        elif first:
+            raise PeerError(1002, "a message began inside another")
+        joined += payload
+        self.size = len(joined)
+        if not last:
+            return None
+        self.discard()
+        return joined
+
+    def discard(self) -> None:
+        """Forget the message."""
+        self._joined, self.size = None, 0
+
+
+# ──────────
+# What picows leaves to us: frame headers, proxy headers, close reasons, queued bodies, and unacknowledged bytes.
+#
+
+
+MAX_CLOSE_REASON_BYTES: Final = 123
+"""Bytes of the reason in a close frame (RFC 6455 section 5.5)."""
+
+_FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
+
+
+def proxy_headers(request: WSUpgradeRequest) -> dict[str, str]:
+    """Return the headers in which proxies name the client. Repeated headers are joined with commas."""
+    said = request.headers  # the last value comes from the nearest proxy
+    return {name: ",".join(said.getall(name)) for name in _FROM_A_PROXY if name in said}
+
+
+def close_reason(reason: str) -> bytes:
+    """Return the reason of a close frame, cut between two characters."""
+    return reason.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore").encode()
+
+
+def unacknowledged_bytes(transport: asyncio.Transport) -> int:
+    """Return the bytes that our kernel keeps because the client's has not acknowledged them (man 7 tcp)."""
+    try:
+        sent = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:  # the connection is closed already
+        return 0
+    queued: int = struct.unpack("i", sent)[0]
+    return queued
+
+
+def take(bodies: deque[bytes], size: int) -> list[bytes]:
+    """Remove and return the first bodies of a queue, until they have at least `size` bytes or none is left."""
+    taken: list[bytes] = []
+    while bodies and size > 0:
+        taken.append(bodies.popleft())
+        size -= len(taken[-1])
+    return taken
+
+
+def framed(bodies: Sequence[bytes], stamp: bytes, first: int) -> bytes:
+    """Return a frame for each body, with the stamp at its end. `first` is the first byte of each frame."""
+    parts: list[bytes] = []
+    for body in bodies:
+        parts += (frame_header(first, len(body) + len(stamp)), body, stamp)
+    return b"".join(parts)
+
+
+def first_byte(kind: WSMsgType) -> int:
+    """Return the first byte of a whole message in one frame: FIN and the opcode."""
+    return 0x80 | int(kind.value)
+
+
+def frame_header(first: int, size: int) -> bytes:
+    """Return the header of an unmasked frame (RFC 6455 section 5.2)."""
+    if size < 126:
+        return bytes((first, size))
+    if size < 1 << 16:
+        return _HEADER_16(first, 126, size)
+    return _HEADER_64(first, 127, size)
+
+
+_HEADER_16: Final = struct.Struct(">BBH").pack
+_HEADER_64: Final = struct.Struct(">BBQ").pack
+
+
+# ── Why a socket is not read for the time being. It is read again when no reason is left ──────────
+
+
+MAX_FRAMES_PER_SECOND: Final = 1000
+"""Frames of one connection in a second that are no commands, like pings and fragments. After them it is not read
+until the next second. Commands have limits of their own. Without a limit of `commands` there is none."""
+
+
+class ReadPauses:
+    """The reasons for which a socket is not read, as bits. A transport that is closing is passed as None."""
+
+    BACKLOG: Final = 1
+    """The connection's commands wait in the commit loop."""
+
+    FRAME_RATE: Final = 2
+    """Too many frames that are no commands came within a second."""
+
+    READ_BUDGET: Final = 4
+    """The read budget of this turn of the loop is exhausted (read_budget.py)."""
+
+    CLOSING: Final = 8
+    """Nothing that comes is wanted any more."""
+
+    __slots__ = ("reasons",)
+
+    def __init__(self) -> None:
+        self.reasons = 0
+
+    def add(self, reason: int, transport: asyncio.Transport | None) -> None:
+        """Add a reason, and stop reading."""
+        if transport is not None and not self.reasons:
+            transport.pause_reading()
+        self.reasons |= reason
+
+    def remove(self, reasons: int, transport: asyncio.Transport | None) -> None:
+        """Remove reasons, and read again if none is left."""
+        left = self.reasons & ~reasons
+        if transport is not None and self.reasons and not left:
+            transport.resume_reading()
+        self.reasons = left
+
+
+# ── The part of the server that a socket uses ─────────────────────────────────────────────────────
+
+
+Socket_contra = TypeVar("Socket_contra", contravariant=True)
+
+
+class ServerContext(Protocol[Socket_contra]):
+    """The part of the server that a socket uses."""
+
+    commit_loop: CommitLoop
+    clock: Clock
+    limits: Limits
+    first_byte: int
+    """The first byte of the frames that are sent."""
+    second: int
+    owing: int
+    """Bytes owed to all sockets."""
+    reading: int
+    """Bytes of memory in which the messages of all sockets are being read."""
+    memory_holders: MemoryHolders
+    send_budget: SendBudget
+    read_budget: ReadBudget
+    cleanup_seconds: float
+    """Seconds that a rejected client has to release and close."""
+
+    def admit(
+        self, newcomer: Socket_contra, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
+    ) -> AdmissionResult:
+        """Admit a connection, or decide that it will be closed, and return the result."""
+
+    def connection_closed(self, leaver: Socket_contra) -> None:
+        """Forget a closed connection."""
+
+    def greeting(self, result: AdmissionResult) -> bytes:
+        """Return the welcome, without its timestamp."""
+
+    def too_big(self) -> PeerError:
+        """Return the error for a message that is too big."""
+
+    def slow_down(self, hasty: Socket_contra) -> None:
+        """Let a socket be read again in the next second."""
+
+    def count_reading(self, holder: MemoryHolder, change: int) -> None:
+        """Count memory in which something is being read."""
+
+    def make_room(self) -> None:
+        """Close some connections if all together hold more memory than they may."""
+
+    def overflow(self, socket: Socket_contra, words: str) -> None:
+        """Count a connection that is closed for the memory it holds, and why."""
+
+
+# ── connection ────────────────────────────────────────────────────────────────────────────────────
+
 
 MAX_OWED_BEYOND_REPLAY: Final = MIB
 """Bytes that a subscriber may owe, beyond what one `open` may replay."""

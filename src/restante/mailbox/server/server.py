@@ -31,12 +31,10 @@ from restante.mailbox.core.admission import Admission, AdmissionResult, Admissio
 from restante.mailbox.core.limits import Limits, RateLimiter
 from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
-from restante.mailbox.server.connection import Socket
+from restante.mailbox.server.connection import ReadPauses, Socket, first_byte
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
-from restante.mailbox.server.frames import first_byte
 from restante.mailbox.server.listeners import Listeners
 from restante.mailbox.server.read_budget import ReadBudget
-from restante.mailbox.server.read_pauses import ReadPauses
 from restante.mailbox.server.refusals import (
     MUST_BIND,
     NO_PROXY_HEADER,
