@@ -32,10 +32,15 @@ from restante.mailbox.protocol import parsing
 from restante.mailbox.server import connection, read_budget, refusals
 from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND, ReadPauses, Socket
-from restante.mailbox.server.first_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES
-from restante.mailbox.server.newcomer import PENDING_BYTES
+from restante.mailbox.server.first_request import (
+    END_OF_REQUEST,
+    MAX_READ_BYTES,
+    MAX_REQUEST_BYTES,
+    PENDING_BYTES,
+    READ_BYTES,
+    ReceiveBuffer,
+)
 from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
-from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import BYTES_PER_WRITE, MAX_BYTES_PER_TURN, WRITE_BUFFER_BYTES, SendBudget
 from restante.mailbox.server.server import (
     MAX_PINGS_PER_TURN,

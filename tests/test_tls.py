@@ -35,7 +35,7 @@ from restante.common.tls import ServerCertificate, expires, host_names
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.server import metrics, tls_handshake
-from restante.mailbox.server.newcomer import PENDING_BYTES
+from restante.mailbox.server.first_request import PENDING_BYTES
 from restante.mailbox.server.refusals import NO_PROXY_HEADER, NO_ROOM_FOR_REQUESTS, TOO_MANY_HANDSHAKES
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.tls_transport import MAX_RECORDS_WITHOUT_DATA, RECORDS_AT_ONCE

@@ -19,7 +19,7 @@ from restante.mailbox.core.limits import MIB, Limits
 from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
 from restante.mailbox.server.commit_loop import GRACE_SECONDS
 from restante.mailbox.server.connection import ReadPauses, Socket
-from restante.mailbox.server.newcomer import PENDING_BYTES
+from restante.mailbox.server.first_request import PENDING_BYTES
 from restante.mailbox.server.system import system_secret
 from support.bounds import BOUND
 from support.loops import move_clock

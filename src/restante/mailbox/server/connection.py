@@ -30,8 +30,8 @@ from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import FrameText, text_of
 from restante.mailbox.server.commit_loop import Clock, CommitLoop
+from restante.mailbox.server.first_request import MIN_COUNTED_BYTES
 from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME, ReadBudget
-from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
 from restante.mailbox.server.refusals import NO_ROOM_FOR_LARGE, NOT_READ
 from restante.mailbox.server.send_budget import WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES, SendBudget
 

@@ -7,21 +7,219 @@ of HTTP/1.1.
 from __future__ import annotations
 
 import asyncio
+import functools
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from http import HTTPStatus
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponseWithListener
-from picows.picows import WSProtocol  # type: ignore[attr-defined]
+from picows.picows import WSProtocol
 
 from restante.common.logs import log, where
 from restante.common.proxy_header import Peer
-from restante.mailbox.core.limits import Limits
-from restante.mailbox.server.newcomer import Newcomer, NewcomerContext
-from restante.mailbox.server.read_budget import REQUEST_BYTES_PER_FRAME, REQUEST_FRAMES, ReadBudget
-from restante.mailbox.server.receive_buffer import ReceiveBuffer
-from restante.mailbox.server.unix_transport import for_picows
+from restante.mailbox.core.admission import PendingRequest
+from restante.mailbox.core.limits import KIB, Limits
+from restante.mailbox.core.memory_holders import MemoryHolder
+from restante.mailbox.server.read_budget import (
+    PART_BYTES_PER_FRAME,
+    REQUEST_BYTES_PER_FRAME,
+    REQUEST_FRAMES,
+    ReadBudget,
+)
+
+# ──────────
+# Transports of Unix sockets for picows, which sets options of TCP on every socket (2.3.1: picows.pyx:1335).
+#
+
+
+class _Options:
+    """A Unix socket to which options of TCP do not matter."""
+
+    def __init__(self, of: socket.socket) -> None:
+        self._of = of
+
+    def setsockopt(self, level: int, *option: Any) -> None:
+        if level != socket.IPPROTO_TCP:
+            self._of.setsockopt(level, *option)
+
+    def getsockopt(self, level: int, *option: Any) -> int | bytes:
+        return 0 if level == socket.IPPROTO_TCP else self._of.getsockopt(level, *option)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+
+class _UnixTransport:
+    """A transport with such a socket."""
+
+    def __init__(self, of: asyncio.Transport) -> None:
+        self._of = of
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        found = self._of.get_extra_info(name, default)
+        return _Options(found) if name == "socket" else found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+
+def for_picows(transport: asyncio.Transport) -> asyncio.Transport:
+    """Return a transport on which picows may set options of TCP. That of a TCP connection is returned unchanged."""
+    if transport.get_extra_info("socket").family != socket.AF_UNIX:
+        return transport
+    return cast("asyncio.Transport", _UnixTransport(transport))
+
+
+# ── A connection whose request has not come yet: its place among those of its address, and its memory ───
+
+
+PENDING_BYTES: Final = 10 * KIB
+"""Bytes of memory that a connection without a complete request takes, in addition to the request."""
+
+
+class NewcomerContext(Protocol):
+    """The part of the server that counts connections before their request."""
+
+    def begin_request(self, peer: Sequence[object]) -> PendingRequest:
+        """Count a connection before its request."""
+
+    def end_request(self, pending: PendingRequest) -> None:
+        """Record that the request has come, or that the connection is gone."""
+
+    def count_reading(self, holder: MemoryHolder, change: int) -> None:
+        """Count memory in which something is being read."""
+
+    def make_room(self) -> None:
+        """Close some connections if all together hold more memory than they may."""
+
+    def give_up_request(self, pending: PendingRequest) -> None:
+        """Count a connection that is closed for the memory that its request takes."""
+
+
+class Newcomer:
+    """A connection whose request has not come yet (MemoryHolder)."""
+
+    def __init__(self, context: NewcomerContext) -> None:
+        self._context = context
+        self.pending: PendingRequest | None = None
+        """Its place. None: it has none yet, or none any more."""
+        self._close: Callable[[], None] = lambda: None
+        self.holding = 0
+        """Bytes of memory that the connection and its request take."""
+        self.kept = 0
+        """Bytes of memory that the connection takes as long as it lives, in addition to one without TLS."""
+
+    def admit(self, transport: asyncio.Transport, peer: Peer | None, close: Callable[[], None] | None = None) -> bool:
+        """Claim a place for a connection. If its address has no more, close the connection and return False.
+
+        `peer` is the client if the transport does not know it. `close` closes the connection if room is needed; by
+        default it aborts the transport.
+        """
+        name = peer or transport.get_extra_info("peername")  # None if the connection is closed already
+        pending = name and self._context.begin_request(name)
+        if not pending or pending.refused:
+            transport.abort()
+            return False
+        self.pending, self._close = pending, close or transport.abort
+        self.count(0)
+        return not transport.is_closing()  # this connection may be the one that was closed to make room
+
+    @property
+    def addresses(self) -> Sequence[Hashable]:
+        """Return the quotas of its address, or the connection itself if its address is not known or not counted."""
+        return (self.pending and self.pending.address_quotas) or (self,)
+
+    def count(self, size: int) -> None:
+        """Count the bytes that were read so far, and what reads them. It may close this connection or others."""
+        self._count(PENDING_BYTES + self.kept + size)
+
+    def _count(self, size: int) -> None:
+        change, self.holding = size - self.holding, size
+        self._context.count_reading(self, change)
+        if change > 0:
+            self._context.make_room()
+
+    def end(self) -> None:
+        """Release the place, because the request has come or the connection is gone."""
+        if self.pending is not None:
+            self._count(0)
+            self._context.end_request(self.pending)
+            self.pending = None
+
+    def give_up(self) -> None:
+        """Release the memory that it holds, and close the connection."""
+        if self.pending is not None:
+            self._context.give_up_request(self.pending)
+            self.end()
+            self._close()
+
+
+# ──────────
+# The receive buffer: it passes what a WebSocket receives to picows and counts the memory that picows uses for it.
+#
+# picows gathers a frame in one buffer, which it doubles as the frame grows. It keeps that size as long as the
+# connection lives (picows 2.3.1: picows.pyx:1478, _maybe_grow_read_buffer, and :2013, _shrink_buffer).
+
+
+MIN_COUNTED_BYTES: Final = 8 * 1024
+"""Bytes of a frame from which on its buffer is counted. Nearly all frames have less than a tenth of that."""
+
+MAX_READ_BYTES: Final = 16 * 1024
+"""Maximum bytes of one read. The read budget may allow less. picows' buffer may be up to twice as large as the
+largest frame so far."""
+
+
+class ReceiveBuffer(asyncio.BufferedProtocol):
+    """A protocol between the transport and `websocket`.
+
+    The listener's `unfinished` counts the bytes since its last frame; the listener sets it to 0 at each frame.
+    `largest` is the maximum of `unfinished`. When it has grown and is at least `MIN_COUNTED_BYTES`, `count_read` is
+    called.
+    """
+
+    def __init__(self, websocket: WSProtocol, budget: ReadBudget) -> None:
+        self._websocket = websocket
+        self._budget = budget
+        self._updated = websocket.buffer_updated
+        self._buffer = websocket.get_buffer
+        self.pause_writing = websocket.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = websocket.resume_writing  # type: ignore[method-assign]
+        self.eof_received = websocket.eof_received  # type: ignore[method-assign]
+        self.connection_lost = websocket.connection_lost  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer: memoryview = self._buffer(sizehint)
+        most = min(MAX_READ_BYTES, self._budget.read_bytes)
+        return buffer if len(buffer) <= most else buffer[:most]
+
+    def buffer_updated(self, size: int) -> None:
+        listener = self._websocket.listener
+        if listener is None:  # before the end of the handshake
+            self._updated(size)
+        elif self._budget.exhausted:
+            listener.wait_for_read_budget(functools.partial(self._parse, size))
+        else:
+            self._parse(size)
+
+    def _parse(self, size: int) -> None:
+        """Let picows parse the bytes that were read last, which are in its buffer already."""
+        listener = self._websocket.listener
+        listener.unfinished += size
+        grown = listener.unfinished > listener.largest
+        if grown:
+            listener.largest = listener.unfinished
+        self._updated(size)
+        if listener.unfinished:  # the read ended no frame
+            self._budget.frames += 1 + size // PART_BYTES_PER_FRAME
+        self._budget.renew_soon()
+        if grown and listener.largest >= MIN_COUNTED_BYTES:
+            listener.count_read()
+
+
+# ── first request ─────────────────────────────────────────────────────────────────────────────────
+
 
 NOT_FOR_PICOWS: Final = (b"HEAD ", b"OPTIONS ")
 OLD_VERSION: Final = b" HTTP/1.0"

@@ -13,8 +13,7 @@ from typing import Final, Protocol, cast
 from restante.common.proxy_header import Peer
 from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB
-from restante.mailbox.server.first_request import FirstBytes, RequestContext
-from restante.mailbox.server.newcomer import Newcomer
+from restante.mailbox.server.first_request import FirstBytes, Newcomer, RequestContext
 from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.tls_transport import TlsTransport
 
