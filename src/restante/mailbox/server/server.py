@@ -45,7 +45,7 @@ from restante.mailbox.server.refusals import (
 )
 from restante.mailbox.server.send_budget import SendBudget
 from restante.mailbox.server.system import system_secret
-from restante.mailbox.server.tls_handshake import TlsHandshake
+from restante.mailbox.server.tls import TlsHandshake
 from restante.mailbox.server.user_address import UserAddress
 from restante.mailbox.server.welcome import WelcomeOptions
 
