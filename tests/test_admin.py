@@ -29,7 +29,7 @@ from restante.common.settings import resolve
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.protocol.hashcash import Mode
-from restante.mailbox.server import dashboard, measurements, refusals, status_pages
+from restante.mailbox.server import measurements, refusals, status_pages
 from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.settings import SERVE, Serve
 from restante.mailbox.store import recent, sqlite
@@ -95,10 +95,10 @@ async def look(tmp_path: Path) -> AsyncIterator[Admin]:
         yield look
 
 
-def dashboard_pages(here: LiveServer, data: Path, now: list[float]) -> dashboard.DashboardPages:
+def dashboard_pages(here: LiveServer, data: Path, now: list[float]) -> status_pages.DashboardPages:
     settings = RunningSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
     pages = status_pages.StatusPages(here.server)
-    return dashboard.DashboardPages(pages, here.server, data, settings, lambda: now[0])
+    return status_pages.DashboardPages(pages, here.server, data, settings, lambda: now[0])
 
 
 HEALTHZ: Final = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
@@ -301,7 +301,7 @@ async def test_the_manual_has_every_field_of_the_pages_and_no_other(look: Admin)
 
 async def test_slow_or_failing_queries_of_usage_delay_nobody(look: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
-    monkeypatch.setattr(dashboard, "RECENT_SECONDS", 0.0)
+    monkeypatch.setattr(status_pages, "RECENT_SECONDS", 0.0)
     go_on, asked = threading.Event(), threading.Semaphore(0)
     errors: list[Exception] = [StoreDamaged("page 3 is damaged"), Misuse("there is no data"), ZeroDivisionError()]
     read = recent.read

@@ -34,7 +34,7 @@ from restante.common.proxy_header import LOCAL, MAX_LINE_BYTES, PROXY, SHORTEST_
 from restante.common.tls import ServerCertificate, expires, host_names
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
-from restante.mailbox.server import metrics, tls
+from restante.mailbox.server import status_pages, tls
 from restante.mailbox.server.first_request import PENDING_BYTES
 from restante.mailbox.server.refusals import NO_PROXY_HEADER, NO_ROOM_FOR_REQUESTS, TOO_MANY_HANDSHAKES
 from restante.mailbox.server.system import system_secret
@@ -98,7 +98,7 @@ async def test_failed_handshakes_are_counted_and_leave_nothing_behind(tmp_path: 
         with pytest.raises(OSError):
             await here.connect(old)
         await here.failed(2)
-        collected = metrics.collect(here.live.server, ready=True)
+        collected = status_pages.collect(here.live.server, ready=True)
         samples = {sample.name: sample.value for metric in collected for sample in metric.samples}
         assert samples["restante_tls_handshakes_failed_total"] == 2
         assert 0 < samples["restante_tls_certificate_expires_seconds"] - time.time() <= 86_400
