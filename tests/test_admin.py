@@ -29,7 +29,7 @@ from restante.common.settings import resolve
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.protocol.hashcash import Mode
-from restante.mailbox.server import measurements, refusals, status_pages
+from restante.mailbox.server import commit_loop, refusals, status_pages
 from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.settings import SERVE, Serve
 from restante.mailbox.store import recent, sqlite
@@ -203,7 +203,7 @@ async def test_a_server_is_unready_until_a_batch_is_stored(look: Admin, monkeypa
     assert (status, reason.partition(": ")[0]) == (503, "the last batch could not be stored")
     assert counts["restante_commands_total not_stored add"] == 1
     assert counts["restante_commands_total ok add"] == counts["restante_mailboxes_pruned_total"] == 0
-    later = look.here.commit_loop.now().service + measurements.STORE_PROBLEM_SECONDS
+    later = look.here.commit_loop.now().service + commit_loop.STORE_PROBLEM_SECONDS
     assert look.here.commit_loop.measurements.store_problem(later) == ""
     again = await look.clients.opened(look.here.url, "app", "a", "m")
     await again.call("add", phase="1", body="00")
@@ -286,7 +286,7 @@ async def test_the_manual_has_every_field_of_the_pages_and_no_other(look: Admin)
     manual = documented("Fields of `/varz` of both servers:", "the [metrics](#metrics) explain them:")
     await look.clients.opened(look.here.url, "app", "a", "m")
     look.here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG, "an-address")
-    look.here.commit_loop.measurements.latest_slow_commits.append(measurements.SlowCommit(1.0, 0.3, 4))
+    look.here.commit_loop.measurements.latest_slow_commits.append(commit_loop.SlowCommit(1.0, 0.3, 4))
     counts = await look.page("/varz")
     assert set(fields(counts, {"commands", "results", "refusals"})) == {*manual, "schema"}
     rows = {"commits.latest_slow": counts["commits"]["latest_slow"], "refused_addresses": counts["refused_addresses"]}

@@ -27,8 +27,8 @@ from restante.common.worker import Worker
 from restante.mailbox.core.model import OUTCOMES
 from restante.mailbox.protocol.hashcash import Mode
 from restante.mailbox.server import refusals
+from restante.mailbox.server.commit_loop import COMMAND_TYPES
 from restante.mailbox.server.connection import Socket
-from restante.mailbox.server.measurements import COMMAND_TYPES
 from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.user_address import best
