@@ -12,7 +12,7 @@ from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.core.rules import new_mailbox_id
 from restante.mailbox.protocol.hashcash import Mode
-from restante.mailbox.server.welcome import WelcomeOptions
+from restante.mailbox.server.server import WelcomeOptions
 from support.dice import FakeDice
 
 Frame = dict[str, Any]

@@ -16,8 +16,7 @@ from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, CommitLoop, Retention
 from restante.mailbox.server.connection import Socket
-from restante.mailbox.server.server import Server
-from restante.mailbox.server.welcome import WelcomeOptions
+from restante.mailbox.server.server import Server, WelcomeOptions
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.dice import FakeDice

@@ -15,9 +15,8 @@ from restante.common.net import networks
 from restante.common.settings import Source
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
-from restante.mailbox.server.server import Server
+from restante.mailbox.server.server import Server, WelcomeOptions
 from restante.mailbox.server.trace import TraceFile
-from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.settings import RELOADED, SHOWN_BY_CLIENTS, Serve, check_shown
 
 LIMITS_FIXED_AT_START: Final = ("message_bytes", "handshake")

@@ -12,15 +12,10 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
-from picows import (
-    WSCloseCode,
-    WSMsgType,
-    WSUpgradeRequest,
-    WSUpgradeResponse,
-    WSUpgradeResponseWithListener,
-)
-from picows.picows import WSProtocol  # type: ignore[attr-defined]
+from picows import WSCloseCode, WSMsgType, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
+from picows.picows import WSProtocol
 
 from restante.common.errors import PeerError
 from restante.common.listening import ListenAddress
@@ -30,6 +25,8 @@ from restante.common.tls import ServerCertificate
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms, PendingRequest
 from restante.mailbox.core.limits import Limits, RateLimiter
 from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
+from restante.mailbox.core.quotas import Client
+from restante.mailbox.protocol import messages
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import ReadPauses, Socket, first_byte
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
@@ -47,7 +44,36 @@ from restante.mailbox.server.send_budget import SendBudget
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.tls import TlsHandshake
 from restante.mailbox.server.user_address import UserAddress
-from restante.mailbox.server.welcome import WelcomeOptions
+
+# ── The welcome: the first message to a client ────────────────────────────────────────────────────
+
+
+class WelcomeOptions(msgspec.Struct, frozen=True):
+    """The operator's settings for the welcome and the type of frames."""
+
+    motd: str | None = None
+    current_cli_version: str | None = None
+    error: str | None = None
+    binary: bool = False
+    """Whether to send binary frames, as spec 000 says. Every shipped client expects text frames."""
+
+    def welcome(self, client: Client, permission: dict[str, Any] | None = None) -> bytes:
+        """Return the encoded welcome for a client."""
+        options = {
+            "motd": self.motd,
+            "current_cli_version": self.current_cli_version,
+            "error": self.error,
+            "permission-required": permission,
+        }
+        welcome: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+        # The client's address as the server sees it. Clients need it for hole punching (server_websocket.py:145,
+        # 0.8.0).
+        welcome["your-address"] = {f"ipv{client.address.version}": str(client.address), "port": client.port}
+        return messages.encode(messages.Welcome(welcome))
+
+
+# ── server ────────────────────────────────────────────────────────────────────────────────────────
+
 
 MAX_FRAME_PER_MESSAGE: Final = 2
 """Maximum size of a frame that is read, in multiples of the maximum size of a message. The sender of such a frame is
