@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from restante.common.net import network, networks, shown, site
 from restante.mailbox.core import quotas
-from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS, Admission, AdmissionResult, AdmissionTerms
+from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
-from restante.mailbox.core.model import Now
+from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, AddressQuota, AddressRegistry, identify
+from restante.mailbox.protocol.refusals import TOO_MANY_FROM_ADDRESS
 from restante.mailbox.server.system import system_secret
 
 LOCAL = ("127.0.0.1", 5000)
@@ -158,17 +159,17 @@ LIMITS = replace(UNLIMITED, address_claims=60.0)
 
 def test_a_quota_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     book = AddressRegistry(system_secret)
-    quotas = [book.get_or_add(identify((f"8.8.8.{n}", 1), {}, ()).address) for n in range(4)]
-    quotas[0].connections = 1
-    quotas[1].nameplates = 1
-    quotas[2].charge_claim(None, 0.0, LIMITS)
+    address_quotas = [book.get_or_add(identify((f"8.8.8.{n}", 1), {}, ()).address) for n in range(4)]
+    address_quotas[0].connections = 1
+    address_quotas[1].nameplates = 1
+    address_quotas[2].charge_claim(None, 0.0, LIMITS)
     book.forget(0.0, LIMITS)
-    assert set(book.quotas.values()) == set(quotas[:3])
+    assert set(book.quotas.values()) == set(address_quotas[:3])
     book.forget(1000.0, LIMITS)
-    assert set(book.quotas.values()) == set(quotas[:2])
+    assert set(book.quotas.values()) == set(address_quotas[:2])
     monkeypatch.setattr(quotas, "MAX_ADDRESSES", 3)
     fresh = [book.get_or_add(identify((f"8.8.9.{n}", 1), {}, ()).address) for n in range(3)]
-    assert set(book.quotas.values()) == {*quotas[:2], fresh[-1]}  # never one that has something live
+    assert set(book.quotas.values()) == {*address_quotas[:2], fresh[-1]}  # never one that has something live
 
 
 @pytest.mark.parametrize("live", [0, 1], ids=["nothing live", "all live"])
@@ -197,9 +198,7 @@ def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.Mo
 
 
 def admission(*, limits: Limits = UNLIMITED, **terms: Any) -> Admission:
-    at = Admission(AdmissionTerms(**terms), system_secret)
-    at.limits = limits
-    return at
+    return Admission(AdmissionTerms(**terms), system_secret, Policy(limits=limits))
 
 
 def admit(
@@ -225,7 +224,7 @@ def test_an_address_at_its_connection_limit_may_connect_again_when_a_connection_
     assert admit(at).verdict is None
     third = admit(at)
     assert third.verdict is not None
-    assert (third.verdict.code, third.verdict.words) == (1008, TOO_MANY_FROM_ADDRESS)
+    assert (third.verdict.code, third.verdict.words) == (1008, TOO_MANY_FROM_ADDRESS.message)
     assert admit(at, "9.9.9.9").verdict is None
     assert admit(at, "127.0.0.1").verdict is None
     assert third.address_quotas == (), "who is refused does not count"
@@ -238,7 +237,7 @@ def test_an_address_that_connects_too_often_is_told_when_to_try_again() -> None:
     assert admit(at).verdict is None
     refused = admit(at).verdict
     assert refused is not None
-    assert (refused.words, refused.hint) == (TOO_MANY_FROM_ADDRESS, "they come too fast; try again in 1 s")
+    assert (refused.words, refused.hint) == (TOO_MANY_FROM_ADDRESS.message, "they come too fast; try again in 1 s")
     assert admit(at, now=1.0).verdict is None
 
 

@@ -28,8 +28,9 @@ from restante.common.errors import Misuse, StoreDamaged
 from restante.common.settings import resolve
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED
+from restante.mailbox.protocol import refusals
 from restante.mailbox.protocol.hashcash import Mode
-from restante.mailbox.server import commit_loop, refusals, status_pages
+from restante.mailbox.server import commit_loop, status_pages
 from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.settings import SERVE, Serve
 from restante.mailbox.store import recent, sqlite
@@ -165,9 +166,8 @@ async def test_the_difficulty_in_effect_is_that_of_the_mode(look: Admin) -> None
 
 def test_the_manual_has_every_reason_of_a_refusal_and_its_limits_exist() -> None:
     rows = set(re.findall(r"^\| `([a-z_]+)` \| ", MONITORING.read_text().partition("### Reasons")[2], re.MULTILINE))
-    assert {*refusals.REASONS.values(), refusals.OTHER} <= rows
-    assert set(refusals.LIMITS) <= set(refusals.REASONS.values())
-    assert {name for names in refusals.LIMITS.values() for name in names} <= set(UNLIMITED.__struct_fields__)
+    assert set(refusals.KINDS) <= rows
+    assert {name for kind in refusals.KINDS.values() for name in kind.limits} <= set(UNLIMITED.__struct_fields__)
 
 
 async def test_a_server_that_cannot_store_or_drains_is_not_ready_and_says_why(look: Admin) -> None:
@@ -245,7 +245,7 @@ async def test_connections_are_shown_in_parts_and_without_what_clients_store(loo
 
 async def test_limits_are_shown_with_their_use_and_refusals(look: Admin) -> None:
     await look.clients.opened(look.here.url, "app", "a", "m")
-    look.here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG, "an-address")
+    look.here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG.reason, "an-address")
     limits = (await look.page("/limitz"))["limits"]
     assert set(limits) == set(UNLIMITED.__struct_fields__)
     assert limits["connections"]["used"] == 1
@@ -272,9 +272,9 @@ async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: 
             rows = (await pages.details())["refusals_by_reason"]
             return [(row["reason"], row["last_hour"], row["since_start"]) for row in rows]
 
-        count(refusals.TOO_BIG, "an-address")
+        count(refusals.TOO_BIG.reason, "an-address")
         assert await rows_after(60) == [("message_bytes", 1, 1)]
-        for reason in (refusals.MUST_BIND, refusals.MUST_BIND, refusals.TOO_BIG):
+        for reason in ("bind", "bind", "message_bytes"):
             count(reason, None)
         assert await rows_after(0) == [("bind", 2, 2), ("message_bytes", 2, 2)]
         assert await rows_after(1) == [("bind", 2, 2), ("message_bytes", 1, 2)]
@@ -285,7 +285,7 @@ async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: 
 async def test_the_manual_has_every_field_of_the_pages_and_no_other(look: Admin) -> None:
     manual = documented("Fields of `/varz` of both servers:", "the [metrics](#metrics) explain them:")
     await look.clients.opened(look.here.url, "app", "a", "m")
-    look.here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG, "an-address")
+    look.here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG.reason, "an-address")
     look.here.commit_loop.measurements.latest_slow_commits.append(commit_loop.SlowCommit(1.0, 0.3, 4))
     counts = await look.page("/varz")
     assert set(fields(counts, {"commands", "results", "refusals"})) == {*manual, "schema"}

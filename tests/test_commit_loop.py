@@ -23,9 +23,9 @@ from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS, MAX_BATCH_COM
 from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
 from restante.mailbox.core.model import OK, REFUSED, UNDONE, Change, Now, Policy, size_of
 from restante.mailbox.core.pruning import prune_idle
-from restante.mailbox.core.rules import MAILBOX_FULL
 from restante.mailbox.protocol.messages import Add
-from restante.mailbox.protocol.parsing import MAX_LONG_MESSAGE_SIGNS, MAX_SHORT_MESSAGE_CHARACTERS, TOO_EXPENSIVE
+from restante.mailbox.protocol.parsing import MAX_LONG_MESSAGE_SIGNS, MAX_SHORT_MESSAGE_CHARACTERS
+from restante.mailbox.protocol.refusals import MAILBOX_FULL, TOO_EXPENSIVE
 from restante.mailbox.server import commit_loop
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, Clock, CommitLoop
 from restante.mailbox.server.system import SystemClock
@@ -369,7 +369,7 @@ async def test_a_refusal_counts_unless_its_batch_was_undone(tmp_path: Path) -> N
         quotas = loop.dispatcher.quotas
         for refuses, errors, verdict, refusals in (
             (True, [], CLOSED, {}),
-            (False, [MAILBOX_FULL], None, {MAILBOX_FULL: 1}),
+            (False, [MAILBOX_FULL.message], None, {MAILBOX_FULL.reason: 1}),
         ):
             peer = LoopPeer(loop, "a")
             peer.open()
@@ -384,8 +384,8 @@ async def test_a_refusal_counts_unless_its_batch_was_undone(tmp_path: Path) -> N
         # A text that is too expensive to decode is a refusal, too.
         loop.receive(peer.connection, "," * (MAX_SHORT_MESSAGE_CHARACTERS + MAX_LONG_MESSAGE_SIGNS))
         await loop.idle.wait()
-        assert peer.verdict == (1009, TOO_EXPENSIVE)
-        assert quotas.refusals == {MAILBOX_FULL: 1, TOO_EXPENSIVE: 1}
+        assert peer.verdict == (1009, TOO_EXPENSIVE.message)
+        assert quotas.refusals == {MAILBOX_FULL.reason: 1, TOO_EXPENSIVE.reason: 1}
         assert loop.measurements.commands(type(None), REFUSED) == 1
 
 

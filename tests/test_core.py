@@ -44,10 +44,10 @@ from restante.mailbox.core.limits import (
 )
 from restante.mailbox.core.memory_holders import LONG_HOLD_SECONDS, SPARED_BYTES, MemoryHolders
 from restante.mailbox.core.model import Mailbox, MailboxSide, Nameplate, Now, Policy
-from restante.mailbox.core.quotas import ABUSE_SCORE_TOLERATED, TOO_MANY_CLAIMS, AddressQuota
-from restante.mailbox.core.rules import SERVER_FULL
+from restante.mailbox.core.quotas import ABUSE_SCORE_TOLERATED, AddressQuota
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol.hashcash import MAX_BITS, MAX_STAMP_CHARACTERS, Demand, offer, problem, zero_bits
+from restante.mailbox.protocol.refusals import SERVER_FULL, TOO_MANY_CLAIMS
 from support.dice import FakeDice
 from support.effort import examples
 from support.mailbox.givens import EPOCH, Inbox
@@ -183,7 +183,7 @@ def test_beside_64_full_addresses_a_fresh_pair_completes_and_a_mailbox_stays_sma
     peer.say(type="open", mailbox="mine")
     large = "0" * SMALL_MAILBOX_BYTES
     for message in ({"phase": large, "body": ""}, {"phase": "p", "body": "", "id": large}):
-        assert peer.say(type="add", **message)[-1]["error"] == SERVER_FULL
+        assert peer.say(type="add", **message)[-1]["error"] == SERVER_FULL.message
     [refused] = peer.say(type="add", phase="p", body=large)
     assert refused["hint"] == "the remaining room is reserved for mailboxes of up to 42 KiB; try again later"
     size = 10 * KIB
@@ -234,12 +234,15 @@ def test_an_address_that_holds_much_may_join_and_end_mailboxes_but_not_create_an
 def test_in_the_reserve_claims_are_charged_whether_or_not_the_nameplate_exists() -> None:
     """What is refused for want of room would tell for nothing which nameplates live."""
     dispatcher, rich = filled()
-    limits = replace(LIMITS, address_claims=1.0, address_claims_at_once=10)
-    dispatcher.policy = replace(dispatcher.policy, limits=limits)
+    dispatcher.policy.limits = replace(LIMITS, address_claims=1.0, address_claims_at_once=10)
     BoundPeer(dispatcher, "a").say(type="claim", nameplate="7")
     answers = [BoundPeer(dispatcher, "b", rich).say(type="claim", nameplate=str(name))[-1] for name in range(1, 21)]
-    assert [answer.get("error") for answer in answers[:10]] == [*6 * [SERVER_FULL], None, *3 * [SERVER_FULL]]
-    assert {answer["error"] for answer in answers[10:]} == {TOO_MANY_CLAIMS}
+    assert [answer.get("error") for answer in answers[:10]] == [
+        *6 * [SERVER_FULL.message],
+        None,
+        *3 * [SERVER_FULL.message],
+    ]
+    assert {answer["error"] for answer in answers[10:]} == {TOO_MANY_CLAIMS.message}
 
 
 SAMPLE = "1:6:210723:resource-string::NmZNF4eIbk87mqYz:000003n"

@@ -303,9 +303,7 @@ async def test_a_disk_that_does_not_answer_delays_nobody(tmp_path: Path, monkeyp
         async with bounded("an answer"):
             while math.isnan(measured.disk_free):
                 await client.fence()
-        here.commit_loop.dispatcher.policy = replace(
-            here.commit_loop.dispatcher.policy, limits=Limits(free_disk=2**60)
-        )
+        here.commit_loop.dispatcher.policy.limits = Limits(free_disk=2**60)
         async with bounded("no room"):
             while here.commit_loop.dispatcher.state.room:
                 disk.look()

@@ -22,14 +22,15 @@ from msgspec.structs import replace
 
 from restante.common.descriptors import RESERVED_DESCRIPTORS
 from restante.common.net import networks
-from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS, Admission, AdmissionTerms
+from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import MAX_SUBSCRIBERS, Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
-from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, TOO_MANY_RECORDS, Client
-from restante.mailbox.protocol import parsing
-from restante.mailbox.server import connection, read_budget, refusals
+from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, Client
+from restante.mailbox.protocol import parsing, refusals
+from restante.mailbox.protocol.refusals import TOO_MANY_FROM_ADDRESS, TOO_MANY_RECORDS
+from restante.mailbox.server import connection, read_budget
 from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND, ReadPauses, Socket
 from restante.mailbox.server.first_request import (
@@ -256,7 +257,7 @@ async def test_refused_connections_that_still_clean_up_are_closed_with_1001_in_a
     assert await socket.closed() == 1001
 
 
-BUGS = {"server.fragments.Fragments.add": [], "core.dispatcher.decide": ["ack", "error"]}
+BUGS = {"server.connection.Fragments.add": [], "core.dispatcher.decide": ["ack", "error"]}
 """Where a bug is, and what its client is told before the end."""
 
 
@@ -281,7 +282,7 @@ async def test_refusals_beyond_the_ten_most_frequent_are_logged_in_one_line(live
     quotas = live.server.commit_loop.dispatcher.quotas
     for number in range(12):
         for _ in range(12 - number):
-            quotas.count_refusal("too many", f"address {number}")
+            quotas.count_refusal("bind", f"address {number}")
     with structlog.testing.capture_logs() as logged:
         live.server.commit_loop.log_refusals()
         live.server.commit_loop.log_refusals()
@@ -312,7 +313,7 @@ async def test_usage_records_that_are_left_out_are_logged(live: LiveServer, monk
         server.commit_loop.log_refusals()
     [refusal, total] = logged
     named = server.admission.addresses.day_id(abroad.address, 1e9)
-    assert (refusal["words"], refusal["times"], refusal["address"]) == (TOO_MANY_RECORDS, 3, named)
+    assert (refusal["words"], refusal["times"], refusal["address"]) == (TOO_MANY_RECORDS.message, 3, named)
     assert total["event"] == "usage records were left out"
     assert (total["records"], total["since_start"]) == (3, 3)
 
@@ -321,7 +322,7 @@ async def test_connections_without_a_request_are_limited(live: LiveServer, monke
     abroad = Client(IPv4Address("8.8.8.8"), 1, counted=True)
     monkeypatch.setattr("restante.mailbox.core.admission.identify", lambda *_: abroad)
     server = live.server
-    server.admission.limits = replace(server.limits, address_connections=3)
+    server.policy.limits = replace(server.limits, address_connections=3)
 
     async def until_asking(number: int) -> None:
         quotas = server.admission.addresses.quotas
@@ -337,7 +338,7 @@ async def test_connections_without_a_request_are_limited(live: LiveServer, monke
     late = await live.connect()
     assert await late.rest() == b""
     assert set(refused) == {
-        (refusals.TOO_MANY_WITHOUT_REQUEST, server.admission.addresses.day_id(abroad.address, 1e9))
+        (refusals.TOO_MANY_WITHOUT_REQUEST.reason, server.admission.addresses.day_id(abroad.address, 1e9))
     }
 
     silent[0].write(handshake())  # asks, and is in
@@ -382,7 +383,7 @@ async def test_of_many_refused_connections_some_may_clean_up_and_all_are_counted
         assert len(live.server.sockets()) == len(sockets)
         await live.server.commit_loop.idle.wait()
         refused = live.server.commit_loop.dispatcher.quotas.refused
-        assert [reason for reason, _ in refused] == [TOO_MANY_FROM_ADDRESS]
+        assert [reason for reason, _ in refused] == [TOO_MANY_FROM_ADDRESS.reason]
         assert refused.total() == REFUSALS_PER_SECOND + 5
 
 
@@ -511,7 +512,7 @@ async def test_large_replies_nobody_reads_have_a_limit(tmp_path: Path, monkeypat
             await asyncio.sleep(0)  # what was counted while the transport wrote is checked in the next turn
             assert live.server.owing <= limits.held_bytes
         assert len(idle) > 10
-        assert {reason for reason, _ in refused} == {refusals.NOT_READ}
+        assert {reason for reason, _ in refused} == {refusals.NOT_READ.reason}
         other = await live.enter()
         await other.is_served()
 
@@ -532,7 +533,7 @@ async def test_full_receive_buffers_close_the_oldest(tmp_path: Path, fragments: 
             assert server.reading == sum(peer.reading for peer in order) <= limits.held_bytes
         await until(KERNEL, lambda: set(server.sockets()) == set(order[2:]))
         [(refused, times)] = reasons(live).items()
-        assert (refused, times) == ((refusals.NO_ROOM_FOR_LARGE, order[0].connection.session.address_id), 2)
+        assert (refused, times) == ((refusals.NO_ROOM_FOR_LARGE.reason, order[0].connection.session.address_id), 2)
         senders[-1].write(rest)  # whoever is in time is served
         assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
         assert order[-1].reading > 2 * (MIB - 2000), "picows keeps the buffer"
@@ -555,7 +556,7 @@ async def test_unfinished_requests_count_towards_the_same_limit(tmp_path: Path, 
             crowd[-1].write(begun)
         assert await crowd[0].rest() == b""
         assert server.held <= limits.held_bytes
-        assert {reason for reason, _ in reasons(live)} == {refusals.NO_ROOM_FOR_REQUESTS}
+        assert {reason for reason, _ in reasons(live)} == {refusals.NO_ROOM_FOR_REQUESTS.reason}
         other = await live.enter()
         await other.is_served()
 

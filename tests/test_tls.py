@@ -34,9 +34,9 @@ from restante.common.proxy_header import LOCAL, MAX_LINE_BYTES, PROXY, SHORTEST_
 from restante.common.tls import ServerCertificate, expires, host_names
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
+from restante.mailbox.protocol.refusals import NO_PROXY_HEADER, NO_ROOM_FOR_REQUESTS, TOO_MANY_HANDSHAKES
 from restante.mailbox.server import status_pages, tls
 from restante.mailbox.server.first_request import PENDING_BYTES
-from restante.mailbox.server.refusals import NO_PROXY_HEADER, NO_ROOM_FOR_REQUESTS, TOO_MANY_HANDSHAKES
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.tls import MAX_RECORDS_WITHOUT_DATA, RECORDS_AT_ONCE
 from support.bounds import bounded
@@ -218,7 +218,7 @@ async def test_handshakes_are_given_up_when_memory_is_short(tmp_path: Path) -> N
         for socket in [await here.connect() for _ in range(3)]:
             socket.write(HALF_A_HELLO)
         refusals = here.live.server.commit_loop.dispatcher.quotas.refusals
-        await until("a handshake that is given up", lambda: refusals[NO_ROOM_FOR_REQUESTS] > 0)
+        await until("a handshake that is given up", lambda: refusals[NO_ROOM_FOR_REQUESTS.reason] > 0)
         await here.holds(2 * one)
 
 
@@ -604,11 +604,11 @@ async def test_the_client_is_whom_the_header_names_however_it_is_cut(tmp_path: P
 
 async def refused(live: LiveServer, port: int, data: bytes) -> None:
     """Send something that must close the connection and count once."""
-    before = live.server.commit_loop.dispatcher.quotas.refusals[NO_PROXY_HEADER]
+    before = live.server.commit_loop.dispatcher.quotas.refusals[NO_PROXY_HEADER.reason]
     socket = await RawSocket.connect(port)
     socket.write(data)
     assert await socket.rest() == b""
-    assert live.server.commit_loop.dispatcher.quotas.refusals[NO_PROXY_HEADER] == before + 1
+    assert live.server.commit_loop.dispatcher.quotas.refusals[NO_PROXY_HEADER.reason] == before + 1
 
 
 @on_uvloop
@@ -656,9 +656,9 @@ async def test_tls_begins_after_the_header_and_an_address_has_a_limit_of_handsha
         async with bounded("an answer"):
             await sockets[0].reader.readuntil(b"\r\n\r\n")
         assert (await sockets[0].hear())["welcome"]["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}
-        assert refusals[TOO_MANY_HANDSHAKES] == 0
+        assert refusals[TOO_MANY_HANDSHAKES.reason] == 0
         sockets[2].write(header(), HALF_A_HELLO)
         assert await sockets[2].rest() == b""
         for socket in sockets:
             socket.cut()
-        assert refusals[TOO_MANY_HANDSHAKES] == 1
+        assert refusals[TOO_MANY_HANDSHAKES.reason] == 1

@@ -13,7 +13,7 @@ from client.liar import Answer, Lie, Sent, answer_handshake, honest, instead_of,
 from client.live import Heard, meet, read, use, wormhole
 from restante.client import PeerMessageError, Reconnecting, ServerError, WrongPasswordError
 from restante.client.connection import driver, websocket
-from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS
+from restante.mailbox.protocol.refusals import TOO_MANY_FROM_ADDRESS
 from support.bounds import bounded
 from support.mailbox.raw_socket import BINARY, CLOSE, CONTINUATION, PING, TEXT, frame
 
@@ -31,10 +31,10 @@ server_frame = partial(frame, mask=False)
 OPENING = ("welcome", "allocated", "claimed")
 
 HINT = "100 may be open at a time"
-TOO_MANY: Answer = {"type": "error", "error": TOO_MANY_FROM_ADDRESS, "hint": HINT, "orig": None}
+TOO_MANY: Answer = {"type": "error", "error": TOO_MANY_FROM_ADDRESS.message, "hint": HINT, "orig": None}
 NO_ROOM = server_frame(CLOSE, (1013).to_bytes(2, "big") + b"no room")
 NOT_STORED = server_frame(CLOSE, (1012).to_bytes(2, "big") + b"not stored")
-CLOSED_AT_ONCE = server_frame(CLOSE, (1008).to_bytes(2, "big") + TOO_MANY_FROM_ADDRESS.encode())
+CLOSED_AT_ONCE = server_frame(CLOSE, (1008).to_bytes(2, "big") + TOO_MANY_FROM_ADDRESS.message.encode())
 NOT_NOW: Answer = {"type": "error", "error": "not now", "orig": {"type": "claim"}, "retry": True}
 
 
@@ -45,7 +45,7 @@ NOT_NOW: Answer = {"type": "error", "error": "not now", "orig": {"type": "claim"
         *((kind, NO_ROOM, "no room") for kind in OPENING[:2]),
         *((kind, NOT_STORED, "not stored") for kind in OPENING),
         *((kind, TOO_MANY, HINT) for kind in OPENING),
-        *((kind, CLOSED_AT_ONCE, TOO_MANY_FROM_ADDRESS) for kind in OPENING),
+        *((kind, CLOSED_AT_ONCE, TOO_MANY_FROM_ADDRESS.message) for kind in OPENING),
     ],
 )
 async def test_a_server_that_has_no_room_now_is_left_alone_for_longer_each_time(

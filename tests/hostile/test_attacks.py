@@ -16,7 +16,7 @@ from hostile.conftest import Siege
 from restante.common.net import networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import MIB, Limits
-from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
+from restante.mailbox.protocol.refusals import TOO_MANY_CLAIMS
 from restante.mailbox.server.commit_loop import GRACE_SECONDS
 from restante.mailbox.server.connection import ReadPauses, Socket
 from restante.mailbox.server.first_request import PENDING_BYTES
@@ -128,7 +128,7 @@ async def test_who_claims_nameplates_gets_one_guess_each_up_to_its_quota(siege: 
             if speaks:
                 assert (await siege.call(client, type="add", phase="pake", body="66"))["side"] == guesser
         client.cut()
-    assert guesses == ["crowded", *["claimed"] * (CLAIMS - 1), *[TOO_MANY_CLAIMS] * 3]
+    assert guesses == ["crowded", *["claimed"] * (CLAIMS - 1), *[TOO_MANY_CLAIMS.message] * 3]
     busy[0].say(type="add", phase="0", body="11")
     assert (await receiver.hear())["body"] == "11"
     await siege.fence()
@@ -237,11 +237,11 @@ async def test_a_handshake_that_takes_too_long_is_closed(siege: Siege) -> None:
     """The time limit is that of the moment at which a client connects, so the pair may have another one."""
     server = siege.live.server
     async with siege.beside_the_pair("slow handshakes"):
-        usual, server.limits = server.limits, replace(server.limits, handshake=BOUND / 2)
+        usual, server.policy.limits = server.limits, replace(server.limits, handshake=BOUND / 2)
         slow = [await siege.live.connect() for _ in SLOW]
         letters = await siege.live.connect()
         await siege.until("all have come", lambda: server.held >= (len(slow) + 1) * PENDING_BYTES)
-        server.limits = replace(usual, handshake=2 * BOUND)
+        server.policy.limits = replace(usual, handshake=2 * BOUND)
         for client, request in zip(slow, SLOW.values(), strict=True):
             client.write(request)
         for letter in handshake()[:10]:
@@ -249,7 +249,7 @@ async def test_a_handshake_that_takes_too_long_is_closed(siege: Siege) -> None:
             await siege.fence()
             move_clock(asyncio.get_running_loop(), BOUND / 20)
         assert [await client.rest() for client in (*slow, letters)] == [b""] * (len(slow) + 1)
-        server.limits = usual
+        server.policy.limits = usual
 
 
 async def test_connections_that_never_bind_are_closed(siege: Siege) -> None:

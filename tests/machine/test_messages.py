@@ -21,6 +21,7 @@ from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import frame_text, hashcash, messages, parsing
 from restante.mailbox.protocol.parsing import Malformed
+from restante.mailbox.protocol.refusals import Refusal
 from support.effort import examples
 
 KEYS: dict[str, tuple[str, ...]] = {
@@ -133,7 +134,7 @@ def test_any_text_is_a_message_or_a_peer_error(text: str) -> None:
     message = parsing.parse(text)
     assert json.loads(bytes(message.id)) == wanted.get("id")
     for state in (session.NEW_SESSION, BOUND, BUSY, DONE):  # what may be said now is told in words, too
-        assert isinstance(session.step(state, message), session.Command | str)
+        assert isinstance(session.step(state, message), session.Command | Refusal)
 
 
 def test_any_nested_json_is_a_message_or_a_peer_error() -> None:
@@ -201,8 +202,8 @@ def test_only_add_and_ping_may_be_long(kind: str) -> None:
         return
     assert isinstance(message, Malformed)
     state = {"bind": session.NEW_SESSION, "release": BUSY, "close": BUSY}.get(kind, BOUND)
-    refusal = f"{kind}: only 'add' and 'ping' may have more than {most} characters"
-    assert session.step(state, message) == ("unknown type" if kind == "unknown" else refusal)
+    too_long = f"{kind}: only 'add' and 'ping' may have more than {most} characters"
+    assert session.step(state, message) == Refusal("unknown type" if kind == "unknown" else too_long)
 
 
 @pytest.mark.parametrize("signs", [",", "[", "{", "\\\\", " ", "\n", "\r", "\t", "\n[{,\r\t\\\\ "])

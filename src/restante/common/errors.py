@@ -37,14 +37,16 @@ class PeerError(RestanteError):
 
     `code` ends the connection if it is closed: at the mailbox server a WebSocket close code (RFC 6455 section 7.4.1),
     at the Waku node a Disconnect reason (devp2p, rlpx.md). `words` identify the error and never vary; `hint` says
-    what the peer can do about it.
+    what the peer can do about it. `reason` is the label under which a refusal for lack of permission or room is
+    counted in metrics; it is empty if the error is a mistake of the peer.
     """
 
-    def __init__(self, code: int, words: str, *, hint: str = "") -> None:
+    def __init__(self, code: int, words: str, *, hint: str = "", reason: str = "") -> None:
         super().__init__(words)
         self.code = code
         self.words = words
         self.hint = hint
+        self.reason = reason
 
 
 class Misuse(RestanteError):  # noqa: N818 - the project's name for it (CONTRIBUTING.md)

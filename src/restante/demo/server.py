@@ -59,8 +59,7 @@ class SimulatedServer:
         self._prune_after = settings.prune_after
         self.prune_every: float = settings.prune_every
         self.dispatcher = Dispatcher(state, SeededDice(dice), Policy(limits=Limits()))
-        self._admission = Admission(AdmissionTerms(), lambda: dice.randbytes(32))
-        self._admission.limits = self.dispatcher.policy.limits
+        self._admission = Admission(AdmissionTerms(), lambda: dice.randbytes(32), self.dispatcher.policy)
         self._changes: list[Change] = []
         self.trace: Trace | None = None
         self._trace_file = ExitStack()

@@ -71,9 +71,7 @@ class Options(NamedTuple):
         terms = AdmissionTerms(
             mode=self.permission, bits=self.bits, trusted=networks(["127.0.0.0/8"], "--trust-proxy")
         )
-        admission = Admission(terms, lambda: bytes(32))
-        admission.limits = self.limits
-        return admission
+        return Admission(terms, lambda: bytes(32), self.policy())
 
     def headers(self) -> dict[str, str]:
         """Return the headers with which a proxy says where clients come from."""

@@ -97,10 +97,11 @@ def note(usage: Usage, changes: Sequence[Change]) -> None:
             usage.pruned = change.wall
         elif isinstance(change, usage_records.CurrentUsage):
             usage.current = msgspec.structs.asdict(change)
-        elif type(change) in tables:
-            record = msgspec.structs.asdict(change)
+        usage_record: Any = getattr(change, "usage", change)
+        if type(usage_record) in tables:
+            record = msgspec.structs.asdict(usage_record)
             record.pop("address_id", None)  # a secret makes it, and no rule looks at it
-            tables[type(change)].append(record)
+            tables[type(usage_record)].append(record)
 
 
 def counted(live: dict[str, Rows]) -> dict[str, str]:

@@ -10,10 +10,10 @@ import msgspec
 
 from restante.common.errors import PeerError
 from restante.common.net import Network
-from restante.mailbox.core.limits import UNLIMITED, Limits
-from restante.mailbox.core.model import Now
+from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.quotas import AddressQuota, AddressRegistry, Client, identify
 from restante.mailbox.protocol.hashcash import MAX_BITS, Demand, Mode, offer
+from restante.mailbox.protocol.refusals import TOO_MANY_CONNECTIONS, TOO_MANY_FROM_ADDRESS
 
 # ──────────
 # The work that `--permission adaptive` demands of all clients. It grows while connections come too fast.
@@ -72,10 +72,7 @@ class LoadLevel:
 
 
 CONNECTION_ABUSE_SCORE: Final = 0.1
-"""What a connection adds to its address's abuse score (address_quotas.ABUSE_SCORE_TOLERATED)."""
-
-TOO_MANY_CONNECTIONS: Final = "the server has no room for more connections"
-TOO_MANY_FROM_ADDRESS: Final = "too many connections from your address"
+"""What a connection adds to its address's abuse score (quotas.ABUSE_SCORE_TOLERATED)."""
 
 
 class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,9 +116,9 @@ class PendingRequest(msgspec.Struct, frozen=True):
 class Admission:
     """Decides about connections, by their addresses and the load."""
 
-    def __init__(self, terms: AdmissionTerms, secret: Callable[[], bytes]) -> None:
+    def __init__(self, terms: AdmissionTerms, secret: Callable[[], bytes], policy: Policy | None = None) -> None:
         self.terms = terms
-        self.limits: Limits = UNLIMITED
+        self.policy = policy or Policy()
         self.addresses = AddressRegistry(secret)
         self.load_level = LoadLevel()
         self.demanded = 0
@@ -148,7 +145,7 @@ class Admission:
         trusted proxy are not counted, because their address is not known before the request.
         """
         client = identify(peer, {}, self.terms.trusted)
-        address_quotas, most = self._address_quotas(client), self.limits.address_connections
+        address_quotas, most = self._address_quotas(client), self.policy.limits.address_connections
         address_id = self.addresses.day_id(client.address, wall)
         if most and any(quota.pending_requests >= most for quota in address_quotas):
             return PendingRequest((), address_id, refused=True)
@@ -158,7 +155,7 @@ class Admission:
 
     def charge_handshake(self, pending: PendingRequest, now: float) -> bool:
         """Charge a TLS handshake to the addresses of a connection, and return whether it may begin."""
-        allowed = [quota.charge_handshake(now, self.limits) for quota in pending.address_quotas]
+        allowed = [quota.charge_handshake(now, self.policy.limits) for quota in pending.address_quotas]
         return all(allowed)  # `all` of a generator would stop at the first
 
     def address_id(self, peer: Sequence[Any], wall: float) -> str:
@@ -172,7 +169,7 @@ class Admission:
 
     def admit(self, peer: Sequence[Any], headers: Mapping[str, str], now: Now, connections: int) -> AdmissionResult:
         """Decide about a connection when `connections` are admitted already. If admitted, it ends with `release`."""
-        limits = self.limits
+        limits = self.policy.limits
         self._came += 1
         client = identify(peer, headers, self.terms.trusted)
         address_quotas, wait = self._address_quotas(client), 0.0
@@ -181,13 +178,11 @@ class Admission:
             quota.add_abuse_score(now.service, CONNECTION_ABUSE_SCORE)
         most, verdict = limits.address_connections, None
         if limits.connections and connections >= limits.connections:
-            verdict = PeerError(1013, TOO_MANY_CONNECTIONS, hint="try again later")
+            verdict = TOO_MANY_CONNECTIONS.error(1013, "try again later")
         elif most and any(quota.connections > most for quota in address_quotas):
-            verdict = PeerError(1008, TOO_MANY_FROM_ADDRESS, hint=f"{most} may be open at a time")
+            verdict = TOO_MANY_FROM_ADDRESS.error(1008, f"{most} may be open at a time")
         elif wait:
-            verdict = PeerError(
-                1008, TOO_MANY_FROM_ADDRESS, hint=f"they come too fast; try again in {math.ceil(wait)} s"
-            )
+            verdict = TOO_MANY_FROM_ADDRESS.error(1008, f"they come too fast; try again in {math.ceil(wait)} s")
         address_id = self.addresses.day_id(client.address, now.wall)
         for quota in address_quotas:
             quota.address_id = address_id

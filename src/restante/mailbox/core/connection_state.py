@@ -67,8 +67,8 @@ class Backlog:
     __slots__ = ("held", "large", "long", "parked", "paused", "queued", "rate_limiter", "returned", "waiting")
 
     def __init__(self) -> None:
-        self.rate_limiter: RateLimiter | None = None
-        """Limits how fast its commands are handled. None: no limit."""
+        self.rate_limiter: RateLimiter | None = RateLimiter()
+        """Limits how fast its commands are handled. None: no limit, because the connection is lost."""
         self.queued = 0
         """Entries in the queue, including the long message."""
         self.long: ReceivedText | None = None

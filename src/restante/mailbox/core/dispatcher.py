@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from restante.common.dice import Dice
 from restante.common.errors import PeerError
-from restante.common.usage_records import MailboxUsage, NameplateUsage
+from restante.common.usage_records import ClientVersion
 from restante.mailbox.core import model, session
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
 from restante.mailbox.core.model import (
@@ -31,14 +31,15 @@ from restante.mailbox.core.model import (
     Policy,
     size_of,
 )
-from restante.mailbox.core.quotas import USAGE_RECORDS, AddressQuota, Quotas
-from restante.mailbox.core.rules import MAILBOX_FULL, SERVER_FULL, PruneCommand, decide
-from restante.mailbox.core.session import DENIED, Command, Session
+from restante.mailbox.core.quotas import AddressQuota, Quotas
+from restante.mailbox.core.rules import PruneCommand, decide
+from restante.mailbox.core.session import Command, Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol import messages, parsing
 from restante.mailbox.protocol.frame_text import FrameText
 from restante.mailbox.protocol.messages import Received
 from restante.mailbox.protocol.parsing import Malformed
+from restante.mailbox.protocol.refusals import DENIED, MAILBOX_FULL, SERVER_FULL, TOO_MANY_RECORDS, Refusal
 
 INTERNAL_ERROR: Final = "internal error"
 NOT_STORED: Final = "the server could not store this, try again"
@@ -64,6 +65,10 @@ MAX_DEPARTING_COMMANDS: Final = 16
 MAX_DEPARTING_CHARACTERS: Final = 4096
 """Commands that are examined after a connection was refused, and the maximum length of each. The Python client sends
 five short ones before it has read the refusal, and two after that."""
+
+
+DENIAL_ABUSE_SCORE: Final = 2.0
+"""What a denied permission adds to its address's abuse score (quotas.ABUSE_SCORE_TOLERATED)."""
 
 
 class Dispatcher:
@@ -142,24 +147,17 @@ class Dispatcher:
             if connection.gone and type(message) is messages.List:
                 return OK
             command = session.step(connection.session, message)
-            if command == DENIED and connection.session.demand is not None:
-                self._deny(connection, message, text, now)
-                return REFUSED
-            if isinstance(command, str):
-                self._reply(connection, messages.Error(command, Raw(text)))
-                return ERROR
+            if type(command) is Refusal:
+                return self._reject(connection, command, text, now)
             refusal = self._charge(connection.address_quotas, command, now)
+            if refusal is None:
+                decision = decide(self.state, command, now, self.dice, self.policy)
+                mailbox = decision.mailbox
+                if mailbox is not None and len(self.subscribers.get(mailbox.key, ())) >= MAX_SUBSCRIBERS:
+                    refusal = MAILBOX_FULL.refusal(f"{MAX_SUBSCRIBERS} connections have it open already")
             if refusal is not None:
-                self._reject(connection, *refusal, text)
-                self._end_others(connection, command, *refusal)
-                return REFUSED
-            decision = decide(self.state, command, now, self.dice, self.policy)
-            if (
-                decision.mailbox is not None
-                and len(self.subscribers.get(decision.mailbox.key, ())) >= MAX_SUBSCRIBERS
-            ):
-                self._reject(connection, MAILBOX_FULL, f"{MAX_SUBSCRIBERS} connections have it open already", text)
-                return REFUSED
+                self._end_others(connection, command, refusal)
+                return self._reject(connection, refusal, text, now)
         except Exception as error:  # noqa: BLE001 - our bug must stay with one connection; nothing was changed yet
             self.internal_errors.append(error)
             self._reply(connection, messages.Error(INTERNAL_ERROR, messages.NULL))
@@ -167,54 +165,51 @@ class Dispatcher:
             return FAILED
         self._apply(decision.changes, now, connection.address_quotas)
         self._advance(connection, command, decision)
-        if decision.error is not None:
-            self._reject(connection, decision.error, decision.hint, text)
-            self._end_others(connection, command, decision.error, decision.hint)
-            return REFUSED if decision.hint else ERROR
+        if decision.refusal is not None:
+            self._end_others(connection, command, decision.refusal)
+            return self._reject(connection, decision.refusal, text, now)
         reply = command.response(decision, message.id, now.wall)
         if reply is not None:
             self._reply(connection, reply)
         return OK
-
-    def _deny(self, connection: ConnectionState, message: Received | Malformed, text: FrameText, now: Now) -> None:
-        """Answer a message that does not meet the connection's demand, and have the connection closed."""
-        assert connection.session.demand is not None
-        self._reject(connection, DENIED, session.problem(connection.session.demand, message) or "", text)
-        self._send_away(connection, PeerError(1008, DENIED))
-        for quota in connection.address_quotas:
-            quota.add_abuse_score(now.service, 2.0)
 
     def _send_away(self, connection: ConnectionState, verdict: PeerError) -> None:
         """Have a connection closed after what is sent to it."""
         connection.verdict = verdict
         self._sent_away.append(connection)
 
-    def _reject(self, connection: ConnectionState, words: str, hint: str, text: FrameText) -> None:
-        """Answer a command that cannot be carried out. A refusal for lack of permission or room has a hint.
+    def _reject(self, connection: ConnectionState, refusal: Refusal, text: FrameText, now: Now) -> str:
+        """Answer a command that is refused, and return the outcome.
 
-        Refusals with a hint are counted.
+        A connection that does not meet its demand is closed.
         """
-        self._reply(connection, messages.Error(words, Raw(text), hint or UNSET))
-        if hint:
-            self.batch.refused.append((words, connection.session.address_id))
+        self._reply(connection, messages.Error(refusal.message, Raw(text), refusal.hint or UNSET))
+        if not refusal.reason:
+            return ERROR
+        self.batch.refused.append((refusal.reason, connection.session.address_id))
+        if refusal.reason == DENIED.reason:
+            self._send_away(connection, PeerError(1008, DENIED.message))
+            for quota in connection.address_quotas:
+                quota.add_abuse_score(now.service, DENIAL_ABUSE_SCORE)
+        return REFUSED
 
-    def _end_others(self, connection: ConnectionState, command: Command, error: str, hint: str) -> None:
+    def _end_others(self, connection: ConnectionState, command: Command, refusal: Refusal) -> None:
         """Send the refusal of an `add` to the other subscribers, too, if the server is full.
 
         The sender's client ends with it. Without it, the other side's would wait for ever.
         """
-        if error == SERVER_FULL and type(command) is session.AddCommand:
+        if refusal.reason == SERVER_FULL.reason and type(command) is session.AddCommand:
             for other in self.subscribers.get(connection.session.subscribed or 0, ()):
                 if other is not connection:
-                    self._reply(other, messages.Error(error, messages.NULL, hint))
+                    self._reply(other, messages.Error(refusal.message, messages.NULL, refusal.hint))
 
-    def _charge(self, address_quotas: tuple[AddressQuota, ...], command: Command, now: Now) -> tuple[str, str] | None:
-        limits = self.policy.limits
-        first = None
-        for quota in address_quotas:  # the first refusal does not stop the loop: each is charged
-            refusal = self.quotas.charge_command(self.state, quota, command, now, limits)
-            first = first or refusal
-        return first
+    def _charge(self, address_quotas: tuple[AddressQuota, ...], command: Command, now: Now) -> Refusal | None:
+        """Charge a command to all its addresses. Return the first refusal."""
+        first_refusal = None
+        for quota in address_quotas:
+            refusal = self.quotas.charge_command(self.state, quota, command, now, self.policy.limits)
+            first_refusal = first_refusal or refusal
+        return first_refusal
 
     def _answer_departing(self, connection: ConnectionState, text: FrameText, now: Now) -> None:
         """Acknowledge `release`, `close` and `ping` of a client that was refused, and carry out nothing.
@@ -283,9 +278,9 @@ class Dispatcher:
             self._reply(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET, retry))
             # Not the error that was raised: its traceback holds the frame's text, and a cycle back to the connection.
             self._send_away(connection, PeerError(error.code, error.words))
-            if error.hint:
-                self.batch.refused.append((error.words, connection.session.address_id))
-        return REFUSED if error.hint else ERROR
+            if error.reason:
+                self.batch.refused.append((error.reason, connection.session.address_id))
+        return REFUSED if error.reason else ERROR
 
     # ── output ───────────────────────────────────────────────────────────────────────────────────
 
@@ -317,16 +312,24 @@ class Dispatcher:
 
     def _apply(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
         """Apply changes, except usage records beyond what an address may cause."""
-        for number, change in enumerate(changes):
-            if type(change) in USAGE_RECORDS:
-                if type(change) is MailboxUsage or type(change) is NameplateUsage:
-                    self.batch.ended.append(change)
-                following = next(iter(changes[number + 1 : number + 2]), None)
-                limits = self.policy.limits
-                if left_out := self.quotas.charge_record(change, following, address_quotas, now.service, limits):
-                    self.batch.refused.append(left_out)
+        for change in changes:
+            if type(change) is ClientVersion:
+                if not self._may_record(change, now, address_quotas):
                     continue
+            elif type(change) is model.MailboxGone or type(change) is model.NameplateGone:
+                assert change.usage is not None
+                self.batch.ended.append(change.usage)
+                if not self._may_record(change, now, address_quotas):
+                    change.usage = None
             self._fold(change)
+
+    def _may_record(self, change: Change, now: Now, address_quotas: tuple[AddressQuota, ...]) -> bool:
+        """Charge the usage record of a change, and return whether it may be stored."""
+        for quota in self.quotas.payers(change, address_quotas):
+            if not quota.charge_record(now.service, self.policy.limits):
+                self.batch.refused.append((TOO_MANY_RECORDS.reason, quota.address_id))
+                return False
+        return True
 
     def _fold(self, change: Change) -> None:
         """Apply a change, and send new messages to their subscribers."""
@@ -352,7 +355,7 @@ class Dispatcher:
         if after is not before:
             self._set_session(connection, after)
             self.batch.solved += before.demand is not after.demand
-        if decision.error is not None:
+        if decision.refusal is not None:
             return
         if decision.mailbox is not None:
             self.subscribers.setdefault(decision.mailbox.key, []).append(connection)

@@ -14,6 +14,7 @@ import msgspec
 
 from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core.limits import UNLIMITED, Limits
+from restante.mailbox.protocol.refusals import Refusal
 
 
 class Now(msgspec.Struct, frozen=True, gc=False):
@@ -25,8 +26,8 @@ class Now(msgspec.Struct, frozen=True, gc=False):
     """Seconds that the service has run in total, for idleness. Downtime and clock changes do not affect it."""
 
 
-class Policy(msgspec.Struct, frozen=True, gc=False):
-    """The operator's settings that the rules need."""
+class Policy(msgspec.Struct, gc=False):
+    """The operator's settings that the rules need. It owns the limits, which a running server may change."""
 
     blur: int = 0
     """Times in usage records are rounded down to a multiple of this many seconds; 0: they are exact."""
@@ -132,6 +133,8 @@ class MailboxGone(msgspec.Struct, gc=False):
     """A mailbox ended, with its sides and messages. Connections that have it open are detached."""
 
     mailbox: Mailbox
+    usage: MailboxUsage | None = None
+    """Its usage record. None: the quota of the address that created it has no room for the record."""
 
 
 class MailboxCrowded(msgspec.Struct, gc=False):
@@ -188,6 +191,8 @@ class NameplateMade(msgspec.Struct, gc=False):
 
 class NameplateGone(msgspec.Struct, gc=False):
     nameplate: Nameplate
+    usage: NameplateUsage | None = None
+    """As in MailboxGone."""
 
 
 class NameplateCrowded(msgspec.Struct, gc=False):
@@ -240,10 +245,8 @@ class Decision(msgspec.Struct, gc=False):
     """The changes that a command makes, and what its answer needs."""
 
     changes: list[Change] = []
-    error: str | None = None
-    """The error if the command is refused. A refusal may have changes too (the crowded mark)."""
-    hint: str = ""
-    """What the client can do about the error."""
+    refusal: Refusal | None = None
+    """Why the command is refused. A refused command may have changes too (the crowded mark)."""
     name: str = ""
     """For `allocate` the nameplate, for `claim` the id of its mailbox."""
     listing: bytes = b"[]"
@@ -291,7 +294,7 @@ class BatchCounts:
         self.ended: list[MailboxUsage | NameplateUsage] = []
         """The nameplates and mailboxes that ended, also those whose usage record is left out."""
         self.refused: list[tuple[str, str | None]] = []
-        """Refusals for lack of permission or room: their error, and the id of the address."""
+        """Refusals for lack of permission or room: their reason, and the id of the address."""
         self.pruned = 0
         """Mailboxes that were pruned."""
         self.solved = 0

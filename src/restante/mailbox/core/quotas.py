@@ -17,14 +17,20 @@ import msgspec
 
 from restante.common.net import Address, Network, household, in_any, read
 from restante.common.token_bucket import Bucket
-from restante.common.usage_records import ClientVersion, MailboxUsage, NameplateUsage
+from restante.common.usage_records import MailboxUsage
 from restante.mailbox.core import model, session
 from restante.mailbox.core.limits import KIB, SECONDS_PER_DAY, Limits
 from restante.mailbox.core.model import BatchCounts, Change, Decision, Mailbox, Now
-from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.session import Command
 from restante.mailbox.core.state import MAILBOX_BYTES, MESSAGE_BYTES, State
 from restante.mailbox.protocol.hashcash import MAX_BITS
+from restante.mailbox.protocol.refusals import (
+    SERVER_FULL,
+    TOO_MANY_CLAIMS,
+    TOO_MANY_NAMEPLATES,
+    TOO_MUCH_STORED,
+    Refusal,
+)
 
 # ── The client's address, from the connection and from the headers of a trusted proxy ─────────────
 
@@ -312,16 +318,9 @@ def _hash(address: Address, key: bytes) -> bytes:
 
 
 MAX_REFUSAL_COUNTERS: Final = 10_000
-"""Maximum number of pairs of error and address whose refusals are counted separately in a minute."""
-
-TOO_MANY_NAMEPLATES: Final = "too many nameplates from your address"
-TOO_MUCH_STORED: Final = "too much is kept for your address"
-TOO_MANY_RECORDS: Final = "too many usage records from an address: this one is left out"
-TOO_MANY_CLAIMS: Final = "too many different nameplates claimed from your address"
+"""Maximum number of pairs of reason and address whose refusals are counted separately in a minute."""
 
 HOLDS_MUCH: Final = "the remaining room is reserved for addresses that hold less than {} KiB; try again later"
-
-USAGE_RECORDS: Final = frozenset({ClientVersion, MailboxUsage, NameplateUsage})
 
 _CLAIMS: Final = frozenset({session.ClaimCommand, session.AllocateCommand})
 _TAKES_ROOM: Final = frozenset({session.AddCommand, session.OpenCommand}) | _CLAIMS
@@ -332,9 +331,9 @@ class Quotas:
 
     def __init__(self) -> None:
         self.refused: Counter[tuple[str, str | None]] = Counter()
-        """Refusals for lack of permission or room, by error and address id. `end_minute` clears them."""
+        """Refusals for lack of permission or room, by reason and address id. `end_minute` clears them."""
         self.refusals: Counter[str] = Counter()
-        """The same since the start, by error. Clients cannot choose the words."""
+        """The same since the start, by reason."""
         self.lately_refused: Counter[tuple[str, str | None]] = Counter()
         """`refused`, and what it was in the last whole minute."""
         self.visited = 0
@@ -349,12 +348,12 @@ class Quotas:
         self._kept_before: dict[int, dict[AddressQuota, int]] = {}
         """The entries of `_owners` and `_kept` that the current batch has changed, as they were before it."""
 
-    def count_refusal(self, words: str, address_id: str | None) -> None:
-        """Count a refusal. Beyond MAX_REFUSAL_COUNTERS, new pairs of error and address count without an address."""
-        self.refusals[words] += 1
-        key: tuple[str, str | None] = words, address_id
+    def count_refusal(self, reason: str, address_id: str | None) -> None:
+        """Count a refusal. Beyond MAX_REFUSAL_COUNTERS, new pairs of reason and address count without an address."""
+        self.refusals[reason] += 1
+        key: tuple[str, str | None] = reason, address_id
         if key not in self.refused and len(self.refused) >= MAX_REFUSAL_COUNTERS:
-            key = words, None
+            key = reason, None
         self.refused[key] += 1
         self.lately_refused[key] += 1
 
@@ -367,8 +366,8 @@ class Quotas:
         """Count what a batch refused, and the visitors of mailboxes that ended in it. An undone batch has none."""
         self._owners_before.clear()
         self._kept_before.clear()
-        for words, address_id in batch.refused:
-            self.count_refusal(words, address_id)
+        for reason, address_id in batch.refused:
+            self.count_refusal(reason, address_id)
         for record in batch.ended:
             if type(record) is MailboxUsage and record.visitors:
                 self.visited += 1
@@ -376,8 +375,8 @@ class Quotas:
 
     def charge_command(
         self, view: State, quota: AddressQuota, command: Command, now: Now, limits: Limits
-    ) -> tuple[str, str] | None:
-        """Charge a command to an address. If it exceeds a quota, return the error and the hint."""
+    ) -> Refusal | None:
+        """Charge a command to an address. Return the refusal if it exceeds a quota."""
         kind = type(command)  # each isinstance that does not hold takes 0.3 µs: msgspec's classes are abstract
         claims = kind in _CLAIMS
         live: model.Nameplate | None = None
@@ -385,13 +384,15 @@ class Quotas:
             live = view.app(command.app_id).nameplates.get(command.nameplate)
         # This check is first, because the answer of any later one reveals whether the nameplate is live.
         if claims and (wait := quota.charge_claim(live.key if live else None, now.service, limits)):
-            return TOO_MANY_CLAIMS, f"try again in {math.ceil(wait)} s"
+            return TOO_MANY_CLAIMS.refusal(f"try again in {math.ceil(wait)} s")
         if limits.address_bytes and quota.stored >= limits.address_bytes and kind in _TAKES_ROOM:
-            return TOO_MUCH_STORED, f"{limits.address_bytes} bytes may be kept at a time: close some mailboxes"
+            return TOO_MUCH_STORED.refusal(
+                f"{limits.address_bytes} bytes may be kept at a time: close some mailboxes"
+            )
         if view.nearly_full(limits) and quota.stored >= limits.small_holder_bytes and _creates(view, command):
-            return SERVER_FULL, HOLDS_MUCH.format(limits.small_holder_bytes // KIB)
+            return SERVER_FULL.refusal(HOLDS_MUCH.format(limits.small_holder_bytes // KIB))
         if claims and not live and limits.address_nameplates and quota.nameplates >= limits.address_nameplates:
-            return TOO_MANY_NAMEPLATES, f"{limits.address_nameplates} may live at a time: close some"
+            return TOO_MANY_NAMEPLATES.refusal(f"{limits.address_nameplates} may live at a time: close some")
         if live:
             quota.remember_nameplate(live.key)
         return None
@@ -411,27 +412,16 @@ class Quotas:
             elif type(change) is model.MessageAdded:
                 self._add_stored(address_quotas, change.mailbox, MESSAGE_BYTES + len(change.message.wire))
 
-    def charge_record(
-        self,
-        record: Change,
-        gone: Change | None,
-        address_quotas: tuple[AddressQuota, ...],
-        now: float,
-        limits: Limits,
-    ) -> tuple[str, str | None] | None:
-        """Charge a usage record. If it exceeds a quota, return the error and the id of the address.
+    def payers(self, change: Change, address_quotas: tuple[AddressQuota, ...]) -> tuple[AddressQuota, ...]:
+        """Return the quotas that pay for the usage record of a change, which a command from these addresses causes.
 
-        The record of a bind is charged to `address_quotas`. The record of a nameplate or mailbox is charged to the
-        address that created it; `gone` is the change that follows the record and identifies it.
+        Who bound pays for the record of a bind. Who created a nameplate or mailbox pays for its record.
         """
-        if isinstance(record, NameplateUsage) and isinstance(gone, model.NameplateGone):
-            address_quotas = self._owners.get(gone.nameplate.key, ())
-        elif isinstance(record, MailboxUsage) and isinstance(gone, model.MailboxGone):
-            address_quotas = tuple(self._kept.get(gone.mailbox.key, ()))[:1]
-        for quota in address_quotas:
-            if not quota.charge_record(now, limits):
-                return TOO_MANY_RECORDS, quota.address_id
-        return None
+        if type(change) is model.NameplateGone:
+            return self._owners.get(change.nameplate.key, ())
+        if type(change) is model.MailboxGone:
+            return tuple(self._kept.get(change.mailbox.key, ()))[:1]
+        return address_quotas
 
     def record_gone(self, change: Change) -> None:
         """Remove a nameplate or mailbox that has ended from the quotas."""

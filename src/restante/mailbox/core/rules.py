@@ -29,6 +29,7 @@ from restante.mailbox.core.model import (
 )
 from restante.mailbox.core.state import App, State
 from restante.mailbox.protocol import messages
+from restante.mailbox.protocol.refusals import MAILBOX_FULL, SERVER_FULL, Refusal
 
 MAX_MEMBERS: Final = 2
 """Maximum number of sides of a nameplate or a mailbox: the two ends of a transfer."""
@@ -77,9 +78,7 @@ def _list(view: State, c: session.ListCommand, _now: Now, _dice: Dice, policy: P
 
 # ── room in memory and on disk ───────────────────────────────────────────────────────────────────
 
-SERVER_FULL: Final = "the server is full"
 FULL_FOR_LARGE: Final = "the remaining room is reserved for mailboxes of up to {} KiB; try again later"
-MAILBOX_FULL: Final = "the mailbox is full"
 
 
 def _no_room(view: State, policy: Policy, size: int = 0) -> Decision | None:
@@ -88,12 +87,12 @@ def _no_room(view: State, policy: Policy, size: int = 0) -> Decision | None:
     Commands that end something need no room. `size` is how many bytes of messages the mailbox would have afterwards.
     """
     if not view.room:
-        return Decision(error=SERVER_FULL, hint="its disk has no room for more; try again later")
+        return Decision(refusal=SERVER_FULL.refusal("its disk has no room for more; try again later"))
     most = policy.limits.stored_bytes
     if most and view.stored >= most:
-        return Decision(error=SERVER_FULL, hint="it holds as much as it may; try again later")
+        return Decision(refusal=SERVER_FULL.refusal("it holds as much as it may; try again later"))
     if view.nearly_full(policy.limits) and size >= (small := policy.limits.small_mailbox_bytes):
-        return Decision(error=SERVER_FULL, hint=FULL_FOR_LARGE.format(small // KIB))
+        return Decision(refusal=SERVER_FULL.refusal(FULL_FOR_LARGE.format(small // KIB)))
     return None
 
 
@@ -168,7 +167,7 @@ def _claim(view: State, c: session.ClaimCommand, now: Now, dice: Dice, policy: P
     mailbox = app.mailboxes[nameplate.mailbox_id]
     mine = _row_of(nameplate.sides, c.side)
     if mine is not None and not mine.claimed:
-        return Decision(error="reclaimed")
+        return Decision(refusal=Refusal("reclaimed"))
     # The side joins both the nameplate and the mailbox, or neither. A refusal changes only the crowded mark.
     off_nameplate = _sides_to_remove(view, nameplate.sides, mailbox, c.side)
     off_mailbox = _sides_to_remove(view, mailbox.sides, mailbox, c.side)
@@ -178,7 +177,7 @@ def _claim(view: State, c: session.ClaimCommand, now: Now, dice: Dice, policy: P
             marks.append(model.NameplateCrowded(nameplate))
         if off_mailbox is None and not mailbox.crowded:
             marks.append(model.MailboxCrowded(mailbox))
-        return Decision(marks, error="crowded")
+        return Decision(marks, refusal=Refusal("crowded"))
     changes: list[Change] = [model.NameplateSideGone(nameplate, side) for side in off_nameplate]
     if mine is None:
         changes.append(model.NameplateSideSet(nameplate, NameplateSide(c.side, now.wall)))
@@ -199,7 +198,7 @@ def _release(view: State, c: session.ReleaseCommand, now: Now, _dice: Dice, poli
     if any(row.claimed for row in nameplate.sides if row is not mine):
         return Decision([model.NameplateSideSet(nameplate, replace(mine, claimed=False, allocated=False))])
     record = usage.nameplate_usage(nameplate, now.wall, blur=policy.blur)
-    return Decision([record, model.NameplateGone(nameplate)])
+    return Decision([model.NameplateGone(nameplate, record)])
 
 
 # ── mailboxes ────────────────────────────────────────────────────────────────────────────────────
@@ -222,7 +221,7 @@ def _open(view: State, c: session.OpenCommand, now: Now, _dice: Dice, policy: Po
         return Decision([model.MailboxMade(mailbox)], mailbox=mailbox)
     leaving = _sides_to_remove(view, mailbox.sides, mailbox, c.side)
     if leaving is None:
-        return Decision([] if mailbox.crowded else [model.MailboxCrowded(mailbox)], error="crowded")
+        return Decision([] if mailbox.crowded else [model.MailboxCrowded(mailbox)], refusal=Refusal("crowded"))
     changes = _leave(mailbox, leaving)
     mine = _row_of(mailbox.sides, c.side)
     if mine is None:
@@ -239,11 +238,13 @@ def _add(view: State, c: session.AddCommand, now: Now, _dice: Dice, policy: Poli
     if (full := _no_room(view, policy, size)) is not None:
         return full
     if limits.mailbox_messages and len(mailbox.messages) >= limits.mailbox_messages:
-        return Decision(error=MAILBOX_FULL, hint=f"it has {limits.mailbox_messages} messages, and may have no more")
+        return Decision(
+            refusal=MAILBOX_FULL.refusal(f"it has {limits.mailbox_messages} messages, and may have no more")
+        )
     frame = messages.Delivery(c.side, Raw(c.phase), Raw(c.body), now.wall, Raw(c.id))
     message = model.Stored(view.next_sequence, c.side, messages.encode(frame))
     if limits.mailbox_bytes and mailbox.size + len(message.wire) > limits.mailbox_bytes:
-        return Decision(error=MAILBOX_FULL, hint=f"it may have {limits.mailbox_bytes} bytes of messages")
+        return Decision(refusal=MAILBOX_FULL.refusal(f"it may have {limits.mailbox_bytes} bytes of messages"))
     return Decision([model.MessageAdded(mailbox, message, c.phase, c.body, c.id, now.wall, now.service)])
 
 
@@ -271,10 +272,10 @@ def _end(
     changes: list[Change] = []
     if mailbox.nameplate is not None:
         nameplate = view.app(mailbox.app_id).nameplates[mailbox.nameplate]
-        changes.append(usage.nameplate_usage(nameplate, now.wall, blur=policy.blur, pruned=pruned))
-        changes.append(model.NameplateGone(nameplate))
-    changes.append(usage.mailbox_usage(mailbox, sides, now.wall, blur=policy.blur, pruned=pruned))
-    changes.append(model.MailboxGone(mailbox))
+        nameplate_usage = usage.nameplate_usage(nameplate, now.wall, blur=policy.blur, pruned=pruned)
+        changes.append(model.NameplateGone(nameplate, nameplate_usage))
+    mailbox_usage = usage.mailbox_usage(mailbox, sides, now.wall, blur=policy.blur, pruned=pruned)
+    changes.append(model.MailboxGone(mailbox, mailbox_usage))
     return changes
 
 

@@ -18,6 +18,7 @@ from restante.mailbox.core.model import Decision
 from restante.mailbox.protocol import hashcash, messages, parsing
 from restante.mailbox.protocol.messages import Received
 from restante.mailbox.protocol.parsing import Malformed
+from restante.mailbox.protocol.refusals import DENIED, Refusal
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):
@@ -153,39 +154,36 @@ class PingCommand(Command, gc=False):
 _Check = tuple[Callable[[Session, Any], bool], str | None]
 
 
-def _once(field: Callable[[Session], object], words: str) -> _Check:
+def _once(field: Callable[[Session], object], text: str) -> _Check:
     """Return a check that passes until the field is set: the message is allowed once."""
-    return (lambda session, _: not field(session), words)
+    return (lambda session, _: not field(session), text)
 
 
-def _same_name(key: str, field: Callable[[Session], str | None], words: str) -> _Check:
+def _same_name(key: str, field: Callable[[Session], str | None], text: str) -> _Check:
     """Return a check that the message's name, if it has one, is the one that the connection used before."""
     return (
         lambda session, message: (
             getattr(message, key) is UNSET or field(session) is None or getattr(message, key) == field(session)
         ),
-        words,
+        text,
     )
 
 
-def _has_name(key: str, field: Callable[[Session], str | None], words: str) -> _Check:
+def _has_name(key: str, field: Callable[[Session], str | None], text: str) -> _Check:
     """Return a check that the message has a name, or the connection used one before."""
     return (
         lambda session, message: getattr(message, key) is not UNSET or field(session) is not None,
-        words,
+        text,
     )
 
 
 # The Malformed message has the errors of these two checks.
 _COMPLETE: Final[_Check] = (lambda _, message: message.missing is None, None)
 _TYPED: Final[_Check] = (lambda _, message: message.mistyped is None, None)
-DENIED: Final = "permission denied"
-"""After this error the server closes the connection."""
-
-_PERMITTED: Final[_Check] = (lambda session, _: session.demand is None, DENIED)
+_PERMITTED: Final[_Check] = (lambda session, _: session.demand is None, DENIED.message)
 _WORK_SHOWN: Final[_Check] = (
     lambda session, message: session.demand is None or problem(session.demand, message) is None,
-    DENIED,
+    DENIED.message,
 )
 _BOUND: Final[_Check] = (lambda session, _: session.app_id is not None, "must bind first")
 
@@ -235,19 +233,28 @@ _CHECKS_OF: Final = {
 """The checks of a well-formed message, which is complete and has values of the right types."""
 
 
-def step(session: Session, message: Received | Malformed) -> Command | str:
-    """Return the command for a message, or the error if the message is not allowed now."""
-    if isinstance(message, Malformed):
-        for holds, words in CHECKS[message.kind]:
-            if not holds(session, message):
-                return words or message.missing or message.mistyped or ""
-        # Every check passed, but the message was not decoded: a key is repeated, and its first value was of a wrong
-        # type.
-        return message.missing or message.mistyped or f"{message.kind}: keys must not be repeated"
-    for holds, words in _CHECKS_OF[type(message)]:
+def step(session: Session, message: Received | Malformed) -> Command | Refusal:
+    """Return the command for a message, or the refusal if the message is not allowed now."""
+    if type(message) is Malformed:
+        return _refuse_malformed(session, message)
+    for holds, text in _CHECKS_OF[type(message)]:
         if not holds(session, message):
-            return words or ""
+            return _refusal(session, message, text or "")
     return _COMMANDS[type(message)](session, message)
+
+
+def _refuse_malformed(session: Session, message: Malformed) -> Refusal:
+    for holds, text in CHECKS[message.kind]:
+        if not holds(session, message):
+            return _refusal(session, message, text or message.missing or message.mistyped or "")
+    # Every check passed, but the message was not decoded: a key is repeated, and its first value was of a wrong type.
+    return Refusal(message.missing or message.mistyped or f"{message.kind}: keys must not be repeated")
+
+
+def _refusal(session: Session, message: Received | Malformed, text: str) -> Refusal:
+    if text == DENIED.message and session.demand is not None:
+        return DENIED.refusal(problem(session.demand, message) or "")
+    return Refusal(text)
 
 
 def problem(demand: hashcash.Demand, message: Received | Malformed) -> str | None:

@@ -7,7 +7,7 @@ invalid, and messages of many characters, of which only `add` and `ping` are all
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 from restante.common.errors import PeerError
 from restante.mailbox.protocol.frame_text import FrameText
 from restante.mailbox.protocol.messages import KINDS, MAX_NAME_CHARACTERS, NULL, Add, Name, Ping, Received
+from restante.mailbox.protocol.refusals import TOO_EXPENSIVE
 
 MAX_SHORT_MESSAGE_CHARACTERS: Final = 64 * 1024
 """Maximum length of a message other than `add` and `ping`, which carry JSON of the client. Real ones have about 200
@@ -26,7 +27,7 @@ MAX_SHORT_MESSAGE_CHARACTERS, also within strings. A comma or bracket takes up t
 space between values 4 ns, so that 2 MiB of any would take 8 ms and more. Clients send hex, which has none."""
 
 _SLOW_SIGNS: Final = b",[{\\ \t\r\n"
-TOO_EXPENSIVE: Final = "the message is too expensive to decode"
+
 
 _FEWER_SIGNS: Final = (
     f"a long message has at most {MAX_LONG_MESSAGE_SIGNS} commas, opening brackets, backslashes and spaces together"
@@ -80,6 +81,7 @@ class _LongFields(msgspec.Struct, gc=False):
     ping: Raw | UnsetType = UNSET
 
 
+@final
 class Malformed:
     """A JSON object that is not a valid message. The server answers it with an error and keeps the connection open.
 
@@ -192,7 +194,7 @@ def attempt(text: FrameText) -> Received | Malformed | PeerError:
     try:
         return parse(text)
     except PeerError as error:  # a new one, because the traceback of this one holds the text
-        return PeerError(error.code, error.words, hint=error.hint)
+        return PeerError(error.code, error.words, hint=error.hint, reason=error.reason)
 
 
 def _parse_long(text: FrameText) -> Received | Malformed:
@@ -203,7 +205,7 @@ def _parse_long(text: FrameText) -> Received | Malformed:
     payload = text.encode() if isinstance(text, str) else text
     signs = len(payload) - len(payload.translate(None, _SLOW_SIGNS))  # to count each would take twice as long
     if signs > MAX_LONG_MESSAGE_SIGNS:
-        raise PeerError(1009, TOO_EXPENSIVE, hint=_FEWER_SIGNS)
+        raise TOO_EXPENSIVE.error(1009, _FEWER_SIGNS)
     long = _decoded(payload, _decode_long)
     fields = _Fields(type=long.type, id=long.id, phase=long.phase, body=long.body, ping=long.ping)
     malformed = _malformed(fields)

@@ -31,11 +31,12 @@ from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS, MAX_BATCH_WEIGHT, FairQueue, is_long
 from restante.mailbox.core.model import OK, OUTCOMES, BatchCounts, Change, Now, Policy, size_of
 from restante.mailbox.core.pruning import prune_idle, save_touches
-from restante.mailbox.core.quotas import TOO_MANY_RECORDS
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import FrameText
 from restante.mailbox.protocol.messages import KINDS
 from restante.mailbox.protocol.parsing import Malformed
+from restante.mailbox.protocol.refusals import KINDS as REFUSAL_KINDS
+from restante.mailbox.protocol.refusals import TOO_MANY_RECORDS
 from restante.mailbox.server.trace import Trace
 from restante.mailbox.store.sqlite import Store
 
@@ -301,11 +302,11 @@ class CommitLoop:
         """
         quotas = self.dispatcher.quotas
         pairs = quotas.end_minute().most_common()
-        for (words, address_id), times in pairs[:MAX_LOGGED_ADDRESSES]:
-            log.warning("refused", words=words, times=times, address=address_id)
+        for (reason, address_id), times in pairs[:MAX_LOGGED_ADDRESSES]:
+            log.warning("refused", words=REFUSAL_KINDS[reason].message, times=times, address=address_id)
         if others := pairs[MAX_LOGGED_ADDRESSES:]:
             log.warning("other refusals", times=sum(times for _, times in others), pairs=len(others))
-        left_out = quotas.refusals[TOO_MANY_RECORDS]
+        left_out = quotas.refusals[TOO_MANY_RECORDS.reason]
         if left_out > self._left_out:
             log.warning("usage records were left out", records=left_out - self._left_out, since_start=left_out)
             self._left_out = left_out

@@ -23,16 +23,16 @@ from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
 from restante.mailbox.core.fair_queue import ENTRY_BYTES
-from restante.mailbox.core.limits import MIB, Limits, RateLimiter
+from restante.mailbox.core.limits import MIB, Limits
 from restante.mailbox.core.memory_holders import MemoryHolder, MemoryHolders
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import FrameText, text_of
+from restante.mailbox.protocol.refusals import NO_ROOM_FOR_LARGE, NOT_READ
 from restante.mailbox.server.commit_loop import Clock, CommitLoop
 from restante.mailbox.server.first_request import MIN_COUNTED_BYTES
 from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME, ReadBudget
-from restante.mailbox.server.refusals import NO_ROOM_FOR_LARGE, NOT_READ
 from restante.mailbox.server.send_budget import WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES, SendBudget
 
 # ── Joins the fragments of a message ──────────────────────────────────────────────────────────────
@@ -200,7 +200,6 @@ class ServerContext(Protocol[Socket_contra]):
 
     commit_loop: CommitLoop
     clock: Clock
-    limits: Limits
     first_byte: int
     """The first byte of the frames that are sent."""
     second: int
@@ -213,6 +212,10 @@ class ServerContext(Protocol[Socket_contra]):
     read_budget: ReadBudget
     cleanup_seconds: float
     """Seconds that a rejected client has to release and close."""
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits in effect."""
 
     def admit(
         self, newcomer: Socket_contra, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
@@ -237,8 +240,8 @@ class ServerContext(Protocol[Socket_contra]):
     def make_room(self) -> None:
         """Close some connections if all together hold more memory than they may."""
 
-    def overflow(self, socket: Socket_contra, words: str) -> None:
-        """Count a connection that is closed for the memory it holds, and why."""
+    def count_refusal(self, socket: Socket_contra, reason: str) -> None:
+        """Count a connection that is closed because of a limit."""
 
 
 # ── connection ────────────────────────────────────────────────────────────────────────────────────
@@ -266,7 +269,7 @@ class Socket(WSListener):
         self._transport: WSTransport | None = None
         self.fragments = Fragments()
         self.unfinished = self.largest = 0
-        """Bytes read since the last frame, and their maximum so far (receive_buffer.py)."""
+        """Bytes read since the last frame, and their maximum so far (`ReceiveBuffer`)."""
         self._unfinished_at_ping = 0
         """`unfinished` when the socket was last pinged."""
         self.reading = 0
@@ -306,15 +309,13 @@ class Socket(WSListener):
         transport.request.headers.clear()  # picows keeps the request as long as the connection: up to 50 KiB
         connection.address_quotas = result.address_quotas
         connection.session = Session(result.demand, result.address_id)
-        if server.limits.commands or server.limits.bytes:
-            connection.backlog.rate_limiter = RateLimiter()
         server.commit_loop.dispatcher.add_connection(connection)
         self.send([server.greeting(result)], messages.stamp(server.clock.wall()))
         if result.verdict is None:
             return
         if result.at_once:
             self.ignores_input = True
-            server.overflow(self, result.verdict.words)
+            server.count_refusal(self, result.verdict.reason)
             self._close(result.verdict.code, result.verdict.words)
             self.drop()
         else:
@@ -434,7 +435,7 @@ class Socket(WSListener):
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def wait_for_read_budget(self, parse: Callable[[], None]) -> None:
-        """Stop reading for this turn of the loop, and parse what was read in a later one (receive_buffer.py)."""
+        """Stop reading for this turn of the loop, and parse what was read in a later one (`ReceiveBuffer`)."""
         self._pause_reading(ReadPauses.READ_BUDGET)
         self._server.read_budget.wait(functools.partial(self._go_on, parse), large=self.reading > 0)
 
@@ -537,14 +538,14 @@ class Socket(WSListener):
     def give_up(self, *, most_left: int = 0) -> None:
         """Release its memory, discard what waits, and close it. Up to `most_left` bytes may stay in the transport."""
         reads, left = self.reading, self._held
-        words = NOT_READ if self._owing > reads else NO_ROOM_FOR_LARGE
+        kind = NOT_READ if self._owing > reads else NO_ROOM_FOR_LARGE
         self._server.commit_loop.drop(self.connection)
-        self._server.overflow(self, words)
+        self._server.count_refusal(self, kind.reason)
         self._server.reading -= reads
         self.reading = 0
         self._drop_owed()
         self.ignores_input = True
-        self._close(1008, words)
+        self._close(1008, kind.message)
         if reads or left > most_left:  # these buffers are freed with the connection
             asyncio.get_running_loop().call_soon(self.drop)  # not while the transport is writing
 

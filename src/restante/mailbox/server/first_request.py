@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponseWithListener
-from picows.picows import WSProtocol
+from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.logs import log, where
 from restante.common.proxy_header import Peer
@@ -284,7 +284,10 @@ class RequestContext(NewcomerContext, Protocol):
     """The part of the server that a request uses."""
 
     read_budget: ReadBudget
-    limits: Limits
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits in effect."""
 
     def answer_plain(self, path: bytes) -> Answer:
         """Return the answer to a GET of HTTP/1.0, which HEAD and OPTIONS describe."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 from picows import WSCloseCode, WSMsgType, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
-from picows.picows import WSProtocol
+from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.errors import PeerError
 from restante.common.listening import ListenAddress
@@ -23,16 +23,11 @@ from restante.common.logs import log
 from restante.common.proxy_header import THIS_MACHINE, Peer, ProxyHeaderReader, is_trusted
 from restante.common.tls import ServerCertificate
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms, PendingRequest
-from restante.mailbox.core.limits import Limits, RateLimiter
+from restante.mailbox.core.limits import Limits
 from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
 from restante.mailbox.core.quotas import Client
 from restante.mailbox.protocol import messages
-from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
-from restante.mailbox.server.connection import ReadPauses, Socket, first_byte
-from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
-from restante.mailbox.server.listeners import Listeners
-from restante.mailbox.server.read_budget import ReadBudget
-from restante.mailbox.server.refusals import (
+from restante.mailbox.protocol.refusals import (
     MUST_BIND,
     NO_PROXY_HEADER,
     NO_ROOM_FOR_REQUESTS,
@@ -40,6 +35,11 @@ from restante.mailbox.server.refusals import (
     TOO_MANY_HANDSHAKES,
     TOO_MANY_WITHOUT_REQUEST,
 )
+from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
+from restante.mailbox.server.connection import ReadPauses, Socket, first_byte
+from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
+from restante.mailbox.server.listeners import Listeners
+from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.send_budget import SendBudget
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.tls import TlsHandshake
@@ -140,8 +140,7 @@ class Server:
         self.commit_loop = commit_loop
         self.listeners = Listeners(self._connected, descriptors)
         self.admission = admission or Admission(AdmissionTerms(), system_secret)
-        self.limits = commit_loop.dispatcher.policy.limits
-        self.admission.limits = self.limits
+        self.policy = self.admission.policy = commit_loop.dispatcher.policy
         self.clock = clock
         self.welcome_options = welcome_options
         self.first_byte = first_byte(WSMsgType.BINARY if welcome_options.binary else WSMsgType.TEXT)
@@ -209,7 +208,7 @@ class Server:
         """Charge a TLS handshake, and count the refusal if the address has had too many."""
         if self.admission.charge_handshake(pending, self.commit_loop.now().service):
             return True
-        self.commit_loop.dispatcher.quotas.count_refusal(TOO_MANY_HANDSHAKES, pending.address_id)
+        self.commit_loop.dispatcher.quotas.count_refusal(TOO_MANY_HANDSHAKES.reason, pending.address_id)
         return False
 
     def count_failed_handshake(self) -> None:
@@ -223,7 +222,7 @@ class Server:
     def _refuse_proxy(self, proxy: Peer) -> None:
         """Count a connection that had to begin with a PROXY header of a trusted proxy, and did not."""
         address_id = self.admission.address_id(proxy, self.clock.wall())
-        self.commit_loop.dispatcher.quotas.count_refusal(NO_PROXY_HEADER, address_id)
+        self.commit_loop.dispatcher.quotas.count_refusal(NO_PROXY_HEADER.reason, address_id)
         self._warn_once(
             "connections without a valid PROXY header from a --trust-proxy network are closed:"
             " configure the proxy to send one, or listen without proxy:"
@@ -233,7 +232,7 @@ class Server:
         """Count a connection before its request, and in the log if it is refused."""
         pending = self.admission.begin_request(peer, self.clock.wall())
         if pending.refused:
-            self.commit_loop.dispatcher.quotas.count_refusal(TOO_MANY_WITHOUT_REQUEST, pending.address_id)
+            self.commit_loop.dispatcher.quotas.count_refusal(TOO_MANY_WITHOUT_REQUEST.reason, pending.address_id)
         return pending
 
     def end_request(self, pending: PendingRequest) -> None:
@@ -242,7 +241,7 @@ class Server:
 
     def give_up_request(self, pending: PendingRequest) -> None:
         """Count a connection that was closed to make room before its request was complete."""
-        self.commit_loop.dispatcher.quotas.count_refusal(NO_ROOM_FOR_REQUESTS, pending.address_id)
+        self.commit_loop.dispatcher.quotas.count_refusal(NO_ROOM_FOR_REQUESTS.reason, pending.address_id)
 
     def _answer(
         self, request: WSUpgradeRequest, peer: Peer | None = None
@@ -271,14 +270,8 @@ class Server:
     def apply_settings(self, welcome_options: WelcomeOptions, terms: AdmissionTerms, limits: Limits) -> None:
         """Apply new settings. Open connections keep the terms of their welcome and their kind of frames."""
         self.welcome_options = replace(welcome_options, binary=self.welcome_options.binary)
-        self.admission.terms, self.admission.limits, self.limits = terms, limits, limits
-        dispatcher = self.commit_loop.dispatcher
-        dispatcher.policy = replace(dispatcher.policy, limits=limits)
-        for each in self.sockets():
-            backlog = each.connection.backlog
-            backlog.rate_limiter = (
-                (backlog.rate_limiter or RateLimiter()) if limits.commands or limits.bytes else None
-            )
+        self.admission.terms = terms
+        self.policy.limits = limits
 
     def admit(
         self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
@@ -322,9 +315,14 @@ class Server:
         """Leave a connection over its rate of frames unread until the next second."""
         self.slowed.append(hasty)
 
-    def overflow(self, socket: Socket, words: str) -> None:
-        """Count a connection that was closed because of a limit, with the reason that the log shows."""
-        self.commit_loop.dispatcher.quotas.count_refusal(words, socket.connection.session.address_id)
+    def count_refusal(self, socket: Socket, reason: str) -> None:
+        """Count a connection that was closed because of a limit."""
+        self.commit_loop.dispatcher.quotas.count_refusal(reason, socket.connection.session.address_id)
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits in effect."""
+        return self.policy.limits
 
     @property
     def held(self) -> int:
@@ -345,7 +343,7 @@ class Server:
     def too_big(self) -> PeerError:
         """Return the error for a message above `message_bytes`."""
         most = self.limits.message_bytes
-        return PeerError(1009, TOO_BIG, hint=f"a message has at most {most} bytes")
+        return TOO_BIG.error(1009, f"a message has at most {most} bytes")
 
     def sockets(self) -> list[Socket]:
         """Return all connections, also rejected ones that are still open."""
@@ -399,9 +397,7 @@ class Server:
             backlog = newcomer.connection.backlog
             if newcomer.connection.session.app_id is None and not (backlog.queued or backlog.waiting):
                 seconds = f"{self.limits.bind:g} s"
-                self.commit_loop.refuse(
-                    newcomer.connection, PeerError(1008, MUST_BIND, hint=f"within {seconds} of connecting")
-                )
+                self.commit_loop.refuse(newcomer.connection, MUST_BIND.error(1008, f"within {seconds} of connecting"))
 
     async def drain(self, running: asyncio.Task[None]) -> None:
         """Stop accepting and reading, answer what was read, and close all connections."""

@@ -26,7 +26,7 @@ from restante.common.usage_records import MEANINGS, MailboxUsage, NameplateUsage
 from restante.common.worker import Worker
 from restante.mailbox.core.model import OUTCOMES
 from restante.mailbox.protocol.hashcash import Mode
-from restante.mailbox.server import refusals
+from restante.mailbox.protocol.refusals import KINDS, times_by_reason
 from restante.mailbox.server.commit_loop import COMMAND_TYPES
 from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.running_settings import RunningSettings
@@ -67,7 +67,7 @@ def _connections(server: Server) -> Iterator[Metric]:
         "restante_refusals",
         "Connections, commands and usage records refused for lack of permission or room, by reason",
         ("reason",),
-        {(reason,): times for reason, times in refusals.by_reason(dispatcher.quotas.refusals).items()},
+        {(reason,): times for reason, times in times_by_reason(dispatcher.quotas.refusals).items()},
     )
     yield counter(
         "restante_tls_handshakes_failed", "Connections whose TLS handshake failed", server.failed_handshakes
@@ -256,11 +256,11 @@ class DashboardPages:
         rows = [
             {
                 "reason": reason,
-                "limits": self._named(refusals.LIMITS.get(reason, ())),
+                "limits": self._named(KINDS[reason].limits),
                 "last_hour": times,
                 "since_start": since_start[reason],
             }
-            for reason, times in refusals.by_reason(last_hour).items()
+            for reason, times in times_by_reason(last_hour).items()
             if times
         ]
         return sorted(rows, key=lambda row: row["last_hour"], reverse=True)
@@ -399,7 +399,7 @@ class StatusPages:
                 name: {result: measured.results[kind, result] for result in get_args(Result)}
                 for name, kind in (("nameplate", NameplateUsage), ("mailbox", MailboxUsage))
             },
-            "refusals": refusals.by_reason(quotas.refusals),
+            "refusals": times_by_reason(quotas.refusals),
             "refused_addresses": _most_refused(quotas.lately_refused),
             "queue": {
                 "commands": len(self._loop.queue),
@@ -458,11 +458,11 @@ class StatusPages:
             "stored_bytes": state.stored,
             "held_bytes": server.held,
         }
-        times = refusals.by_reason(self._loop.dispatcher.quotas.refusals)
+        times = times_by_reason(self._loop.dispatcher.quotas.refusals)
         reasons: dict[str, list[str]] = {}
-        for reason, names in refusals.LIMITS.items():
-            for name in names:
-                reasons.setdefault(name, []).append(reason)
+        for kind in KINDS.values():
+            for name in kind.limits:
+                reasons.setdefault(name, []).append(kind.reason)
         return {
             "limits": {
                 name: {
@@ -477,6 +477,6 @@ class StatusPages:
 
 def _most_refused(refused: Counter[tuple[str, str | None]]) -> list[dict[str, Any]]:
     return [
-        {"address_id": address_id, "reason": refusals.REASONS.get(words, refusals.OTHER), "times": times}
-        for (words, address_id), times in refused.most_common(MAX_REFUSED_ADDRESSES)
+        {"address_id": address_id, "reason": reason, "times": times}
+        for (reason, address_id), times in refused.most_common(MAX_REFUSED_ADDRESSES)
     ]

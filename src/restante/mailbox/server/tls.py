@@ -1,7 +1,7 @@
-"""The TLS handshake of a connection, before its request.
+"""TLS: the handshake of a connection, before its request, and the transport that encrypts and decrypts.
 
-It begins when the header of the ClientHello has come. So a connection that says nothing takes no memory for TLS, and
-the read budget limits how many handshakes begin in a turn of the loop.
+The handshake begins when the header of the ClientHello has come. So a connection that says nothing takes no memory
+for TLS, and the read budget limits how many handshakes begin in a turn of the loop.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from restante.mailbox.core.limits import KIB
 from restante.mailbox.server.first_request import FirstBytes, Newcomer, RequestContext
 from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
 
-# ── TLS between the socket of a connection and the protocol that reads it ─────────────────────────
-# OpenSSL reads from one buffer in memory and writes to another. They keep their largest size as long as the connection
-# lives. So everything passes through them in pieces of PIECE_BYTES. uvloop's `start_tls` passes a write on as a whole:
-# a message of 2 MiB left a buffer of 2.2 MB (uvloop 0.23, sslproto.pyx: _do_write).
+# ── the transport between the socket and the protocol that reads it ───────────────────────────────
+# OpenSSL reads from one buffer in memory and writes to another. They keep their largest size as long as the
+# connection lives. So everything passes through them in pieces of PIECE_BYTES. uvloop's `start_tls` passes a write on
+# as a whole: a message of 2 MiB left a buffer of 2.2 MB (uvloop 0.23, sslproto.pyx: _do_write).
 
 
 PIECE_BYTES: Final = 8 * 1024
@@ -358,7 +358,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._transport.abort()
 
 
-# ── tls handshake ─────────────────────────────────────────────────────────────────────────────────
+# ── the handshake ─────────────────────────────────────────────────────────────────────────────────
 
 
 HANDSHAKE_RECORD: Final = 0x16

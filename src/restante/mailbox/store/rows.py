@@ -134,6 +134,8 @@ class Rows:
         if key not in self._made:
             self._gone_mailboxes.append((key,))
             self._gone_bytes += change.mailbox.size + change.mailbox.names
+        if change.usage is not None:
+            self._record(change.usage)
 
     def _message_added(self, change: model.MessageAdded) -> None:
         key, message = change.mailbox.key, change.message
@@ -163,6 +165,8 @@ class Rows:
         self._nameplates.pop(key, None)
         if key not in self._made:
             self._gone_nameplates.append((key,))
+        if change.usage is not None:
+            self._record(change.usage)
 
     def _record(self, record: NameplateUsage | MailboxUsage | ClientVersion) -> None:
         self._usage.setdefault(_INSERT_OF_RECORD[type(record)], []).append((self._origin, *astuple(record)))
