@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from restante.common.errors import StoreBusy
 from restante.mailbox.core import fair_queue
-from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, ReceivedText
+from restante.mailbox.core.connection_state import ENTRY_BYTES, ConnectionLost, ConnectionState, ReceivedText
 from restante.mailbox.core.dispatcher import NOT_STORED, SERVICE_RESTART
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS, MAX_BATCH_COMMANDS, MAX_BATCH_WEIGHT, FairQueue
 from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
@@ -146,7 +146,8 @@ def read_only(refuses: bool) -> None:
 
 
 def received(connection: ConnectionState, text: str) -> ReceivedText:
-    return ReceivedText(connection, text, size_of(text), Now(0.0, 0.0))
+    size, long = size_of(text), len(text) > MAX_SHORT_MESSAGE_CHARACTERS
+    return ReceivedText(connection, Now(0.0, 0.0), text, size, size + ENTRY_BYTES, long)
 
 
 def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
@@ -163,7 +164,7 @@ def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
     under_way = next(batch for batch in batches if batch[0].connection is connection)
     queue.drop(connection)
     assert queue.held == connection.backlog.held + other.backlog.held
-    assert queue.held == len(LONG) + len("s") + 2 * fair_queue.ENTRY_BYTES
+    assert queue.held == len(LONG) + len("s") + 2 * ENTRY_BYTES
     assert all(queue.start(entry) for batch in batches for entry in batch)
     assert under_way == [received(connection, LONG)]
     rest = queue.gather(0.0, UNLIMITED)

@@ -87,7 +87,7 @@ def live_state(state: State) -> dict[str, Rows]:
 
 
 def note(usage: Usage, changes: Sequence[Change]) -> None:
-    tables = {
+    tables: dict[type, list[dict[str, Any]]] = {
         usage_records.NameplateUsage: usage.nameplates,
         usage_records.MailboxUsage: usage.mailboxes,
         usage_records.ClientVersion: usage.client_versions,

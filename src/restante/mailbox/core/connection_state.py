@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, Protocol, final
 
 import msgspec
 
@@ -71,7 +71,7 @@ class Backlog:
         """Limits how fast its commands are handled. None: no limit, because the connection is lost."""
         self.queued = 0
         """Entries in the queue, including the long message."""
-        self.long: ReceivedText | None = None
+        self.long: QueueEntry | None = None
         """Its next entry if that is a long message. Then no other entry is in the queue."""
         self.waiting: list[QueueEntry] = []
         """Later entries, which wait to enter the queue."""
@@ -115,31 +115,48 @@ class ConnectionState:
         """Whether its loss was recorded, after all that it sent."""
 
 
+ENTRY_BYTES: Final = 250
+"""Bytes of memory that an entry takes in addition to its text, rounded up: 200 were measured with a short text."""
+
+
+@final
 class ReceivedText(msgspec.Struct, frozen=True):
     """The text of a frame."""
 
     connection: ConnectionState
+    now: Now
+    """When the frame arrived."""
     text: FrameText
     size: int
     """`model.size_of` the text, which several limits count."""
-    now: Now
-    """When the frame arrived."""
+    held: int
+    """Bytes of memory that the entry takes while it waits: its size and ENTRY_BYTES."""
+    long: bool
+    """Whether it is a long message, which is a batch of its own."""
 
 
+@final
 class ReceivedError(msgspec.Struct, frozen=True):
     """A frame that is not a message."""
 
     connection: ConnectionState
-    error: PeerError
     now: Now
+    error: PeerError
+    size: int = 0
+    held: int = 0
+    long: bool = False
 
 
+@final
 class ConnectionLost(msgspec.Struct, frozen=True):
     """The end of a connection."""
 
     connection: ConnectionState
     now: Now
+    size: int = 0
+    held: int = 0
+    long: bool = False
 
 
 QueueEntry = ReceivedText | ReceivedError | ConnectionLost
-"""An item of the fair queue, as received from a socket."""
+"""An item of the fair queue, as received from a socket. All have `connection`, `now`, `size`, `held` and `long`."""

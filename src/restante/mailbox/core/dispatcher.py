@@ -140,9 +140,12 @@ class Dispatcher:
     def _handle(self, connection: ConnectionState, text: FrameText, now: Now) -> str:
         """Handle the text of a frame of an open connection, and return the outcome."""
         try:
-            message = self._parse_and_ack(connection, text)
-            if isinstance(message, str):
-                return message
+            message = self._parse(text)
+            if isinstance(message, PeerError):
+                return self.refuse_frame(connection, message)
+            self.last_message = message
+            if type(message) is not Malformed or message.kind is not None:
+                self._send(connection, messages.ACK % message.id)
             # Nobody reads the list of a closed connection, and it takes 1 to 5 ms if nameplates have changed.
             if connection.gone and type(message) is messages.List:
                 return OK
@@ -153,8 +156,7 @@ class Dispatcher:
             if refusal is None:
                 decision = decide(self.state, command, now, self.dice, self.policy)
                 mailbox = decision.mailbox
-                if mailbox is not None and len(self.subscribers.get(mailbox.key, ())) >= MAX_SUBSCRIBERS:
-                    refusal = MAILBOX_FULL.refusal(f"{MAX_SUBSCRIBERS} connections have it open already")
+                refusal = None if mailbox is None else self._refusal_of_subscriber(mailbox)
             if refusal is not None:
                 self._end_others(connection, command, refusal)
                 return self._reject(connection, refusal, text, now)
@@ -210,6 +212,12 @@ class Dispatcher:
             refusal = self.quotas.charge_command(self.state, quota, command, now, self.policy.limits)
             first_refusal = first_refusal or refusal
         return first_refusal
+
+    def _refusal_of_subscriber(self, mailbox: Mailbox) -> Refusal | None:
+        """Return the refusal of another connection that opens a mailbox, if too many have it open."""
+        if len(self.subscribers.get(mailbox.key, ())) < MAX_SUBSCRIBERS:
+            return None
+        return MAILBOX_FULL.refusal(f"{MAX_SUBSCRIBERS} connections have it open already")
 
     def _answer_departing(self, connection: ConnectionState, text: FrameText, now: Now) -> None:
         """Acknowledge `release`, `close` and `ping` of a client that was refused, and carry out nothing.
@@ -284,19 +292,13 @@ class Dispatcher:
 
     # ── output ───────────────────────────────────────────────────────────────────────────────────
 
-    def _parse_and_ack(self, connection: ConnectionState, text: FrameText) -> Received | Malformed | str:
-        """Parse and acknowledge a text. Return its message. If it has none, return the outcome."""
-        self.last_message = None
-        parsed, self._parsed = self._parsed, None
-        if connection.verdict is not None or connection.lost:
-            return ERROR
-        message = parsed[1] if parsed is not None and parsed[0] is text else parsing.attempt(text)
-        if isinstance(message, PeerError):
-            return self.refuse_frame(connection, message)
-        self.last_message = message
-        if not (isinstance(message, Malformed) and message.kind is None):
-            self._reply(connection, messages.Ack(message.id))
-        return message
+    def _parse(self, text: FrameText) -> Received | Malformed | PeerError:
+        """Return the message of a text, or the error if it has none."""
+        if self._parsed is not None:
+            (parsed_text, message), self._parsed = self._parsed, None
+            if parsed_text is text:
+                return message
+        return parsing.attempt(text)
 
     def _reply(self, connection: ConnectionState, reply: messages.Reply) -> None:
         self._send(connection, messages.encode(reply))
@@ -336,7 +338,6 @@ class Dispatcher:
         self.state.fold(change)
         if type(change) is not model.MailboxTouched:
             self.changes.append(change)
-        self.quotas.record_gone(change)
         if type(change) is model.MessageAdded:
             self.batch.added.append(change.touched)
             for subscriber in self.subscribers.get(change.mailbox.key, ()):
@@ -344,9 +345,12 @@ class Dispatcher:
         elif type(change) is model.MailboxSideSet:
             self.weight += change.mailbox.names
         elif type(change) is model.MailboxGone:
+            self.quotas.forget_mailbox(change.mailbox.key)
             self.weight += len(change.mailbox.messages) * MESSAGE_GONE_WEIGHT
             for subscriber in self.subscribers.pop(change.mailbox.key, ()):
                 self._set_session(subscriber, replace(subscriber.session, subscribed=None))
+        elif type(change) is model.NameplateGone:
+            self.quotas.forget_nameplate(change.nameplate.key)
 
     def _advance(self, connection: ConnectionState, command: Command, decision: Decision) -> None:
         """Move the connection's session on, and update connected sides, subscribers and quotas accordingly."""

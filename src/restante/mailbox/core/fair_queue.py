@@ -11,11 +11,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import OrderedDict, deque
-from typing import Final, TypeGuard
+from typing import Final
 
-from restante.mailbox.core.connection_state import Backlog, ConnectionLost, ConnectionState, QueueEntry, ReceivedText
+from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, QueueEntry
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.protocol.parsing import MAX_SHORT_MESSAGE_CHARACTERS
 
 MAX_BATCH_COMMANDS: Final = 500
 """Maximum number of commands in a batch. At some 15 µs each, the loop is back at its sockets within 10 ms."""
@@ -38,22 +37,9 @@ Nearly all messages have less than a tenth of that."""
 MAX_CONNECTIONS_CHECKED: Final = 1000
 """Connections with waiting commands that are examined for one batch: 1.5 ms."""
 
-ENTRY_BYTES: Final = 250
-"""Bytes of memory that an entry takes in addition to its text, rounded up: 200 were measured with a short text."""
-
 MAX_BACKLOG_COMMANDS: Final = 64
 MAX_BACKLOG_BYTES: Final = 256 * 1024
 """Commands of one connection, and bytes of memory for them, that wait before its socket is not read any more."""
-
-
-def held_bytes(entry: ReceivedText) -> int:
-    """Return the bytes of memory that an entry takes while it waits."""
-    return entry.size + ENTRY_BYTES
-
-
-def is_long(entry: QueueEntry) -> TypeGuard[ReceivedText]:
-    """Return whether an entry is a long message, which is a batch of its own."""
-    return isinstance(entry, ReceivedText) and len(entry.text) > MAX_SHORT_MESSAGE_CHARACTERS
 
 
 class FairQueue:
@@ -89,25 +75,27 @@ class FairQueue:
         """Add an entry after all earlier ones of its connection."""
         connection = entry.connection
         backlog = connection.backlog
-        if isinstance(entry, ReceivedText):
-            self._hold(backlog, held_bytes(entry))
-            backlog.large = backlog.large or backlog.held >= LARGE_BACKLOG_BYTES
-        queued, long = backlog.queued, is_long(entry)
-        full = queued >= MAX_QUEUED_PER_CONNECTION and len(self._queue) >= MAX_UNSHARED_COMMANDS
-        if backlog.waiting or backlog.long or full or (long and queued):
+        if entry.held:
+            self.held += entry.held
+            backlog.held += entry.held
+            if backlog.held >= LARGE_BACKLOG_BYTES:
+                backlog.large = True
+        queued = backlog.queued
+        must_wait = backlog.waiting or backlog.long or (queued and entry.long)
+        if must_wait or (queued >= MAX_QUEUED_PER_CONNECTION and len(self._queue) >= MAX_UNSHARED_COMMANDS):
             backlog.waiting.append(entry)
             if not backlog.parked:
                 self._waiting[connection] = None
-        else:
+        elif entry.long:
             self._enqueue(connection, [entry])
-        much = backlog.held >= MAX_BACKLOG_BYTES or backlog.queued + len(backlog.waiting) >= MAX_BACKLOG_COMMANDS
-        if much and not backlog.paused:
+        else:
+            backlog.queued = queued + 1
+            self._queue.append(entry)
+        if (
+            backlog.queued + len(backlog.waiting) >= MAX_BACKLOG_COMMANDS or backlog.held >= MAX_BACKLOG_BYTES
+        ) and not backlog.paused:
             backlog.paused = True
             connection.socket.pause()
-
-    def _hold(self, backlog: Backlog, size: int) -> None:
-        backlog.held += size
-        self.held += size
 
     def drop(self, connection: ConnectionState) -> None:
         """Discard a connection's waiting commands and its long message. Short ones in the queue are handled soon.
@@ -116,7 +104,9 @@ class FairQueue:
         """
         backlog = connection.backlog
         dropped = [*backlog.waiting, *([backlog.long] if backlog.long else [])]
-        self._hold(backlog, -sum(held_bytes(entry) for entry in dropped if isinstance(entry, ReceivedText)))
+        dropped_bytes = sum(entry.held for entry in dropped)
+        self.held -= dropped_bytes
+        backlog.held -= dropped_bytes
         backlog.queued -= backlog.long is not None
         backlog.waiting, backlog.long, backlog.returned = (
             [entry for entry in backlog.waiting if isinstance(entry, ConnectionLost)],
@@ -143,12 +133,11 @@ class FairQueue:
                 return [entry]
         self._long_is_next = True
         count, weight = 0, 0
-        for each in itertools.islice(self._queue, MAX_BATCH_COMMANDS):
+        for entry in itertools.islice(self._queue, MAX_BATCH_COMMANDS):
             count += 1
-            if isinstance(each, ReceivedText):
-                weight += each.size
-                if weight >= MAX_BATCH_WEIGHT:
-                    break
+            weight += entry.size
+            if weight >= MAX_BATCH_WEIGHT:
+                break
         batch, self._queue = self._queue[:count], self._queue[count:]
         return batch
 
@@ -167,14 +156,16 @@ class FairQueue:
         connection = entry.connection
         backlog = connection.backlog
         backlog.queued -= 1
-        if not self.may_start(connection):
+        rate_limiter = backlog.rate_limiter
+        if backlog.returned or (rate_limiter is not None and rate_limiter.owing and not self.hurry):
             backlog.waiting.insert(backlog.returned, entry)
             backlog.returned += 1
             if not backlog.parked:
                 self._waiting[connection] = None
             return False
-        if isinstance(entry, ReceivedText):
-            self._hold(backlog, -held_bytes(entry))
+        if entry.held:
+            self.held -= entry.held
+            backlog.held -= entry.held
             if backlog.large and not backlog.held:
                 backlog.large = False
                 connection.socket.large_messages_done()
@@ -190,9 +181,9 @@ class FairQueue:
     def _admit(self, now: float, limits: Limits) -> None:
         while self._over_rate and (self.hurry or self._over_rate[0][0] <= now):
             self._unpark(heapq.heappop(self._over_rate)[2])
-        looked, waiting = 0, len(self._waiting)
-        while looked < waiting and (looked < MAX_CONNECTIONS_CHECKED or not len(self)):
-            looked += 1
+        checked, waiting = 0, len(self._waiting)
+        while checked < waiting and (checked < MAX_CONNECTIONS_CHECKED or not len(self)):
+            checked += 1
             connection = next(iter(self._waiting))
             self._waiting.move_to_end(connection)
             backlog = connection.backlog
@@ -208,15 +199,15 @@ class FairQueue:
                 if backlog.rate_limiter is None or self.hurry
                 else backlog.rate_limiter.room(now, limits)
             )
-            if is_long(backlog.waiting[0]):
-                some = [] if backlog.queued else backlog.waiting[:1]
+            if backlog.waiting[0].long:
+                entering = [] if backlog.queued else backlog.waiting[:1]
             else:
-                most = min(
+                limit = min(
                     room, max(MAX_QUEUED_PER_CONNECTION - backlog.queued, MAX_UNSHARED_COMMANDS - len(self._queue), 0)
                 )
-                some = [*itertools.takewhile(lambda entry: not is_long(entry), backlog.waiting[:most])]
-            del backlog.waiting[: len(some)]
-            self._enqueue(connection, some)
+                entering = [*itertools.takewhile(lambda entry: not entry.long, backlog.waiting[:limit])]
+            del backlog.waiting[: len(entering)]
+            self._enqueue(connection, entering)
             if not backlog.waiting:
                 del self._waiting[connection]
 
@@ -224,7 +215,7 @@ class FairQueue:
         """Put short messages, or one long one, at the end of their queue."""
         backlog = connection.backlog
         backlog.queued += len(entries)
-        if entries and is_long(entries[0]):
+        if entries and entries[0].long:
             backlog.long = entries[0]
             self._long.append(connection)
         else:

@@ -191,11 +191,17 @@ class RateLimiter:
 
     def charge(self, now: float, limits: Limits, size: int) -> None:
         """Charge a command that cost `size` bytes."""
+        # This is called for each command, so it calls nothing itself.
+        owing = False
         if limits.commands:
-            self._commands = max(self._commands, now) + 1 / limits.commands
+            start = self._commands if self._commands > now else now  # noqa: FURB136
+            self._commands = empty = start + 1 / limits.commands
+            owing = empty - now - limits.commands_at_once / limits.commands > MIN_WAIT_SECONDS
         if limits.bytes:
-            self._bytes = max(self._bytes, now) + size / limits.bytes
-        self.owing = self._debt(now, limits) > MIN_WAIT_SECONDS
+            start = self._bytes if self._bytes > now else now  # noqa: FURB136
+            self._bytes = empty = start + size / limits.bytes
+            owing = owing or empty - now - limits.bytes_at_once / limits.bytes > MIN_WAIT_SECONDS
+        self.owing = owing
 
     def room(self, now: float, limits: Limits) -> int:
         """Return how many short commands the connection may send before it must wait, at least 1."""

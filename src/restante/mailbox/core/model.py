@@ -51,7 +51,7 @@ class NameplateSide(msgspec.Struct, frozen=True, gc=False):
 
 def size_of(text: str | bytes) -> int:
     """Return the maximum number of bytes that a text takes in memory. One non-ASCII character widens all of them."""
-    return len(text) if isinstance(text, bytes) or text.isascii() else 4 * len(text)
+    return len(text) if type(text) is bytes or text.isascii() else 4 * len(text)
 
 
 class MailboxSide(msgspec.Struct, frozen=True, gc=False):

@@ -423,25 +423,18 @@ class Quotas:
             return tuple(self._kept.get(change.mailbox.key, ()))[:1]
         return address_quotas
 
-    def record_gone(self, change: Change) -> None:
-        """Remove a nameplate or mailbox that has ended from the quotas."""
-        if type(change) is model.NameplateGone:
-            self._forget_nameplate(change.nameplate.key)
-        elif type(change) is model.MailboxGone:
-            self._forget_mailbox(change.mailbox.key)
-
     def undo_batch(self) -> None:
         """Undo what the current batch has created and ended."""
         owners, self._owners_before = self._owners_before, {}
         for nameplate, quotas in owners.items():
-            self._forget_nameplate(nameplate)
+            self.forget_nameplate(nameplate)
             if quotas:
                 self._owners[nameplate] = quotas
                 for quota in quotas:
                     quota.nameplates += 1
         kept, self._kept_before = self._kept_before, {}
         for mailbox, sizes in kept.items():
-            self._forget_mailbox(mailbox)
+            self.forget_mailbox(mailbox)
             if sizes:
                 self._kept[mailbox] = sizes
                 for quota, size in sizes.items():
@@ -455,13 +448,15 @@ class Quotas:
             quota.stored += size
             kept[quota] = kept.get(quota, 0) + size
 
-    def _forget_nameplate(self, key: int) -> None:
+    def forget_nameplate(self, key: int) -> None:
+        """Remove a nameplate that has ended from the quotas."""
         owners = self._owners.pop(key, ())
         self._owners_before.setdefault(key, owners)
         for owner in owners:
             owner.nameplates -= 1
 
-    def _forget_mailbox(self, key: int) -> None:
+    def forget_mailbox(self, key: int) -> None:
+        """Remove a mailbox that has ended from the quotas."""
         sizes = self._kept.pop(key, {})
         self._kept_before.setdefault(key, sizes)
         for quota, size in sizes.items():

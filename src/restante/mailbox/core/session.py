@@ -232,12 +232,18 @@ _CHECKS_OF: Final = {
 }
 """The checks of a well-formed message, which is complete and has values of the right types."""
 
+_CHECKS_OF_BOUND: Final = {
+    kind: tuple(check for check in checks if check not in {_PERMITTED, _BOUND}) for kind, checks in _CHECKS_OF.items()
+}
+"""Those of them that a connection which has bound and owes no work may fail."""
+
 
 def step(session: Session, message: Received | Malformed) -> Command | Refusal:
     """Return the command for a message, or the refusal if the message is not allowed now."""
     if type(message) is Malformed:
         return _refuse_malformed(session, message)
-    for holds, text in _CHECKS_OF[type(message)]:
+    usual = session.app_id is not None and session.demand is None
+    for holds, text in (_CHECKS_OF_BOUND if usual else _CHECKS_OF)[type(message)]:
         if not holds(session, message):
             return _refusal(session, message, text or "")
     return _COMMANDS[type(message)](session, message)

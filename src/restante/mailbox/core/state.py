@@ -409,10 +409,12 @@ def _names(mailbox: Mailbox) -> int:
     A second side that has not come is assumed to be as long as the first. The app id counts twice, for the mailbox
     and its nameplate.
     """
-    sides = sum(size_of(row.side) + size_of(row.mood or "") for row in mailbox.sides)
-    if len(mailbox.sides) == 1:
-        sides += size_of(mailbox.sides[0].side)
-    return 2 * size_of(mailbox.app_id) + size_of(mailbox.mailbox_id) + sides
+    size = 2 * size_of(mailbox.app_id) + size_of(mailbox.mailbox_id)
+    for row in mailbox.sides:
+        size += size_of(row.side)
+        if row.mood:
+            size += size_of(row.mood)
+    return size + size_of(mailbox.sides[0].side) if len(mailbox.sides) == 1 else size
 
 
 def _weight(mailbox: Mailbox) -> int:

@@ -20,9 +20,8 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, WSU
 from restante.common.errors import PeerError
 from restante.common.proxy_header import Peer
 from restante.mailbox.core.admission import AdmissionResult
-from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.connection_state import ENTRY_BYTES, ConnectionState
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
-from restante.mailbox.core.fair_queue import ENTRY_BYTES
 from restante.mailbox.core.limits import MIB, Limits
 from restante.mailbox.core.memory_holders import MemoryHolder, MemoryHolders
 from restante.mailbox.core.model import size_of

@@ -6,6 +6,7 @@ one batch is not written at all. So the order of the statements does not matter.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -49,6 +50,8 @@ class Rows:
         self._mailboxes: dict[int, model.Mailbox] = {}
         self._nameplates: dict[int, model.Nameplate] = {}
         self._messages: dict[int, Parameters] = {}
+        self._message_pages = 0
+        """Pages that the messages take, less one for each, about."""
         self._made: set[int] = set()
         """Keys of mailboxes and nameplates that are not in the database yet."""
         self._gone_mailboxes: Parameters = []
@@ -68,7 +71,8 @@ class Rows:
             + len(self._gone_mailboxes) * 2
             + self._gone_bytes // PAGE_BYTES
             + len(self._gone_nameplates)
-            + sum(1 + _size(row) // PAGE_BYTES for rows in self._messages.values() for row in rows)
+            + sum(map(len, self._messages.values()))
+            + self._message_pages
             + sum(map(len, self._usage.values()))
         )
 
@@ -98,9 +102,9 @@ class Rows:
                     for n in self._nameplates.values()
                 ],
             )
-        for messages in self._messages.values():
-            heavy = any(_size(row) >= HEAVY_STATEMENT_BYTES for row in messages)
-            yield Statement(_INSERT_MESSAGE, messages, heavy)
+        if self._messages:
+            messages = list(itertools.chain.from_iterable(self._messages.values()))
+            yield Statement(_INSERT_MESSAGE, messages, self._message_pages * PAGE_BYTES >= HEAVY_STATEMENT_BYTES)
         if self._gone_mailboxes:
             heavy = self._gone_bytes >= HEAVY_STATEMENT_BYTES
             yield Statement("DELETE FROM messages WHERE mailbox = ?", self._gone_mailboxes, heavy)
@@ -139,6 +143,7 @@ class Rows:
 
     def _message_added(self, change: model.MessageAdded) -> None:
         key, message = change.mailbox.key, change.message
+        self._message_pages += (len(change.phase) + len(change.body) + len(change.id)) // PAGE_BYTES
         self._messages.setdefault(key, []).append(
             (
                 key,
@@ -179,11 +184,6 @@ class Rows:
 
     def _nothing(self, change: Change) -> None:
         """Write nothing: touches are saved later, by MailboxSaved."""
-
-
-def _size(row: tuple[Any, ...]) -> int:
-    """Return the bytes of a message's phase, body and id."""
-    return sum(map(len, row[3:6]))
 
 
 def _insert(table: str, record: type[msgspec.Struct]) -> str:
