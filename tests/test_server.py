@@ -257,7 +257,7 @@ async def test_refused_connections_that_still_clean_up_are_closed_with_1001_in_a
     assert await socket.closed() == 1001
 
 
-BUGS = {"server.connection.Fragments.add": [], "core.dispatcher.decide": ["ack", "error"]}
+BUGS = {"server.connection.text_of": [], "core.dispatcher.decide": ["ack", "error"]}
 """Where a bug is, and what its client is told before the end."""
 
 

@@ -132,12 +132,10 @@ class FairQueue:
                 entry, backlog.long = backlog.long, None
                 return [entry]
         self._long_is_next = True
-        count, weight = 0, 0
-        for entry in itertools.islice(self._queue, MAX_BATCH_COMMANDS):
-            count += 1
-            weight += entry.size
-            if weight >= MAX_BATCH_WEIGHT:
-                break
+        count = MAX_BATCH_COMMANDS
+        if self.held >= MAX_BATCH_WEIGHT:
+            sizes = itertools.accumulate(entry.size for entry in self._queue[:count])
+            count = next((number for number, size in enumerate(sizes, 1) if size >= MAX_BATCH_WEIGHT), count)
         batch, self._queue = self._queue[:count], self._queue[count:]
         return batch
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import socket
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from http import HTTPStatus
@@ -23,53 +22,47 @@ from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB, Limits
 from restante.mailbox.core.memory_holders import MemoryHolder
 from restante.mailbox.server.read_budget import (
+    MIN_FRAMES_RENEWED,
     PART_BYTES_PER_FRAME,
     REQUEST_BYTES_PER_FRAME,
     REQUEST_FRAMES,
     ReadBudget,
 )
 
-# ──────────
-# Transports of Unix sockets for picows, which sets options of TCP on every socket (2.3.1: picows.pyx:1335).
-#
+# ── the transport that picows sees ────────────────────────────────────────────────────────────────
+# For each connection, picows sets two options of TCP and reads four (2.3.1: picows.pyx:1335). uvloop makes a socket
+# object for each of the six, has set TCP_NODELAY already, and a Unix socket has no options of TCP.
 
 
-class _Options:
-    """A Unix socket to which options of TCP do not matter."""
+class _SocketWithoutOptions:
+    """A socket whose options cannot be set or read."""
 
-    def __init__(self, of: socket.socket) -> None:
-        self._of = of
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
 
-    def setsockopt(self, level: int, *option: Any) -> None:
-        if level != socket.IPPROTO_TCP:
-            self._of.setsockopt(level, *option)
+    def fileno(self) -> int:
+        return self._descriptor
 
-    def getsockopt(self, level: int, *option: Any) -> int | bytes:
-        return 0 if level == socket.IPPROTO_TCP else self._of.getsockopt(level, *option)
+    def setsockopt(self, *_option: object) -> None:
+        pass
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._of, name)
+    def getsockopt(self, *_option: object) -> int:
+        return 0
 
 
-class _UnixTransport:
-    """A transport with such a socket."""
+class PicowsTransport:
+    """A transport with such a socket. picows keeps the methods `write` and `get_write_buffer_size` of `transport`."""
 
-    def __init__(self, of: asyncio.Transport) -> None:
-        self._of = of
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self._socket = _SocketWithoutOptions(transport.get_extra_info("socket").fileno())
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        found = self._of.get_extra_info(name, default)
-        return _Options(found) if name == "socket" else found
+        """Return what is known of the connection."""
+        return self._socket if name == "socket" else self.transport.get_extra_info(name, default)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._of, name)
-
-
-def for_picows(transport: asyncio.Transport) -> asyncio.Transport:
-    """Return a transport on which picows may set options of TCP. That of a TCP connection is returned unchanged."""
-    if transport.get_extra_info("socket").family != socket.AF_UNIX:
-        return transport
-    return cast("asyncio.Transport", _UnixTransport(transport))
+        return getattr(self.transport, name)
 
 
 # ── A connection whose request has not come yet: its place among those of its address, and its memory ───
@@ -213,7 +206,8 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
         self._updated(size)
         if listener.unfinished:  # the read ended no frame
             self._budget.frames += 1 + size // PART_BYTES_PER_FRAME
-        self._budget.renew_soon()
+        if self._budget.frames > MIN_FRAMES_RENEWED:
+            self._budget.renew_soon()
         if grown and listener.largest >= MIN_COUNTED_BYTES:
             listener.count_read()
 
@@ -335,7 +329,7 @@ class FirstBytes(asyncio.BufferedProtocol):
         if self._deadline is not None:
             seconds = max(0.001, self._deadline - asyncio.get_running_loop().time())
         self._websocket = self._context.websocket(self._peer, seconds)
-        self._websocket.connection_made(own if self._peer is None else for_picows(own))
+        self._websocket.connection_made(cast("asyncio.Transport", PicowsTransport(own)))
         self._newcomer.count(0)
 
     def connection_lost(self, error: Exception | None) -> None:

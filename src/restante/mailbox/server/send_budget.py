@@ -50,7 +50,8 @@ class SendBudget:
     def wrote(self, size: int) -> None:
         """Count bytes that were written at once."""
         self._written += size + BYTES_PER_WRITE
-        self._renew_soon()
+        if self._written > MIN_BYTES_RENEWED:
+            self._renew_soon()
 
     def wait(self, line: Waiting) -> None:
         """Let a socket write in one of the next turns, after those that wait already."""

@@ -19,15 +19,17 @@ class SystemClock:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._seen = self._now = monotonic()
+        self._seen = monotonic()
+        self._skipped = 0.0
+        """Seconds of pauses that do not count."""
 
     def monotonic(self) -> float:
         """Return a time in seconds that advances by at most `MAX_CLOCK_STEP_SECONDS` between two calls."""
         seen = self._monotonic()
-        passed = seen - self._seen
+        if seen - self._seen > MAX_CLOCK_STEP_SECONDS:
+            self._skipped += seen - self._seen - MAX_CLOCK_STEP_SECONDS
         self._seen = seen
-        self._now += passed if passed < MAX_CLOCK_STEP_SECONDS else MAX_CLOCK_STEP_SECONDS  # noqa: FURB136 - called for every command
-        return self._now
+        return seen - self._skipped
 
 
 def system_secret() -> bytes:
