@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import stat
 import threading
+from asyncio.subprocess import DEVNULL
 from contextlib import closing, suppress
 from pathlib import Path
 from socketserver import BaseRequestHandler, UnixDatagramServer
@@ -126,7 +127,7 @@ async def test_a_server_ends_with_its_terminal_unless_it_is_to_outlive_it(start:
     ours, its = pty.openpty()
     options = ("--data", str(tmp_path / "d"), "--config", str(file), "--listen", "127.0.0.1:0", "--admin", "off")
     shell = ("setsid", "--ctty", "bash", "-c", f"echo $$ >&2; {start}", *RESTANTE, "serve", *options)
-    server = Serving(await spawn(*shell, stdin=its), tmp_path)
+    server = Serving(await spawn(*shell, stdin=its, stdout=DEVNULL), tmp_path)
     os.close(its)
     await server.logged("listening")
     pid = int([line for line in server.log if line.isdigit()][-1])
