@@ -85,7 +85,8 @@ class UndoneWorld(CoreWorld):
                     "mailbox": nameplate.mailbox_id if nameplate is not None else f"m{number}",
                 }
                 text = json.dumps({"type": kind, "phase": "p", "body": "00", **keys})
-                self.dispatcher.handle(connection, text if kind != "not json" else kind, self.now())
+                text = text if kind != "not json" else kind
+                self.dispatcher.handle(connection, text, len(text), self.now())
                 senders.append(connection)
         return senders
 

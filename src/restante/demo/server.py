@@ -20,7 +20,7 @@ from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ClientSocket, ConnectionState
 from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.core.model import Change, Now, Policy
+from restante.mailbox.core.model import Change, Now, Policy, size_of
 from restante.mailbox.core.pruning import prune_idle
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
@@ -106,7 +106,8 @@ class SimulatedServer:
         """Handle a frame, and answer it."""
         now = self.now()
         self._end_grace_period(now)
-        self.dispatcher.handle(connection, frame.decode(), now)
+        text = frame.decode()
+        self.dispatcher.handle(connection, text, size_of(text), now)
         for error in self.dispatcher.internal_errors:
             raise error
         if self.trace is not None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from restante.common.errors import StoreBusy
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import Dispatcher
-from restante.mailbox.core.model import Change, Now
+from restante.mailbox.core.model import Change, Now, size_of
 from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.core.session import Session
 from restante.mailbox.core.state import State
@@ -155,7 +155,7 @@ class CoreWorld(World):
             if text is None:
                 self.dispatcher.lose(connection, now)
             else:
-                self.dispatcher.handle(connection, text, now)
+                self.dispatcher.handle(connection, text, size_of(text), now)
         assert self.dispatcher.internal_errors == []
         stored = self._commit(refused=refused)
         if not stored:

@@ -29,7 +29,6 @@ from restante.mailbox.core.model import (
     Mailbox,
     Now,
     Policy,
-    size_of,
 )
 from restante.mailbox.core.quotas import AddressQuota, Quotas
 from restante.mailbox.core.rules import PruneCommand, decide
@@ -95,6 +94,8 @@ class Dispatcher:
         work."""
         self.cost = 0
         """Bytes of the last command, and bytes that it made the server send, to all connections."""
+        self._frames = 0
+        """Frames that the last command made the server send."""
         self.internal_errors: list[Exception] = []
         """Errors inside the rules in this batch. The rules are pure, so an error leaves the state as it was."""
         self.batch = BatchCounts()
@@ -124,9 +125,10 @@ class Dispatcher:
         except Exception:  # noqa: BLE001 - our bug: `handle` parses the text again, and closes the connection
             self._parsed = None
 
-    def handle(self, connection: ConnectionState, text: FrameText, now: Now) -> None:
-        """Handle the text of one frame, which arrived at `now`."""
-        self.weight = self.cost = size_of(text)
+    def handle(self, connection: ConnectionState, text: FrameText, size: int, now: Now) -> None:
+        """Handle the text of one frame, of `size` bytes of memory (`size_of`), which arrived at `now`."""
+        self.cost = size
+        self.weight = self._frames = 0
         if connection.verdict is not None:
             self._answer_departing(connection, text, now)
         elif not connection.lost:
@@ -136,6 +138,7 @@ class Dispatcher:
                 self.batch.carried_out.append(type(self.last_message))
             else:
                 self.batch.others.append((type(self.last_message), outcome))
+        self.weight += self.cost + FRAME_WEIGHT * self._frames
 
     def _handle(self, connection: ConnectionState, text: FrameText, now: Now) -> str:
         """Handle the text of a frame of an open connection, and return the outcome."""
@@ -310,7 +313,7 @@ class Dispatcher:
             self.with_output.append(connection)
         connection.outbox.append(body)
         self.cost += len(body)
-        self.weight += len(body) + FRAME_WEIGHT
+        self._frames += 1
 
     def _apply(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
         """Apply changes, except usage records beyond what an address may cause."""
@@ -324,6 +327,8 @@ class Dispatcher:
                 if not self._may_record(change, now, address_quotas):
                     change.usage = None
             self._fold(change)
+        if address_quotas:
+            self.quotas.record_made(address_quotas, changes)
 
     def _may_record(self, change: Change, now: Now, address_quotas: tuple[AddressQuota, ...]) -> bool:
         """Charge the usage record of a change, and return whether it may be stored."""
@@ -336,8 +341,9 @@ class Dispatcher:
     def _fold(self, change: Change) -> None:
         """Apply a change, and send new messages to their subscribers."""
         self.state.fold(change)
-        if type(change) is not model.MailboxTouched:
-            self.changes.append(change)
+        if type(change) is model.MailboxTouched:
+            return
+        self.changes.append(change)
         if type(change) is model.MessageAdded:
             self.batch.added.append(change.touched)
             for subscriber in self.subscribers.get(change.mailbox.key, ()):
@@ -353,7 +359,9 @@ class Dispatcher:
             self.quotas.forget_nameplate(change.nameplate.key)
 
     def _advance(self, connection: ConnectionState, command: Command, decision: Decision) -> None:
-        """Move the connection's session on, and update connected sides, subscribers and quotas accordingly."""
+        """Move the connection's session on, and update connected sides and subscribers accordingly."""
+        if type(command) is session.AddCommand:
+            return
         before = connection.session
         after = command.after(before, decision)
         if after is not before:
@@ -369,13 +377,10 @@ class Dispatcher:
             self._unsubscribe(connection, before.subscribed)
         if type(command) is session.BindCommand:
             self.state.arrive(command.app_id, command.side)
-            return
-        if type(command) is session.AllocateCommand:
+        elif type(command) is session.AllocateCommand:
             app = self.state.app(command.app_id)
             self.state.remember_nameplate(app.nameplates[decision.name])
             app.answered[decision.name] = connection
-        if connection.address_quotas:
-            self.quotas.record_made(connection.address_quotas, decision)
 
     def _deliver(self, subscriber: ConnectionState, mailbox: Mailbox, message: model.Stored) -> None:
         side = subscriber.session.side

@@ -13,7 +13,7 @@ import itertools
 from collections import OrderedDict, deque
 from typing import Final
 
-from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, QueueEntry
+from restante.mailbox.core.connection_state import Backlog, ConnectionLost, ConnectionState, QueueEntry
 from restante.mailbox.core.limits import Limits
 
 MAX_BATCH_COMMANDS: Final = 500
@@ -73,29 +73,33 @@ class FairQueue:
 
     def put(self, entry: QueueEntry) -> None:
         """Add an entry after all earlier ones of its connection."""
-        connection = entry.connection
-        backlog = connection.backlog
-        if entry.held:
-            self.held += entry.held
-            backlog.held += entry.held
-            if backlog.held >= LARGE_BACKLOG_BYTES:
-                backlog.large = True
+        backlog = entry.connection.backlog
+        self.held += entry.held
+        backlog.held = held = backlog.held + entry.held
         queued = backlog.queued
-        must_wait = backlog.waiting or backlog.long or (queued and entry.long)
-        if must_wait or (queued >= MAX_QUEUED_PER_CONNECTION and len(self._queue) >= MAX_UNSHARED_COMMANDS):
-            backlog.waiting.append(entry)
-            if not backlog.parked:
-                self._waiting[connection] = None
-        elif entry.long:
-            self._enqueue(connection, [entry])
-        else:
+        few = queued < MAX_QUEUED_PER_CONNECTION and held < LARGE_BACKLOG_BYTES  # so it is no long message
+        if few and not (backlog.waiting or backlog.long):
             backlog.queued = queued + 1
             self._queue.append(entry)
-        if (
-            backlog.queued + len(backlog.waiting) >= MAX_BACKLOG_COMMANDS or backlog.held >= MAX_BACKLOG_BYTES
-        ) and not backlog.paused:
+        else:
+            self._put_in_backlog(entry, backlog)
+
+    def _put_in_backlog(self, entry: QueueEntry, backlog: Backlog) -> None:
+        """Add an entry of a connection that has many, or large ones."""
+        if backlog.held >= LARGE_BACKLOG_BYTES:
+            backlog.large = True
+        must_wait = backlog.waiting or backlog.long or (backlog.queued and entry.long)
+        full = backlog.queued >= MAX_QUEUED_PER_CONNECTION and len(self._queue) >= MAX_UNSHARED_COMMANDS
+        if must_wait or full:
+            backlog.waiting.append(entry)
+            if not backlog.parked:
+                self._waiting[entry.connection] = None
+        else:
+            self._enqueue(entry.connection, [entry])
+        much = backlog.held >= MAX_BACKLOG_BYTES or backlog.queued + len(backlog.waiting) >= MAX_BACKLOG_COMMANDS
+        if much and not backlog.paused:
             backlog.paused = True
-            connection.socket.pause()
+            entry.connection.socket.pause()
 
     def drop(self, connection: ConnectionState) -> None:
         """Discard a connection's waiting commands and its long message. Short ones in the queue are handled soon.

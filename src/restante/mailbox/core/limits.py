@@ -5,6 +5,7 @@ Each limit is a field of `Limits`, with its default and the reason for it.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Annotated, Final
 
@@ -181,27 +182,50 @@ MIN_WAIT_SECONDS: Final = 0.001
 class RateLimiter:
     """The rate limits of one connection: two leaky buckets, each stored as the time at which it will be empty."""
 
-    __slots__ = ("_bytes", "_commands", "owing")
+    __slots__ = (
+        "_bytes",
+        "_commands",
+        "_limits",
+        "_seconds_of_bursts",
+        "_seconds_of_byte",
+        "_seconds_of_command",
+        "owing",
+    )
 
     def __init__(self) -> None:
         self._commands = 0.0
         self._bytes = 0.0
+        self._limits: Limits | None = None
+        """The limits for which the seconds were computed."""
+        self._seconds_of_command = self._seconds_of_byte = 0.0
+        """Seconds after which another one is allowed; 0: there is no limit."""
+        self._seconds_of_bursts = math.inf, math.inf
+        """Seconds that the buckets may be ahead before the connection must wait: commands, bytes."""
         self.owing = False
         """Whether the connection must wait before its next command."""
 
     def charge(self, now: float, limits: Limits, size: int) -> None:
         """Charge a command that cost `size` bytes."""
+        if limits is not self._limits:
+            self._compute_seconds(limits)
         # This is called for each command, so it calls nothing itself.
-        owing = False
+        commands = (self._commands if self._commands > now else now) + self._seconds_of_command  # noqa: FURB136
+        size_time = (self._bytes if self._bytes > now else now) + size * self._seconds_of_byte  # noqa: FURB136
+        self._commands, self._bytes = commands, size_time
+        command_burst, byte_burst = self._seconds_of_bursts
+        self.owing = commands - now > command_burst or size_time - now > byte_burst
+
+    def _compute_seconds(self, limits: Limits) -> None:
+        self._limits = limits
+        command_burst = byte_burst = math.inf
+        self._seconds_of_command = self._seconds_of_byte = 0.0
         if limits.commands:
-            start = self._commands if self._commands > now else now  # noqa: FURB136
-            self._commands = empty = start + 1 / limits.commands
-            owing = empty - now - limits.commands_at_once / limits.commands > MIN_WAIT_SECONDS
+            self._seconds_of_command = 1 / limits.commands
+            command_burst = limits.commands_at_once / limits.commands + MIN_WAIT_SECONDS
         if limits.bytes:
-            start = self._bytes if self._bytes > now else now  # noqa: FURB136
-            self._bytes = empty = start + size / limits.bytes
-            owing = owing or empty - now - limits.bytes_at_once / limits.bytes > MIN_WAIT_SECONDS
-        self.owing = owing
+            self._seconds_of_byte = 1 / limits.bytes
+            byte_burst = limits.bytes_at_once / limits.bytes + MIN_WAIT_SECONDS
+        self._seconds_of_bursts = command_burst, byte_burst
 
     def room(self, now: float, limits: Limits) -> int:
         """Return how many short commands the connection may send before it must wait, at least 1."""
@@ -211,11 +235,9 @@ class RateLimiter:
 
     def refresh(self, now: float, limits: Limits) -> float:
         """Update `owing`, and return how many seconds the connection's next command must wait."""
-        debt = self._debt(now, limits)
-        self.owing = debt > MIN_WAIT_SECONDS
-        return debt if self.owing else 0.0
-
-    def _debt(self, now: float, limits: Limits) -> float:
-        commands = self._commands - now - limits.commands_at_once / limits.commands if limits.commands else 0.0
-        size = self._bytes - now - limits.bytes_at_once / limits.bytes if limits.bytes else 0.0
-        return max(commands, size)
+        if limits is not self._limits:
+            self._compute_seconds(limits)
+        command_burst, byte_burst = self._seconds_of_bursts
+        debt = max(self._commands - now - command_burst, self._bytes - now - byte_burst)
+        self.owing = debt > 0.0
+        return debt + MIN_WAIT_SECONDS if self.owing else 0.0

@@ -20,7 +20,7 @@ from restante.common.token_bucket import Bucket
 from restante.common.usage_records import MailboxUsage
 from restante.mailbox.core import model, session
 from restante.mailbox.core.limits import KIB, SECONDS_PER_DAY, Limits
-from restante.mailbox.core.model import BatchCounts, Change, Decision, Mailbox, Now
+from restante.mailbox.core.model import BatchCounts, Change, Mailbox, Now
 from restante.mailbox.core.session import Command
 from restante.mailbox.core.state import MAILBOX_BYTES, MESSAGE_BYTES, State
 from restante.mailbox.protocol.hashcash import MAX_BITS
@@ -397,9 +397,9 @@ class Quotas:
             quota.remember_nameplate(live.key)
         return None
 
-    def record_made(self, address_quotas: tuple[AddressQuota, ...], decision: Decision) -> None:
+    def record_made(self, address_quotas: tuple[AddressQuota, ...], changes: Sequence[Change]) -> None:
         """Add what a command from these addresses has created."""
-        for change in decision.changes:
+        for change in changes:
             if type(change) is model.NameplateMade:
                 key = change.nameplate.key
                 self._owners_before[key] = ()

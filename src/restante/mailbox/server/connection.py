@@ -24,15 +24,15 @@ from restante.mailbox.core.connection_state import ENTRY_BYTES, ConnectionState
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
 from restante.mailbox.core.limits import MIB, Limits
 from restante.mailbox.core.memory_holders import MemoryHolder, MemoryHolders
-from restante.mailbox.core.model import size_of
+from restante.mailbox.core.model import Policy, size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
-from restante.mailbox.protocol.frame_text import FrameText, text_of
+from restante.mailbox.protocol.frame_text import text_of
 from restante.mailbox.protocol.refusals import NO_ROOM_FOR_LARGE, NOT_READ
 from restante.mailbox.server.commit_loop import Clock, CommitLoop
 from restante.mailbox.server.first_request import MIN_COUNTED_BYTES, PicowsTransport
 from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME, ReadBudget
-from restante.mailbox.server.send_budget import WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES, SendBudget
+from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN, WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES, SendBudget
 
 # ── Joins the fragments of a message ──────────────────────────────────────────────────────────────
 
@@ -200,6 +200,7 @@ class ServerContext(Protocol[Socket_contra]):
     """The part of the server that a socket uses."""
 
     commit_loop: CommitLoop
+    policy: Policy
     clock: Clock
     first_byte: int
     """The first byte of the frames that are sent."""
@@ -358,7 +359,7 @@ class Socket(WSListener):
             self._refuse(PeerError(1002, "reserved bits without an extension"))
             return
         if kind is TEXT or kind is BINARY:
-            if frame.fin and self.fragments.joined is None and size <= server.limits.message_bytes:
+            if frame.fin and self.fragments.joined is None and size <= server.policy.limits.message_bytes:
                 self._take_whole(frame.get_payload_as_bytes())
             else:
                 self._take_fragment(frame, first=True)
@@ -427,13 +428,18 @@ class Socket(WSListener):
     # ── frames to text ───────────────────────────────────────────────────────────────────────────
 
     def _take_whole(self, payload: bytes | bytearray) -> None:
-        """Pass on a message that came in one frame."""
+        """Pass on a message that has come whole."""
         try:
             text = text_of(payload)
         except UnicodeDecodeError:
             self._refuse(PeerError(1007, "not UTF-8"))
             return
-        self._receive(text)
+        self._server.commit_loop.receive(self.connection, text)
+        backlog = self.connection.backlog
+        if backlog.large:
+            anew = backlog.held == size_of(text) + ENTRY_BYTES and not self._owing and not self.reading
+            self._server.memory_holders.note(self, self._server.second, anew=anew)
+            self._server.make_room()
 
     def _take_fragment(self, frame: WSFrame, *, first: bool) -> None:
         """Add a frame to the message that is being received, and pass the message on if this is its end."""
@@ -465,14 +471,6 @@ class Socket(WSListener):
         self.fragments.discard()
         self.ignores_input = error.code not in CLEANUP_CLOSE_CODES
         self._server.commit_loop.refuse(self.connection, error)
-
-    def _receive(self, text: FrameText) -> None:
-        self._server.commit_loop.receive(self.connection, text)
-        backlog = self.connection.backlog
-        if backlog.large:
-            anew = backlog.held == size_of(text) + ENTRY_BYTES and not self._owing and not self.reading
-            self._server.memory_holders.note(self, self._server.second, anew=anew)
-            self._server.make_room()
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
@@ -523,7 +521,7 @@ class Socket(WSListener):
         if transport is None or self._underlying is None or transport.is_close_frame_sent:
             return
         budget = self._server.send_budget
-        if self._stuck or self._owed is not None or not budget.open:
+        if self._stuck or self._owed is not None or budget.written >= MAX_BYTES_PER_TURN:
             self._owe(bodies)
         elif sum(map(len, bodies)) < WRITE_CHUNK_BYTES:
             data = framed(bodies, stamp, self._server.first_byte)

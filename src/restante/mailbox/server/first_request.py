@@ -22,6 +22,7 @@ from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB, Limits
 from restante.mailbox.core.memory_holders import MemoryHolder
 from restante.mailbox.server.read_budget import (
+    MAX_FRAMES_PER_TURN,
     MIN_FRAMES_RENEWED,
     PART_BYTES_PER_FRAME,
     REQUEST_BYTES_PER_FRAME,
@@ -191,7 +192,7 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
         listener = self._websocket.listener
         if listener is None:  # before the end of the handshake
             self._updated(size)
-        elif self._budget.exhausted:
+        elif self._budget.frames >= MAX_FRAMES_PER_TURN:
             listener.wait_for_read_budget(functools.partial(self._parse, size))
         else:
             self._parse(size)

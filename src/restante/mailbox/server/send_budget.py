@@ -38,19 +38,20 @@ class SendBudget:
     """The bytes and the writes of this turn of the loop, and the sockets that write in the next."""
 
     def __init__(self) -> None:
-        self._written = 0
+        self.written = 0
+        """Bytes of this turn, with BYTES_PER_WRITE for each write. `open` says whether they are too many."""
         self._waiting: deque[Waiting] = deque()
         self._renewing = self._reserved = False
 
     @property
     def open(self) -> bool:
         """Return whether more may be written in this turn of the loop."""
-        return self._written < MAX_BYTES_PER_TURN
+        return self.written < MAX_BYTES_PER_TURN
 
     def wrote(self, size: int) -> None:
         """Count bytes that were written at once."""
-        self._written += size + BYTES_PER_WRITE
-        if self._written > MIN_BYTES_RENEWED:
+        self.written += size + BYTES_PER_WRITE
+        if self.written > MIN_BYTES_RENEWED:
             self._renew_soon()
 
     def wait(self, line: Waiting) -> None:
@@ -64,13 +65,13 @@ class SendBudget:
         self._renew_soon()
 
     def _renew_soon(self) -> None:
-        used = self._written > MIN_BYTES_RENEWED or self._waiting or self._reserved
+        used = self.written > MIN_BYTES_RENEWED or self._waiting or self._reserved
         if used and not self._renewing:
             self._renewing = True
             asyncio.get_running_loop().call_soon(self._renew)
 
     def _renew(self) -> None:
-        self._renewing, self._written = False, MAX_BYTES_PER_TURN if self._reserved else 0
+        self._renewing, self.written = False, MAX_BYTES_PER_TURN if self._reserved else 0
         self._reserved = False
         for _ in range(len(self._waiting)):
             if not self.open:
