@@ -155,7 +155,7 @@ def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
     connection, other, third = [ConnectionState(Inbox()) for _ in range(3)]
     queue.put(received(third, LONG))
     queue.drop(third)
-    assert (queue.held, third.backlog.held, third.backlog.queued) == (0, 0, 0)
+    assert (queue.held_bytes, third.backlog.held_bytes, third.backlog.queued) == (0, 0, 0)
     for text in (LONG, "s", LONG):
         queue.put(received(connection, text))
     queue.put(ConnectionLost(connection, Now(0.0, 0.0)))
@@ -163,15 +163,15 @@ def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
     batches = [queue.gather(0.0, UNLIMITED) for _ in range(2)]
     under_way = next(batch for batch in batches if batch[0].connection is connection)
     queue.drop(connection)
-    assert queue.held == connection.backlog.held + other.backlog.held
-    assert queue.held == len(LONG) + len("s") + 2 * ENTRY_BYTES
+    assert queue.held_bytes == connection.backlog.held_bytes + other.backlog.held_bytes
+    assert queue.held_bytes == len(LONG) + len("s") + 2 * ENTRY_BYTES
     assert all(queue.start(entry) for batch in batches for entry in batch)
     assert under_way == [received(connection, LONG)]
     rest = queue.gather(0.0, UNLIMITED)
     assert rest == [ConnectionLost(connection, Now(0.0, 0.0))], "who is lost is not forgotten"
     assert queue.start(rest[0])
     assert queue.empty
-    assert (queue.held, connection.backlog.held, connection.backlog.queued) == (0, 0, 0)
+    assert (queue.held_bytes, connection.backlog.held_bytes, connection.backlog.queued) == (0, 0, 0)
 
 
 def test_large_messages_fill_a_batch_sooner_than_many_small_ones() -> None:
@@ -302,8 +302,8 @@ async def test_commands_put_back_keep_their_order(seed: int, tmp_path: Path, mon
             assert peer.pongs == list(range(peer.pinged))
         for peer in peers + gone:
             backlog = peer.connection.backlog
-            assert (backlog.queued, backlog.held, backlog.paused, peer.paused) == (0, 0, False, False)
-        assert (len(loop.queue), loop.queue.held) == (0, 0)
+            assert (backlog.queued, backlog.held_bytes, backlog.paused, peer.paused) == (0, 0, False, False)
+        assert (len(loop.queue), loop.queue.held_bytes) == (0, 0)
 
 
 async def test_commands_of_a_lost_connection_and_of_all_in_a_drain_run_without_delay(tmp_path: Path) -> None:

@@ -402,7 +402,7 @@ async def opened(data: Path, limits: Limits = LIMITS) -> AsyncIterator[LiveServe
         while server.sockets() or not server.commit_loop.idle.is_set():
             server.tick()
             await asyncio.sleep(0.005)
-        assert (server.held, server.owing, len(server.memory_holders)) == (0, 0, 0)
+        assert (server.held_bytes, server.owing, len(server.memory_holders)) == (0, 0, 0)
         assert server.commit_loop.dispatcher.connections == set()
 
 
@@ -550,12 +550,12 @@ async def test_unfinished_requests_count_towards_the_same_limit(tmp_path: Path, 
         for number in range(1, 41):
             crowd.append(await live.connect())
             crowd[-1].write(begun)
-            await until(KERNEL, lambda: server.held == number * each_holds)  # noqa: B023 - awaited at once
+            await until(KERNEL, lambda: server.held_bytes == number * each_holds)  # noqa: B023 - awaited at once
         while len(crowd) < 2 * MIB // each_holds:
             crowd.append(await live.connect())
             crowd[-1].write(begun)
         assert await crowd[0].rest() == b""
-        assert server.held <= limits.held_bytes
+        assert server.held_bytes <= limits.held_bytes
         assert {reason for reason, _ in reasons(live)} == {refusals.NO_ROOM_FOR_REQUESTS.reason}
         other = await live.enter()
         await other.is_served()
@@ -572,11 +572,11 @@ async def test_waiting_texts_count_towards_the_same_limit(tmp_path: Path) -> Non
             backlogs.append(live.latest.connection.backlog)
             await senders[-1].is_served("0" * 2000)  # so that it must wait with what it says next
             senders[-1].write(frame(TEXT, text))
-            await until(KERNEL, lambda: backlogs[-1].held > 4 * 200_000)
-            assert server.held <= limits.held_bytes
-        assert server.commit_loop.queue.held == sum(backlog.held for backlog in backlogs)
-        assert [bool(backlog.held) for backlog in backlogs[-2:]] == [True, True], "the first to hold goes first"
-        assert sum(bool(backlog.held) for backlog in backlogs) < 5
+            await until(KERNEL, lambda: backlogs[-1].held_bytes > 4 * 200_000)
+            assert server.held_bytes <= limits.held_bytes
+        assert server.commit_loop.queue.held_bytes == sum(backlog.held_bytes for backlog in backlogs)
+        assert [bool(backlog.held_bytes) for backlog in backlogs[-2:]] == [True, True], "the first to hold goes first"
+        assert sum(bool(backlog.held_bytes) for backlog in backlogs) < 5
 
 
 async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Siege:
 
     def empty(self) -> bool:
         server = self.live.server
-        return (server.sockets(), server.held, len(server.memory_holders)) == ([], 0, 0)
+        return (server.sockets(), server.held_bytes, len(server.memory_holders)) == ([], 0, 0)
 
     def check_log(self, lines: Sequence[Mapping[str, Any]]) -> None:
         assert {line["log_level"] for line in lines} <= {"info", "warning"}, lines

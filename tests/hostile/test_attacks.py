@@ -92,7 +92,7 @@ async def test_a_flood_is_slowed_and_does_not_reach_the_pair(siege: Siege, strea
     async with siege.beside_the_pair(f"4 who pour {stream}", 4), flooders(siege, 4, STREAMS[stream]):
         await siege.until("a flooder that is not read", lambda: any(map(is_left_unread, server.sockets())))
         # A connection has one text that waits, one that is being read, in a buffer of twice its size, and an answer.
-        assert server.held < 4 * 12 * MIB
+        assert server.held_bytes < 4 * 12 * MIB
 
 
 async def claim(siege: Siege, side: str, address: str, nameplate: str) -> tuple[RawSocket, dict[str, Any]]:
@@ -240,7 +240,7 @@ async def test_a_handshake_that_takes_too_long_is_closed(siege: Siege) -> None:
         usual, server.policy.limits = server.limits, replace(server.limits, handshake=BOUND / 2)
         slow = [await siege.live.connect() for _ in SLOW]
         letters = await siege.live.connect()
-        await siege.until("all have come", lambda: server.held >= (len(slow) + 1) * PENDING_BYTES)
+        await siege.until("all have come", lambda: server.held_bytes >= (len(slow) + 1) * PENDING_BYTES)
         server.policy.limits = replace(usual, handshake=2 * BOUND)
         for client, request in zip(slow, SLOW.values(), strict=True):
             client.write(request)

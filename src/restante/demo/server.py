@@ -111,7 +111,7 @@ class SimulatedServer:
         for error in self.dispatcher.internal_errors:
             raise error
         if self.trace is not None:
-            self.trace.took(connection.number, self.dispatcher.last_message, now.wall)
+            self.trace.add(connection.number, self.dispatcher.last_message, now.wall)
         self._answer(now)
 
     def lose(self, connection: ConnectionState) -> None:
@@ -145,7 +145,7 @@ class SimulatedServer:
             if connection.verdict is not None:
                 connection.socket.hang_up(connection.verdict.code, connection.verdict.words)
         if self.trace is not None:
-            self.trace.said(began, committed, sent)
+            self.trace.write(began, committed, sent)
         if len(self._changes) >= MAX_CHANGES:
             self._store_changes()
 

@@ -17,7 +17,7 @@ def picture(state: State, *, touches: bool = True) -> dict[str, Any]:
                 mailbox_id: {
                     name: value
                     for name, value in msgspec.structs.asdict(mailbox).items()
-                    if name != "shown" and (touches or name != "touched")
+                    if name != "recipients" and (touches or name != "touched")
                 }
                 for mailbox_id, mailbox in app.mailboxes.items()
             },

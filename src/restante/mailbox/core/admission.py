@@ -145,9 +145,9 @@ class Admission:
         trusted proxy are not counted, because their address is not known before the request.
         """
         client = identify(peer, {}, self.terms.trusted)
-        address_quotas, most = self._address_quotas(client), self.policy.limits.address_connections
+        address_quotas, limit = self._address_quotas(client), self.policy.limits.address_connections
         address_id = self.addresses.day_id(client.address, wall)
-        if most and any(quota.pending_requests >= most for quota in address_quotas):
+        if limit and any(quota.pending_requests >= limit for quota in address_quotas):
             return PendingRequest((), address_id, refused=True)
         for quota in address_quotas:
             quota.pending_requests += 1
@@ -176,11 +176,11 @@ class Admission:
         for quota in address_quotas:
             wait = max(wait, quota.charge_connect(now.service, limits))
             quota.add_abuse_score(now.service, CONNECTION_ABUSE_SCORE)
-        most, verdict = limits.address_connections, None
+        limit, verdict = limits.address_connections, None
         if limits.connections and connections >= limits.connections:
             verdict = TOO_MANY_CONNECTIONS.error(1013, "try again later")
-        elif most and any(quota.connections > most for quota in address_quotas):
-            verdict = TOO_MANY_FROM_ADDRESS.error(1008, f"{most} may be open at a time")
+        elif limit and any(quota.connections > limit for quota in address_quotas):
+            verdict = TOO_MANY_FROM_ADDRESS.error(1008, f"{limit} may be open at a time")
         elif wait:
             verdict = TOO_MANY_FROM_ADDRESS.error(1008, f"they come too fast; try again in {math.ceil(wait)} s")
         address_id = self.addresses.day_id(client.address, now.wall)
@@ -233,5 +233,5 @@ class Admission:
 
     def tick(self) -> bool:
         """End a second. Return whether the demand on all clients has changed."""
-        came, self._came = self._came, 0
-        return self.terms.mode == "adaptive" and self.load_level.tick(came, self.terms.load)
+        connections, self._came = self._came, 0
+        return self.terms.mode == "adaptive" and self.load_level.tick(connections, self.terms.load)

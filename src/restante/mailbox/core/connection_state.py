@@ -64,7 +64,7 @@ LOST_SOCKET: Final = _LostSocket()
 class Backlog:
     """The commands of a connection that are not handled yet, and its rate. Only fair_queue.py changes it."""
 
-    __slots__ = ("held", "large", "long", "parked", "paused", "queued", "rate_limiter", "returned", "waiting")
+    __slots__ = ("held_bytes", "large", "long", "parked", "paused", "queued", "rate_limiter", "returned", "waiting")
 
     def __init__(self) -> None:
         self.rate_limiter: RateLimiter | None = RateLimiter()
@@ -77,10 +77,10 @@ class Backlog:
         """Later entries, which wait to enter the queue."""
         self.returned = 0
         """How many of those were in the queue and had to leave it again."""
-        self.held = 0
+        self.held_bytes = 0
         """Bytes of memory for all entries, queued or waiting."""
         self.large = False
-        """Whether `held` has reached `fair_queue.LARGE_BACKLOG_BYTES` and not returned to 0 since."""
+        """Whether `held_bytes` has reached `fair_queue.LARGE_BACKLOG_BYTES` and not returned to 0 since."""
         self.parked = False
         """Whether the connection is over its rate, so that its waiting entries are not handled yet."""
         self.paused = False
@@ -129,7 +129,7 @@ class ReceivedText(msgspec.Struct, frozen=True):
     text: FrameText
     size: int
     """`model.size_of` the text, which several limits count."""
-    held: int
+    held_bytes: int
     """Bytes of memory that the entry takes while it waits: its size and ENTRY_BYTES."""
     long: bool
     """Whether it is a long message, which is a batch of its own."""
@@ -143,7 +143,7 @@ class ReceivedError(msgspec.Struct, frozen=True):
     now: Now
     error: PeerError
     size: int = 0
-    held: int = 0
+    held_bytes: int = 0
     long: bool = False
 
 
@@ -154,9 +154,12 @@ class ConnectionLost(msgspec.Struct, frozen=True):
     connection: ConnectionState
     now: Now
     size: int = 0
-    held: int = 0
+    held_bytes: int = 0
     long: bool = False
 
 
 QueueEntry = ReceivedText | ReceivedError | ConnectionLost
-"""An item of the fair queue, as received from a socket. All have `connection`, `now`, `size`, `held` and `long`."""
+"""An item of the fair queue, as received from a socket.
+
+All have `connection`, `now`, `size`, `held_bytes` and `long`.
+"""

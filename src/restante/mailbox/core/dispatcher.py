@@ -260,18 +260,18 @@ class Dispatcher:
         self.connections.discard(connection)
         connection.lost = True
         connection.socket = LOST_SOCKET
-        said = connection.session
-        if said.app_id is None:
+        session_before = connection.session
+        if session_before.app_id is None:
             return
-        app = self.state.app(said.app_id)
-        if said.allocated is not None and app.answered.get(said.allocated) is connection:
-            del app.answered[said.allocated]
-        if said.subscribed is not None:
-            self._unsubscribe(connection, said.subscribed)
-            mailbox = app.mailboxes.get(said.mailbox_id or "")
+        app = self.state.app(session_before.app_id)
+        if session_before.allocated is not None and app.answered.get(session_before.allocated) is connection:
+            del app.answered[session_before.allocated]
+        if session_before.subscribed is not None:
+            self._unsubscribe(connection, session_before.subscribed)
+            mailbox = app.mailboxes.get(session_before.mailbox_id or "")
             if mailbox is not None:  # its idle time begins now
                 self.apply_change(model.MailboxTouched(mailbox, now.service))
-        self.state.leave(said.app_id, said.side)
+        self.state.leave(session_before.app_id, session_before.side)
 
     def apply_change(self, change: Change) -> None:
         """Apply a change that no command caused."""
@@ -382,11 +382,11 @@ class Dispatcher:
             self.state.remember_nameplate(app.nameplates[decision.name])
             app.answered[decision.name] = connection
 
-    def _deliver(self, subscriber: ConnectionState, mailbox: Mailbox, message: model.Stored) -> None:
+    def _deliver(self, subscriber: ConnectionState, mailbox: Mailbox, message: model.StoredMessage) -> None:
         side = subscriber.session.side
-        if message.side != side and side not in mailbox.shown and subscriber.verdict is None:
+        if message.side != side and side not in mailbox.recipients and subscriber.verdict is None:
             self.state.remember_mailbox(mailbox)
-            mailbox.shown = [*mailbox.shown, side]
+            mailbox.recipients = [*mailbox.recipients, side]
         self._send(subscriber, message.wire)
 
     def _unsubscribe(self, connection: ConnectionState, key: int) -> None:
@@ -396,10 +396,10 @@ class Dispatcher:
             if not rest:
                 del self.subscribers[key]
 
-    def _set_session(self, connection: ConnectionState, said: Session) -> None:
+    def _set_session(self, connection: ConnectionState, new_session: Session) -> None:
         """Replace a connection's session, remembering the one from before this batch."""
         self._before.setdefault(connection, connection.session)
-        connection.session = said
+        connection.session = new_session
 
     # ── the end of a batch ───────────────────────────────────────────────────────────────────────
 

@@ -58,7 +58,7 @@ class FairQueue:
         """Connections over their rate: a heap, by the service time at which they may go on."""
         self._parked = 0
         """How many connections are parked. The heap may also have connections that were let in early."""
-        self.held = 0
+        self.held_bytes = 0
         """Bytes of memory for all that was received and is not handled."""
         self._tickets = itertools.count()
         """Tie-breakers for the heap."""
@@ -74,10 +74,10 @@ class FairQueue:
     def put(self, entry: QueueEntry) -> None:
         """Add an entry after all earlier ones of its connection."""
         backlog = entry.connection.backlog
-        self.held += entry.held
-        backlog.held = held = backlog.held + entry.held
+        self.held_bytes += entry.held_bytes
+        backlog.held_bytes = held_bytes = backlog.held_bytes + entry.held_bytes
         queued = backlog.queued
-        few = queued < MAX_QUEUED_PER_CONNECTION and held < LARGE_BACKLOG_BYTES  # so it is no long message
+        few = queued < MAX_QUEUED_PER_CONNECTION and held_bytes < LARGE_BACKLOG_BYTES  # so it is no long message
         if few and not (backlog.waiting or backlog.long):
             backlog.queued = queued + 1
             self._queue.append(entry)
@@ -86,7 +86,7 @@ class FairQueue:
 
     def _put_in_backlog(self, entry: QueueEntry, backlog: Backlog) -> None:
         """Add an entry of a connection that has many, or large ones."""
-        if backlog.held >= LARGE_BACKLOG_BYTES:
+        if backlog.held_bytes >= LARGE_BACKLOG_BYTES:
             backlog.large = True
         must_wait = backlog.waiting or backlog.long or (backlog.queued and entry.long)
         full = backlog.queued >= MAX_QUEUED_PER_CONNECTION and len(self._queue) >= MAX_UNSHARED_COMMANDS
@@ -96,7 +96,9 @@ class FairQueue:
                 self._waiting[entry.connection] = None
         else:
             self._enqueue(entry.connection, [entry])
-        much = backlog.held >= MAX_BACKLOG_BYTES or backlog.queued + len(backlog.waiting) >= MAX_BACKLOG_COMMANDS
+        much = (
+            backlog.held_bytes >= MAX_BACKLOG_BYTES or backlog.queued + len(backlog.waiting) >= MAX_BACKLOG_COMMANDS
+        )
         if much and not backlog.paused:
             backlog.paused = True
             entry.connection.socket.pause()
@@ -108,9 +110,9 @@ class FairQueue:
         """
         backlog = connection.backlog
         dropped = [*backlog.waiting, *([backlog.long] if backlog.long else [])]
-        dropped_bytes = sum(entry.held for entry in dropped)
-        self.held -= dropped_bytes
-        backlog.held -= dropped_bytes
+        dropped_bytes = sum(entry.held_bytes for entry in dropped)
+        self.held_bytes -= dropped_bytes
+        backlog.held_bytes -= dropped_bytes
         backlog.queued -= backlog.long is not None
         backlog.waiting, backlog.long, backlog.returned = (
             [entry for entry in backlog.waiting if isinstance(entry, ConnectionLost)],
@@ -137,7 +139,7 @@ class FairQueue:
                 return [entry]
         self._long_is_next = True
         count = MAX_BATCH_COMMANDS
-        if self.held >= MAX_BATCH_WEIGHT:
+        if self.held_bytes >= MAX_BATCH_WEIGHT:
             sizes = itertools.accumulate(entry.size for entry in self._queue[:count])
             count = next((number for number, size in enumerate(sizes, 1) if size >= MAX_BATCH_WEIGHT), count)
         batch, self._queue = self._queue[:count], self._queue[count:]
@@ -165,10 +167,10 @@ class FairQueue:
             if not backlog.parked:
                 self._waiting[connection] = None
             return False
-        if entry.held:
-            self.held -= entry.held
-            backlog.held -= entry.held
-            if backlog.large and not backlog.held:
+        if entry.held_bytes:
+            self.held_bytes -= entry.held_bytes
+            backlog.held_bytes -= entry.held_bytes
+            if backlog.large and not backlog.held_bytes:
                 backlog.large = False
                 connection.socket.large_messages_done()
         if backlog.paused and not backlog.queued and not backlog.waiting:

@@ -142,8 +142,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         What it created may exceed this by the largest message of a small mailbox.
         """
-        left = self._reserved_per_address - self.small_mailbox_bytes - WRAPPING_BYTES
-        return max(MIN_SMALL_BYTES, min(SMALL_HOLDER_BYTES, left))
+        remaining = self._reserved_per_address - self.small_mailbox_bytes - WRAPPING_BYTES
+        return max(MIN_SMALL_BYTES, min(SMALL_HOLDER_BYTES, remaining))
 
     @property
     def _reserved_per_address(self) -> int:

@@ -46,7 +46,7 @@ class MemoryHolder(Protocol):
         """Release all memory that the connection holds, and close it."""
 
 
-class Held:
+class HolderRecord:
     """The bytes that a connection held when they were last noted, and the second since which it holds any."""
 
     __slots__ = ("addresses", "since", "size")
@@ -64,10 +64,10 @@ class MemoryHolders:
     """
 
     def __init__(self) -> None:
-        self._held: OrderedDict[MemoryHolder, Held] = OrderedDict()
+        self._records: OrderedDict[MemoryHolder, HolderRecord] = OrderedDict()
         """All holders, the oldest first. A plain dict whose first item is removed repeatedly becomes slow at finding
         the next one. So do those of `_of_address`."""
-        self._of_address: dict[Hashable, OrderedDict[MemoryHolder, Held]] = {}
+        self._of_address: dict[Hashable, OrderedDict[MemoryHolder, HolderRecord]] = {}
         self._sums = Counter[Hashable]()
 
     def note(self, holder: MemoryHolder, second: int, *, anew: bool = False) -> None:
@@ -77,28 +77,28 @@ class MemoryHolders:
             self._forget(holder)
         if not size:
             return
-        held = self._held.get(holder)
-        if held is None:
-            held = self._held[holder] = Held(holder, second)
-            for address in held.addresses:
-                self._of_address.setdefault(address, OrderedDict())[holder] = held
-        for address in held.addresses:
-            self._sums[address] += size - held.size
-        held.size = size
+        record = self._records.get(holder)
+        if record is None:
+            record = self._records[holder] = HolderRecord(holder, second)
+            for address in record.addresses:
+                self._of_address.setdefault(address, OrderedDict())[holder] = record
+        for address in record.addresses:
+            self._sums[address] += size - record.size
+        record.size = size
 
     def _forget(self, holder: MemoryHolder) -> None:
-        held = self._held.pop(holder, None)
-        if held is None:
+        record = self._records.pop(holder, None)
+        if record is None:
             return
-        for address in held.addresses:
-            self._sums[address] -= held.size
+        for address in record.addresses:
+            self._sums[address] -= record.size
             of_address = self._of_address[address]
             del of_address[holder]
             if not of_address:
                 del self._of_address[address], self._sums[address]
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._records)
 
     def close(self, excess: int, second: int) -> None:
         """Close connections until `excess` bytes are free or no connection holds memory."""
@@ -131,8 +131,8 @@ class MemoryHolders:
                 heapq.heapreplace(order, (now, number, address))
             else:
                 yield next(iter(self._of_address[address]))
-        while self._held:
-            yield next(iter(self._held))
+        while self._records:
+            yield next(iter(self._records))
 
     def _priority(self, address: Hashable, second: int) -> int:
         """Return the bytes above SPARED_BYTES that an address holds, times the seconds; 0 if there are none."""

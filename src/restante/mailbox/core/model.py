@@ -1,9 +1,9 @@
 """The data that the rules, the state and the store exchange: rows, changes and decisions.
 
-Rows are the live data. `State` alters them; the dispatcher alters only `Mailbox.shown`. Changes say what a command
-does to rows: `decide` returns them, `State.fold` applies them to memory, and the store writes them. Times named
-`added` or `server_rx` are wall clock seconds. `touched` is service time: the seconds that the service has run in
-total.
+Rows are the live data. `State` alters them; the dispatcher alters only `Mailbox.recipients`. Changes say what a
+command does to rows: `decide` returns them, `State.fold` applies them to memory, and the store writes them. Times
+named `added` or `server_rx` are wall clock seconds. `touched` is service time: the seconds that the service has run
+in total.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class MailboxSide(msgspec.Struct, frozen=True, gc=False):
     mood: str | None = None
 
 
-class Stored(msgspec.Struct, frozen=True, gc=False):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message in its mailbox. `wire` is its `message` frame without the `server_tx` stamp."""
 
     sequence: int
@@ -86,7 +86,7 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
     touched: float
     sides: list[MailboxSide]
     """The members: the first two sides, in order of arrival."""
-    messages: list[Stored] = []
+    messages: list[StoredMessage] = []
     crowded: bool = False
     """True if a third side was refused."""
     nameplate: str | None = None
@@ -95,7 +95,7 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
     """Sides that have added a message, whether they are still members or not."""
     size: int = 0
     """Bytes of the messages in their wire form."""
-    shown: list[str] = []
+    recipients: list[str] = []
     """Sides that were sent another side's message. It is not stored. After a start it has each member for which the
     mailbox has a message of another side."""
     visitors: int = 0
@@ -103,7 +103,7 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
     names: int = 0
     """Approximate bytes of memory that the mailbox's names take; `State` sets it."""
 
-    def keep(self, message: Stored) -> None:
+    def keep(self, message: StoredMessage) -> None:
         """Append a message."""
         self.messages.append(message)
         self.size += len(message.wire)
@@ -177,7 +177,7 @@ class MessageAdded(msgspec.Struct, gc=False):
     """A message was added. It is sent to all connections that have the mailbox open. It also sets `touched`."""
 
     mailbox: Mailbox
-    message: Stored
+    message: StoredMessage
     phase: bytes
     body: bytes
     id: bytes

@@ -66,16 +66,16 @@ def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[
     if not in_any(address, trusted):
         return Client(address, int(peer[1]), counted=not shared, untrusted_proxy=shared and bool(forwarded or real))
     real_ip = read(_without_port((real or "").rpartition(",")[2].strip()))
-    named = _last_untrusted(forwarded, trusted) if forwarded else real_ip
+    named_address = _last_untrusted(forwarded, trusted) if forwarded else real_ip
     if real and real_ip is None:
-        other = None if named is None else address
+        other = None if named_address is None else address
     else:  # if one proxy is behind another, its X-Real-IP may be the other proxy
-        other = None if real_ip is None or real_ip == named or in_any(real_ip, trusted) else real_ip
-    if named is None:
+        other = None if real_ip is None or real_ip == named_address or in_any(real_ip, trusted) else real_ip
+    if named_address is None:
         return Client(address, int(peer[1]), counted=bool(forwarded or real), other=other)
     port = headers.get("X-Real-Port", "").rpartition(",")[2].strip()
     readable = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
-    return Client(named, int(port) if readable else 0, counted=True, other=other)
+    return Client(named_address, int(port) if readable else 0, counted=True, other=other)
 
 
 _PRIVATE: Final = [
@@ -96,12 +96,12 @@ def _last_untrusted(forwarded: str, trusted: Sequence[Network]) -> Address | Non
 
     Only the last 16 entries are checked. If all of them are trusted proxies, return the first of them.
     """
-    named = None
+    address = None
     for entry in reversed(forwarded.split(",")[-16:]):
-        named = read(_without_port(entry.strip()))
-        if named is None or not in_any(named, trusted):
-            return named
-    return named
+        address = read(_without_port(entry.strip()))
+        if address is None or not in_any(address, trusted):
+            return address
+    return address
 
 
 def _without_port(entry: str) -> str:
@@ -212,8 +212,8 @@ class AddressQuota:
     def charge_handshake(self, now: float, limits: Limits) -> bool:
         """Charge a TLS handshake, and return whether it may begin."""
         rate = HANDSHAKES_PER_CONNECT * limits.address_connects / 60
-        most = HANDSHAKES_PER_CONNECT * limits.address_connects_at_once
-        if rate and self._handshakes.spent(now, rate) + 1 > most:
+        limit = HANDSHAKES_PER_CONNECT * limits.address_connects_at_once
+        if rate and self._handshakes.spent(now, rate) + 1 > limit:
             return False
         self._handshakes.take(now, rate, 1)
         return True
@@ -359,8 +359,8 @@ class Quotas:
 
     def end_minute(self) -> Counter[tuple[str, str | None]]:
         """Return the refusals of the minute that has ended, and begin another one."""
-        ended, self.refused, self.lately_refused = self.refused, Counter(), self.refused.copy()
-        return ended
+        refused, self.refused, self.lately_refused = self.refused, Counter(), self.refused.copy()
+        return refused
 
     def count_batch(self, batch: BatchCounts) -> None:
         """Count what a batch refused, and the visitors of mailboxes that ended in it. An undone batch has none."""
@@ -432,8 +432,8 @@ class Quotas:
                 self._owners[nameplate] = quotas
                 for quota in quotas:
                     quota.nameplates += 1
-        kept, self._kept_before = self._kept_before, {}
-        for mailbox, sizes in kept.items():
+        stored_before, self._kept_before = self._kept_before, {}
+        for mailbox, sizes in stored_before.items():
             self.forget_mailbox(mailbox)
             if sizes:
                 self._kept[mailbox] = sizes
@@ -441,12 +441,12 @@ class Quotas:
                     quota.stored += size
 
     def _add_stored(self, address_quotas: tuple[AddressQuota, ...], mailbox: Mailbox, size: int) -> None:
-        kept = self._kept.setdefault(mailbox.key, {})
+        sizes = self._kept.setdefault(mailbox.key, {})
         if mailbox.key not in self._kept_before:
-            self._kept_before[mailbox.key] = kept.copy()
+            self._kept_before[mailbox.key] = sizes.copy()
         for quota in address_quotas:
             quota.stored += size
-            kept[quota] = kept.get(quota, 0) + size
+            sizes[quota] = sizes.get(quota, 0) + size
 
     def forget_nameplate(self, key: int) -> None:
         """Remove a nameplate that has ended from the quotas."""

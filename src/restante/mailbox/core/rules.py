@@ -88,8 +88,8 @@ def _no_room(view: State, policy: Policy, size: int = 0) -> Decision | None:
     """
     if not view.room:
         return Decision(refusal=SERVER_FULL.refusal("its disk has no room for more; try again later"))
-    most = policy.limits.stored_bytes
-    if most and view.stored >= most:
+    limit = policy.limits.stored_bytes
+    if limit and view.stored >= limit:
         return Decision(refusal=SERVER_FULL.refusal("it holds as much as it may; try again later"))
     if view.nearly_full(policy.limits) and size >= (small := policy.limits.small_mailbox_bytes):
         return Decision(refusal=SERVER_FULL.refusal(FULL_FOR_LARGE.format(small // KIB)))
@@ -242,7 +242,7 @@ def _add(view: State, c: session.AddCommand, now: Now, _dice: Dice, policy: Poli
             refusal=MAILBOX_FULL.refusal(f"it has {limits.mailbox_messages} messages, and may have no more")
         )
     frame = messages.Delivery(c.side, Raw(c.phase), Raw(c.body), now.wall, Raw(c.id))
-    message = model.Stored(view.next_sequence, c.side, messages.encode(frame))
+    message = model.StoredMessage(view.next_sequence, c.side, messages.encode(frame))
     if limits.mailbox_bytes and mailbox.size + len(message.wire) > limits.mailbox_bytes:
         return Decision(refusal=MAILBOX_FULL.refusal(f"it may have {limits.mailbox_bytes} bytes of messages"))
     return Decision([model.MessageAdded(mailbox, message, c.phase, c.body, c.id, now.wall, now.service)])
@@ -313,7 +313,7 @@ def _leave(mailbox: Mailbox, leaving: list[str]) -> list[Change]:
     changes: list[Change] = []
     for side in leaving:
         changes.append(model.MailboxSideGone(mailbox, side))
-        if side in mailbox.shown:
+        if side in mailbox.recipients:
             changes.append(model.MailboxVisited(mailbox, side))
     return changes
 

@@ -252,7 +252,7 @@ class State:
         mailbox = change.mailbox
         self.remember_mailbox(mailbox)
         mailbox.visitors += 1
-        mailbox.shown = [side for side in mailbox.shown if side != change.side]
+        mailbox.recipients = [side for side in mailbox.recipients if side != change.side]
 
     def _mailbox_touched(self, change: model.MailboxTouched) -> None:
         self.remember_mailbox(change.mailbox)
@@ -270,7 +270,7 @@ class State:
         self.unsaved[change.mailbox.key] = change.mailbox
         self.next_sequence = change.message.sequence + 1
 
-    def keep(self, mailbox: Mailbox, message: model.Stored) -> None:
+    def keep(self, mailbox: Mailbox, message: model.StoredMessage) -> None:
         """Add a message, new or read from the store."""
         mailbox.keep(message)
         self.message_count += 1
@@ -426,10 +426,10 @@ _Owned = TypeVar("_Owned", Mailbox, Nameplate)
 
 
 def _by_app(rows: Sequence[_Owned]) -> Iterable[tuple[str, list[_Owned]]]:
-    found: dict[str, list[_Owned]] = {}
+    rows_by_app: dict[str, list[_Owned]] = {}
     for row in rows:
-        found.setdefault(row.app_id, []).append(row)
-    return found.items()
+        rows_by_app.setdefault(row.app_id, []).append(row)
+    return rows_by_app.items()
 
 
 _SideRow = TypeVar("_SideRow", model.MailboxSide, model.NameplateSide)

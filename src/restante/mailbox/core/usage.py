@@ -47,7 +47,7 @@ def mailbox_usage(
     if mailbox.crowded:
         result = "crowded"
     started, waiting, total = _times(sides, when)
-    silent = [row.side for row in sides if row.side in mailbox.shown and row.side not in mailbox.senders]
+    silent = [row.side for row in sides if row.side in mailbox.recipients and row.side not in mailbox.senders]
     visitors = mailbox.visitors + len(silent)
     return MailboxUsage(
         cut(mailbox.app_id),
@@ -74,13 +74,15 @@ def cut(text: str) -> str:
 
 
 def client_version(
-    app_id: str, side: str, when: float, said: object, *, blur: int, address_id: str | None = None
+    app_id: str, side: str, when: float, version_value: object, *, blur: int, address_id: str | None = None
 ) -> ClientVersion:
     """Return the usage record of a bind.
 
     `said` is the bind's client_version: a list [implementation, version], or any other value, which is ignored.
     """
-    implementation, version = said[:2] if isinstance(said, list) and len(said) >= 2 else (None, None)
+    implementation, version = (
+        version_value[:2] if isinstance(version_value, list) and len(version_value) >= 2 else (None, None)
+    )
     return ClientVersion(
         cut(app_id),
         cut(side),

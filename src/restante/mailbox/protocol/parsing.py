@@ -107,8 +107,8 @@ class Malformed:
                     form = "missing '{1}'" if kind == "add" else "{0} requires '{1}'"
                     self.missing = form.format(kind, name)
             elif self.mistyped is None and not _fits(value, decode):
-                wanted = "a string of 1 to 40 digits" if kind == "claim" else _wanted(value)
-                self.mistyped = f"{kind}: '{name}' must be {wanted}"
+                expected = "a string of 1 to 40 digits" if kind == "claim" else _wanted(value)
+                self.mistyped = f"{kind}: '{name}' must be {expected}"
 
 
 def _wanted(raw: Raw) -> str:

@@ -176,7 +176,7 @@ def _message(mailbox: model.Mailbox, their: reference.ReferenceMessage, sequence
     phase, body, msg_id = _to_json(their.phase), _to_json(their.body), _to_json(their.msg_id)
     server_rx = their.server_rx + 0.0  # 0.0 for -0.0, which SQLite stores as 0: a frame is the same after a restart
     frame = messages.Delivery(their.side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
-    stored = model.Stored(sequence, their.side, messages.encode(frame))
+    stored = model.StoredMessage(sequence, their.side, messages.encode(frame))
     return model.MessageAdded(mailbox, stored, phase, body, msg_id, server_rx, mailbox.touched)
 
 

@@ -444,7 +444,7 @@ class CommitLoop:
             if rate_limiter is not None:
                 rate_limiter.charge(served, dispatcher.policy.limits, dispatcher.cost)
             if self.trace is not None:
-                self.trace.took(connection.number, dispatcher.last_message, entry.now.wall)
+                self.trace.add(connection.number, dispatcher.last_message, entry.now.wall)
             return dispatcher.weight
         if type(entry) is ReceivedError:
             dispatcher.refuse_frame(connection, entry.error)
@@ -518,5 +518,5 @@ class CommitLoop:
             if connection.verdict is not None:
                 connection.socket.hang_up(connection.verdict.code, connection.verdict.words)
         if self.trace is not None:
-            self.trace.said(self._commit_began, self._committed, wall)
+            self.trace.write(self._commit_began, self._committed, wall)
         self._commit_began = self._committed = None

@@ -93,8 +93,8 @@ _FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
 
 def proxy_headers(request: WSUpgradeRequest) -> dict[str, str]:
     """Return the headers in which proxies name the client. Repeated headers are joined with commas."""
-    said = request.headers  # the last value comes from the nearest proxy
-    return {name: ",".join(said.getall(name)) for name in _FROM_A_PROXY if name in said}
+    headers = request.headers  # the last value comes from the nearest proxy
+    return {name: ",".join(headers.getall(name)) for name in _FROM_A_PROXY if name in headers}
 
 
 def close_reason(reason: str) -> bytes:
@@ -121,7 +121,7 @@ def take(bodies: deque[bytes], size: int) -> list[bytes]:
     return taken
 
 
-def framed(bodies: Sequence[bytes], stamp: bytes, first: int) -> bytes:
+def framed(bodies: Sequence[bytes], stamp: bytes, opcode_byte: int) -> bytes:
     """Return an unmasked frame for each body, with the stamp at its end (RFC 6455 section 5.2).
 
     `first` is the first byte of each frame.
@@ -130,11 +130,11 @@ def framed(bodies: Sequence[bytes], stamp: bytes, first: int) -> bytes:
     for body in bodies:
         size = len(body) + len(stamp)
         if size < 126:
-            header = bytes((first, size))
+            header = bytes((opcode_byte, size))
         elif size < 1 << 16:
-            header = _HEADER_16(first, 126, size)
+            header = _HEADER_16(opcode_byte, 126, size)
         else:
-            header = _HEADER_64(first, 127, size)
+            header = _HEADER_64(opcode_byte, 127, size)
         parts += (header, body, stamp)
     return b"".join(parts)
 
@@ -184,10 +184,10 @@ class ReadPauses:
 
     def remove(self, reasons: int, transport: asyncio.Transport | None) -> None:
         """Remove reasons, and read again if none is left."""
-        left = self.reasons & ~reasons
-        if transport is not None and self.reasons and not left:
+        remaining = self.reasons & ~reasons
+        if transport is not None and self.reasons and not remaining:
             transport.resume_reading()
-        self.reasons = left
+        self.reasons = remaining
 
 
 # ── The part of the server that a socket uses ─────────────────────────────────────────────────────
@@ -323,10 +323,13 @@ class Socket(WSListener):
         self._transport = transport
         server, connection = self._server, self.connection
         underlying = self._underlying = cast("PicowsTransport", transport.underlying_transport).transport
-        known = underlying.get_extra_info
+        get_extra_info = underlying.get_extra_info
         underlying.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         result = server.admit(
-            self, self._peer or known("peername"), proxy_headers(transport.request), known("socket").fileno()
+            self,
+            self._peer or get_extra_info("peername"),
+            proxy_headers(transport.request),
+            get_extra_info("socket").fileno(),
         )
         transport.request.headers.clear()  # picows keeps the request as long as the connection: up to 50 KiB
         connection.address_quotas = result.address_quotas
@@ -437,7 +440,7 @@ class Socket(WSListener):
         self._server.commit_loop.receive(self.connection, text)
         backlog = self.connection.backlog
         if backlog.large:
-            anew = backlog.held == size_of(text) + ENTRY_BYTES and not self._owing and not self.reading
+            anew = backlog.held_bytes == size_of(text) + ENTRY_BYTES and not self._owing and not self.reading
             self._server.memory_holders.note(self, self._server.second, anew=anew)
             self._server.make_room()
 
@@ -449,13 +452,13 @@ class Socket(WSListener):
             self._refuse(self._server.too_big())
             return
         try:
-            whole = self.fragments.add(frame.get_payload_as_bytes(), first=first, last=frame.fin)
+            message = self.fragments.add(frame.get_payload_as_bytes(), first=first, last=frame.fin)
         except PeerError as error:
             self._refuse(error)
         else:
-            if whole is not None:
-                self._server.read_budget.frames += len(whole) // PAYLOAD_BYTES_PER_FRAME
-                self._take_whole(whole)
+            if message is not None:
+                self._server.read_budget.frames += len(message) // PAYLOAD_BYTES_PER_FRAME
+                self._take_whole(message)
         self.count_read()
 
     def count_read(self) -> None:
@@ -533,12 +536,12 @@ class Socket(WSListener):
     def _send_many(self, bodies: list[bytes], stamp: bytes) -> None:
         """Send in chunks of one write each until the kernel or the send budget takes no more. Queue the rest."""
         assert self._underlying is not None
-        left = deque(bodies)
-        while left:
+        remaining = deque(bodies)
+        while remaining:
             if self._stuck or not self._server.send_budget.open:
-                self._owe(list(left))
+                self._owe(list(remaining))
                 return
-            data = framed(take(left, WRITE_CHUNK_BYTES), stamp, self._server.first_byte)
+            data = framed(take(remaining, WRITE_CHUNK_BYTES), stamp, self._server.first_byte)
             self._underlying.write(data)
             self._server.send_budget.wrote(len(data))
 
@@ -559,8 +562,8 @@ class Socket(WSListener):
 
     def _check_owed(self) -> None:
         """Close the connection if it owes too much, and others if all together owe too much."""
-        most = self._server.limits.mailbox_bytes
-        if most and self._owing > most + MAX_OWED_BEYOND_REPLAY:
+        limit = self._server.limits.mailbox_bytes
+        if limit and self._owing > limit + MAX_OWED_BEYOND_REPLAY:
             self.give_up(most_left=4 * WRITE_CHUNK_BYTES)
         self._server.make_room()
 
@@ -568,7 +571,7 @@ class Socket(WSListener):
     def holding(self) -> int:
         """Return the bytes of memory that it holds: owed, being read, and waiting to be handled if these are many."""
         backlog = self.connection.backlog
-        return self._owing + self.reading + (backlog.held if backlog.large else 0)
+        return self._owing + self.reading + (backlog.held_bytes if backlog.large else 0)
 
     @property
     def addresses(self) -> Sequence[Hashable]:
@@ -577,7 +580,7 @@ class Socket(WSListener):
 
     def give_up(self, *, most_left: int = 0) -> None:
         """Release its memory, discard what waits, and close it. Up to `most_left` bytes may stay in the transport."""
-        reads, left = self.reading, self._held
+        reads, buffered_bytes = self.reading, self._held
         kind = NOT_READ if self._owing > reads else NO_ROOM_FOR_LARGE
         self._server.commit_loop.drop(self.connection)
         self._server.count_refusal(self, kind.reason)
@@ -586,7 +589,7 @@ class Socket(WSListener):
         self._drop_owed()
         self.ignores_input = True
         self._close(1008, kind.message)
-        if reads or left > most_left:  # these buffers are freed with the connection
+        if reads or buffered_bytes > most_left:  # these buffers are freed with the connection
             asyncio.get_running_loop().call_soon(self.drop)  # not while the transport is writing
 
     def _drop_owed(self) -> None:
@@ -648,10 +651,10 @@ class Socket(WSListener):
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, end, *how)
 
-    def note_progress(self, second: int, least: int) -> None:
+    def note_progress(self, second: int, min_bytes: int) -> None:
         """Take an incomplete frame for a sign of life if it grew by `least` bytes since the last ping."""
         grown, self._unfinished_at_ping = self.unfinished - self._unfinished_at_ping, self.unfinished
-        if grown >= least:
+        if grown >= min_bytes:
             self.last_frame_second, self._frames = second, 0
 
     def ping(self) -> None:

@@ -185,8 +185,8 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer: memoryview = self._buffer(sizehint)
-        most = min(MAX_READ_BYTES, self._budget.read_bytes)
-        return buffer if len(buffer) <= most else buffer[:most]
+        max_bytes = min(MAX_READ_BYTES, self._budget.read_bytes)
+        return buffer if len(buffer) <= max_bytes else buffer[:max_bytes]
 
     def buffer_updated(self, size: int) -> None:
         listener = self._websocket.listener
@@ -386,13 +386,13 @@ class FirstBytes(asyncio.BufferedProtocol):
         websocket = self._websocket
         assert websocket is not None
         transport.set_protocol(ReceiveBuffer(websocket, self._budget))
-        left = memoryview(self._read)
-        while left and not transport.is_closing():
-            room = websocket.get_buffer(len(left))
-            size = min(len(left), len(room))
-            room[:size] = left[:size]
+        remaining = memoryview(self._read)
+        while remaining and not transport.is_closing():
+            room = websocket.get_buffer(len(remaining))
+            size = min(len(remaining), len(room))
+            room[:size] = remaining[:size]
             websocket.buffer_updated(size)
-            left = left[size:]
+            remaining = remaining[size:]
 
     def _answer_plain(self) -> bytes | None:
         """Return the answer to HEAD, OPTIONS, and HTTP/1.0 without WebSockets. None: picows answers the request."""
@@ -400,12 +400,12 @@ class FirstBytes(asyncio.BufferedProtocol):
         if not self._read.startswith(NOT_FOR_PICOWS) and not self._read.endswith(OLD_VERSION, 0, line_end):
             return None
         method, *target = bytes(self._read[:line_end]).split(b" ")
-        whole = len(target) == 2 and target[0] and target[1] in VERSIONS
-        status, body = self._context.answer_plain(target[0]) if whole else (HTTPStatus.BAD_REQUEST, None)
+        well_formed = len(target) == 2 and target[0] and target[1] in VERSIONS
+        status, body = self._context.answer_plain(target[0]) if well_formed else (HTTPStatus.BAD_REQUEST, None)
         headers = ["Content-Type: text/plain; charset=utf-8"]
         if method == b"OPTIONS":
             body = b""
-            if whole and (status is not HTTPStatus.NOT_FOUND or target[0] == b"*"):  # RFC 9110 section 9.3.7
+            if well_formed and (status is not HTTPStatus.NOT_FOUND or target[0] == b"*"):  # RFC 9110 section 9.3.7
                 status, headers = HTTPStatus.OK, [ALLOW]
         elif method == b"GET" and status is not HTTPStatus.BAD_REQUEST:
             body = body or b""

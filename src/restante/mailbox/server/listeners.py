@@ -60,15 +60,15 @@ class Listeners:
         protocol = partial(self._connected, address)
         listener, sockets, bound = await listening.listen(address, protocol, backlog=ACCEPT_BACKLOG, flag="--listen")
         self._accepting.append(listener)
-        for each in sockets:
+        for listening_socket in sockets:
             # Accepted sockets inherit it.
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_RECEIVE_BUFFER_BYTES)
-            self._sockets.append((each, address, bound))
+            listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_RECEIVE_BUFFER_BYTES)
+            self._sockets.append((listening_socket, address, bound))
         free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
         if free < RESERVED_DESCRIPTORS:
             raise too_few_descriptors(self._descriptors, needed_descriptors(open_descriptors()))
         self._many = free // 2
-        return [listening.shown_address(each) for each in sockets]
+        return [listening.shown_address(listening_socket) for listening_socket in sockets]
 
     def note_descriptor(self, descriptor: int, connections: int) -> None:
         """Stop accepting if the descriptor of a new connection shows that they are short."""
@@ -80,8 +80,8 @@ class Listeners:
         accepting, self._accepting = self._accepting, []
         if accepting and self._sockets:
             log.warning("file descriptors are short: new connections wait (ulimit -n)", connections=connections)
-        for each in accepting:
-            each.close()
+        for server in accepting:
+            server.close()
 
     async def check_descriptors(self, connections: int) -> None:
         """Stop accepting while descriptors are short, and start again. Call this once a second.
@@ -96,17 +96,19 @@ class Listeners:
         elif not self._accepting and free == self._many:
             log.info("new connections are accepted again", connections=connections)
             self._accepting = [
-                await listening.accept(each.dup(), partial(self._connected, address), backlog=ACCEPT_BACKLOG)
-                for each, address, _ in self._sockets
+                await listening.accept(
+                    listening_socket.dup(), partial(self._connected, address), backlog=ACCEPT_BACKLOG
+                )
+                for listening_socket, address, _ in self._sockets
             ]
 
     def close(self, connections: int) -> None:
         """Refuse new connections from now on."""
         sockets, self._sockets = self._sockets, []
         self.stop_accepting(connections)
-        for each, address, bound in sockets:
+        for listening_socket, address, bound in sockets:
             listening.remove_path(address, bound)
-            each.close()
+            listening_socket.close()
 
     def _free_descriptors(self, at_most: int) -> int:
         return free_descriptors(self._sockets[0][0].fileno(), self.most, at_most)

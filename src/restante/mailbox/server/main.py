@@ -77,9 +77,9 @@ async def _serve(settings: Serve, read_settings: ReadSettings) -> None:
 
 
 async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: ReadSettings) -> None:
-    descriptors, needed = raise_descriptors(), needed_descriptors(OWN_DESCRIPTORS)
-    if descriptors < needed:
-        raise too_few_descriptors(descriptors, needed)
+    descriptors, minimum = raise_descriptors(), needed_descriptors(OWN_DESCRIPTORS)
+    if descriptors < minimum:
+        raise too_few_descriptors(descriptors, minimum)
     addresses = listen_addresses(settings.listen, "--listen")
     certificate, token = read_files(settings)
     store = open_store(Path(settings.data))
@@ -121,16 +121,16 @@ async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: R
             where = address(settings.admin, "--admin")
             pages = status_pages.of(server, store, Path(settings.data), running_settings)
             admin = admin_http.serving_admin(*where, pages, token, settings.admin_host)
-            found = await stack.enter_async_context(admin)
-            dashboard = f"http://{host_and_port(*found)}/"
+            admin_address = await stack.enter_async_context(admin)
+            dashboard = f"http://{host_and_port(*admin_address)}/"
         everywhere = []
         for listen_address in addresses:
-            for shown in await server.listeners.listen(listen_address):
-                everywhere.append(shown)
+            for bound_address in await server.listeners.listen(listen_address):
+                everywhere.append(bound_address)
                 server.user_addresses.append(
                     user_address(
                         listen_address,
-                        shown,
+                        bound_address,
                         tls=server.speaks_tls(listen_address),
                         names=certificate.names if certificate else (),
                         proxies=bool(settings.trust_proxy),
@@ -211,16 +211,16 @@ class Disk:
         free = await self._worker.do(partial(free_bytes, self._data))
         wal_bytes = await self._worker.do(partial(_size, self._data / f"{FILE}-wal"))
         self._commit_loop.measurements.wal_bytes = wal_bytes
-        least, state = self._commit_loop.dispatcher.policy.limits.free_disk, self._commit_loop.dispatcher.state
+        min_free, state = self._commit_loop.dispatcher.policy.limits.free_disk, self._commit_loop.dispatcher.state
         self._commit_loop.measurements.disk_free = free
-        room = free >= least  # NaN is not
+        room = free >= min_free  # NaN is not
         if room != state.room:
             state.room = room
             if room:
                 log.info("the disk has room again")
             else:
                 log.error(
-                    "the disk is nearly full: the server accepts nothing new until there is room", free_disk=least
+                    "the disk is nearly full: the server accepts nothing new until there is room", free_disk=min_free
                 )
 
 

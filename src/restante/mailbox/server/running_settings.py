@@ -70,13 +70,13 @@ class RunningSettings:
     def reload(self) -> None:
         """Read the settings again, and apply those that a running server can change. They replace all changes."""
         try:
-            wanted, sources = self._read_settings()
+            settings, sources = self._read_settings()
         except Misuse as error:
             log.error("the settings were not reloaded; the previous ones stay in effect", error=str(error))
             return
         for source in sources:
             name, _, limit = source.name.partition(".")
-            before, after = getattr(self._settings, name), getattr(wanted, name)
+            before, after = getattr(self._settings, name), getattr(settings, name)
             reloaded = name in RELOADED and limit not in LIMITS_FIXED_AT_START
             if reloaded and source.fixed:
                 log.info("the setting is fixed; the file has no effect on it", setting=source.name, by=source.source)
@@ -85,9 +85,9 @@ class RunningSettings:
             if before != after:
                 event = "the setting has changed" if reloaded else "the setting needs a restart"
                 log.info(event, setting=source.name, before=before, after=after)
-        fresh = {name: getattr(wanted, name) for name in RELOADED}
-        kept = {limit: getattr(self._settings.limits, limit) for limit in LIMITS_FIXED_AT_START}
-        fresh["limits"] = replace(wanted.limits, **kept)
+        fresh = {name: getattr(settings, name) for name in RELOADED}
+        fixed_limits = {limit: getattr(self._settings.limits, limit) for limit in LIMITS_FIXED_AT_START}
+        fresh["limits"] = replace(settings.limits, **fixed_limits)
         self._apply(replace(self._settings, **fresh))
         if self._trace_file is not None:
             self._trace_file.reopen()
@@ -107,10 +107,10 @@ class RunningSettings:
         """Return the settings that `change` takes, with their values."""
         return {name: getattr(self._settings, name) for name in Changes.__struct_fields__}
 
-    def change(self, wanted: dict[str, Any]) -> dict[str, Any]:
+    def change(self, values: dict[str, Any]) -> dict[str, Any]:
         """Change settings until the next SIGHUP or start, log each, and return them all. Raises Misuse."""
         try:
-            changes = msgspec.convert(wanted, Changes)
+            changes = msgspec.convert(values, Changes)
         except msgspec.ValidationError as error:
             raise Misuse(f"the settings were not changed: {error}") from error
         fresh = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not UNSET}

@@ -247,7 +247,7 @@ class Server:
         self, request: WSUpgradeRequest, peer: Peer | None = None
     ) -> Socket | WSUpgradeResponseWithListener | None:
         path = request.path.partition(b"?")[0]
-        if "upgrade" in [each.strip() for each in request.headers.get("connection", "").lower().split(",")]:
+        if "upgrade" in [token.strip() for token in request.headers.get("connection", "").lower().split(",")]:
             request.headers["connection"] = "Upgrade"  # Firefox sends "keep-alive, Upgrade"; picows reads one value
         if path == b"/":
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(GREETING), None)
@@ -295,10 +295,10 @@ class Server:
             )
         return result
 
-    def _warn_once(self, words: str) -> None:
-        if words not in self._warned:
-            self._warned.add(words)
-            log.warning(words)
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning(message)
 
     def connection_closed(self, leaver: Socket) -> None:
         """Forget a connection that has closed, and release its place in the quotas of its addresses."""
@@ -325,9 +325,9 @@ class Server:
         return self.policy.limits
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Return the bytes of all connections that are owed, being read, or waiting to be handled."""
-        return self.owing + self.reading + self.commit_loop.queue.held
+        return self.owing + self.reading + self.commit_loop.queue.held_bytes
 
     def count_reading(self, holder: MemoryHolder, change: int) -> None:
         """Count memory in which something is being read."""
@@ -336,25 +336,25 @@ class Server:
 
     def make_room(self) -> None:
         """Close connections if all together hold more memory than `held_bytes`."""
-        most = self.limits.held_bytes
-        if most and self.held > most:
-            self.memory_holders.close(self.held - most + most // FREED_FRACTION, self.second)
+        limit = self.limits.held_bytes
+        if limit and self.held_bytes > limit:
+            self.memory_holders.close(self.held_bytes - limit + limit // FREED_FRACTION, self.second)
 
     def too_big(self) -> PeerError:
         """Return the error for a message above `message_bytes`."""
-        most = self.limits.message_bytes
-        return TOO_BIG.error(1009, f"a message has at most {most} bytes")
+        limit = self.limits.message_bytes
+        return TOO_BIG.error(1009, f"a message has at most {limit} bytes")
 
     def sockets(self) -> list[Socket]:
         """Return all connections, also rejected ones that are still open."""
-        return [each for bucket in self.buckets for each in bucket]
+        return [socket for bucket in self.buckets for socket in bucket]
 
     def tick(self) -> None:
         """Ping the sockets whose turn it is this second, and drop those that have been silent for too long."""
         self.second += 1
         slowed, self.slowed = self.slowed, []
-        for each in slowed:
-            each.read_again(ReadPauses.FRAME_RATE)
+        for socket in slowed:
+            socket.read_again(ReadPauses.FRAME_RATE)
         self._close_unbound()
         self.admission.addresses.forget(self.commit_loop.now().service, self.limits)
         changed, self.admission.changed_bits = self.admission.changed_bits, {}
@@ -376,22 +376,22 @@ class Server:
             )
         self._ping(list(self.buckets[self.second % PING_INTERVAL_SECONDS]))
 
-    def _ping(self, due: list[Socket]) -> None:
-        for socket in due[-MAX_PINGS_PER_TURN:]:
+    def _ping(self, sockets: list[Socket]) -> None:
+        for socket in sockets[-MAX_PINGS_PER_TURN:]:
             socket.note_progress(self.second, MIN_BYTES_PER_SECOND * PING_INTERVAL_SECONDS)
             if self.second - socket.last_frame_second > SILENCE_TIMEOUT_SECONDS and not socket.read_pauses.reasons:
                 socket.drop()
             else:
                 socket.ping()
-        del due[-MAX_PINGS_PER_TURN:]
-        if due:
-            asyncio.get_running_loop().call_soon(self._ping, due)
+        del sockets[-MAX_PINGS_PER_TURN:]
+        if sockets:
+            asyncio.get_running_loop().call_soon(self._ping, sockets)
 
     def _close_unbound(self) -> None:
         """Close sockets that did not bind in time."""
         for _ in range(MAX_UNBOUND_CLOSED_PER_SECOND):
-            newcomer, came = next(iter(self.newcomers.items()), (None, 0))
-            if newcomer is None or self.second - came <= self.limits.bind:
+            newcomer, connected_second = next(iter(self.newcomers.items()), (None, 0))
+            if newcomer is None or self.second - connected_second <= self.limits.bind:
                 return
             del self.newcomers[newcomer]
             backlog = newcomer.connection.backlog
@@ -403,16 +403,16 @@ class Server:
         """Stop accepting and reading, answer what was read, and close all connections."""
         self.draining = True
         self.listeners.close(len(self.admitted))
-        for each in self.sockets():
-            each.ignores_input = True
+        for socket in self.sockets():
+            socket.ignores_input = True
             # Unread data resets a connection when its socket is closed.
-            each.read_again(ReadPauses.BACKLOG | ReadPauses.FRAME_RATE)
+            socket.read_again(ReadPauses.BACKLOG | ReadPauses.FRAME_RATE)
         self.commit_loop.stop()
         await running
-        for each in self.sockets():
-            each.hang_up(WSCloseCode.GOING_AWAY.value, "server restarts")
+        for socket in self.sockets():
+            socket.hang_up(WSCloseCode.GOING_AWAY.value, "server restarts")
         deadline = self.clock.monotonic() + DRAIN_TIMEOUT
-        while any(each.unsent() for each in self.sockets()) and self.clock.monotonic() < deadline:  # noqa: ASYNC110
+        while any(socket.unsent() for socket in self.sockets()) and self.clock.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # the kernel has no event for it
-        for each in self.sockets():
-            each.drop()
+        for socket in self.sockets():
+            socket.drop()

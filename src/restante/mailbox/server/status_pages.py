@@ -78,10 +78,12 @@ def _connections(server: Server) -> Iterator[Metric]:
         server.certificate.expires if server.certificate else math.nan,
     )
     yield gauge("restante_owed_bytes", "Bytes sent to clients that they have not read", server.owing)
-    yield gauge("restante_held_bytes", "Bytes of memory of all connections, limited by held_bytes", server.held)
+    yield gauge("restante_held_bytes", "Bytes of memory of all connections, limited by held_bytes", server.held_bytes)
     yield gauge("restante_queue_commands", "Commands in the queue", len(server.commit_loop.queue))
     yield gauge(
-        "restante_queue_bytes", "Bytes of memory of commands that are not handled yet", server.commit_loop.queue.held
+        "restante_queue_bytes",
+        "Bytes of memory of commands that are not handled yet",
+        server.commit_loop.queue.held_bytes,
     )
 
 
@@ -236,12 +238,12 @@ class DashboardPages:
 
     async def details(self) -> dict[str, Any]:
         """Return all that the page shows."""
-        shown = await self._pages.varz({})
+        counts = await self._pages.varz({})
         return {
-            **shown,
+            **counts,
             "limits": (await self._pages.limitz({}))["limits"],
-            "refusals_by_reason": self._refused_last_hour(shown["refusals"]),
-            "refusals_since_start": sum(shown["refusals"].values()),
+            "refusals_by_reason": self._refused_last_hour(counts["refusals"]),
+            "refusals_since_start": sum(counts["refusals"].values()),
             "settings": self._settings.changeable(),
             "reports_url": self._settings.reports_url,
             "recent": self._recent_results(),
@@ -269,9 +271,9 @@ class DashboardPages:
         """Return limits with their values."""
         return ", ".join(f"{name} {getattr(self._server.limits, name):,g}" for name in limits)
 
-    async def change(self, wanted: dict[str, Any]) -> dict[str, Any]:
+    async def change(self, values: dict[str, Any]) -> dict[str, Any]:
         """Change settings. Raises Misuse."""
-        return self._settings.change(wanted)
+        return self._settings.change(values)
 
     def _certificate(self) -> dict[str, float] | None:
         """Return when the certificate expires, and in how many seconds; None without one."""
@@ -315,8 +317,8 @@ class DashboardPages:
             self._recent = {"problem": "an error of the server, which its log has"}
             raise
         finally:
-            ended = self._clock()
-            self._recent_until = ended + max(RECENT_SECONDS, (ended - began) / RECENT_SHARE)
+            end = self._clock()
+            self._recent_until = end + max(RECENT_SECONDS, (end - began) / RECENT_SHARE)
             self._reading = False
 
 
@@ -330,7 +332,7 @@ MAX_REFUSED_ADDRESSES: Final = 10
 def of(server: Server, store: Store, data: Path, settings: RunningSettings) -> AdminPages:
     """Return the pages of a server."""
     pages = StatusPages(server)
-    shown = DashboardPages(pages, server, data, settings)
+    dashboard_pages = DashboardPages(pages, server, data, settings)
     return AdminPages(
         unready=pages.unready,
         metrics=pages.metrics,
@@ -340,9 +342,9 @@ def of(server: Server, store: Store, data: Path, settings: RunningSettings) -> A
         dashboard=Dashboard(
             title="Restante mailbox server",
             sections=(Path(__file__).with_name("web") / "sections.html").read_text(),
-            sample=shown.sample,
-            details=shown.details,
-            change=shown.change,
+            sample=dashboard_pages.sample,
+            details=dashboard_pages.details,
+            change=dashboard_pages.change,
         ),
     )
 
@@ -403,15 +405,15 @@ class StatusPages:
             "refused_addresses": _most_refused(quotas.lately_refused),
             "queue": {
                 "commands": len(self._loop.queue),
-                "bytes": self._loop.queue.held,
+                "bytes": self._loop.queue.held_bytes,
                 "owed_bytes": server.owing,
-                "held_bytes": server.held,
+                "held_bytes": server.held_bytes,
             },
             "commits": {
                 "count": measured.commit_seconds.count,
                 "seconds": measured.commit_seconds.total,
                 "slow": measured.slow_commits,
-                "latest_slow": [each._asdict() for each in measured.latest_slow_commits],
+                "latest_slow": [commit._asdict() for commit in measured.latest_slow_commits],
                 "not_stored": measured.batches_not_stored,
             },
             "disk": {"has_room": state.room, "free_bytes": measured.disk_free, "wal_bytes": measured.wal_bytes},
@@ -431,7 +433,7 @@ class StatusPages:
 
     async def connz(self, query: Query) -> dict[str, Any]:
         """Return the open connections, oldest first. Raises Misuse for wrong arguments."""
-        sockets = sorted(self._server.sockets(), key=lambda each: each.connection.number)
+        sockets = sorted(self._server.sockets(), key=lambda socket: socket.connection.number)
         return page_of(sockets, query, self._connection)
 
     def _connection(self, socket: Socket) -> dict[str, Any]:
@@ -456,7 +458,7 @@ class StatusPages:
         used = {
             "connections": len(server.admitted),
             "stored_bytes": state.stored,
-            "held_bytes": server.held,
+            "held_bytes": server.held_bytes,
         }
         times = times_by_reason(self._loop.dispatcher.quotas.refusals)
         reasons: dict[str, list[str]] = {}

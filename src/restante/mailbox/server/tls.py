@@ -271,14 +271,14 @@ class TlsTransport(asyncio.BufferedProtocol):
     def _write_on(self) -> None:
         """Encrypt and write the backlog as far as the socket takes it."""
         while self._backlog and not self._stuck:
-            first = self._backlog[0]
+            piece = self._backlog[0]
             try:
-                self._tls.write(first[:PIECE_BYTES])
+                self._tls.write(piece[:PIECE_BYTES])
             except ssl.SSLError:
                 self._close_with_alert()
                 return
-            if len(first) > PIECE_BYTES:
-                self._backlog[0] = first[PIECE_BYTES:]
+            if len(piece) > PIECE_BYTES:
+                self._backlog[0] = piece[PIECE_BYTES:]
             else:
                 del self._backlog[0]
             self._send()

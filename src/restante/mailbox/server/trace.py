@@ -73,13 +73,13 @@ class Trace:
         self._encode = msgspec.json.Encoder().encode
         self._lines: list[TraceLine] = []
 
-    def took(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
+    def add(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
         """Record a command that was received; None is a frame that was no message."""
         if message is not None:
             kind = message.kind if isinstance(message, Malformed) else str(message.__struct_config__.tag)
             self._lines.append(TraceLine(connection, kind, _plain(message.id), server_rx))
 
-    def said(self, commit_began: float | None, commit: float | None, server_tx: float) -> None:
+    def write(self, commit_began: float | None, commit: float | None, server_tx: float) -> None:
         """Write the lines of all commands since the last call, which were answered at `server_tx`."""
         if not self._lines:
             return
@@ -137,12 +137,12 @@ def _report_dropped(error: str, dropped: int) -> None:
         log.warning("the trace is written again", dropped_lines=dropped)
 
 
-def _plain(said: Raw) -> str | int | float | None:
+def _plain(raw_id: Raw) -> str | int | float | None:
     """Return an id that is a short text or a number, as clients' ids are. Return None for any other JSON value."""
-    if len(said) > _MAX_ID_BYTES:
+    if len(raw_id) > _MAX_ID_BYTES:
         return None
     try:
-        value = msgspec.json.decode(said, type=str | int | float)
+        value = msgspec.json.decode(raw_id, type=str | int | float)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return value if not isinstance(value, str) or len(value) <= MAX_ID_CHARACTERS else None

@@ -48,7 +48,7 @@ def own_address(version: int) -> str:
 
 def user_address(
     listen: ListenAddress,
-    shown: str,
+    bound_address: str,
     *,
     tls: bool,
     names: Sequence[str] = (),
@@ -60,10 +60,10 @@ def user_address(
     `names` are those of the certificate. `proxies`: whether proxies are trusted, to which clients connect.
     """
     scheme = "wss" if tls else "ws"
-    host, _, port = shown.rpartition(":")
+    host, _, port = bound_address.rpartition(":")
     address = read(host.strip("[]"))
     if listen.is_unix or address is None:
-        return UserAddress(listen.url(shown, scheme, "/v1"), others=False, unencrypted=False)
+        return UserAddress(listen.url(bound_address, scheme, "/v1"), others=False, unencrypted=False)
     others = not address.is_loopback
     name = host.strip("[]")
     if others and tls and names:

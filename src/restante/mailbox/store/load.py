@@ -123,8 +123,8 @@ def _load_messages(database: sqlite3.Connection, state: State, boxes: dict[int, 
         "SELECT mailbox, sequence, side, phase, body, msg_id, server_rx FROM messages ORDER BY sequence"
     ):
         frame = messages.Delivery(side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
-        state.keep(boxes[key], model.Stored(sequence, side, messages.encode(frame)))
+        state.keep(boxes[key], model.StoredMessage(sequence, side, messages.encode(frame)))
         state.next_sequence = max(state.next_sequence, sequence + 1)
     for box in boxes.values():
         if box.senders:
-            box.shown = [row.side for row in box.sides if box.senders != [row.side]]
+            box.recipients = [row.side for row in box.sides if box.senders != [row.side]]
