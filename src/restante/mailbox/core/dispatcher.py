@@ -143,7 +143,7 @@ class Dispatcher:
     def _handle(self, connection: ConnectionState, text: FrameText, now: Now) -> str:
         """Handle the text of a frame of an open connection, and return the outcome."""
         try:
-            message = self._parse(text)
+            message = parsing.attempt(text) if self._parsed is None else self._parsed_before(text)
             if isinstance(message, PeerError):
                 return self.refuse_frame(connection, message)
             self.last_message = message
@@ -155,7 +155,8 @@ class Dispatcher:
             command = session.step(connection.session, message)
             if type(command) is Refusal:
                 return self._reject(connection, command, text, now)
-            refusal = self._charge(connection.address_quotas, command, now)
+            quotas = connection.address_quotas
+            refusal = self._charge(quotas, command, now) if quotas else None
             if refusal is None:
                 decision = decide(self.state, command, now, self.dice, self.policy)
                 mailbox = decision.mailbox
@@ -168,7 +169,7 @@ class Dispatcher:
             self._reply(connection, messages.Error(INTERNAL_ERROR, messages.NULL))
             self._send_away(connection, PeerError(1011, INTERNAL_ERROR))
             return FAILED
-        self._apply(decision.changes, now, connection.address_quotas)
+        self._apply(decision.changes, now, quotas)
         self._advance(connection, command, decision)
         if decision.refusal is not None:
             self._end_others(connection, command, decision.refusal)
@@ -295,13 +296,11 @@ class Dispatcher:
 
     # ── output ───────────────────────────────────────────────────────────────────────────────────
 
-    def _parse(self, text: FrameText) -> Received | Malformed | PeerError:
-        """Return the message of a text, or the error if it has none."""
-        if self._parsed is not None:
-            (parsed_text, message), self._parsed = self._parsed, None
-            if parsed_text is text:
-                return message
-        return parsing.attempt(text)
+    def _parsed_before(self, text: FrameText) -> Received | Malformed | PeerError:
+        """Return what `parse_ahead` has made of a text, or parse it."""
+        assert self._parsed is not None
+        (parsed_text, message), self._parsed = self._parsed, None
+        return message if parsed_text is text else parsing.attempt(text)
 
     def _reply(self, connection: ConnectionState, reply: messages.Reply) -> None:
         self._send(connection, messages.encode(reply))

@@ -191,6 +191,13 @@ def parse(text: FrameText) -> Received | Malformed:
 
 def attempt(text: FrameText) -> Received | Malformed | PeerError:
     """Parse a text. Return its message, or the error if it is not a message."""
+    if len(text) <= MAX_SHORT_MESSAGE_CHARACTERS:
+        try:
+            message: Received = _decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            pass  # `parse` finds out why
+        else:
+            return message
     try:
         return parse(text)
     except PeerError as error:  # a new one, because the traceback of this one holds the text
