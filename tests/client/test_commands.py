@@ -22,9 +22,9 @@ from client.commands import TEXT, Desk, end
 from client.liar import Answer, Sent, lying
 from client.live import Network, meet, wormhole
 from restante import client
-from restante.cli.client_run import NOBODY_WAITS, WHY_SILENT, Rendezvous, _EventPrinter
-from restante.cli.code_prompt import QUESTION, WORD_QUESTION, Completer, own_code
 from restante.client import PeerSilent
+from restante.client.cli.code_prompt import QUESTION, WORD_QUESTION, Completer, own_code
+from restante.client.cli.transfer import NOBODY_WAITS, WHY_SILENT, Rendezvous, _EventPrinter
 from restante.client.events import Awaited
 from restante.client.protocol.uri import TransferUri, rendezvous_of
 from restante.common.terminal import MAX_EXCERPT_CHARACTERS, excerpt
@@ -212,13 +212,13 @@ async def test_a_signal_tells_the_other_side(desk: Desk, number: signal.Signals)
 async def test_a_second_signal_ends_a_command_that_removes_many_files(number: signal.Signals) -> None:
     script = """if True:
         import sys, threading
-        from restante.cli import client_run
+        from restante.client.cli import transfer as command
         from restante.client.tasks import in_thread
-        client_run.STOPPING_SECONDS = 0
+        command.STOPPING_SECONDS = 0
         async def transfer():
             print("began", file=sys.stderr, flush=True)
             await in_thread(threading.Event().wait, lambda: None)
-        client_run.run(transfer())
+        command.run(transfer())
     """
     async with child(sys.executable, "-c", script) as running:
         await running.says("began")

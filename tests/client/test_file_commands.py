@@ -23,8 +23,8 @@ import pytest
 from client.commands import Desk, end
 from client.live import url_of
 from client.transfer.hostile import CONTENT, heard, names, records, say, sends
-from restante.cli.client_files import StandardOutput, bar, outgoing_input
 from restante.client import DEFAULT_APP_ID, Wormhole
+from restante.client.cli.files import StandardOutput, bar, outgoing_input
 from restante.client.files.draft import draft_directory, draft_file
 from restante.common.errors import StoreError
 from restante.pipeline.clean.rules import Fault, limits
@@ -198,7 +198,7 @@ async def test_standard_streams_are_refused_where_they_cannot_be_used(command: s
 
 
 async def test_without_a_temporary_directory_standard_input_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restante.cli.client_files.gettempdir", partial(os.stat, "/nonexistent"))
+    monkeypatch.setattr("restante.client.cli.files.gettempdir", partial(os.stat, "/nonexistent"))
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with pytest.raises(StoreError, match=r"set \$TMPDIR"), outgoing_input("name"):
         pass

@@ -33,7 +33,7 @@ PRELOADED: Final = (
     "restante.client.journal_mode.journal",
     "client.commands",
     "client.killed_at",
-    "restante.cli.client_run",
+    "restante.client.cli.transfer",
     "segno",
     "restante.mailbox.reference_import.importing",
     # What `wormhole` and `twist` import, but for the modules that create Twisted's reactor: that must not be forked.

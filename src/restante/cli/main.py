@@ -32,12 +32,13 @@ def application(command: str = "") -> typer.Typer:
     if command == "health":  # container checks start it every few seconds
         app.add_typer(health.app)
         return app
-    from restante.cli import client
+    from restante.client.cli import commands as client
 
     if command in CLIENT:
         app.add_typer(client.app)
         return app
-    from restante.cli import mailbox, pipeline, shell_files
+    from restante.cli import pipeline, shell_files
+    from restante.mailbox import cli as mailbox
     from restante.timing import cli as timing
     from restante.waku import cli as waku
 

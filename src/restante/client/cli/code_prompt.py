@@ -7,8 +7,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from restante.client import CodeError, completions, word_list
-from restante.client.protocol.code import is_nameplate, nameplate_of
+from restante.client.protocol.code import CodeError, completions, is_nameplate, nameplate_of, word_list
 from restante.common.errors import Misuse, RestanteError
 
 QUESTION: Final = "Wormhole code: "

@@ -1,4 +1,4 @@
-"""Commands of the client: `restante send`, `restante receive`."""
+"""The options of `restante send` and `restante receive`. What they need is imported when they run."""
 
 from __future__ import annotations
 
@@ -171,7 +171,8 @@ def send(
     """
     require_extra("client")
     with _short_start_and_end():
-        from restante.cli.client_files import (
+        from restante.client.cli.code_prompt import own_code
+        from restante.client.cli.files import (
             Files,
             check_name,
             outgoing,
@@ -180,9 +181,8 @@ def send(
             show_own_hints,
             transit_of,
         )
-        from restante.cli.client_run import Rendezvous, Text, read_text, run, timed
-        from restante.cli.client_run import send as send_item
-        from restante.cli.code_prompt import own_code
+        from restante.client.cli.transfer import Rendezvous, Text, read_text, run, timed
+        from restante.client.cli.transfer import send as send_item
         from restante.common.terminal import say
 
     if (text is None) == (not paths):
@@ -271,10 +271,10 @@ def receive(
     """
     require_extra("client")
     with _short_start_and_end():
-        from restante.cli.client_files import StoreOptions, output_path, transit_of
-        from restante.cli.client_run import Rendezvous, read_code, run, timed
-        from restante.cli.client_run import receive as receive_item
-        from restante.cli.code_prompt import ask_for_second_word, one_word_code
+        from restante.client.cli.code_prompt import ask_for_second_word, one_word_code
+        from restante.client.cli.files import StoreOptions, output_path, transit_of
+        from restante.client.cli.transfer import Rendezvous, read_code, run, timed
+        from restante.client.cli.transfer import receive as receive_item
         from restante.client.timing_log import USER, span
 
     if allocate and code is not None:

@@ -20,35 +20,30 @@ from typing import Any, Final
 import msgspec
 import typer
 
-from restante.cli.client_files import Files, StoreOptions, asked, show_offer, store
-from restante.cli.code_prompt import own_code, prompt_for_code
-from restante.client import (
-    DEFAULT_APP_ID,
-    DEFAULT_SERVER,
+from restante.client.cli.code_prompt import own_code, prompt_for_code
+from restante.client.cli.files import Files, StoreOptions, asked, show_offer, store
+from restante.client.connection.server import ServerEndpoint
+from restante.client.core.state import check_encodable
+from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER
+from restante.client.events import (
+    Awaited,
     Event,
     PeerConfirmed,
     PeerSilent,
     Reconnecting,
     ReplayEnded,
-    TransferUri,
     WaitingForPeer,
     Welcomed,
     Working,
-    Wormhole,
-    parse_uri,
-    send_text,
 )
-from restante.client.connection.server import ServerEndpoint
-from restante.client.core.state import check_encodable
-from restante.client.events import Awaited
-from restante.client.protocol.uri import SCHEME, rendezvous_of
+from restante.client.protocol.uri import SCHEME, TransferUri, parse_uri, rendezvous_of
 from restante.client.timing_log import USER, TimingLog, check_timing_path, span
 from restante.client.transfer.messages import reasons_sent
 from restante.client.transfer.receiving import OfferedText
 from restante.client.transfer.receiving import receive as receive_offer
-from restante.client.transfer.text import check_text
+from restante.client.transfer.text import check_text, send_text
 from restante.client.transit.records import Role
-from restante.client.wormhole import MAX_SENT_BYTES
+from restante.client.wormhole import MAX_SENT_BYTES, Wormhole
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.terminal import Declined, StandardInput, can_rewrite, excerpt, say
 from restante.common.texts import counted, visible

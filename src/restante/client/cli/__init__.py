@@ -1,0 +1,1 @@
+"""`restante send` and `restante receive`."""
