@@ -24,7 +24,7 @@ from client.commands import Desk, end
 from client.live import url_of
 from client.transfer.hostile import CONTENT, heard, names, records, say, sends
 from restante.client import DEFAULT_APP_ID, Wormhole
-from restante.client.cli.files import StandardOutput, bar, outgoing_input
+from restante.client.cli.files import StandardOutput, outgoing_input, progress_bar
 from restante.client.files.draft import draft_directory, draft_file
 from restante.common.errors import StoreError
 from restante.pipeline.clean.rules import Fault, limits
@@ -423,7 +423,7 @@ async def test_the_bar_and_figures_have_one_row(columns: int, drawn: bool, monke
     monkeypatch.setenv("COLUMNS", str(columns))
     with os.fdopen(its, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
-        with bar(SIZE, "waiting") as on_progress:
+        with progress_bar(SIZE, "waiting") as on_progress:
             on_progress(SIZE // 2)
             on_progress(SIZE)
     content = b""

@@ -44,9 +44,9 @@ def own_code(code: str) -> str:
     return new_code if all(word in word_list(position) for position, word in enumerate(words)) else code
 
 
-def one_word_code(typed: str) -> str | None:
+def one_word_code(text: str) -> str | None:
     """Return the code that a person typed, if it has one word, which new codes have there. None: it has not."""
-    code = hyphenated(typed.strip()).removesuffix("-")
+    code = hyphenated(text.strip()).removesuffix("-")
     nameplate, _, word = code.partition("-")
     return code if is_nameplate(nameplate) and word.lower() in word_list(0) else None
 
@@ -71,16 +71,16 @@ class Completer:
         self._nameplates: Sequence[str] | None = None
         self._codes: Sequence[str] = ()
 
-    def complete(self, typed: str, number: int) -> str | None:
+    def complete(self, text: str, number: int) -> str | None:
         """Return the completion of this number, or None if there are no more (readline, `set_completer`)."""
         if number == 0:
-            prefix = hyphenated(self._head + typed).replace("_", "-")
+            prefix = hyphenated(self._head + text).replace("_", "-")
             codes = completions(prefix, self._nameplates_for(prefix), self._word_count)
             self._codes = [code.removeprefix(self._head) for code in codes]
         return self._codes[number] if number < len(self._codes) else None
 
-    def _nameplates_for(self, typed: str) -> Sequence[str]:
-        if "-" in typed:
+    def _nameplates_for(self, text: str) -> Sequence[str]:
+        if "-" in text:
             return ()
         if self._nameplates is None:
             try:
@@ -92,9 +92,9 @@ class Completer:
 
 def prompt_for_code(nameplates: Callable[[], Sequence[str]], word_count: int) -> str:
     """Return the code that the user typed. `nameplates` fetches those of the server. Raises Misuse."""
-    typed = _read_line(QUESTION, Completer(nameplates, word_count)) or ""
-    code = one_word_code(typed)
-    return typed if code is None or word_count == 1 else ask_for_second_word(code)
+    text = _read_line(QUESTION, Completer(nameplates, word_count)) or ""
+    code = one_word_code(text)
+    return text if code is None or word_count == 1 else ask_for_second_word(code)
 
 
 def _read_line(question: str, completer: Completer) -> str | None:

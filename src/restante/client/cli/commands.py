@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from restante.client.defaults import DEFAULT_WORDS, MAX_WORDS
 from restante.common.errors import Misuse
 from restante.common.extras import require_extra
 
@@ -48,7 +49,7 @@ CodeLengthOption = Annotated[
         "--code-length",
         "-c",
         min=1,
-        max=32,
+        max=MAX_WORDS,
         show_default=False,
         metavar="WORDS",
         help="Words of a new code. Default: 2.",
@@ -65,32 +66,6 @@ DumpTimingOption = Annotated[
         help="Write the times of all events to this file, like `wormhole --dump-timing`, even after an error.",
     ),
 ]
-
-
-@contextmanager
-def _short_start_and_end() -> Iterator[None]:
-    """Import without the garbage collector. When the process ends, it does not search all that was imported either.
-
-    Both together take a fifth of the processor time of a short transfer, and find nothing.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-    atexit.unregister(gc.freeze)  # of an earlier call in this process
-    atexit.register(gc.freeze)
-
-
-def _word_count(code: str | None, code_length: int | None) -> int:
-    """Return how many words a new code has. Raises Misuse if the number is for a code that is given."""
-    from restante.client.defaults import DEFAULT_WORDS
-
-    if code is not None and code_length is not None:
-        raise Misuse("--code-length is for a new code, and a code is given: leave one of them out")
-    return DEFAULT_WORDS if code_length is None else code_length
-
-
 RelayOption = Annotated[
     str | None,
     typer.Option(
@@ -117,6 +92,28 @@ PortOption = Annotated[
         help="Port on which this computer listens for direct connections. Default: any free one.",
     ),
 ]
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Import without the garbage collector. When the process ends, it does not search all that was imported either.
+
+    Both together take a fifth of the processor time of a short transfer, and find nothing.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+    atexit.unregister(gc.freeze)  # of an earlier call in this process
+    atexit.register(gc.freeze)
+
+
+def _word_count(code: str | None, code_length: int | None) -> int:
+    """Return how many words a new code has. Raises Misuse if the number is for a code that is given."""
+    if code is not None and code_length is not None:
+        raise Misuse("--code-length is for a new code, and a code is given: leave one of them out")
+    return DEFAULT_WORDS if code_length is None else code_length
 
 
 @app.command()
@@ -170,52 +167,46 @@ def send(
     arrived, 3 if the code does not work, and 4 if the server cannot be used.
     """
     require_extra("client")
-    with _short_start_and_end():
-        from restante.client.cli.code_prompt import own_code
-        from restante.client.cli.files import (
-            Files,
-            check_name,
-            outgoing,
-            outgoing_input,
-            sent_paths,
-            show_own_hints,
-            transit_of,
-        )
-        from restante.client.cli.transfer import Rendezvous, Text, read_text, run, timed
-        from restante.client.cli.transfer import send as send_item
+    with _without_collector():
+        from restante.client.cli import code_prompt, files, transfer
         from restante.common.terminal import say
 
     if (text is None) == (not paths):
         raise Misuse("say what to send: a PATH, or --text TEXT, or --text - for standard input")
     if text == "-" and verify:
         raise Misuse("--verify asks on standard input, and --text - reads it: give the text itself")
-    from_input = "-" in (paths or ())
-    if from_input and len(paths or ()) > 1:
+    from_standard_input = "-" in (paths or ())
+    if from_standard_input and len(paths or ()) > 1:
         raise Misuse("- is standard input, and cannot be sent with other files: name a file - as ./-")
-    if from_input and verify:
+    if from_standard_input and verify:
         raise Misuse("--verify asks on standard input, and - reads it: name a file")
     if name is not None and text is not None:
         raise Misuse("a text has no name: leave --name out")
-    check_name(name)
+    files.check_name(name)
     word_count = _word_count(code, code_length)
-    rendezvous = Rendezvous.of(None, server, proxy, appid)
-    typed_code = None if code is None else own_code(code)
-    transit = transit_of(transit_relay, listen=listen, port=port, proxy=proxy)
+    rendezvous = transfer.Rendezvous.of(None, server, proxy, appid)
+    typed_code = None if code is None else code_prompt.own_code(code)
+    transit = files.transit_options(transit_relay, listen=listen, port=port, proxy=proxy)
     with ExitStack() as stack:
-        item: Files | Text
+        item: transfer.Item
         if text is not None:
-            item = Text(read_text(text))
-        elif from_input:
-            item = Files(stack.enter_context(outgoing_input(name)), transit)
+            item = transfer.Text(transfer.read_text(text))
+        elif from_standard_input:
+            item = files.Files(stack.enter_context(files.outgoing_input(name)), transit)
         else:
-            item = Files(outgoing(sent_paths(paths or []), name, ignore_unsendable=ignore_unsendable), transit)
+            item = files.Files(
+                files.outgoing(files.sent_paths(paths or []), name, ignore_unsendable=ignore_unsendable), transit
+            )
         if dry_run:
             say(f"offered: {item.described}")
-            if isinstance(item, Files):  # a text needs no transit connection
-                show_own_hints(transit)
+            if isinstance(item, files.Files):  # a text needs no transit connection
+                files.show_own_hints(transit)
             return
-        with timed(dump_timing, "cmd_send", paths or ()) as timing:
-            run(send_item(rendezvous, item, typed_code, word_count=word_count, verify=verify, qr=qr, timing=timing))
+        with transfer.timing_log_at(dump_timing, "cmd_send", paths or ()) as timing:
+            sending = transfer.send(
+                rendezvous, item, typed_code, word_count=word_count, verify=verify, qr=qr, timing=timing
+            )
+            transfer.run(sending)
 
 
 @app.command()
@@ -270,36 +261,36 @@ def receive(
     be used.
     """
     require_extra("client")
-    with _short_start_and_end():
-        from restante.client.cli.code_prompt import ask_for_second_word, one_word_code
-        from restante.client.cli.files import StoreOptions, output_path, transit_of
-        from restante.client.cli.transfer import Rendezvous, read_code, run, timed
-        from restante.client.cli.transfer import receive as receive_item
+    with _without_collector():
+        from restante.client.cli import code_prompt, files, transfer
         from restante.client.timing_log import USER, span
 
     if allocate and code is not None:
         raise Misuse("--allocate makes a new code: leave the code out")
-    to_output = output == "-"
-    if to_output and (replace or rename or unpack):
+    to_standard_output = output == "-"
+    if to_standard_output and (replace or rename or unpack):
         raise Misuse("--output - stores nothing: leave --replace, --rename and --unpack out")
     if replace and rename:
         raise Misuse("--replace and --rename say what to do if the path exists: give one of them")
-    if to_output and sys.stdout is None:
+    if to_standard_output and sys.stdout is None:
         raise Misuse("standard output is closed: name a file for --output")
     word_count = _word_count(code, code_length)
-    rendezvous = Rendezvous.of(code, server, proxy, appid)
-    target = None if to_output else output_path(output, may_be_file=not accept or replace or rename)
-    transit = transit_of(transit_relay, listen=listen, port=port, proxy=proxy)
+    rendezvous = transfer.Rendezvous.of(code, server, proxy, appid)
+    target = None if to_standard_output else files.output_path(output, may_be_file=not accept or replace or rename)
+    transit = files.transit_options(transit_relay, listen=listen, port=port, proxy=proxy)
     into_output = target is not None and target.is_dir()
-    options = StoreOptions(
-        target, into_output, accept, replace, rename, unpack, dry_run, to_output, transit, dump_timing
+    options = files.StoreOptions(
+        target, into_output, accept, replace, rename, unpack, dry_run, to_standard_output, transit, dump_timing
     )
-    with timed(dump_timing, "cmd_receive") as timing:
+    with transfer.timing_log_at(dump_timing, "cmd_receive") as timing:
         if not allocate and sys.stdin is not None and sys.stdin.isatty():
             if code is None:
                 with span(timing, "input code", waiting=USER):
-                    rendezvous = rendezvous.with_code(read_code(rendezvous, word_count))
-            elif not accept and (one_word := one_word_code(code)) is not None:
+                    rendezvous = rendezvous.with_code(transfer.read_code(rendezvous, word_count))
+            elif not accept and (one_word := code_prompt.one_word_code(code)) is not None:
                 with span(timing, "input code", waiting=USER):
-                    rendezvous = rendezvous.with_code(ask_for_second_word(one_word))
-        run(receive_item(rendezvous, options, allocate=allocate, word_count=word_count, verify=verify, timing=timing))
+                    rendezvous = rendezvous.with_code(code_prompt.ask_for_second_word(one_word))
+        receiving = transfer.receive(
+            rendezvous, options, allocate=allocate, word_count=word_count, verify=verify, timing=timing
+        )
+        transfer.run(receiving)

@@ -103,7 +103,7 @@ class StoreOptions(msgspec.Struct, frozen=True):
         return False
 
 
-def transit_of(relay: str | None, *, listen: bool, port: int, proxy: str | None) -> TransitOptions:
+def transit_options(relay: str | None, *, listen: bool, port: int, proxy: str | None) -> TransitOptions:
     """Return how the sides may be connected. An empty relay is none. Raises Misuse, also if the port is not free."""
     relays = TransitOptions().relays if relay is None else (relay,) if relay else ()
     if port and not (listen and proxy is None):
@@ -162,8 +162,8 @@ def sent_paths(arguments: list[str]) -> list[Path]:
 
 def check_name(name: str | None) -> None:
     """Raise Misuse if `--name` gives a name that no receiver could store."""
-    if name is not None and (why := "has a slash" if "/" in name else name_fault(name) or visibility_fault(name)):
-        raise Misuse(f"the name {quoted(name)} {why}: give another --name")
+    if name is not None and (fault := "has a slash" if "/" in name else name_fault(name) or visibility_fault(name)):
+        raise Misuse(f"the name {quoted(name)} {fault}: give another --name")
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def outgoing_input(name: str | None) -> Iterator[Outgoing]:
         except OSError as error:
             raise Misuse(f"cannot read standard input: {plain(error)}") from error
         outgoing = outgoing_stream(draft.file, name)
-        _warn(outgoing)
+        _show_warnings(outgoing)
         yield outgoing
 
 
@@ -197,11 +197,11 @@ def outgoing(paths: list[Path], name: str | None = None, *, ignore_unsendable: b
         outgoing = outgoing_file(paths[0], name)
     else:
         outgoing = outgoing_directory(tuple(paths), name, ignore_unsendable=ignore_unsendable)
-    _warn(outgoing)
+    _show_warnings(outgoing)
     return outgoing
 
 
-def _warn(outgoing: Outgoing) -> None:
+def _show_warnings(outgoing: Outgoing) -> None:
     """Say which names other systems cannot store, and what is left out."""
     if outgoing.doubtful:
         say("Receivers on other systems may not be able to store these names:")
@@ -232,7 +232,7 @@ class Files(msgspec.Struct, frozen=True):
 
     async def send(self, wormhole: Wormhole) -> None:
         """Send it, and wait until it has arrived."""
-        with stop_explained(), bar(self.outgoing.size, "waiting") as on_progress:
+        with stop_explained(), progress_bar(self.outgoing.size, "waiting") as on_progress:
             await send_outgoing(wormhole, self.outgoing, transit=self.transit, on_progress=on_progress)
 
 
@@ -241,11 +241,11 @@ def show_offer(offered: OfferedText | OfferedFile | OfferedDirectory) -> None:
     if isinstance(offered, OfferedText):
         say(f"offered: a text of {counted(len(offered.text), 'character')}")
         return
-    say(f"offered: {_describe(offered)}")
+    say(f"offered: {_description(offered)}")
     show_hints("the sender is reached at", offered.hints)
 
 
-def _describe(offered: OfferedFile | OfferedDirectory) -> str:
+def _description(offered: OfferedFile | OfferedDirectory) -> str:
     if isinstance(offered, OfferedFile):
         return f"file {quoted(offered.offered_name)} ({decimal(offered.size)})"
     return f"directory {quoted(offered.offered_name)} ({_contents(offered.files, offered.directories, offered.size)})"
@@ -272,7 +272,7 @@ def show_own_hints(options: TransitOptions) -> None:
         show_hints("reached at", transit.hints)
 
 
-async def store(offered: OfferedFile | OfferedDirectory, options: StoreOptions) -> None:
+async def store_offer(offered: OfferedFile | OfferedDirectory, options: StoreOptions) -> None:
     """Ask the user, then receive what is offered and store it. Raises Declined if it is not wanted."""
     if options.to_standard_output:
         await _print_file(offered, options)
@@ -280,7 +280,7 @@ async def store(offered: OfferedFile | OfferedDirectory, options: StoreOptions) 
     directory_name = offered.directory_name if options.unpack and isinstance(offered, OfferedFile) else None
     async with reasons_sent(offered.wormhole, Role.RECEIVER):
         path = options.path(offered, directory_name)
-    description = _describe(offered)
+    description = _description(offered)
     replace, is_directory = options.replace, directory_name is not None or isinstance(offered, OfferedDirectory)
     if options.is_replaced_by_log(path):
         await offered.reject("the receiver has another use for this name")
@@ -298,31 +298,24 @@ async def store(offered: OfferedFile | OfferedDirectory, options: StoreOptions) 
             check_target(path, replace=not options.rename, rename=options.rename, directory=is_directory)
             check_writable(path.parent)
     if exists and not options.accept:
-        await _check_wanted(offered, f"{visible(str(path))} exists already. Replace it by the {description}?")
+        await _confirm(offered, f"{visible(str(path))} exists already. Replace it by the {description}?")
         replace = True
     elif not options.accept:
-        await _check_wanted(offered, f"Receive the {description} as {visible(str(shown_path))}?")
+        await _confirm(offered, f"Receive the {description} as {visible(str(shown_path))}?")
     else:
         say(f"Receiving the {description} as {visible(str(shown_path))}")
-    await _clear_drafts(offered.wormhole, path.parent, ask=not options.accept)
+    await _offer_draft_removal(offered.wormhole, path.parent, ask=not options.accept)
     size = offered.size if isinstance(offered, OfferedFile) else offered.archive_size
-    rename = options.rename
-    with stop_explained(), bar(size, "storing", unpacked_size=offered.size) as progress:
-        on_unpack = progress.unpack
-        if isinstance(offered, OfferedDirectory):
-            stored = await offered.accept(
-                path, replace=replace, rename=rename, on_progress=progress, on_unpack=on_unpack
-            )
-        elif directory_name is not None:
-            stored = await offered.unpack(
-                path, replace=replace, rename=rename, on_progress=progress, on_unpack=on_unpack
-            )
+    with stop_explained(), progress_bar(size, "storing", unpacked_size=offered.size) as bar:
+        if isinstance(offered, OfferedFile) and directory_name is None:
+            stored = await offered.accept(path, replace=replace, rename=options.rename, on_progress=bar)
         else:
-            stored = await offered.accept(path, replace=replace, rename=rename, on_progress=progress)
+            store = offered.accept if isinstance(offered, OfferedDirectory) else offered.unpack
+            stored = await store(path, replace=replace, rename=options.rename, on_progress=bar, on_unpack=bar.unpack)
     say(f"Stored as {visible(str(stored))}")
 
 
-async def _clear_drafts(wormhole: Wormhole, folder: Path, *, ask: bool) -> None:
+async def _offer_draft_removal(wormhole: Wormhole, folder: Path, *, ask: bool) -> None:
     """Offer to remove what receivers left in a folder when they were killed. It takes room that is needed now."""
     drafts = await asyncio.to_thread(abandoned_drafts, folder)
     if not drafts:
@@ -334,23 +327,23 @@ async def _clear_drafts(wormhole: Wormhole, folder: Path, *, ask: bool) -> None:
         say("Remove them if you do not need them.")
         return
     async with reasons_sent(wormhole, Role.RECEIVER):
-        if await asked(wormhole, "Remove them?"):
+        if await ask(wormhole, "Remove them?"):
             for draft in drafts:
                 await asyncio.to_thread(remove_abandoned_draft, draft)
 
 
 async def _print_file(offered: OfferedFile | OfferedDirectory, options: StoreOptions) -> None:
     """Write a file to standard output, after asking the user."""
-    description = _describe(offered)
+    description = _description(offered)
     if isinstance(offered, OfferedDirectory):
         await offered.reject("the receiver writes to standard output, and a directory cannot be written there")
         raise Misuse(f"the {description} cannot be written to standard output: --output names another place")
     if options.accept:
         say(f"Receiving the {description}")
     else:
-        await _check_wanted(offered, f"Receive the {description} and write it to standard output?")
+        await _confirm(offered, f"Receive the {description} and write it to standard output?")
     output = StandardOutput()
-    with stop_explained(), bar(offered.size, "waiting", hidden=output.is_terminal) as on_progress:
+    with stop_explained(), progress_bar(offered.size, "waiting", hidden=output.is_terminal) as on_progress:
         await offered._write_to(output.write, on_progress)
     output.end()
     say("Written to standard output")
@@ -394,10 +387,10 @@ class StandardOutput:
             raise StoreError(reason).with_peer_words(reason) from error
 
 
-async def _check_wanted(offered: OfferedFile | OfferedDirectory, question: str) -> None:
+async def _confirm(offered: OfferedFile | OfferedDirectory, question: str) -> None:
     """Ask whether to receive something. If not, send the sender the reason, and raise Declined."""
     async with reasons_sent(offered.wormhole, Role.RECEIVER):
-        answer = await asked(offered.wormhole, question)
+        answer = await ask(offered.wormhole, question)
     if answer:
         return
     if answer is None:
@@ -407,7 +400,7 @@ async def _check_wanted(offered: OfferedFile | OfferedDirectory, question: str) 
     raise Declined("nothing was received")
 
 
-async def asked(wormhole: Wormhole, question: str) -> bool | None:
+async def ask(wormhole: Wormhole, question: str) -> bool | None:
     """Ask the user. None: standard input has ended. Raises what ends the wormhole before the answer."""
     try:
         with span(wormhole.timing, "permission", waiting=USER):
@@ -439,10 +432,10 @@ class Bar:
 
 
 @contextmanager
-def bar(size: int, at_the_end: str, *, unpacked_size: int = 0, hidden: bool = False) -> Iterator[Bar]:
+def progress_bar(size: int, final_step: str, *, unpacked_size: int = 0, hidden: bool = False) -> Iterator[Bar]:
     """Show how much of a transfer is done, on a terminal. Yields what is called with the bytes so far.
 
-    `at_the_end` says what is done when all bytes are transferred: a directory is unpacked, and disks take time.
+    `final_step` says what is done when all bytes are transferred: a directory is unpacked, and disks take time.
     """
     if hidden or not can_rewrite(sys.stderr):
         yield Bar()
@@ -475,12 +468,12 @@ def bar(size: int, at_the_end: str, *, unpacked_size: int = 0, hidden: bool = Fa
             unpacks = False
 
             def __call__(self, done: int) -> None:
-                progress.update(task, completed=done, description="left" if done < size else at_the_end)
+                progress.update(task, completed=done, description="left" if done < size else final_step)
 
             def unpack(self, done: int) -> None:
                 if not self.unpacks:
                     self.unpacks = True
                     progress.reset(task, total=unpacked_size)
-                progress.update(task, completed=done, description="unpacking" if done < unpacked_size else at_the_end)
+                progress.update(task, completed=done, description="unpacking" if done < unpacked_size else final_step)
 
         yield DrawnBar()

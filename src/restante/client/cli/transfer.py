@@ -21,7 +21,7 @@ import msgspec
 import typer
 
 from restante.client.cli.code_prompt import own_code, prompt_for_code
-from restante.client.cli.files import Files, StoreOptions, asked, show_offer, store
+from restante.client.cli.files import Files, StoreOptions, ask, show_offer, store_offer
 from restante.client.connection.server import ServerEndpoint
 from restante.client.core.state import check_encodable
 from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER
@@ -65,6 +65,7 @@ SHOW_CURSOR: Final = "\x1b[?25h"
 """A bar hides the cursor of the terminal (DECTCEM of xterm)."""
 
 RECEIVER: Final = "follower"
+"""The role of a URI for the receiver."""
 
 NOBODY_WAITS: Final = "Nobody waits with this code: it was used, is mistyped, or the sender has not started."
 """The text for a receiver whose code leads to an empty mailbox: a sender adds a message as soon as it has a code."""
@@ -183,7 +184,7 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
     """
     signals: list[signal.Signals] = []
 
-    async def guarded() -> None:
+    async def run_until_signal() -> None:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
@@ -205,7 +206,7 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
         await transfer
 
     try:
-        asyncio.run(guarded())
+        asyncio.run(run_until_signal())
     except asyncio.CancelledError:
         if signals[0] == signal.SIGINT:
             say("")  # so that the shell's prompt is not on the line of ^C
@@ -223,20 +224,19 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 @contextmanager
-def timed(path: Path | None, which: str, sent: Iterable[str] = ()) -> Iterator[TimingLog | None]:
+def timing_log_at(path: Path | None, command: str, sent_paths: Iterable[str] = ()) -> Iterator[TimingLog | None]:
     """Yield a timing log if a path is given, and write it at the end, even after an error. Raises Misuse.
 
-    `which` is what `wormhole` calls the command in its logs: cmd_send or cmd_receive. `sent` are the files that are
-    sent, which the log does not replace.
+    `command` is its name in the logs of `wormhole`: cmd_send or cmd_receive. The log replaces no file that is sent.
     """
     if path is None:
         yield None
         return
     check_timing_path(path)
-    if os.path.realpath(path) in map(os.path.realpath, sent):
+    if os.path.realpath(path) in map(os.path.realpath, sent_paths):
         raise Misuse(f"{visible(str(path))} is sent: name another file for the timing log")
     timing = TimingLog()
-    timing.event("command dispatch", which=which)
+    timing.event("command dispatch", which=command)
     try:
         yield timing
     finally:
@@ -268,10 +268,10 @@ async def send(
             await wormhole.set_code(code)
         say(f"Wormhole code is: {code}\n")
         if qr is not False:
-            _show_qr(rendezvous.uri(code), anyway=bool(qr))
+            _show_qr(rendezvous.uri(code), requested=bool(qr))
         options = f"{' --verify' if verify else ''}{rendezvous.options()} {shlex.quote(code)}"
         say(f"On the other computer, please run:\n\nrestante receive{options}\n")
-        await _agree(wormhole, Role.SENDER, verify=verify)
+        await _confirm_peer(wormhole, Role.SENDER, verify=verify)
         await item.send(wormhole)
     say(f"The {item.kind} has arrived.")
 
@@ -297,7 +297,7 @@ async def receive(
             say(f"On the other computer, please run:\n\nrestante send{options} PATH\n")
         else:
             await wormhole.set_code(rendezvous.code)
-        await _agree(wormhole, Role.RECEIVER, verify=verify)
+        await _confirm_peer(wormhole, Role.RECEIVER, verify=verify)
         await _receive_offered(wormhole, store_options)
 
 
@@ -312,37 +312,37 @@ async def _receive_offered(wormhole: Wormhole, store_options: StoreOptions) -> N
                 _print_text(offered.text)
         await offered.accept()
     else:
-        await store(offered, store_options)
+        await store_offer(offered, store_options)
 
 
-async def _agree(wormhole: Wormhole, role: Role, *, verify: bool) -> None:
+async def _confirm_peer(wormhole: Wormhole, role: Role, *, verify: bool) -> None:
     """Wait for the other side, and let the user compare the verifier. Raises Declined if they differ."""
     async with reasons_sent(wormhole, role):
         verifier = await wormhole.verifier()
         if verify:
-            same = await asked(wormhole, f"Verifier {verifier.hex()}. Does the other side show the same?")
+            same = await ask(wormhole, f"Verifier {verifier.hex()}. Does the other side show the same?")
             if not same:
                 raise Declined(VERIFIER_REJECTED)
 
 
-def _print_text(received: str) -> None:
+def _print_text(text: str) -> None:
     """Print a text. On a terminal control characters are shown as escapes, since the sender may be anybody."""
     if sys.stdout is None:
-        raise _unprinted("standard output is closed")
+        raise _print_error("standard output is closed")
     try:
         if sys.stdout.isatty():
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-            print(visible(received), flush=True)
+            print(visible(text), flush=True)
         else:
-            sys.stdout.buffer.write(received.encode(errors="backslashreplace") + b"\n")
+            sys.stdout.buffer.write(text.encode(errors="backslashreplace") + b"\n")
             sys.stdout.buffer.flush()
     except OSError as error:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python reports the same error again when it ends
-        raise _unprinted(plain(error)) from error
+        raise _print_error(plain(error)) from error
 
 
-def _unprinted(cause: str) -> StoreError:
+def _print_error(cause: str) -> StoreError:
     reason = f"the text could not be printed: {cause}"
     return StoreError(reason).with_peer_words(reason)
 
@@ -362,7 +362,7 @@ class _EventPrinter:
     def __init__(self, *, code_given: bool = False) -> None:
         self._code_given = code_given
         self._motd: str | None = None
-        self._worked = 0
+        self._work_bits = 0
         self._nobody_waits = self._waiting = self._confirmed = False
 
     def show(self, event: Event) -> None:
@@ -370,8 +370,8 @@ class _EventPrinter:
             case Welcomed(motd) if motd and motd != self._motd:
                 self._motd = motd
                 say(f"The server says: {excerpt(motd)}")
-            case Working(bits) if bits != self._worked:
-                self._worked = bits
+            case Working(bits) if bits != self._work_bits:
+                self._work_bits = bits
                 say(f"The server demands proof of work ({bits} bits); computing it.")
             case WaitingForPeer() if self._code_given and not self._nobody_waits:
                 self._nobody_waits = True
@@ -392,18 +392,18 @@ class _EventPrinter:
                 pass  # `Welcomed.current_cli_version` is a version of the Python client, so it is not shown either
 
 
-def _show_qr(uri: TransferUri | None, *, anyway: bool) -> None:
-    """Show a QR code if standard error is a terminal that is wide enough, or anyway."""
+def _show_qr(uri: TransferUri | None, *, requested: bool) -> None:
+    """Show a QR code if standard error is a terminal that is wide enough, or if the user requested it."""
     import segno
 
     if uri is None:
-        if anyway:
+        if requested:
             say("There is no QR code: it can name only servers whose URL ends with /v1.\n")
         return
-    qr, drawn = segno.make(str(uri)), io.StringIO()
-    if anyway or _columns() >= qr.symbol_size()[0]:
-        qr.terminal(out=drawn, compact=True)
-        say(drawn.getvalue())
+    qr, text = segno.make(str(uri)), io.StringIO()
+    if requested or _columns() >= qr.symbol_size()[0]:
+        qr.terminal(out=text, compact=True)
+        say(text.getvalue())
 
 
 def _columns() -> int:
