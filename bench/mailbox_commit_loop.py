@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.store.sqlite import open_store
+from restante.mailbox.store.sqlite import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +141,7 @@ def session_steps(commit_loop: CommitLoop, number: int) -> Iterator[None]:
 
 async def run(folder: Path, sessions: int) -> None:
     """Carry out `sessions` sessions on a new store in a folder."""
-    store = open_store(folder)
+    store = Store.open(folder)
     commit_loop = await CommitLoop.open(store, SteadyClock(), SeededDice(), Policy(), Retention())
     running = asyncio.create_task(commit_loop.run())
     for start in range(0, sessions, AT_A_TIME):

@@ -33,7 +33,7 @@ from restante.mailbox.protocol.hashcash import Mode
 from restante.mailbox.server import commit_loop, status_pages
 from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.settings import SERVE, Serve
-from restante.mailbox.store import recent, sqlite
+from restante.mailbox.store import sqlite, status
 from restante.waku.settings import WAKU
 from support.admin_port import MONITORING, Look, documented, fields, sentences
 from support.bounds import BOUND, bounded
@@ -304,7 +304,7 @@ async def test_slow_or_failing_queries_of_usage_delay_nobody(look: Admin, monkey
     monkeypatch.setattr(status_pages, "RECENT_SECONDS", 0.0)
     go_on, asked = threading.Event(), threading.Semaphore(0)
     errors: list[Exception] = [StoreDamaged("page 3 is damaged"), Misuse("there is no data"), ZeroDivisionError()]
-    read = recent.read
+    read = status.recent_usage
 
     def slow(data: Path, now: float) -> dict[str, Any]:
         asked.release()
@@ -313,7 +313,7 @@ async def test_slow_or_failing_queries_of_usage_delay_nobody(look: Admin, monkey
             raise errors[0]
         return read(data, now)
 
-    monkeypatch.setattr(recent, "read", slow)
+    monkeypatch.setattr(status, "recent_usage", slow)
     client = await look.clients.opened(look.here.url, "app", "a", "m")
     async with look.watch() as first, look.watch() as second:
         for events in (first, second, first):
@@ -334,14 +334,14 @@ async def test_slow_or_failing_queries_of_usage_delay_nobody(look: Admin, monkey
 
 async def test_usage_is_read_for_a_hundredth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
-    now, read, reads = [0.0], recent.read, []
+    now, read, reads = [0.0], status.recent_usage, []
 
     def slow(data: Path, wall: float) -> dict[str, Any]:
         reads.append(now[0])
         now[0] += 0.5
         return read(data, wall)
 
-    monkeypatch.setattr(recent, "read", slow)
+    monkeypatch.setattr(status, "recent_usage", slow)
     async with open_live(tmp_path) as here:
         pages = dashboard_pages(here, tmp_path, now)
         for later in (0.0, 5.0, 10.0, 49.9, 50.5, 100.0, 101.0):

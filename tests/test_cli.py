@@ -35,7 +35,6 @@ from restante.common.settings import resolve
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.settings import SERVE, Serve
 from restante.mailbox.store import status
-from restante.mailbox.store.backup import last_backup
 from restante.mailbox.store.schema import FILE, connect, migrations
 from restante.waku.settings import WAKU
 from stores.test_schema import thaw
@@ -179,9 +178,9 @@ def test_status_counts_what_is_live(tmp_path: Path) -> None:
         database.execute(
             "UPDATE service SET saved = ?, pruned = ?, seconds = 90000", (time.time() - 150, time.time() - 270)
         )
-    live = status.read(tmp_path)
+    live = status.read_status(tmp_path)
     assert (live.applications, live.nameplates, live.mailboxes, live.messages, live.sides) == (2, 1, 3, 1, 6)
-    assert status.render(live) == (
+    assert status.render_status(live) == (
         "server        not running\nas of         2 min ago, the last commit\napplications  2\nnameplates    1\n"
         "mailboxes     3\nmessages      1\nsides         6\noldest        5 min ago\nlast prune    4 min ago\n"
         "service time  25 h"
@@ -557,7 +556,7 @@ async def test_a_backup_beside_a_running_server_and_a_restore_print_what_they_co
     assert made.stdout.splitlines()[0] == f"file          {file}"
     assert lines.pop("last").startswith("commit   20")
     assert lines == {"nameplates": "1", "mailboxes": "1", "messages": "1", "usage-records": "1"}
-    assert last_backup(data) == pytest.approx(time.time(), abs=60)
+    assert status.last_backup(data) == pytest.approx(time.time(), abs=60)
     restored = restante("restore", file, RESTANTE_DATA=str(tmp_path / "new"))
     assert (restored.returncode, restored.stderr) == (0, "")
     assert restored.stdout.splitlines()[1:] == made.stdout.splitlines()[1:]

@@ -55,9 +55,8 @@ BETWEEN_PARTS = {(importer, name) for importer, names in by_name(_BETWEEN_PARTS)
 """What one part may import of another. All may import `common`; `cli`, also that of a part, may import everything."""
 
 _PURE = """
-    mailbox.protocol mailbox.core mailbox.reference_import.reference mailbox.reference_import.report
-    mailbox.reference_import.translation waku.envelope waku.devp2p waku.protocol waku.limits waku.archive.ids
-    waku.archive.query waku.node.pool waku.node.mailserver waku.connection.quotas
+    mailbox.protocol mailbox.core mailbox.reference_import.translation waku.envelope waku.devp2p waku.protocol
+    waku.limits waku.archive.ids waku.archive.query waku.node.pool waku.node.mailserver waku.connection.quotas
     waku.connection.sender_pace waku.node.save_schedule waku.client.ranges waku.client.inbox waku.client.requester
     client.protocol client.core client.files.names
     pipeline.clean pipeline.sources.marks pipeline.report.periods pipeline.report.model

@@ -11,9 +11,8 @@ import pytest
 
 from restante.common.errors import StoreError
 from restante.mailbox.core.state import State
-from restante.mailbox.reference_import.importing import import_databases
-from restante.mailbox.reference_import.report import Report
-from restante.mailbox.store.load import load
+from restante.mailbox.reference_import.importing import ImportReport, import_databases
+from restante.mailbox.store.rows import load_state
 from restante.mailbox.store.schema import FILE, connect
 from support.mailbox.reference_sources import Their
 
@@ -46,7 +45,9 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def taking(data: Path, channel: Path | None = None, usage: Path | None = None, *, merge: bool = False) -> Report:
+def taking(
+    data: Path, channel: Path | None = None, usage: Path | None = None, *, merge: bool = False
+) -> ImportReport:
     return import_databases(data, channel, usage, merge=merge)
 
 
@@ -72,7 +73,7 @@ def content(data: Path) -> list[str]:
 
 def state(data: Path) -> State:
     with closing(connect(str(data / FILE))) as database:
-        return load(database)
+        return load_state(database)
 
 
 def rows(data: Path, query: str) -> list[tuple[Any, ...]]:

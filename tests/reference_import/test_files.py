@@ -15,7 +15,7 @@ import pytest
 from reference_import.conftest import CHANNEL_V2, content, refused, rows, state, taking
 from restante.common.errors import Misuse, StoreError
 from restante.mailbox.reference_import import importing
-from restante.mailbox.store.sqlite import open_store
+from restante.mailbox.store.sqlite import Store
 from support.disk import crashing
 from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
@@ -196,7 +196,7 @@ ALL = [2, 1, 1, 1, 1, 1, 2]
 
 async def work(data: Path) -> None:
     """Our own server has had visitors: one mailbox lives, one has ended."""
-    store = open_store(data)
+    store = Store.open(data)
     ledger = Ledger(await store.view())
     ledger.bind("ours")
     ledger.claim("ours", "7")
@@ -251,7 +251,7 @@ def test_a_target_that_is_not_empty_needs_merge(their: Their, data: Path, row: s
 
 
 async def test_a_server_without_clients_leaves_its_directory_empty(their: Their, data: Path) -> None:
-    store = open_store(data)
+    store = Store.open(data)
     ledger = Ledger(await store.view())
     ledger.pass_(1000)
     await ledger.commit(store)
@@ -332,7 +332,7 @@ def test_an_import_that_fails_or_is_killed_imports_nothing(
 
     def connect_dying(path: str) -> sqlite3.Connection:
         with pytest.raises(StoreError, match="another process is using the data directory"):
-            open_store(data)  # no server starts while an import runs
+            Store.open(data)  # no server starts while an import runs
         return sqlite3.connect(path, isolation_level=None, factory=Dying)
 
     with monkeypatch.context() as patch:

@@ -22,12 +22,10 @@ from restante.mailbox.core.state import State
 from restante.mailbox.reference_import import translation
 from restante.mailbox.reference_import.exporting import export_usage
 from restante.mailbox.reference_import.importing import RECORDS_PER_CHUNK
-from restante.mailbox.reference_import.reference import CHANNEL, USAGE
-from restante.mailbox.reference_import.report import Counts
-from restante.mailbox.store.load import load
-from restante.mailbox.store.rows import Rows
+from restante.mailbox.reference_import.translation import CHANNEL, USAGE, Counts
+from restante.mailbox.store.rows import Rows, load_state
 from restante.mailbox.store.schema import connect
-from restante.mailbox.store.sqlite import open_store
+from restante.mailbox.store.sqlite import Store
 from support.effort import examples
 from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
@@ -164,7 +162,7 @@ async def test_a_nameplate_without_sides_still_leads_to_its_mailbox(their: Their
     their.close("a", "m", "happy", 1002)
     assert select(their.relay, "SELECT * FROM nameplate_sides") == []
     taking(data, their.relay)
-    store = open_store(data)
+    store = Store.open(data)
     try:
         ledger = Ledger(await store.view())
         assert ledger.claim("b", "4") == mailbox
@@ -291,7 +289,7 @@ def test_more_records_than_are_held_in_memory_at_a_time(their: Their, data: Path
 
 async def test_exported_records_are_read_by_the_reference_and_its_munin_plugins(tmp_path: Path, data: Path) -> None:
     """Beside a running server, whose store is open here."""
-    store = open_store(data)
+    store = Store.open(data)
     try:
         ledger = Ledger(await store.view(), wall=1_700_000_000.5)
         ledger.bind("a")
@@ -387,21 +385,21 @@ MESSAGE_AT_MINUS_ZERO: TheirRows = {table: [] for table in CHANNEL.tables} | {
 @example(MESSAGE_AT_MINUS_ZERO)
 def test_every_live_row_is_imported_or_counted_and_imported_rows_can_be_served(theirs: TheirRows) -> None:
     state = State()
-    channel = translation.channel(theirs, state, 12.5)
+    channel = translation.translate_channel(theirs, state, 12.5)
     for table, their_rows in theirs.items():
         assert counted(channel.imported[table], channel.skipped, table) == len(their_rows), table
     assert channel.clashes == {"mailboxes": 0, "nameplates": 0}
     with closing(connect(":memory:")) as database:
         for statement, parameters, _ in Rows(channel.changes).statements():
             database.executemany(statement, parameters)
-        loaded = load(database)
+        loaded = load_state(database)
     for change in channel.changes:
         state.fold(change)
     assert picture(loaded) == picture(state)
     for mailbox in loaded.mailboxes():
         assert 1 <= len(mailbox.sides) <= 2
         assert mailbox.touched == 12.5
-    again = translation.channel(theirs, loaded, 0.0)
+    again = translation.translate_channel(theirs, loaded, 0.0)
     assert again.clashes == {table: channel.imported[table] for table in again.clashes}
 
 
@@ -411,7 +409,7 @@ def test_every_usage_row_is_imported_or_counted(theirs: TheirRows) -> None:
     skipped = Counts()
     with closing(connect(":memory:")) as database:
         for table, their_rows in theirs.items():
-            records = translation.usage(table, their_rows, skipped)
+            records = translation.translate_usage(table, their_rows, skipped)
             assert counted(len(records), skipped, f"usage_{table}") == len(their_rows)
             for statement, parameters, _ in Rows(records, origin="file").statements():
                 database.executemany(statement, parameters)

@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 import pytest
 
 from restante.mailbox.store.schema import FILE
-from restante.mailbox.store.sqlite import Store, open_store
+from restante.mailbox.store.sqlite import Store
 from restante.waku.archive.sqlite import Archive
 from support.disk import crashing
 
@@ -68,7 +68,7 @@ class DataDirectory(Generic[S]):
 
 class MailboxData(DataDirectory[Store]):
     def __init__(self) -> None:
-        super().__init__(open_store, FILE)
+        super().__init__(Store.open, FILE)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with contextlib.closing(sqlite3.connect(f"file:{self.file}?mode=ro", uri=True)) as database:

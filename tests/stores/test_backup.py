@@ -21,7 +21,7 @@ from restante.common.disk_probe import FILE as PROBE
 from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.mailbox.store.backup import back_up, restore
 from restante.mailbox.store.schema import FILE, migrations
-from restante.mailbox.store.sqlite import Store, open_store
+from restante.mailbox.store.sqlite import Store
 from stores.conftest import USAGE, MailboxData
 from stores.test_schema import DAMAGE, thaw
 from support.disk import no_file_beyond
@@ -45,7 +45,7 @@ async def taken(store: Store) -> dict[str, Any]:
 
 async def restored(backup: Path, data: Path) -> dict[str, Any]:
     restore(backup, data, quietly)
-    store = open_store(data)
+    store = Store.open(data)
     try:
         return await taken(store)
     finally:
@@ -103,7 +103,7 @@ def test_a_backup_contains_what_was_committed_when_it_began(
 @pytest.fixture
 async def data(tmp_path: Path) -> Path:
     """A data directory with some messages, which no server uses."""
-    store = open_store(tmp_path / "data")
+    store = Store.open(tmp_path / "data")
     ledger = await Ledger.begin(store)
     await commit(store, ledger, [("claim", "a", "1"), *(("add", "a", f"box{n}", 9000) for n in range(30))])
     await store.close()

@@ -17,7 +17,7 @@ from restante.common.errors import StoreBusy, StoreError
 from restante.common.sqlite import Schema
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, connect, migrations
 from restante.mailbox.store.schema import SCHEMA as MAILBOX
-from restante.mailbox.store.sqlite import open_store
+from restante.mailbox.store.sqlite import Store
 from restante.waku.archive.schema import SCHEMA as ARCHIVE
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
@@ -64,7 +64,7 @@ async def opened(folder: Path, old: int) -> tuple[dict[str, Any], dict[str, list
     """Use a database of this version a little; return what is live then, and the records."""
     folder.mkdir()  # noqa: ASYNC240 - of a test
     thaw(old, folder / FILE).close()
-    store = open_store(folder)
+    store = Store.open(folder)
     try:
         assert store.service == 78.25
         ledger = Ledger(await store.view(), service=store.service)
@@ -199,7 +199,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_damage_is_reported_in_one_sentence(tmp_path: Path, damage: str) -> None:
     thaw(len(migrations()), tmp_path / FILE).close()
-    store = open_store(tmp_path)
+    store = Store.open(tmp_path)
     store.database.execute(DAMAGE[damage])
     with pytest.raises(
         StoreError, match=r"\Athe database is damaged \([^\n]+\); restore a backup[^\n]*\Z"

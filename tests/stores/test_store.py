@@ -23,7 +23,7 @@ from restante.common.usage_records import RESULTS, ClientVersion, CurrentUsage, 
 from restante.mailbox.core import model
 from restante.mailbox.core.state import State
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.store import recent, sqlite
+from restante.mailbox.store import sqlite, status
 from restante.mailbox.store.sqlite import Store
 from stores.conftest import LIVE, USAGE, MailboxData
 from support.bounds import BOUND
@@ -278,7 +278,7 @@ NOW = 1_000_000_000.0
 async def test_results_are_counted_for_an_hour_a_day_and_a_week_and_the_waits_of_a_day_have_percentiles(
     engine: MailboxData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    empty = recent.read(engine.data, NOW)
+    empty = status.recent_usage(engine.data, NOW)
     assert (empty["as_of"], empty["clients"], empty["last_backup"]) == (NOW, [], None)
     assert empty["waiting_seconds"] == {"mailboxes": 0, "latest": 0, "p50": None, "p90": None, "p99": None}
     dice = random.Random(7)
@@ -288,7 +288,7 @@ async def test_results_are_counted_for_an_hour_a_day_and_a_week_and_the_waits_of
     ]
     changes = [MailboxUsage("app", True, started, waiting, 99.0, result) for started, waiting, result in records]
     await engine.store.apply(changes, model.Now(NOW, 0.0))
-    usage = recent.read(engine.data, NOW)
+    usage = status.recent_usage(engine.data, NOW)
     for span, seconds in (("hour", 3600), ("day", 86400), ("week", 7 * 86400)):
         within = [result for started, _, result in records if NOW - seconds <= started <= NOW]
         assert usage["results"][span] == {result: within.count(result) for result in RESULTS}
@@ -301,11 +301,11 @@ async def test_results_are_counted_for_an_hour_a_day_and_a_week_and_the_waits_of
         assert sum(wait <= waiting[f"p{share}"] for wait in waits) >= len(waits) * share / 100
         assert sum(wait < waiting[f"p{share}"] for wait in waits) < len(waits) * share / 100
     # Of many mailboxes the latest count.
-    monkeypatch.setattr(recent, "MAX_WAITS", 10)
+    monkeypatch.setattr(status, "MAX_WAITS", 10)
     later = NOW + 8 * 86400
     changes = [MailboxUsage("app", True, later - age, float(age), 99.0, "happy") for age in range(1, 101)]
     await engine.store.apply(changes, model.Now(later, 1.0))
-    waiting = recent.read(engine.data, later)["waiting_seconds"]
+    waiting = status.recent_usage(engine.data, later)["waiting_seconds"]
     assert waiting == {"mailboxes": 100, "latest": 10, "p50": 5.0, "p90": 9.0, "p99": 10.0}
 
 
@@ -313,7 +313,7 @@ async def test_clients_are_counted_by_version_and_the_rest_together(engine: Mail
     binds = [("python", str(version)) for version in range(12) for _ in range(version + 1)] + [(None, None)] * 20
     changes = [ClientVersion("app", "a", NOW - 1, name, version) for name, version in binds]
     await engine.store.apply([*changes, ClientVersion("app", "a", NOW - 90_000, "old", "1")], model.Now(NOW, 0.0))
-    clients = recent.read(engine.data, NOW)["clients"]
+    clients = status.recent_usage(engine.data, NOW)["clients"]
     assert [tuple(row.values()) for row in clients] == [
         ("not named", "", 20),
         *(("python", str(version), version + 1) for version in range(11, 2, -1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -57,35 +58,35 @@ def config_check(read_settings: ReadSettings) -> None:
     print("the settings can be used")
 
 
-Data = Annotated[
+DataOption = Annotated[
     Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", parser=data_directory, help="Data directory.")
 ]
-DATA = Path("restante-data")
+DEFAULT_DATA = Path("restante-data")
 
 
 @app.command()
-def status(data: Data = DATA, json: Json = False) -> None:
+def status(data: DataOption = DEFAULT_DATA, json: Json = False) -> None:
     """Count what the mailbox server has stored. The server may be running."""
-    from restante.mailbox.store.status import read, render
+    from restante.mailbox.store.status import read_status, render_status
 
-    counts = read(data)
-    print(msgspec.json.encode(counts).decode() if json else render(counts))
+    counts = read_status(data)
+    print(msgspec.json.encode(counts).decode() if json else render_status(counts))
 
 
 @app.command()
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to create; it must not exist.")],
-    data: Data = DATA,
+    data: DataOption = DEFAULT_DATA,
     json: Json = False,
 ) -> None:
     """Copy the data of the mailbox server into a file. The server may be running."""
     from restante.common.progress import progress
     from restante.common.signals import cleaning_up
-    from restante.mailbox.store.backup import back_up, render
+    from restante.mailbox.store.backup import back_up, render_contents
 
     with cleaning_up(), progress("backup") as advance:
-        made = back_up(data, file, advance)
-    print(msgspec.json.encode(made).decode() if json else render(made))
+        contents = back_up(data, file, advance)
+    print(msgspec.json.encode(contents).decode() if json else render_contents(contents))
 
 
 @app.command()
@@ -99,18 +100,18 @@ def restore(
             parser=data_directory,
             help="Data directory; it must be new or empty.",
         ),
-    ] = DATA,
+    ] = DEFAULT_DATA,
     json: Json = False,
 ) -> None:
     """Copy a backup into a new data directory. Then start the server on it."""
     from restante.common.progress import progress
     from restante.common.signals import cleaning_up
-    from restante.mailbox.store.backup import render, restore
+    from restante.mailbox.store.backup import render_contents, restore
 
     os.umask(0o077)  # as in `serve`
     with cleaning_up(), progress("restore") as advance:
-        made = restore(file, data, advance)
-    print(msgspec.json.encode(made).decode() if json else render(made))
+        contents = restore(file, data, advance)
+    print(msgspec.json.encode(contents).decode() if json else render_contents(contents))
 
 
 @app.command("import")
@@ -126,25 +127,33 @@ def import_command(
         bool,
         typer.Option("--merge", help="Import although the data directory already has mailboxes or usage records."),
     ] = False,
-    data: Data = DATA,
+    data: DataOption = DEFAULT_DATA,
     json: Json = False,
 ) -> None:
     """Import the databases of the reference server. Both servers must be stopped."""
     from restante.mailbox.reference_import.importing import import_databases
-    from restante.mailbox.reference_import.report import render
 
     os.umask(0o077)  # as in `serve`
     report = import_databases(data, channel, usage, merge=merge)
-    print(msgspec.json.encode(report).decode() if json else render(msgspec.structs.asdict(report)))
+    print(msgspec.json.encode(report).decode() if json else _count_table(msgspec.structs.asdict(report)))
 
 
 @app.command()
 def export(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Usage database to create; it must not exist.")],
-    data: Data = DATA,
+    data: DataOption = DEFAULT_DATA,
 ) -> None:
     """Export usage records for the reference server. The server may be running."""
     from restante.mailbox.reference_import.exporting import export_usage
-    from restante.mailbox.reference_import.report import render
 
-    print(render({"exported": export_usage(data, file)}))
+    print(_count_table({"exported": export_usage(data, file)}))
+
+
+def _count_table(groups: Mapping[str, Mapping[str, int]]) -> str:
+    """Return counts as a table with three columns: what was done, the kind of row, the count."""
+    rows = [
+        (action, kind.replace("_", " "), count) for action, counts in groups.items() for kind, count in counts.items()
+    ]
+    width = max(len(kind) for _, kind, _ in rows)
+    digits = max(len(str(count)) for _, _, count in rows)
+    return "\n".join(f"{action:<9} {kind:<{width}}  {count:>{digits}}" for action, kind, count in rows)

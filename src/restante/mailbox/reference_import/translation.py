@@ -1,4 +1,4 @@
-"""Translates the reference server's rows into changes. It is pure: rows and a view in, changes and counts out.
+"""The reference server's rows, and their translation into changes. Pure: rows and a state become changes and counts.
 
 Each row is imported, or counted as skipped with the reason. A mailbox without sides is skipped: the reference leaves
 one if it is killed between the two commits of a claim, before it answers the client. A nameplate without sides is
@@ -10,21 +10,151 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from restante.common import usage_records
+from restante.common.usage_records import Result
 from restante.mailbox.core import model
 from restante.mailbox.core.model import Change
 from restante.mailbox.core.rules import MAX_MEMBERS
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol import messages
-from restante.mailbox.reference_import import reference
-from restante.mailbox.reference_import.reference import Row
-from restante.mailbox.reference_import.report import Counts
+
+# ── the reference server's tables ────────────────────────────────────────────────────────────────
+# Source: magic-wormhole-mailbox-server 0.8.0, db-schemas/. Channel version 2, which its unreleased head writes, adds
+# tables of connections; they contain no messages. SQLite allows any value in any column, so the import checks every
+# row.
+
+Counts = Counter[str]
+"""How many rows were skipped, by kind and reason."""
+
+Row = tuple[Any, ...]
+"""A row as SQLite returns it."""
+
+Seconds = Annotated[float, Meta(ge=-1e15, le=1e15)]
+"""Seconds. Infinity is excluded, because JSON has no form for it."""
+
+Flag = Any
+"""A flag. As in the reference, any value but NULL and 0 is true, so an unexpected value excludes no side."""
+
+ClientText = str | int | Seconds | None
+"""A value that a client sent. The column's affinity turns all values but NULL into text."""
+
+
+class DatabaseKind(msgspec.Struct, frozen=True):
+    """A kind of database of the reference server."""
+
+    name: str
+    tables: Mapping[str, type[tuple[Any, ...]]]
+    """The tables that are read, each with the type of its rows. The fields have the names of the columns."""
+    since: Mapping[str, int]
+    """Tables that a later version added, each with that version."""
+    versions: tuple[int, ...] = (1, 2)
+
+    @property
+    def flag(self) -> str:
+        """Return the flag that names a database of this kind."""
+        return f"--{self.name}"
+
+
+# ── channel: live data ───────────────────────────────────────────────────────────────────────────
+
+
+class ReferenceMailbox(NamedTuple):
+    app_id: str
+    id: str
+    for_nameplate: Flag
+
+
+class ReferenceMailboxSide(NamedTuple):
+    mailbox_id: str
+    opened: Flag
+    side: str
+    added: Seconds
+    mood: Any
+
+
+class ReferenceNameplate(NamedTuple):
+    id: int
+    app_id: str
+    name: str
+    mailbox_id: str
+
+
+class ReferenceNameplateSide(NamedTuple):
+    nameplates_id: int
+    claimed: Flag
+    side: str
+    added: Seconds
+
+
+class ReferenceMessage(NamedTuple):
+    app_id: str
+    mailbox_id: str
+    side: str
+    phase: ClientText
+    body: ClientText
+    server_rx: Seconds
+    msg_id: ClientText
+
+
+CHANNEL: Final = DatabaseKind(
+    "channel",
+    {
+        "mailboxes": ReferenceMailbox,
+        "mailbox_sides": ReferenceMailboxSide,
+        "nameplates": ReferenceNameplate,
+        "nameplate_sides": ReferenceNameplateSide,
+        "messages": ReferenceMessage,
+    },
+    {},
+)
+
+# ── usage records ────────────────────────────────────────────────────────────────────────────────
+
+
+class ReferenceNameplateUsage(NamedTuple):
+    app_id: str
+    started: Seconds
+    waiting_time: Seconds | None
+    total_time: Seconds
+    result: Result
+
+
+class ReferenceMailboxUsage(NamedTuple):
+    app_id: str
+    for_nameplate: Literal[0, 1]
+    started: Seconds
+    total_time: Seconds
+    waiting_time: Seconds | None
+    result: Result
+
+
+class ReferenceClientVersion(NamedTuple):
+    app_id: str
+    side: str
+    connect_time: Seconds
+    implementation: str | None
+    version: str | None
+
+
+USAGE: Final = DatabaseKind(
+    "usage",
+    {
+        "nameplates": ReferenceNameplateUsage,
+        "mailboxes": ReferenceMailboxUsage,
+        "client_versions": ReferenceClientVersion,
+    },
+    {"client_versions": 2},
+)
+
+
+# ── channel: live data → changes ─────────────────────────────────────────────────────────────────
 
 CLAIMABLE: Final = re.compile(r"[0-9]{1,40}")
 """Names that a `claim` can have in this server (messages.py). The reference's pattern accepts a few more."""
@@ -33,29 +163,29 @@ _to_json: Final = msgspec.json.encode
 _ReferenceRow = TypeVar("_ReferenceRow")
 
 
-class Channel(msgspec.Struct):
+class TranslatedChannel(msgspec.Struct):
     """A translated channel database."""
 
     changes: list[Change]
     imported: dict[str, int]
     skipped: Counts
     clashes: dict[str, int]
-    """Number of mailboxes and nameplates that the view already has, with the same app and name."""
+    """Number of mailboxes and nameplates that the state already has, with the same app and name."""
 
 
-def channel(tables: Mapping[str, Sequence[Row]], view: State, touched: float) -> Channel:
-    """Translate a channel database into changes to be applied to the view.
+def translate_channel(tables: Mapping[str, Sequence[Row]], state: State, touched: float) -> TranslatedChannel:
+    """Translate a channel database into changes to be applied to the state.
 
     Each mailbox counts as touched at `touched`, in service time, whatever its `updated`: it starts its full idle
     time.
     """
     skipped = Counts()
-    usable = {name: _usable(tables[name], shape, skipped, name) for name, shape in reference.CHANNEL.tables.items()}
-    keys = itertools.count(view.next_key)
+    usable = {name: _usable(tables[name], shape, skipped, name) for name, shape in CHANNEL.tables.items()}
+    keys = itertools.count(state.next_key)
     mailboxes = _mailboxes(usable, touched, keys, skipped)
     nameplates = _nameplates(usable, mailboxes, keys, skipped)
-    added = _messages(usable, mailboxes, view.next_sequence, skipped)
-    return Channel(
+    added = _messages(usable, mailboxes, state.next_sequence, skipped)
+    return TranslatedChannel(
         [
             *(model.MailboxMade(mailbox) for mailbox in mailboxes.values()),
             *(model.NameplateMade(nameplate) for nameplate in nameplates),
@@ -70,8 +200,8 @@ def channel(tables: Mapping[str, Sequence[Row]], view: State, touched: float) ->
         },
         skipped=skipped,
         clashes={
-            "mailboxes": sum(m.mailbox_id in view.app(m.app_id).mailboxes for m in mailboxes.values()),
-            "nameplates": sum(n.name in view.app(n.app_id).nameplates for n in nameplates),
+            "mailboxes": sum(m.mailbox_id in state.app(m.app_id).mailboxes for m in mailboxes.values()),
+            "nameplates": sum(n.name in state.app(n.app_id).nameplates for n in nameplates),
         },
     )
 
@@ -83,18 +213,18 @@ _Mailboxes = dict[str, model.Mailbox]
 
 def _mailboxes(usable: _Usable, touched: float, keys: Iterator[int], skipped: Counts) -> _Mailboxes:
     mailboxes = {
-        their.id: model.Mailbox(0, their.app_id, their.id, bool(their.for_nameplate), touched, sides=[])
-        for their in usable["mailboxes"]
+        row.id: model.Mailbox(0, row.app_id, row.id, bool(row.for_nameplate), touched, sides=[])
+        for row in usable["mailboxes"]
     }
-    for their in sorted(usable["mailbox_sides"], key=_added):
-        mailbox = mailboxes.get(their.mailbox_id)
+    for row in sorted(usable["mailbox_sides"], key=_added):
+        mailbox = mailboxes.get(row.mailbox_id)
         if mailbox is None:
             skipped["mailbox_sides_without_mailbox"] += 1
         else:
-            mood = their.mood if isinstance(their.mood, str) else None
-            row = model.MailboxSide(their.side, their.added, bool(their.opened), mood)
-            _join(mailbox, row, skipped, "mailbox_sides")
-    for their_id in [each for each, mailbox in mailboxes.items() if not mailbox.sides]:
+            mood = row.mood if isinstance(row.mood, str) else None
+            side = model.MailboxSide(row.side, row.added, bool(row.opened), mood)
+            _join(mailbox, side, skipped, "mailbox_sides")
+    for their_id in [id_ for id_, mailbox in mailboxes.items() if not mailbox.sides]:
         del mailboxes[their_id]
         skipped["mailboxes_without_sides"] += 1
     for mailbox in mailboxes.values():
@@ -106,29 +236,29 @@ def _nameplates(
     usable: _Usable, mailboxes: _Mailboxes, keys: Iterator[int], skipped: Counts
 ) -> list[model.Nameplate]:
     nameplates: list[model.Nameplate] = []
-    sides: dict[int, list[reference.ReferenceNameplateSide]] = {}
-    for side in sorted(usable["nameplate_sides"], key=_added):
-        sides.setdefault(side.nameplates_id, []).append(side)
-    taken: set[tuple[str, str]] = set()
-    for their in usable["nameplates"]:
-        mailbox = mailboxes.get(their.mailbox_id)
-        if not CLAIMABLE.fullmatch(their.name):
+    side_rows: dict[int, list[ReferenceNameplateSide]] = {}
+    for side_row in sorted(usable["nameplate_sides"], key=_added):
+        side_rows.setdefault(side_row.nameplates_id, []).append(side_row)
+    used_names: set[tuple[str, str]] = set()
+    for row in usable["nameplates"]:
+        mailbox = mailboxes.get(row.mailbox_id)
+        if not CLAIMABLE.fullmatch(row.name):
             skipped["nameplates_that_nobody_can_claim"] += 1
-        elif mailbox is None or mailbox.app_id != their.app_id:
+        elif mailbox is None or mailbox.app_id != row.app_id:
             skipped["nameplates_without_mailbox"] += 1
-        elif (their.app_id, their.name) in taken or mailbox.nameplate is not None:
+        elif (row.app_id, row.name) in used_names or mailbox.nameplate is not None:
             skipped["nameplates_repeated"] += 1  # a nameplate has one mailbox, and a mailbox one nameplate
         else:
-            taken.add((their.app_id, their.name))
-            mailbox.nameplate = their.name
-            nameplate = model.Nameplate(next(keys), their.app_id, their.name, their.mailbox_id, sides=[])
+            used_names.add((row.app_id, row.name))
+            mailbox.nameplate = row.name
+            nameplate = model.Nameplate(next(keys), row.app_id, row.name, row.mailbox_id, sides=[])
             nameplates.append(nameplate)
-            for side in sides.pop(their.id, ()):
+            for side_row in side_rows.pop(row.id, ()):
                 # In the reference an `allocate` also claims, so no allocated nameplate is still unclaimed.
-                row = model.NameplateSide(side.side, side.added, bool(side.claimed))
-                _join(nameplate, row, skipped, "nameplate_sides")
-    if sides:
-        skipped["nameplate_sides_without_nameplate"] = sum(map(len, sides.values()))
+                side = model.NameplateSide(side_row.side, side_row.added, bool(side_row.claimed))
+                _join(nameplate, side, skipped, "nameplate_sides")
+    if side_rows:
+        skipped["nameplate_sides_without_nameplate"] = sum(map(len, side_rows.values()))
     return nameplates
 
 
@@ -138,12 +268,12 @@ def _messages(usable: _Usable, mailboxes: _Mailboxes, sequence: int, skipped: Co
     Messages of equal time are in the order of arrival, which the reference does not guarantee.
     """
     added: list[model.MessageAdded] = []
-    for their in sorted(usable["messages"], key=lambda message: message.server_rx):
-        mailbox = mailboxes.get(their.mailbox_id)
-        if mailbox is None or mailbox.app_id != their.app_id:
+    for row in sorted(usable["messages"], key=lambda message: message.server_rx):
+        mailbox = mailboxes.get(row.mailbox_id)
+        if mailbox is None or mailbox.app_id != row.app_id:
             skipped["messages_without_mailbox"] += 1
         else:
-            added.append(_message(mailbox, their, sequence + len(added)))
+            added.append(_message(mailbox, row, sequence + len(added)))
     return added
 
 
@@ -161,33 +291,33 @@ def _added(row: Any) -> float:
     return added
 
 
-def _join(place: Any, row: Any, skipped: Counts, table: str) -> None:
-    """Add a side. The first two become members; any further side marks the place as crowded."""
-    if any(member.side == row.side for member in place.sides):
+def _join(owner: Any, side: Any, skipped: Counts, table: str) -> None:
+    """Add a side. The first two become members; any further side marks the mailbox or nameplate as crowded."""
+    if any(member.side == side.side for member in owner.sides):
         skipped[f"{table}_repeated"] += 1
-    elif len(place.sides) == MAX_MEMBERS:
-        place.crowded = True
+    elif len(owner.sides) == MAX_MEMBERS:
+        owner.crowded = True
         skipped[f"{table}_beyond_two"] += 1
     else:
-        place.sides.append(row)
+        owner.sides.append(side)
 
 
-def _message(mailbox: model.Mailbox, their: reference.ReferenceMessage, sequence: int) -> model.MessageAdded:
-    phase, body, msg_id = _to_json(their.phase), _to_json(their.body), _to_json(their.msg_id)
-    server_rx = their.server_rx + 0.0  # 0.0 for -0.0, which SQLite stores as 0: a frame is the same after a restart
-    frame = messages.Delivery(their.side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
-    stored = model.StoredMessage(sequence, their.side, messages.encode(frame))
+def _message(mailbox: model.Mailbox, row: ReferenceMessage, sequence: int) -> model.MessageAdded:
+    phase, body, msg_id = _to_json(row.phase), _to_json(row.body), _to_json(row.msg_id)
+    server_rx = row.server_rx + 0.0  # 0.0 for -0.0, which SQLite stores as 0: a frame is the same after a restart
+    frame = messages.Delivery(row.side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
+    stored = model.StoredMessage(sequence, row.side, messages.encode(frame))
     return model.MessageAdded(mailbox, stored, phase, body, msg_id, server_rx, mailbox.touched)
 
 
-# ── usage ────────────────────────────────────────────────────────────────────────────────────────
+# ── usage records → changes ──────────────────────────────────────────────────────────────────────
 
 
-def usage(table: str, rows: Iterable[Row], skipped: Counts) -> list[Change]:
+def translate_usage(table: str, rows: Iterable[Row], skipped: Counts) -> list[Change]:
     """Translate the usage records of one of the reference's tables. Times are not rounded."""
-    shape = reference.USAGE.tables[table]
+    shape = USAGE.tables[table]
     record = _RECORD_OF_TABLE[table]
-    return [record(their) for their in _usable(rows, shape, skipped, f"usage_{table}")]
+    return [record(row) for row in _usable(rows, shape, skipped, f"usage_{table}")]
 
 
 _RECORD_OF_TABLE: Final[dict[str, Callable[[Any], Change]]] = {

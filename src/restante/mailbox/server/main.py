@@ -39,7 +39,7 @@ from restante.mailbox.server.trace import Trace, TraceFile, check_path
 from restante.mailbox.server.user_address import UNENCRYPTED, first_lines, user_address
 from restante.mailbox.settings import Serve
 from restante.mailbox.store.schema import FILE
-from restante.mailbox.store.sqlite import Store, open_store
+from restante.mailbox.store.sqlite import Store
 
 SAVE_INTERVAL_SECONDS: Final = 60
 """Seconds between saves of when mailboxes were last touched. After a crash a mailbox may seem idle for up to this
@@ -82,7 +82,7 @@ async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: R
         raise too_few_descriptors(descriptors, minimum)
     addresses = listen_addresses(settings.listen, "--listen")
     certificate, token = read_files(settings)
-    store = open_store(Path(settings.data))
+    store = Store.open(Path(settings.data))
     clock = SystemClock()
     gc.disable()  # while the live data is loaded, there is no garbage to collect
     commit_loop = await CommitLoop.open(

@@ -32,7 +32,7 @@ from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.user_address import best
-from restante.mailbox.store import recent
+from restante.mailbox.store import status
 from restante.mailbox.store.sqlite import Store
 
 # ──────────
@@ -310,7 +310,7 @@ class DashboardPages:
     def _read_recent(self, now: float) -> None:
         began = self._clock()
         try:
-            self._recent = recent.read(self._data, now)
+            self._recent = status.recent_usage(self._data, now)
         except (StoreError, Misuse) as error:
             self._recent = {"problem": str(error)}
         except Exception:

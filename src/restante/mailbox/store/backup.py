@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -17,14 +16,12 @@ from restante.common.data_directory import LOCK, give_to_owner, lock, refuse_unu
 from restante.common.disk_probe import FILE as PROBE
 from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.common.sqlite import copy_database, schema_of
-from restante.mailbox.store.load import check
+from restante.mailbox.store.rows import check_rows
 from restante.mailbox.store.schema import FILE, SCHEMA
-
-MARK: Final = "last-backup"
-"""An empty file in the data directory. When it was modified, the last backup was complete."""
+from restante.mailbox.store.status import BACKUP_MARK
 
 
-class Contents(msgspec.Struct):
+class BackupContents(msgspec.Struct):
     """What a backup has, or what was restored."""
 
     file: str
@@ -51,7 +48,7 @@ FROM service
 """
 
 
-def back_up(data: Path, file: Path, advance: Callable[[int], None]) -> Contents:
+def back_up(data: Path, file: Path, advance: Callable[[int], None]) -> BackupContents:
     """Copy the database of a data directory into a new file, and return what it has. A server may be running.
 
     The copy shows one moment between two commits. The file appears when it was checked and is on disk. Raises Misuse
@@ -63,43 +60,34 @@ def back_up(data: Path, file: Path, advance: Callable[[int], None]) -> Contents:
     with SCHEMA.reading(data) as database, new_file(file) as unfinished:
         copy_database(database, unfinished, advance)
         try:
-            contents = _checked(unfinished, file)
+            contents = _check_copy(unfinished, file)
         except StoreDamaged as error:
             raise StoreDamaged(
                 f"no backup was made, because {data / FILE} is damaged ({error}): stop the server and restore an"
                 " earlier backup, or salvage what `sqlite3 FILE .recover` can read"
             ) from error
-    _mark(data)
+    _mark_backup(data)
     return contents
 
 
-def _mark(data: Path) -> None:
+def _mark_backup(data: Path) -> None:
     """Note in a data directory that a backup was made now, if this user may write there."""
     with suppress(OSError, StoreError):
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(data / MARK, flags, 0o600)
+        descriptor = os.open(data / BACKUP_MARK, flags, 0o600)
         try:
             os.utime(descriptor)
         finally:
             os.close(descriptor)
-        give_to_owner(data, MARK)
+        give_to_owner(data, BACKUP_MARK)
 
 
-def last_backup(data: Path) -> float | None:
-    """Return when the last backup of a data directory was complete; None: never, or it could not be noted."""
-    try:
-        return (data / MARK).stat().st_mtime
-    except OSError:
-        return None
-
-
-def restore(file: Path, data: Path, advance: Callable[[int], None]) -> Contents:
+def restore(file: Path, data: Path, advance: Callable[[int], None]) -> BackupContents:
     """Copy a backup into a data directory that is new or empty, and return what it has.
 
     The database appears when it was checked and is on disk. What root restores belongs to the owner of the directory.
-    Raises Misuse if there is no such file or the directory
-    is not empty; StoreError if the file is another program's, newer than this program or damaged, if another process
-    uses the directory, or if the copy cannot be written.
+    Raises Misuse if there is no such file or the directory is not empty; StoreError if the file is another program's,
+    newer than this program or damaged, if another process uses the directory, or if the copy cannot be written.
     """
     with SCHEMA.reading_copy(file) as backup:
         refuse_unusable(data)
@@ -109,7 +97,7 @@ def restore(file: Path, data: Path, advance: Callable[[int], None]) -> Contents:
             copy_database(backup, unfinished, advance)
             give_to_owner(data, LOCK, unfinished.name)
             try:
-                return _checked(unfinished, data / FILE)
+                return _check_copy(unfinished, data / FILE)
             except StoreDamaged as error:
                 raise StoreDamaged(
                     f"nothing was restored, because {file} is damaged ({error}): use another backup, or salvage"
@@ -120,18 +108,18 @@ def restore(file: Path, data: Path, advance: Callable[[int], None]) -> Contents:
 def _in_use(data: Path) -> bool:
     """Return whether a data directory has files."""
     try:
-        return data.exists() and any(each.name not in {LOCK, PROBE} for each in data.iterdir())
+        return data.exists() and any(path.name not in {LOCK, PROBE} for path in data.iterdir())
     except OSError as error:
         raise Misuse(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
 
 
-def _checked(unfinished: Path, file: Path) -> Contents:
+def _check_copy(unfinished: Path, file: Path) -> BackupContents:
     """Open a copy that is complete, and return what it has. Raises StoreDamaged if a server could not use it."""
     with closing(sqlite3.connect(f"{unfinished.absolute().as_uri()}?mode=ro", uri=True)) as copy:
-        check(copy)
+        check_rows(copy)
         nameplates, mailboxes, messages, usage_records, saved = copy.execute(_COUNTS).fetchone()
         schema = schema_of(copy)
-    return Contents(
+    return BackupContents(
         file=str(file),
         bytes=unfinished.stat().st_size,
         db_schema=schema,
@@ -143,7 +131,7 @@ def _checked(unfinished: Path, file: Path) -> Contents:
     )
 
 
-def render(contents: Contents) -> str:
+def render_contents(contents: BackupContents) -> str:
     """Return what a copy has as lines of text."""
     saved = (
         "never" if contents.saved is None else f"{datetime.fromtimestamp(int(contents.saved), UTC):%Y-%m-%d %X} UTC"

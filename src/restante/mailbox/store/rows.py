@@ -1,21 +1,27 @@
-"""Turns the changes of a batch into SQL statements that write or delete each row at most once.
+"""The rows of the database: those that a batch writes, and those that the server reads at its start.
 
-A row that changes five times in a batch is written once, in its final form. A mailbox that is created and closed in
-one batch is not written at all. So the order of the statements does not matter.
+The changes of a batch become SQL statements that write or delete each row at most once. A row that changes five times
+in a batch is written once, in its final form. A mailbox that is created and closed in one batch is not written at
+all. So the order of the statements does not matter.
 """
 
 from __future__ import annotations
 
 import itertools
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import astuple
 
+from restante.common.errors import StoreDamaged, StoreError
 from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model
 from restante.mailbox.core.model import Change
+from restante.mailbox.core.state import State
+from restante.mailbox.protocol import messages
 
 Parameters = list[tuple[Any, ...]]
 
@@ -103,8 +109,8 @@ class Rows:
                 ],
             )
         if self._messages:
-            messages = list(itertools.chain.from_iterable(self._messages.values()))
-            yield Statement(_INSERT_MESSAGE, messages, self._message_pages * PAGE_BYTES >= HEAVY_STATEMENT_BYTES)
+            rows = list(itertools.chain.from_iterable(self._messages.values()))
+            yield Statement(_INSERT_MESSAGE, rows, self._message_pages * PAGE_BYTES >= HEAVY_STATEMENT_BYTES)
         if self._gone_mailboxes:
             heavy = self._gone_bytes >= HEAVY_STATEMENT_BYTES
             yield Statement("DELETE FROM messages WHERE mailbox = ?", self._gone_mailboxes, heavy)
@@ -218,3 +224,123 @@ _METHOD_OF_CHANGE: Final[dict[type, Callable[[Rows, Any], None]]] = {
     ClientVersion: Rows._record,
     CurrentUsage: Rows._current,
 }
+
+
+# ── the rows at the start ────────────────────────────────────────────────────────────────────────
+
+ROWS_PER_FETCH: Final = 2000
+"""Rows that are fetched at once. Fetching them one by one while creating objects takes a third longer. So do larger
+chunks, which no longer fit in the processor's cache."""
+
+_CONTRADICTIONS: Final = {
+    "messages without a mailbox": "SELECT mailbox FROM messages EXCEPT SELECT key FROM mailboxes",
+    "nameplates without a mailbox": "SELECT app_id, mailbox_id FROM nameplates"
+    " EXCEPT SELECT app_id, mailbox_id FROM mailboxes",
+    "nameplates without a name": "SELECT key FROM nameplates WHERE name = ''",
+}
+"""Rows that `load_state` refuses although each value has the right form."""
+
+_mailbox_sides = msgspec.json.Decoder(list[list[model.MailboxSide]]).decode
+_nameplate_sides = msgspec.json.Decoder(list[list[model.NameplateSide]]).decode
+
+
+def load_state(database: sqlite3.Connection) -> State:
+    """Read and return all live data. Raises StoreError if a row's mailbox is missing or a row cannot be read."""
+    try:
+        return _load_rows(database)
+    except (sqlite3.DatabaseError, msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"the database is damaged ({type(error).__name__}: {error}); restore a backup of the data directory"
+        ) from error
+
+
+def _load_rows(database: sqlite3.Connection) -> State:
+    state = State()
+    names: dict[str, str] = {}
+    """App ids, so that all rows of an app share one string."""
+    mailboxes: list[model.Mailbox] = []
+    for rows in _chunks(
+        database,
+        "SELECT key, app_id, mailbox_id, for_nameplate, crowded, touched, visitors, sides FROM mailboxes",
+    ):
+        mailboxes += [
+            model.Mailbox(
+                key,
+                names.setdefault(app_id, app_id),
+                mailbox_id,
+                bool(for_nameplate),
+                touched,
+                sides,
+                crowded=bool(crowded),
+                visitors=visitors,
+            )
+            for (key, app_id, mailbox_id, for_nameplate, crowded, touched, visitors, _), sides in zip(
+                rows, _mailbox_sides(_join_sides(rows)), strict=True
+            )
+        ]
+    nameplates: list[model.Nameplate] = []
+    for rows in _chunks(database, "SELECT key, app_id, name, mailbox_id, crowded, sides FROM nameplates"):
+        nameplates += [
+            model.Nameplate(key, names[app_id], name, mailbox_id, sides, bool(crowded))
+            for (key, app_id, name, mailbox_id, crowded, _), sides in zip(
+                rows, _nameplate_sides(_join_sides(rows)), strict=True
+            )
+        ]
+    state.put_all(mailboxes, nameplates)
+    _load_messages(database, state, {mailbox.key: mailbox for mailbox in mailboxes})
+    return state
+
+
+def check_rows(database: sqlite3.Connection) -> None:
+    """Raise StoreDamaged if a page is damaged, or a row is one that `load_state` cannot read.
+
+    Unlike `load_state`, this keeps no rows, and it also checks databases of older schemas. It reads all of the
+    database.
+    """
+    try:
+        _check_tables(database)
+    except (sqlite3.DatabaseError, msgspec.MsgspecError, ValueError) as error:
+        raise StoreDamaged(" ".join(str(error).split())) from error
+
+
+def _check_tables(database: sqlite3.Connection) -> None:
+    fault = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if fault != "ok":
+        raise ValueError(fault)
+    for table, decode in (("mailboxes", _mailbox_sides), ("nameplates", _nameplate_sides)):
+        for rows in _chunks(database, f"SELECT app_id, mailbox_id, sides FROM {table}"):  # noqa: S608
+            sides = len(decode(_join_sides(rows)))
+            if sides != len(rows):
+                raise ValueError(f"{table} have {sides} lists of sides in {len(rows)} rows")
+    for _ in database.execute("SELECT side, phase, body, msg_id FROM messages"):
+        pass  # Python has decoded the texts
+    for contradiction, sql in _CONTRADICTIONS.items():
+        if database.execute(f"{sql} LIMIT 1").fetchone():
+            raise ValueError(f"it has {contradiction}")
+
+
+def _chunks(database: sqlite3.Connection, sql: str) -> Iterator[list[tuple[Any, ...]]]:
+    rows = database.execute(sql)
+    while chunk := rows.fetchmany(ROWS_PER_FETCH):
+        yield chunk
+
+
+def _join_sides(rows: list[tuple[Any, ...]]) -> str:
+    """Return the sides of many rows (the last column) as one JSON list of lists.
+
+    Decoding one text takes half the time of decoding one per row. A damaged row makes the text invalid, or gives a
+    list whose length is not the number of rows.
+    """
+    return "[" + ",".join([row[-1] for row in rows]) + "]"
+
+
+def _load_messages(database: sqlite3.Connection, state: State, mailboxes: dict[int, model.Mailbox]) -> None:
+    for key, sequence, side, phase, body, msg_id, server_rx in database.execute(
+        "SELECT mailbox, sequence, side, phase, body, msg_id, server_rx FROM messages ORDER BY sequence"
+    ):
+        frame = messages.Delivery(side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
+        state.keep(mailboxes[key], model.StoredMessage(sequence, side, messages.encode(frame)))
+        state.next_sequence = max(state.next_sequence, sequence + 1)
+    for mailbox in mailboxes.values():
+        if mailbox.senders:
+            mailbox.recipients = [row.side for row in mailbox.sides if mailbox.senders != [row.side]]

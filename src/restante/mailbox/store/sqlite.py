@@ -21,8 +21,7 @@ from restante.common.sqlite import roll_back, roll_back_commit
 from restante.common.worker import Worker
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.core.state import State
-from restante.mailbox.store.load import load
-from restante.mailbox.store.rows import Rows
+from restante.mailbox.store.rows import Rows, load_state
 from restante.mailbox.store.schema import FILE, connect
 
 LOCK_TIMEOUT_SECONDS: Final = 5.0
@@ -53,15 +52,6 @@ _USAGE_TIMES: Final = (
 )
 
 
-def open_store(data: Path) -> Store:
-    """Open the store in a data directory, and create both if they do not exist.
-
-    Raises StoreError if another process uses the directory, or the database is another program's or newer than this
-    program.
-    """
-    return Store.open(data)
-
-
 class Store:
     """The database of one data directory, which one process uses at a time.
 
@@ -82,14 +72,18 @@ class Store:
         """The time (time.monotonic) since which the store waits for the disk; None: it does not wait."""
         self._rows_since_checkpoint = 0
         """Rows written since the last checkpoint."""
-        self.service: float = self._one("SELECT seconds FROM service")
+        self.service: float = database.execute("SELECT seconds FROM service").fetchone()[0]
         """Service time when the database was last written, as read when it was opened."""
         self._saved = float("-inf")
         """Service time of the last commit that wrote the row of `service`."""
 
     @classmethod
     def open(cls, data: Path) -> Store:
-        """Lock the data directory and open its database. Create both if they do not exist."""
+        """Lock the data directory and open its database. Create both if they do not exist.
+
+        Raises StoreError if another process uses the directory, or the database is another program's or newer than
+        this program.
+        """
         directory_lock = lock(data)
         try:
             database = connect(str(data / FILE))
@@ -102,13 +96,9 @@ class Store:
             directory_lock.close()
             raise
 
-    def _one(self, sql: str) -> float:
-        value: float = self.database.execute(sql).fetchone()[0]
-        return value
-
     async def view(self) -> State:
         """Read and return the stored state."""
-        return load(self.database)
+        return load_state(self.database)
 
     async def apply(self, changes: Sequence[Change], now: Now) -> None:
         """Write changes that the state has already folded in. Returns when they are on disk.
@@ -123,15 +113,15 @@ class Store:
                     await self._in_thread(partial(self.database.executemany, sql, parameters))
                 else:
                     self.database.executemany(sql, parameters)
-            saves_service = not 0.0 <= now.service - self._saved < 1.0  # so most commits write one page less
-            if saves_service:
+            writes_service = not 0.0 <= now.service - self._saved < 1.0  # so most commits write one page less
+            if writes_service:
                 self.database.execute("UPDATE service SET seconds = ?, saved = ?", (now.service, now.wall))
         except sqlite3.Error as error:
             raise roll_back(self.database, error) from error
         count = rows.count
         self._rows_since_checkpoint += count
         await self._commit(small=count <= MAX_ROWS_COMMITTED_ON_LOOP)
-        if saves_service:
+        if writes_service:
             self._saved = now.service
 
     async def tend(self) -> None:
@@ -149,14 +139,14 @@ class Store:
                 raise
             await self._in_thread(self._wait_and_begin)
 
-    async def forget_usage(self, before: float, most: int) -> int:
-        """Delete usage records older than a wall time, at most `most` of each kind. Return the number deleted."""
+    async def forget_usage(self, before: float, limit: int) -> int:
+        """Delete usage records older than a wall time, up to `limit` of each kind. Return the number deleted."""
         try:
             await self._begin()
             deleted = sum(
                 self.database.execute(
                     f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {column} < ? LIMIT ?)",  # noqa: S608
-                    (before, most),
+                    (before, limit),
                 ).rowcount
                 for table, column in _USAGE_TIMES
             )
@@ -181,14 +171,14 @@ class Store:
             await self._in_thread(self._timed_commit)
 
     def _timed_commit(self) -> None:
-        begun = self.flushing = time.monotonic()
+        start = self.flushing = time.monotonic()
         try:
             self.database.execute("COMMIT")
         except sqlite3.Error as error:
             raise roll_back_commit(self.database, error) from error
         finally:
             self.flushing = None
-        self._last_commit_seconds = time.monotonic() - begun
+        self._last_commit_seconds = time.monotonic() - start
 
     def _checkpoint(self, mode: str = "PASSIVE") -> None:
         """Move the write-ahead log into the database as far as readers allow. The rest stays for the next time."""

@@ -1,13 +1,17 @@
-"""Counts what a data directory has stored, without disturbing a running server."""
+"""What a data directory has stored, and what has happened lately. The server may be running."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from restante.common.data_directory import running
+from restante.common.texts import in_one_line
+from restante.common.usage_records import RESULTS
 from restante.mailbox.store.schema import SCHEMA
 
 
@@ -46,7 +50,7 @@ FROM service
 """
 
 
-def read(data: Path) -> Status:
+def read_status(data: Path) -> Status:
     """Read the status of a data directory.
 
     Raises Misuse if it has no database, StoreError if the database is another program's.
@@ -70,7 +74,7 @@ def read(data: Path) -> Status:
     )
 
 
-def render(status: Status) -> str:
+def render_status(status: Status) -> str:
     """Return a status as lines of text."""
     now = time.time()
     lines = [
@@ -89,8 +93,100 @@ def render(status: Status) -> str:
 
 
 def _span(seconds: float) -> str:
-    whole = max(0, int(seconds))
-    for name, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if whole >= 2 * size:
-            return f"{whole // size} {name}"
-    return f"{whole} s"
+    seconds = max(0, int(seconds))
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+# ── recent usage, for the dashboard ──────────────────────────────────────────────────────────────
+
+BACKUP_MARK: Final = "last-backup"
+"""An empty file in the data directory. When it was modified, the last backup was complete."""
+
+SPANS: Final[Mapping[str, float]] = {"hour": 3600.0, "day": 86400.0, "week": 604800.0}
+
+DAY: Final = SPANS["day"]
+
+MAX_CLIENTS: Final = 10
+"""Pairs of client and version that are shown."""
+
+MAX_WAITS: Final = 10_000
+"""Waiting times that are read: the latest of the last day. Their percentiles need no more."""
+
+_RESULTS: Final = """
+SELECT result, count(*), count(waiting_time) FROM usage_mailboxes
+WHERE started >= ? AND started <= ? AND origin = '' GROUP BY result
+"""
+
+_SINCE: Final = """
+SELECT count(*) FROM usage_mailboxes WHERE started >= ? AND started <= ? AND origin = '' AND result = 'happy'
+"""
+
+_CLIENTS: Final = """
+SELECT implementation, version, count(*), sum(count(*)) OVER () FROM usage_client_versions
+WHERE connect_time >= ? AND connect_time <= ? AND origin = ''
+GROUP BY implementation, version ORDER BY count(*) DESC, implementation, version LIMIT ?
+"""
+
+_WAITS: Final = """
+SELECT waiting_time FROM usage_mailboxes
+WHERE started >= ? AND started <= ? AND origin = '' AND waiting_time IS NOT NULL
+ORDER BY started DESC LIMIT ?
+"""
+
+
+def recent_usage(data: Path, now: float) -> dict[str, Any]:
+    """Return the mailboxes that began in each span and have ended, by result, and more of the last day.
+
+    `as_of` is `now`, a wall time. `transfers` are the happy ones; `today` began at 00:00 UTC.
+
+    Raises StoreError if the database cannot be read.
+    """
+    with SCHEMA.reading(data) as database:
+        rows = {span: database.execute(_RESULTS, (now - seconds, now)).fetchall() for span, seconds in SPANS.items()}
+        waits = sorted(seconds for (seconds,) in database.execute(_WAITS, (now - DAY, now, MAX_WAITS)).fetchall())
+        [(today,)] = database.execute(_SINCE, (now - now % DAY, now)).fetchall()
+        clients = database.execute(_CLIENTS, (now - DAY, now, MAX_CLIENTS)).fetchall()
+    return {
+        "as_of": now,
+        "last_backup": last_backup(data),
+        "transfers": {
+            "hour": sum(count for result, count, _ in rows["hour"] if result == "happy"),
+            "today": today,
+        },
+        "clients": _clients(clients),
+        "results": {
+            span: dict.fromkeys(RESULTS, 0) | {result: count for result, count, _ in span_rows}
+            for span, span_rows in rows.items()
+        },
+        "waiting_seconds": {
+            "mailboxes": sum(count for _, _, count in rows["day"]),
+            "latest": len(waits),
+            **{f"p{share}": _percentile(waits, share) for share in (50, 90, 99)},
+        },
+    }
+
+
+def last_backup(data: Path) -> float | None:
+    """Return when the last backup of a data directory was complete; None: never, or it could not be noted."""
+    try:
+        return (data / BACKUP_MARK).stat().st_mtime
+    except OSError:
+        return None
+
+
+def _clients(rows: list[tuple[str | None, str | None, int, int]]) -> list[dict[str, Any]]:
+    """Return the clients and versions of most binds, and the others as one row."""
+    clients = [
+        {"client": in_one_line(name or "not named"), "version": in_one_line(version or ""), "binds": binds}
+        for name, version, binds, _ in rows
+    ]
+    others = rows[0][3] - sum(binds for _, _, binds, _ in rows) if rows else 0
+    return [*clients, {"client": "others", "version": "", "binds": others}] if others else clients
+
+
+def _percentile(ordered: list[float], share: int) -> float | None:
+    """Return the lowest value that at least `share` percent of the values do not exceed."""
+    return ordered[max(0, -(-len(ordered) * share // 100) - 1)] if ordered else None
