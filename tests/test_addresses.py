@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.common.net import network, networks, shown, site
+from restante.common.net import household_text, network_of, parse_networks, site_of
 from restante.mailbox.core import quotas
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
@@ -23,7 +23,7 @@ from restante.mailbox.server.system import system_secret
 
 LOCAL = ("127.0.0.1", 5000)
 ABROAD = ("8.8.8.8", 5000)
-PROXY = networks(["127.0.0.0/8", "fd00::/8"], "--trust-proxy")
+PROXY = parse_networks(["127.0.0.0/8", "fd00::/8"], "--trust-proxy")
 
 
 def seen(peer: tuple[Any, ...], headers: dict[str, str], trusted: Any = ()) -> tuple[str, int, bool]:
@@ -112,7 +112,7 @@ def test_no_header_raises_an_unexpected_error(forwarded: str, real: str, port: s
     ],
 )
 def test_an_address_is_shown_as_its_ipv4_address_or_ipv6_64(text: str, wanted: str) -> None:
-    assert shown(text) == wanted
+    assert household_text(text) == wanted
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_an_address_is_shown_as_its_ipv4_address_or_ipv6_64(text: str, wanted: s
     ],
 )
 def test_the_site_and_the_network_of_a_household(text: str, its_site: str, its_network: str) -> None:
-    assert (site(text), network(text)) == (its_site, its_network)
+    assert (site_of(text), network_of(text)) == (its_site, its_network)
 
 
 def test_an_ipv4_address_and_an_ipv6_network_have_a_quota_each() -> None:
@@ -244,7 +244,7 @@ def test_an_address_that_connects_too_often_is_told_when_to_try_again() -> None:
 @pytest.mark.parametrize(("real", "invented"), [("X-Real-IP", "X-Forwarded-For"), ("X-Forwarded-For", "X-Real-IP")])
 def test_an_invented_proxy_header_does_not_bypass_a_limit(real: str, invented: str) -> None:
     at = admission(
-        trusted=networks(["127.0.0.0/8"], "--trust-proxy"), limits=replace(UNLIMITED, address_connections=2)
+        trusted=parse_networks(["127.0.0.0/8"], "--trust-proxy"), limits=replace(UNLIMITED, address_connections=2)
     )
     came = [admit(at, "127.0.0.1", {real: "8.8.8.8", invented: f"203.0.113.{number}"}) for number in range(5)]
     assert [result.verdict is None for result in came] == [True, True, False, False, False]
@@ -311,7 +311,7 @@ def test_an_address_has_twice_as_many_handshakes_as_it_may_have_connections() ->
 
 def test_connections_of_possible_proxies_are_not_counted_before_their_request() -> None:
     at = admission(
-        trusted=networks(["8.8.8.0/24"], "--trust-proxy"), limits=replace(UNLIMITED, address_connections=1)
+        trusted=parse_networks(["8.8.8.0/24"], "--trust-proxy"), limits=replace(UNLIMITED, address_connections=1)
     )
     for peer in ("127.0.0.1", "10.0.0.1", "8.8.8.8"):  # the last may be anybody's proxy
         assert not any(at.begin_request((peer, port), 1e9).refused for port in range(10))

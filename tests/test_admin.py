@@ -23,9 +23,9 @@ from prometheus_client import Metric
 from restante.common import admin_http, admin_live, disk_probe
 from restante.common.admin_access import known_host, read_admin_token, same_origin
 from restante.common.admin_http import WrongTokens
-from restante.common.disk_probe import FILE
+from restante.common.disk_probe import PROBE_FILE
 from restante.common.errors import Misuse, StoreDamaged
-from restante.common.settings import resolve
+from restante.common.settings import resolve_settings
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.protocol import refusals
@@ -171,7 +171,7 @@ def test_the_manual_has_every_reason_of_a_refusal_and_its_limits_exist() -> None
 
 
 async def test_a_server_that_cannot_store_or_drains_is_not_ready_and_says_why(look: Admin) -> None:
-    (look.data / FILE).symlink_to("/dev/full")
+    (look.data / PROBE_FILE).symlink_to("/dev/full")
     assert await look.get("/readyz") == (503, "the disk cannot be written: No space left on device\n")
     assert await look.get("/healthz") == (200, "ok\n")
     assert (await look.counts())["restante_ready"] == 0
@@ -215,7 +215,7 @@ async def test_a_disk_that_hangs_shows_and_takes_one_thread(look: Admin, monkeyp
     """A probe that ended while nobody waited is not believed later."""
     monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 0.05)
     monkeypatch.setattr(disk_probe, "INTERVAL_SECONDS", 0.0)
-    file = look.data / FILE
+    file = look.data / PROBE_FILE
     os.mkfifo(file)  # to open it for writing waits for a reader
     hangs = (503, "the disk hangs: a write has not finished for 0.05 s\n")
     assert [await look.get("/readyz") for _ in range(3)] == [hangs] * 3
@@ -603,9 +603,9 @@ def test_a_setting_that_is_no_name_is_refused() -> None:
     url, port = "https://relay.example.org", "relay.example.org:4010"
     for name in ("", "*", "*.example.org", port, url, "-a", "a.", "a b", "::1"):
         with pytest.raises(Misuse, match=r"--admin-host: '.*' is not the name of a host"):
-            resolve(SERVE, {"admin_host": [name]}, {}, None)
+            resolve_settings(SERVE, {"admin_host": [name]}, {}, None)
         with pytest.raises(Misuse, match=r"--admin-host: '.*' is not the name of a host"):
-            resolve(WAKU, {"admin_host": [name]}, {}, None)
+            resolve_settings(WAKU, {"admin_host": [name]}, {}, None)
 
 
 async def test_servers_accept_their_names_and_a_page_of_the_same_name_may_change_settings(tmp_path: Path) -> None:

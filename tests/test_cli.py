@@ -30,8 +30,8 @@ from restante.cli.main import CLIENT, application
 from restante.cli.shell_files import FOLDER, MAN_PAGE, SHELLS, Shell
 from restante.common import logs
 from restante.common.errors import Misuse
-from restante.common.listening import unix_socket
-from restante.common.settings import resolve
+from restante.common.listening import bind_unix_socket
+from restante.common.settings import resolve_settings
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.settings import SERVE, Serve
 from restante.mailbox.store import status
@@ -110,8 +110,8 @@ def test_config_show_prints_a_file_that_sets_the_same_and_says_where_each_value_
     } <= set(lines)
     again.write_text(text)
     flags = {"prune_after": "inf", "limit": ["commands=2e9"]}
-    settings = resolve(SERVE, flags, {"RESTANTE_BLUR_USAGE": "5"}, file)[0]
-    assert resolve(SERVE, {}, {}, again)[0] == settings
+    settings = resolve_settings(SERVE, flags, {"RESTANTE_BLUR_USAGE": "5"}, file)[0]
+    assert resolve_settings(SERVE, {}, {}, again)[0] == settings
     shown = json.loads(called("config", "show", "--json", *options).stdout)
     assert [shown[key]["limits"]["commands"] for key in ("settings", "sources")] == [2e9, "--limit commands"]
     assert called("waku", "config", "--json").stdout.startswith('{"settings": {"data": "restante-waku"')
@@ -130,7 +130,7 @@ def test_config_check_says_what_serve_would_refuse(tmp_path: Path) -> None:
 def test_an_address_that_cannot_be_used_is_found_before_the_data_directory_is_made(tmp_path: Path) -> None:
     in_use = "Address already in use: stop the program that listens there, or name another address with {}"
     absent, nowhere = "Cannot assign requested address ({})", "192.0.2.1:4000"  # for documentation: no machine has it
-    with socket.create_server(("127.0.0.1", 0)) as taken, unix_socket(str(tmp_path / "s"), "--listen") as path:
+    with socket.create_server(("127.0.0.1", 0)) as taken, bind_unix_socket(str(tmp_path / "s"), "--listen") as path:
         path.listen()
         here = f"127.0.0.1:{taken.getsockname()[1]}"
         for address, flags, code, reason in (
@@ -195,8 +195,8 @@ def test_a_fault_is_logged_by_its_type_and_place_alone(form: str, monkeypatch: p
         mailboxes["mailbox-of-somebody"] += 1
     except KeyError as fault:
         try:
-            logs.start(form)
-            structlog.get_logger().error("a command failed", fault=logs.where(fault))
+            logs.start_log(form)
+            structlog.get_logger().error("a command failed", fault=logs.trace_text(fault))
         finally:
             structlog.reset_defaults()
     line = output.getvalue()
@@ -215,7 +215,7 @@ def test_colours_are_for_a_terminal_that_has_them_and_a_user_who_wants_them(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stderr", output := io.StringIO())
     monkeypatch.setattr(output, "isatty", lambda: terminal)
-    logs.start("console")
+    logs.start_log("console")
     structlog.get_logger().info("listening")
     structlog.reset_defaults()
     assert ("\x1b" in output.getvalue()) is colours
@@ -419,7 +419,10 @@ def toml(tmp_path: Path) -> Path:
 
 
 def sources(flags: dict[str, Any], environment: dict[str, str], file: Path | None) -> dict[str, tuple[Any, str]]:
-    return {setting.name: (setting.value, setting.source) for setting in resolve(SERVE, flags, environment, file)[1]}
+    return {
+        setting.name: (setting.value, setting.source)
+        for setting in resolve_settings(SERVE, flags, environment, file)[1]
+    }
 
 
 def test_each_source_overrides_the_one_before(toml: Path) -> None:
@@ -428,10 +431,10 @@ def test_each_source_overrides_the_one_before(toml: Path) -> None:
     assert sources({}, {"RESTANTE_MOTD": "env"}, toml)["motd"] == ("env", "RESTANTE_MOTD")
     assert sources({"motd": "flag"}, {"RESTANTE_MOTD": "env"}, toml)["motd"] == ("flag", "--motd")
     assert sources({"motd": None}, {}, toml)["motd"] == ("file", str(toml))
-    settings, _ = resolve(SERVE, {}, {"RESTANTE_CONFIG": str(toml)}, None)
+    settings, _ = resolve_settings(SERVE, {}, {"RESTANTE_CONFIG": str(toml)}, None)
     assert (settings.motd, settings.prune_after, settings.no_list) == ("file", 100.0, True)
     environment = {"RESTANTE_PRUNE_EVERY": "10", "RESTANTE_NO_LIST": "true", "RESTANTE_BLUR_USAGE": "3600"}
-    settings, _ = resolve(SERVE, {}, environment, None)
+    settings, _ = resolve_settings(SERVE, {}, environment, None)
     assert (settings.prune_every, settings.no_list, settings.blur_usage) == (10.0, True, 3600)
 
 
@@ -460,7 +463,7 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, problem: str, tmp_pat
     path = tmp_path / "bad.toml"
     path.write_text(content)
     with pytest.raises(Misuse, match=problem) as caught:
-        resolve(SERVE, {}, {}, path)
+        resolve_settings(SERVE, {}, {}, path)
     assert str(path) in str(caught.value)
 
 
@@ -490,14 +493,14 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, problem: str, tmp_pat
 )
 def test_an_error_says_what_to_write(name: str, value: object, problem: str) -> None:
     with pytest.raises(Misuse, match=f"^--{name.replace('_', '-')}[^:]*: {problem}"):
-        resolve(SERVE, {name: value}, {}, None)
+        resolve_settings(SERVE, {name: value}, {}, None)
 
 
 def test_what_clients_show_may_have_lines_tabs_and_any_letters() -> None:
     text = "Zurück um 12:00\n\t日本語 👩\u200d💻 \u202eabc\u202c"
-    assert resolve(SERVE, {"motd": text, "signal_error": text}, {}, None)[0].motd == text
+    assert resolve_settings(SERVE, {"motd": text, "signal_error": text}, {}, None)[0].motd == text
     with pytest.raises(Misuse, match=r"^RESTANTE_MOTD: U\+001B is a control character"):
-        resolve(SERVE, {}, {"RESTANTE_MOTD": "\x1b"}, None)
+        resolve_settings(SERVE, {}, {"RESTANTE_MOTD": "\x1b"}, None)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from restante.common import line_writer
 from restante.common.errors import plain
 from restante.common.last_hour import HOUR_SECONDS, STEP_SECONDS, LastHour
 from restante.common.line_writer import LineWriter, unblock_standard_error
-from restante.common.texts import END_OF_LINE, FORMULA, field
+from restante.common.texts import END_OF_LINE, FORMULA, csv_field
 from restante.mailbox.server.trace import TraceFile
 
 SEVERAL = "Multiple exceptions: [Errno 111] a ('::1', 1), [Errno 111] b, [Errno 113] c"
@@ -77,14 +77,14 @@ def test_growth_is_that_of_an_hour_or_little_more_in_bounded_memory(steps: list[
 
 def test_a_text_that_begins_like_a_formula_begins_with_an_apostrophe() -> None:
     for start in FORMULA:
-        assert field(f"{start}1", is_text=True).removeprefix('"').startswith("'")
-        assert not field(f"{start}1", is_text=False).removeprefix('"').startswith("'")
-    assert (field(None, is_text=True), field("", is_text=True)) == ("", '""'), "NULL and an empty text"
+        assert csv_field(f"{start}1", is_text=True).removeprefix('"').startswith("'")
+        assert not csv_field(f"{start}1", is_text=False).removeprefix('"').startswith("'")
+    assert (csv_field(None, is_text=True), csv_field("", is_text=True)) == ("", '""'), "NULL and an empty text"
 
 
 @given(st.lists(st.text().filter(lambda text: not text.startswith(FORMULA)), min_size=1))
 def test_a_reader_of_csv_gets_the_same_texts(texts: list[str]) -> None:
-    line = ",".join(field(text, is_text=True) for text in texts) + END_OF_LINE
+    line = ",".join(csv_field(text, is_text=True) for text in texts) + END_OF_LINE
     assert list(csv.reader(io.StringIO(line, newline=""))) == [texts]
 
 

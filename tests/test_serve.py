@@ -24,10 +24,10 @@ import structlog
 from msgspec.structs import replace
 
 from client.live import meet, wormhole
-from restante.common.descriptors import OWN_DESCRIPTORS, needed_descriptors
+from restante.common.descriptors import OWN_DESCRIPTORS, required_descriptors
 from restante.common.errors import Misuse
-from restante.common.listening import ListenAddress, listen_address, unix_socket
-from restante.common.net import EVERYBODY_TRUSTED, networks, trusts_everybody
+from restante.common.listening import ListenAddress, bind_unix_socket, parse_listen_address
+from restante.common.net import EVERYBODY_TRUSTED, parse_networks, trusts_everybody
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.server.main import Disk
@@ -335,7 +335,7 @@ def test_the_address_for_users_can_be_used_by_them(
 ) -> None:
     """And whether others can use it, and whether there is a warning that it is not encrypted."""
     own = {4: "10.0.0.5", 6: "fd00::5"}.__getitem__
-    assert user_address(listen_address(listen, "--listen"), shown, **{"tls": False, **options}, own=own) == url
+    assert user_address(parse_listen_address(listen, "--listen"), shown, **{"tls": False, **options}, own=own) == url
 
 
 @pytest.mark.parametrize(("program", "first"), [("", "restante"), ("./run", "./run")])
@@ -343,7 +343,7 @@ def test_the_first_lines_are_the_address_and_commands_that_this_machine_has(
     program: str, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("_RESTANTE_PROGRAM", program)
-    here = user_address(listen_address("127.0.0.1:4000", "--listen"), "127.0.0.1:4000", tls=False)
+    here = user_address(parse_listen_address("127.0.0.1:4000", "--listen"), "127.0.0.1:4000", tls=False)
     lines = first_lines([here], proxies=False).splitlines()
     assert lines[0] == "Users of this machine connect to ws://127.0.0.1:4000/v1"
     assert [line.split()[:2] for line in lines[-2:]] == [[first, "send"], [first, "receive"]]
@@ -357,12 +357,12 @@ async def test_a_server_of_every_interface_logs_a_usable_address_and_what_is_uns
         options = ("--listen", "proxy:0.0.0.0:0", "--trust-proxy", "::/0")
         async with started(tmp_path / program[-1], program, options) as server:
             await server.logged(EVERYBODY_TRUSTED)
-    assert not trusts_everybody(networks(["0.0.0.0/0"], ""), ["127.0.0.1:1", "[::1]:1", "unix:/s"])
-    assert not trusts_everybody(networks(["10.0.0.0/8"], ""), ["0.0.0.0:1"])
+    assert not trusts_everybody(parse_networks(["0.0.0.0/0"], ""), ["127.0.0.1:1", "[::1]:1", "unix:/s"])
+    assert not trusts_everybody(parse_networks(["10.0.0.0/8"], ""), ["0.0.0.0:1"])
 
 
 async def test_a_server_with_too_few_descriptors_does_not_start_and_says_how_many_suffice(tmp_path: Path) -> None:
-    needed = needed_descriptors(OWN_DESCRIPTORS)
+    needed = required_descriptors(OWN_DESCRIPTORS)
     options = ("--admin", "127.0.0.1:0", "--trace", str(tmp_path / "trace"))
 
     def program(limit: int) -> tuple[str, ...]:
@@ -410,7 +410,7 @@ async def test_when_descriptors_run_out_further_connections_wait(tmp_path: Path)
 
 
 async def test_claims_are_charged_to_all_addresses_that_a_proxy_s_headers_name(tmp_path: Path) -> None:
-    admission = Admission(AdmissionTerms(trusted=networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
+    admission = Admission(AdmissionTerms(trusted=parse_networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
     limits = replace(UNLIMITED, address_claims_at_once=3, address_claims=0.01)
     async with open_live(tmp_path, admission=admission, limits=limits) as live:
         answers = []
@@ -481,7 +481,7 @@ async def test_a_proxy_that_is_not_trusted_is_noticed_once(tmp_path: Path) -> No
     ],
 )
 def test_an_address_is(text: str, parts: dict[str, Any]) -> None:
-    assert listen_address(text, "--listen") == ListenAddress(text, **parts)
+    assert parse_listen_address(text, "--listen") == ListenAddress(text, **parts)
 
 
 def test_what_is_no_address_is_refused_with_the_forms() -> None:
@@ -489,7 +489,7 @@ def test_what_is_no_address_is_refused_with_the_forms() -> None:
     wrong = "4000 :4000 unix: fd:x fd: fd:2147483648 proxy: plain:4000 host: host:port host:70000 host:-1 host:٣"
     for text in ("", *wrong.split()):
         with pytest.raises(Misuse, match=forms):
-            listen_address(text, "--listen")
+            parse_listen_address(text, "--listen")
 
 
 async def your_address(path: Path) -> dict[str, Any]:
@@ -514,21 +514,21 @@ async def test_a_server_listens_on_several_addresses_and_removes_its_unix_socket
 async def test_a_server_makes_and_removes_its_own_unix_socket_and_no_other_file(tmp_path: Path) -> None:
     """One that nobody listens on any more is replaced."""
     path, taken, file = tmp_path / "s", tmp_path / "taken", tmp_path / "file"
-    with unix_socket(str(path), "--listen") as left:
+    with bind_unix_socket(str(path), "--listen") as left:
         left.listen()
     async with open_live(tmp_path / "data") as live:
         listeners = live.server.listeners
         for own in (path, taken):
-            await listeners.listen(listen_address(f"unix:{own}", "--listen"))
+            await listeners.listen(parse_listen_address(f"unix:{own}", "--listen"))
         assert stat.S_IMODE(path.stat().st_mode) == 0o666
         listeners.stop_accepting(0)
         await listeners.check_descriptors(0)
         assert await your_address(path), "it is there again after a shortage"
         taken.unlink()
         file.touch()
-        with unix_socket(str(taken), "--listen"):
+        with bind_unix_socket(str(taken), "--listen"):
             with pytest.raises(Misuse, match="is no socket"):
-                await listeners.listen(listen_address(f"unix:{file}", "--listen"))
+                await listeners.listen(parse_listen_address(f"unix:{file}", "--listen"))
             names = {name for name in os.listdir(tmp_path) if name != "data"}  # noqa: PTH208 - ASYNC240
             assert names == {"taken", "file"}
 
@@ -546,7 +546,7 @@ def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(t
     two_of_one = "the server listens on port 4000 already (--listen): name another port"
     twice = f"--listen: {tmp_path}/own is named twice: leave one out"
     datagrams = UnixDatagramServer(str(tmp_path / "log"), BaseRequestHandler)
-    with unix_socket(str(tmp_path / "s"), "--listen") as taken, datagrams:
+    with bind_unix_socket(str(tmp_path / "s"), "--listen") as taken, datagrams:
         taken.listen()
         cases = (
             ("serve --listen fd:999", "fd:999 is no socket: Bad file descriptor"),

@@ -21,7 +21,7 @@ import structlog
 from msgspec.structs import replace
 
 from restante.common.descriptors import RESERVED_DESCRIPTORS
-from restante.common.net import networks
+from restante.common.net import parse_networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import MAX_SUBSCRIBERS, Dispatcher
@@ -372,7 +372,7 @@ async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(t
 
 
 async def test_of_many_refused_connections_some_may_clean_up_and_all_are_counted(tmp_path: Path) -> None:
-    admission = Admission(AdmissionTerms(trusted=networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
+    admission = Admission(AdmissionTerms(trusted=parse_networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
     limits = replace(UNLIMITED, address_connections=1)
     async with open_live(tmp_path, admission=admission, limits=limits) as live:
         sockets = [await live.dial(X_Forwarded_For="8.8.8.8")]

@@ -28,10 +28,10 @@ from msgspec.structs import replace
 from client.live import meet, read, wormhole
 from restante.common import proxy_header
 from restante.common.errors import Misuse
-from restante.common.listening import listen_address
-from restante.common.net import networks
+from restante.common.listening import parse_listen_address
+from restante.common.net import parse_networks
 from restante.common.proxy_header import LOCAL, MAX_LINE_BYTES, PROXY, SHORTEST_BYTES, SIGNATURE, Peer
-from restante.common.tls import ServerCertificate, expires, host_names
+from restante.common.tls import ServerCertificate, expiry_time, host_names
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.protocol.refusals import NO_PROXY_HEADER, NO_ROOM_FOR_REQUESTS, TOO_MANY_HANDSHAKES
@@ -79,7 +79,7 @@ async def secure(folder: Path, limits: Limits = UNLIMITED) -> AsyncIterator[Secu
     certificate = Certificate(folder)
     async with open_live(folder / "data", limits=limits) as live:
         live.server.certificate = ServerCertificate(certificate.path, certificate.path)
-        [at] = await live.server.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
+        [at] = await live.server.listeners.listen(parse_listen_address("127.0.0.1:0", "--listen"))
         yield Secure(live, certificate, int(at.rpartition(":")[2]))
 
 
@@ -419,15 +419,15 @@ async def test_a_certificate_is_read_again_when_its_files_are_not_being_written(
     certificate = Certificate(tmp_path)
     watched = ServerCertificate(certificate.path, certificate.path)
     before = watched.context
-    await watched.look()
+    await watched.check()
     assert watched.context is before
     certificate.path.write_bytes(certificate.path.read_bytes() + b"\n")
-    await watched.look()  # it has changed, and may change again
+    await watched.check()  # it has changed, and may change again
     assert watched.context is before
-    await watched.look()
+    await watched.check()
     assert watched.context is not before
     before = watched.context
-    watched.look_soon()
+    watched.check_soon()
     watched.reload_soon()  # it follows the look
     await until("the reload", lambda: watched.context is not before)
     before = watched.context
@@ -480,7 +480,7 @@ def test_the_date_is_what_the_first_certificate_of_a_chain_says(tmp_path: Path, 
     """Its file has the key before it."""
     first, second = (Certificate(tmp_path, name=name, expires=end) for name, end in (("a", seconds), ("b", LATEST)))
     chain = first.path.read_text() + second.path.read_text()
-    assert (expires(chain), host_names(chain)) == (seconds, ["localhost"])
+    assert (expiry_time(chain), host_names(chain)) == (seconds, ["localhost"])
 
 
 @examples(50)
@@ -488,9 +488,9 @@ def test_the_date_is_what_the_first_certificate_of_a_chain_says(tmp_path: Path, 
 def test_what_is_cut_off_or_no_certificate_has_no_date(tmp_path: Path, size: int) -> None:
     _, _, text = Certificate(tmp_path).path.read_text().partition("-----END PRIVATE KEY-----\n")
     cut = ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert(text)[:size])
-    assert (math.isnan(expires(cut)), host_names(cut)) == (True, [])
+    assert (math.isnan(expiry_time(cut)), host_names(cut)) == (True, [])
     for text in ("", "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"):
-        assert math.isnan(expires(text))
+        assert math.isnan(expiry_time(text))
 
 
 PROXY_HOST = Peer("10.0.0.9", 5)
@@ -503,7 +503,7 @@ def parsed(data: bytes) -> Peer | None:
         size += missing
         if size > len(data):
             return None
-    return None if missing is None else proxy_header.client(data[:size], PROXY_HOST)
+    return None if missing is None else proxy_header.client_of_header(data[:size], PROXY_HOST)
 
 
 WITHOUT_CLIENT = {
@@ -579,9 +579,9 @@ def test_no_bytes_raise_an_error(data: bytes) -> None:
 
 @asynccontextmanager
 async def behind(folder: Path, trusted: str, limits: Limits = UNLIMITED) -> AsyncIterator[tuple[LiveServer, int]]:
-    admission = Admission(AdmissionTerms(trusted=networks([trusted], "--trust-proxy")), system_secret)
+    admission = Admission(AdmissionTerms(trusted=parse_networks([trusted], "--trust-proxy")), system_secret)
     async with open_live(folder, admission=admission, limits=limits) as live:
-        [at] = await live.server.listeners.listen(listen_address("proxy:127.0.0.1:0", "--listen"))
+        [at] = await live.server.listeners.listen(parse_listen_address("proxy:127.0.0.1:0", "--listen"))
         yield live, int(at.rpartition(":")[2])
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from restante.common.disk_probe import FILE
+from restante.common.disk_probe import PROBE_FILE
 from restante.mailbox.core.dispatcher import NOT_STORED, SERVICE_RESTART
 from restante.waku.envelope.envelope import make
 from restante.waku.node.archiving import DISK_FULL
@@ -271,7 +271,7 @@ async def test_a_disk_that_hangs_is_reported_and_delays_clients_and_loses_nothin
         assert (await works(look))[kind.ready] == 1
         await running.process.stop()
     assert await kind.stored(disk.data) == load.stored
-    assert not (disk.data / FILE).exists()
+    assert not (disk.data / PROBE_FILE).exists()
 
 
 def waiting(pid: int) -> set[signal.Signals]:

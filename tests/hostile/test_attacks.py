@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from hostile.conftest import Siege
-from restante.common.net import networks
+from restante.common.net import parse_networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import MIB, Limits
 from restante.mailbox.protocol.refusals import TOO_MANY_CLAIMS
@@ -33,7 +33,7 @@ LIMITS: Final = replace(Limits(), commands_at_once=100, address_claims_at_once=C
 
 
 def ADMISSION() -> Admission:  # noqa: N802 - as LIMITS, for the fixture
-    return Admission(AdmissionTerms(trusted=networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
+    return Admission(AdmissionTerms(trusted=parse_networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
 
 
 def text(**message: Any) -> bytes:

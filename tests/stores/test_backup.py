@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common import sqlite
-from restante.common.disk_probe import FILE as PROBE
+from restante.common.disk_probe import PROBE_FILE
 from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.mailbox.store.backup import back_up, restore
 from restante.mailbox.store.schema import FILE, migrations
@@ -162,7 +162,7 @@ def test_a_backup_or_restore_that_is_interrupted_leaves_no_database(data: Path, 
     with pytest.raises(KeyboardInterrupt):
         restore(tmp_path / "b.sqlite", tmp_path / "new", interrupt)
     assert names(tmp_path / "new") == ["lock"]
-    (tmp_path / "new" / PROBE).touch()  # a block that tested the disk, of a server that was killed, is no data
+    (tmp_path / "new" / PROBE_FILE).touch()  # a block that tested the disk, of a server that was killed, is no data
     restore(tmp_path / "b.sqlite", tmp_path / "new", quietly)
     assert (tmp_path / "new" / FILE).exists()
 

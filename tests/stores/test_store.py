@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from restante.common.data_directory import LOCK, lock, running
+from restante.common.data_directory import LOCK_FILE, is_running, lock_data_directory
 from restante.common.errors import InUse, StoreBusy, StoreError
 from restante.common.usage_records import RESULTS, ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model
@@ -379,31 +379,31 @@ async def test_the_log_shrinks_after_a_reader_grew_it(engine: MailboxData, monke
 
 
 def test_a_data_directory_stays_locked_when_its_lock_file_is_removed(tmp_path: Path) -> None:
-    with lock(tmp_path):
+    with lock_data_directory(tmp_path):
         for _ in range(2):  # a process that is refused leaves a new file, which it has not locked
-            (tmp_path / LOCK).unlink()
-            assert running(tmp_path)
+            (tmp_path / LOCK_FILE).unlink()
+            assert is_running(tmp_path)
             with pytest.raises(InUse, match=r"another process is using the data directory"):
-                lock(tmp_path)
-            (tmp_path / LOCK).touch()
-    assert not running(tmp_path)
-    lock(tmp_path).close()
+                lock_data_directory(tmp_path)
+            (tmp_path / LOCK_FILE).touch()
+    assert not is_running(tmp_path)
+    lock_data_directory(tmp_path).close()
 
 
 def test_a_process_of_an_earlier_version_locks_only_the_file(tmp_path: Path) -> None:
-    lock(tmp_path).close()
-    with (tmp_path / LOCK).open() as file:
+    lock_data_directory(tmp_path).close()
+    with (tmp_path / LOCK_FILE).open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert running(tmp_path)
+        assert is_running(tmp_path)
         with pytest.raises(InUse, match=r"another process is using the data directory"):
-            lock(tmp_path)
+            lock_data_directory(tmp_path)
 
 
 def test_a_lock_file_that_is_a_named_pipe_lets_nobody_wait(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / LOCK)
-    assert not running(tmp_path)
-    with lock(tmp_path):
-        assert running(tmp_path)
+    os.mkfifo(tmp_path / LOCK_FILE)
+    assert not is_running(tmp_path)
+    with lock_data_directory(tmp_path):
+        assert is_running(tmp_path)
 
 
 def test_if_directories_cannot_be_locked_the_lock_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,8 +415,8 @@ def test_if_directories_cannot_be_locked_the_lock_file_is(tmp_path: Path, monkey
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock_of_nfs)
-    assert not running(tmp_path)
-    with lock(tmp_path):
-        assert running(tmp_path)
+    assert not is_running(tmp_path)
+    with lock_data_directory(tmp_path):
+        assert is_running(tmp_path)
         with pytest.raises(InUse, match=r"another process is using the data directory"):
-            lock(tmp_path)
+            lock_data_directory(tmp_path)

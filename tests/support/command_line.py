@@ -16,7 +16,7 @@ import typer.main
 
 from restante.cli.main import application
 from restante.cli.shell_files import FOLDER, MAN_PAGE, SHELLS, Shell
-from restante.common.settings import Part
+from restante.common.settings import ServerSettings
 from restante.mailbox.settings import SERVE
 from restante.waku.settings import WAKU
 from support.documents import ROOT
@@ -304,13 +304,13 @@ def _fish(text: str) -> str:
     return f"'{escaped}'"
 
 
-GUIDES: Final[dict[Path, Part[Any]]] = {
+GUIDES: Final[dict[Path, ServerSettings[Any]]] = {
     ROOT / "docs/mailbox/operating.md": SERVE,
     ROOT / "docs/waku/operating.md": WAKU,
 }
 
 
-def guide(path: Path, part: Part[Any]) -> str:
+def guide(path: Path, part: ServerSettings[Any]) -> str:
     """Return a guide with new tables between its marks."""
     text = path.read_text()
     for name, rows in (("flags", _flag_rows(part)), ("limits", _limit_rows(part))):
@@ -321,13 +321,13 @@ def guide(path: Path, part: Part[Any]) -> str:
     return text
 
 
-def _flag_rows(part: Part[Any]) -> Iterator[str]:
+def _flag_rows(part: ServerSettings[Any]) -> Iterator[str]:
     for description in part.descriptions():
         flag = f"{description.flag} {description.metavar}".strip().replace("|", r"\|")
         yield f"| `{flag}` | {description.default} | {f'{description.text} {description.guide}'.strip()} |"
 
 
-def _limit_rows(part: Part[Any]) -> Iterator[str]:
+def _limit_rows(part: ServerSettings[Any]) -> Iterator[str]:
     [limits] = ast.parse(inspect.getsource(part.limits)).body
     assert isinstance(limits, ast.ClassDef)
     for field, docstring in pairwise(limits.body):

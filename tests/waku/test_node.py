@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from restante.common.listening import listen_address
-from restante.common.net import networks
+from restante.common.listening import parse_listen_address
+from restante.common.net import parse_networks
 from restante.waku.archive.schema import FILE
 from restante.waku.connection import quotas
 from restante.waku.connection.peer_connection import (
@@ -786,9 +786,9 @@ async def test_a_timer_goes_off_at_the_first_deadline_and_can_be_set_again_for_t
 @on_uvloop
 async def test_connections_of_one_address_are_limited_also_of_that_which_a_proxy_names(tmp_path: Path) -> None:
     async with inside(tmp_path, peer_limits=PeerLimits(max_peers_per_address=1)) as here:
-        where, ports, writers = listen_address("proxy:127.0.0.1:0", "--listen"), [], []
+        where, ports, writers = parse_listen_address("proxy:127.0.0.1:0", "--listen"), [], []
         for trusted in ("127.0.0.0/8", "10.0.0.0/8"):
-            [at] = await here.node.listen(where, networks([trusted], "--trust-proxy"))
+            [at] = await here.node.listen(where, parse_networks([trusted], "--trust-proxy"))
             ports.append(int(at.rpartition(":")[2]))
         ours, strangers = ports
         for port, data, address in (

@@ -27,7 +27,7 @@ from playwright.async_api import async_playwright, expect
 from restante.cli.times import read_time
 from restante.common import admin_http
 from restante.common.errors import Misuse
-from restante.common.settings import resolve
+from restante.common.settings import resolve_settings
 from restante.waku import key_file
 from restante.waku import settings as waku_settings
 from restante.waku.archive.schema import FILE
@@ -233,7 +233,7 @@ async def test_nodes_in_processes_find_each_other_again_after_a_kill(tmp_path: P
 
 
 def resolved(environment: dict[str, str] | None = None, file: Path | None = None, **flags: Any) -> WakuServe:
-    return resolve(waku_settings.WAKU, flags, environment or {}, file)[0]
+    return resolve_settings(waku_settings.WAKU, flags, environment or {}, file)[0]
 
 
 @pytest.mark.parametrize(

@@ -108,15 +108,15 @@ def _endpoint(text: str) -> Endpoint:
 
 def _configured(config: Path | None) -> Endpoint:
     """Return the admin port of the mailbox server whose settings are a file and the environment. Raises Misuse."""
-    from restante.common.settings import address, resolve
+    from restante.common.settings import parse_address, resolve_settings
     from restante.mailbox.settings import SERVE
 
-    settings, _ = resolve(SERVE, {}, os.environ, config)
+    settings, _ = resolve_settings(SERVE, {}, os.environ, config)
     if settings.admin == "off":
         raise Misuse(
             "the settings say that the server has no admin port (--admin off): name one, like 127.0.0.1:4010"
         )
-    host, port = address(settings.admin, "--admin")
+    host, port = parse_address(settings.admin, "--admin")
     return Endpoint(tls=False, host=host or "127.0.0.1", port=port, prefix="")
 
 

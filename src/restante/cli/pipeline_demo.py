@@ -141,7 +141,7 @@ def told(truth: GroundTruth, folder: Path) -> Iterator[str]:
 
     Commands are indented. They can be run as they are.
     """
-    from restante.common.called import command_line
+    from restante.common.terminal import command_line
     from restante.demo.generate import LAKE, REPORTS, SOURCES, TRUTH
     from restante.demo.story import describe_fleet, story_entries
     from restante.pipeline.report.files import page_name
@@ -159,7 +159,7 @@ def told(truth: GroundTruth, folder: Path) -> Iterator[str]:
 def _where_to_look(truth: GroundTruth, folder: Path) -> Iterator[str]:
     """Yield what to do next with the lake of a demo."""
     from restante.cli.pipeline_query import EXAMPLE
-    from restante.common.called import command_line
+    from restante.common.terminal import command_line
     from restante.demo.generate import LAKE, REPORTS
     from restante.pipeline.report.files import page_name
     from restante.pipeline.report.periods import PeriodKind, last_over

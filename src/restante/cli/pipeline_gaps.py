@@ -104,13 +104,13 @@ def _clips(
     The second one is the same without what retentions and lists of topics leave out. Raises Misuse.
     """
     from restante.cli.times import read_time
-    from restante.common.settings import convert, resolve
+    from restante.common.settings import convert, resolve_settings
     from restante.pipeline.gaps import Clip
     from restante.waku.files.missing_ranges import MAX_TOPICS
     from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY, WAKU, read_topic
 
     days_type: Any = Annotated[float, Meta(ge=0, le=36525)]
-    configured = [resolve(WAKU, {}, {}, each)[0] for each in configs]
+    configured = [resolve_settings(WAKU, {}, {}, each)[0] for each in configs]
     limits = [each.retention for each in configured]
     if retention is not None:
         limits.append(convert(retention, days_type, "--retention"))

@@ -100,7 +100,7 @@ def _print(database: Database, form: Format, *, describe: bool) -> None:
 
 def _sql(given: str | None) -> str:
     """Return the SQL of the argument or of standard input. Raises Misuse."""
-    from restante.common.called import command_line
+    from restante.common.terminal import command_line
     from restante.pipeline.query import MAX_SQL_BYTES
 
     if given not in {None, "-"}:

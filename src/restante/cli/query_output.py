@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len, set_cell_size
 
-from restante.common.texts import END_OF_LINE, counted, field, in_one_line, visible
+from restante.common.texts import END_OF_LINE, counted, csv_field, in_one_line, visible
 
 if TYPE_CHECKING:
     from restante.pipeline.query import Result, ResultColumn, Row
@@ -27,9 +27,9 @@ GAP: Final = "  "
 def csv(result: Result) -> Iterator[str]:
     """Yield lines of CSV, the names of the columns first, which are texts, too: PIVOT makes them of values."""
     texts = [column.is_text for column in result.columns]
-    yield ",".join(field(column.name, is_text=True) for column in result.columns) + END_OF_LINE
+    yield ",".join(csv_field(column.name, is_text=True) for column in result.columns) + END_OF_LINE
     for row in result.rows:
-        yield ",".join([field(value, is_text=t) for value, t in zip(row, texts, strict=True)]) + END_OF_LINE
+        yield ",".join([csv_field(value, is_text=t) for value, t in zip(row, texts, strict=True)]) + END_OF_LINE
 
 
 def as_json(result: Result) -> Iterator[str]:

@@ -12,10 +12,18 @@ from typing import Annotated, Any
 import typer
 
 from restante.common.errors import Misuse
-from restante.common.settings import Description, Part, Source, address, as_json, as_toml, resolve
+from restante.common.settings import (
+    Description,
+    ResolvedSetting,
+    ServerSettings,
+    as_json,
+    as_toml,
+    parse_address,
+    resolve_settings,
+)
 
-ReadSettings = Callable[[], tuple[Any, list[Source]]]
-"""Reads the settings of a server, and says where each comes from. Raises Misuse."""
+ReadSettings = Callable[[], tuple[Any, list[ResolvedSetting]]]
+"""Reads the settings of a server with their origins. Raises Misuse."""
 
 
 def data_directory(name: str | Path) -> Path:
@@ -25,30 +33,33 @@ def data_directory(name: str | Path) -> Path:
     return Path(name)
 
 
-def with_options(part: Part[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(server: ServerSettings[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command the flags of a server, besides its own.
 
     The command is called with a function that reads the server's settings, and with its own options.
     """
-    options = [_option(description) for description in part.descriptions()]
+    options = [_option(description) for description in server.descriptions()]
 
     def decorate(run: Callable[..., None]) -> Callable[..., None]:
-        _read_settings, *own = inspect.signature(run, eval_str=True).parameters.values()
+        _read_settings, *own_options = inspect.signature(run, eval_str=True).parameters.values()
 
         @functools.wraps(run)
         def command(*, config: str | None, **flags: Any) -> None:
-            own_flags = {option.name: flags.pop(option.name) for option in own}
+            own_flags = {option.name: flags.pop(option.name) for option in own_options}
             values = {name: None if value == [] else value for name, value in flags.items()}
-            run(lambda: resolve(part, values, os.environ, None if config is None else Path(config)), **own_flags)
+            run(
+                lambda: resolve_settings(server, values, os.environ, None if config is None else Path(config)),
+                **own_flags,
+            )
 
-        command.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
+        command.__signature__ = inspect.Signature([*options, *own_options])  # type: ignore[attr-defined]
         return command
 
     return decorate
 
 
 def _option(description: Description) -> inspect.Parameter:
-    """Return the option of a flag. Its value is text, which `resolve` converts."""
+    """Return the option of a flag. Its value is text, which `resolve_settings` converts."""
     value: Any = bool if not description.metavar else list[str] if description.repeatable else str
     names = () if description.metavar else (description.flag,)  # else there would be --no-FLAG, too
     option = typer.Option(*names, metavar=description.metavar or None, help=description.help)
@@ -59,9 +70,9 @@ def _option(description: Description) -> inspect.Parameter:
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def print_settings(part: Part[Any], sources: list[Source], *, json: bool) -> None:
-    """Print the settings and where each comes from, as TOML or JSON. Raises Misuse if TOML cannot have a value."""
-    print(as_json(sources) if json else "\n".join(as_toml(part, sources)))
+def print_settings(server: ServerSettings[Any], resolved: list[ResolvedSetting], *, json: bool) -> None:
+    """Print the settings and the origin of each, as TOML or JSON. Raises Misuse if TOML cannot have a value."""
+    print(as_json(resolved) if json else "\n".join(as_toml(server, resolved)))
 
 
 def prepare(settings: Any) -> None:
@@ -71,12 +82,12 @@ def prepare(settings: Any) -> None:
     are refused and try again, while the kernel would let them wait. A program that takes an address in between leaves
     a new data directory without data.
     """
-    from restante.common.listening import refuse_unusable, refuse_unusable_addresses
+    from restante.common.listening import refuse_unusable_address, refuse_unusable_addresses
 
     refuse_unusable_addresses(settings.listen, "--listen", Path(settings.data))
     if settings.admin != "off":
-        refuse_unusable(*address(settings.admin, "--admin"), "--admin")
+        refuse_unusable_address(*parse_address(settings.admin, "--admin"), "--admin")
     from restante.common import logs
 
-    logs.start(settings.log_format)
+    logs.start_log(settings.log_format)
     os.umask(0o077)

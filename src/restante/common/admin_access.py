@@ -11,12 +11,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from restante.common.errors import Misuse, plain
-from restante.common.settings import address
+from restante.common.settings import parse_address
 
 MIN_TOKEN_CHARACTERS: Final = 16
 """Characters of a token. Shorter ones can be guessed."""
 
-USUAL_PORTS: Final = {"http": 80, "https": 443}
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def read_admin_token(admin: str, file: str | None) -> str | None:
@@ -25,7 +25,7 @@ def read_admin_token(admin: str, file: str | None) -> str | None:
     Raises Misuse if the file cannot be read or has no good token, or if a port that is not on loopback has none.
     """
     if file is None:
-        host = None if admin == "off" else address(admin, "--admin")[0]
+        host = None if admin == "off" else parse_address(admin, "--admin")[0]
         if admin != "off" and not _is_loopback(host):
             raise Misuse(
                 f"--admin {host or '*'}: other machines could read it: name a file with a token (--admin-token-file),"
@@ -66,7 +66,7 @@ def known_host(header: str, names: Collection[str]) -> bool:
     """
     parts = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]+)?", header)  # RFC 3986, 3.2.2
     name = (parts[1] or parts[2] or "").lower() if parts else ""
-    if name == "localhost" or (name and name in {each.lower() for each in names}):
+    if name == "localhost" or (name and name in {own.lower() for own in names}):
         return True
     try:
         ipaddress.ip_address(name)
@@ -81,19 +81,20 @@ def same_origin(origin: str, host: str) -> bool:
     A browser writes no port that is the scheme's own one. A proxy may write it.
     """
     scheme = origin.partition(":")[0]
-    usual = USUAL_PORTS.get(scheme)
-    if usual is None:
+    default_port = DEFAULT_PORTS.get(scheme)
+    if default_port is None:
         return False
     try:
-        there, here = ((each.hostname, each.port or usual) for each in map(urlsplit, (origin, f"{scheme}://{host}")))
+        urls = urlsplit(origin), urlsplit(f"{scheme}://{host}")
+        page, server = ((url.hostname, url.port or default_port) for url in urls)
     except ValueError:  # not a URL
         return False
-    return there == here
+    return page == server
 
 
 def authorized(header: str, token: str) -> bool:
     """Return whether an Authorization header has the token."""
-    scheme, _, given = header.partition(" ")
+    scheme, _, credentials = header.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(
-        given.strip().encode(errors="surrogateescape"), token.encode()
+        credentials.strip().encode(errors="surrogateescape"), token.encode()
     )

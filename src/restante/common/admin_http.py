@@ -25,8 +25,8 @@ from restante.common.admin_access import authorized, known_host
 from restante.common.admin_live import KEEPALIVE_TIMEOUT, AdminConnections, Dashboard, DashboardHandlers
 from restante.common.disk_probe import DiskProbe
 from restante.common.errors import Misuse, StoreError
-from restante.common.logs import log, watch, where
-from restante.common.settings import unusable
+from restante.common.logs import log, log_loop_errors, trace_text
+from restante.common.settings import unusable_address
 
 CoroutineResult = TypeVar("CoroutineResult")
 
@@ -89,7 +89,7 @@ class AdminPages:
     dashboard: Dashboard | None = None
 
 
-def page_of(rows: Sequence[Row], query: Query, shown: Callable[[Row], dict[str, Any]]) -> dict[str, Any]:
+def page_of(rows: Sequence[Row], query: Query, fields_of: Callable[[Row], dict[str, Any]]) -> dict[str, Any]:
     """Return the part of the connections that `limit` and `offset` of a query select. Raises Misuse."""
     limit, offset = _number(query, "limit", DEFAULT_ROWS), _number(query, "offset", 0)
     if limit > MAX_ROWS:
@@ -98,7 +98,7 @@ def page_of(rows: Sequence[Row], query: Query, shown: Callable[[Row], dict[str, 
         "total": len(rows),
         "offset": offset,
         "limit": limit,
-        "connections": [shown(each) for each in rows[offset : offset + limit]],
+        "connections": [fields_of(row) for row in rows[offset : offset + limit]],
     }
 
 
@@ -118,20 +118,20 @@ async def serving_admin(
     Requests may name the server by `names`, besides the host.
     """
     loop = asyncio.new_event_loop()
-    watch(loop)
+    log_loop_errors(loop)
     thread = threading.Thread(target=loop.run_forever, name="admin", daemon=True)
     thread.start()
 
-    async def there(work: Coroutine[Any, Any, CoroutineResult]) -> CoroutineResult:
+    async def in_admin_loop(work: Coroutine[Any, Any, CoroutineResult]) -> CoroutineResult:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
     try:
-        application = _application(_Server(asyncio.get_running_loop(), pages), (host or "", *names), token)
-        runner, listener, address = await there(_start(host, port, application))
+        application = _application(_Handlers(asyncio.get_running_loop(), pages), (host or "", *names), token)
+        runner, listener, address = await in_admin_loop(_start(host, port, application))
         try:
             yield address
         finally:
-            await there(_stop(runner, listener))
+            await in_admin_loop(_stop(runner, listener))
             if pages.disk is not None:
                 pages.disk.close()
     finally:
@@ -155,7 +155,7 @@ async def _start(
         listener = await loop.create_server(connections.connected, host, port)
     except OSError as error:
         await runner.cleanup()
-        raise unusable(host, port, "--admin", error) from error
+        raise unusable_address(host, port, "--admin", error) from error
     return runner, listener, listener.sockets[0].getsockname()[:2]
 
 
@@ -164,12 +164,12 @@ async def _stop(runner: web.AppRunner, listener: asyncio.Server) -> None:
     await runner.cleanup()
 
 
-def _application(server: _Server, names: tuple[str, ...], token: str | None) -> web.Application:
+def _application(server: _Handlers, names: tuple[str, ...], token: str | None) -> web.Application:
     connections, wrong_tokens = AdminConnections(), WrongTokens()
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        connections.asked(request.protocol)
+        connections.add_request(request.protocol)
         if not known_host(request.host, names):
             return web.Response(
                 text="unknown Host: use an IP address, localhost, the host of --admin or a name of --admin-host\n",
@@ -182,14 +182,14 @@ def _application(server: _Server, names: tuple[str, ...], token: str | None) -> 
         ):
             if "Authorization" in request.headers:
                 wrong_tokens.refused()
-            words = "a token is needed: send the header Authorization: Bearer TOKEN\n"
-            return web.Response(text=words, status=401, headers={"WWW-Authenticate": "Bearer"})
+            text = "a token is needed: send the header Authorization: Bearer TOKEN\n"
+            return web.Response(text=text, status=401, headers={"WWW-Authenticate": "Bearer"})
         try:
             return await handler(request)
         except (web.HTTPException, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001 - our bug: aiohttp's own line would have the request
-            log.error("a request to the admin port failed", fault=where(error))
+            log.error("a request to the admin port failed", fault=trace_text(error))
             return web.Response(text="internal error\n", status=500)
 
     application = web.Application(middlewares=[guard], client_max_size=MAX_REQUEST_BYTES)
@@ -203,7 +203,12 @@ def _application(server: _Server, names: tuple[str, ...], token: str | None) -> 
     if server.pages.dashboard is not None:
         dashboard = server.pages.dashboard
         handlers = DashboardHandlers(
-            dashboard, server.in_server, server.read, server.unready, connections.views, authorized=token is not None
+            dashboard,
+            server.in_server,
+            server.read,
+            server.unready,
+            connections.add_viewer,
+            authorized=token is not None,
         )
         handlers.add_to(application)
     return application
@@ -215,7 +220,7 @@ async def _protect(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
 
 
-class _Server:
+class _Handlers:
     """Handles the requests, in the thread of the admin port."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pages: AdminPages) -> None:
@@ -242,10 +247,10 @@ class _Server:
     async def json(self, request: web.Request) -> web.Response:
         """Answer with a JSON page."""
         page, query = self.pages.json[request.path], request.query
-        shown = {"schema": PAGES_SCHEMA, **await self.read(lambda: page(query))}
+        fields = {"schema": PAGES_SCHEMA, **await self.read(lambda: page(query))}
         if request.path == COUNTS_PATH:
-            shown["unready"] = await self.unready()
-        body = msgspec.json.format(msgspec.json.encode(shown), indent=2) + b"\n"
+            fields["unready"] = await self.unready()
+        body = msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _ill(self) -> str:
@@ -256,11 +261,11 @@ class _Server:
         return "the server hangs: the event loop is blocked or overloaded"
 
     async def _loop_responds(self) -> bool:
-        turned = asyncio.Event()
-        self._loop.call_soon_threadsafe(asyncio.get_running_loop().call_soon_threadsafe, turned.set)
+        responded = asyncio.Event()
+        self._loop.call_soon_threadsafe(asyncio.get_running_loop().call_soon_threadsafe, responded.set)
         try:
             async with asyncio.timeout(LOOP_TIMEOUT):
-                await turned.wait()
+                await responded.wait()
         except TimeoutError:
             return False
         return True

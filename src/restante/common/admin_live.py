@@ -19,9 +19,9 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from restante.common.admin_access import same_origin
-from restante.common.logs import log, where
+from restante.common.logs import log, trace_text
 
-# ── The connections to the admin port: how many there may be, and how long each may last ──────────
+# ── connections to the admin port ────────────────────────────────────────────────────────────────
 
 
 MAX_CONNECTIONS: Final = 40
@@ -39,12 +39,12 @@ MAX_SECONDS: Final = 30.0
 leave its answers unread. A page takes 5 s at most, and the next request makes a new connection."""
 
 
-class _Place(NamedTuple):
-    """The place of a connection that may be closed to make room."""
+class _Slot(NamedTuple):
+    """One of the connections that may be closed to make room."""
 
-    came: float
-    """When it came, by the clock of the loop."""
-    asked: bool
+    opened_at: float
+    """When it was opened, by the clock of the loop."""
+    has_request: bool
     """Whether it has sent a request."""
     timer: asyncio.TimerHandle
     """Closes it."""
@@ -56,45 +56,46 @@ class AdminConnections:
     def __init__(self) -> None:
         self.accept: web.Server | None = None
         """Makes the handler of a connection. Set it before `connected` is called."""
-        self._places: dict[RequestHandler, _Place] = {}
+        self._slots: dict[RequestHandler, _Slot] = {}
         """The connections that show no dashboard, the oldest first."""
 
     def connected(self) -> asyncio.Protocol:
         """Return the protocol of a new connection. If there are too many, the oldest one is closed for it."""
         assert self.accept is not None
         self._forget_closed(self.accept)
-        viewers = sum(each not in self._places for each in self.accept.connections)
-        if viewers + len(self._places) >= MAX_CONNECTIONS:
-            oldest = next(iter(self._places), None)
+        viewers = sum(handler not in self._slots for handler in self.accept.connections)
+        if viewers + len(self._slots) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._slots), None)
             if oldest is None:
                 return _Refused()
             self._close(oldest)
         handler, loop = self.accept(), asyncio.get_running_loop()
-        self._places[handler] = _Place(loop.time(), False, loop.call_later(REQUEST_TIMEOUT, self._close, handler))
+        self._slots[handler] = _Slot(loop.time(), False, loop.call_later(REQUEST_TIMEOUT, self._close, handler))
         return handler
 
-    def asked(self, handler: RequestHandler) -> None:
+    def add_request(self, handler: RequestHandler) -> None:
         """Record that a connection has sent a request."""
-        place = self._places.get(handler)
-        if place is not None and not place.asked:
-            place.timer.cancel()
+        slot = self._slots.get(handler)
+        if slot is not None and not slot.has_request:
+            slot.timer.cancel()
             timer = asyncio.get_running_loop().call_later(MAX_SECONDS, self._close, handler)
-            self._places[handler] = _Place(place.came, True, timer)
+            self._slots[handler] = _Slot(slot.opened_at, True, timer)
 
-    def views(self, handler: RequestHandler) -> None:
+    def add_viewer(self, handler: RequestHandler) -> None:
         """Record that a connection shows a dashboard from now on. Who shows it must see that it is read."""
-        place = self._places.pop(handler, None)
-        if place is not None:
-            place.timer.cancel()
+        slot = self._slots.pop(handler, None)
+        if slot is not None:
+            slot.timer.cancel()
 
     def _forget_closed(self, server: web.Server) -> None:
         """Forget connections that are closed. asyncio calls connection_made in the turn after `connected`."""
-        opened, soon = set(server.connections), asyncio.get_running_loop().time() - 1.0
-        for handler in [each for each, place in self._places.items() if each not in opened and place.came < soon]:
-            self.views(handler)
+        connections, limit = set(server.connections), asyncio.get_running_loop().time() - 1.0
+        for handler, slot in list(self._slots.items()):
+            if handler not in connections and slot.opened_at < limit:
+                self.add_viewer(handler)
 
     def _close(self, handler: RequestHandler) -> None:
-        self.views(handler)
+        self.add_viewer(handler)
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, _abort, handler)
 
@@ -114,7 +115,7 @@ class _Refused(asyncio.Protocol):
         transport.close()
 
 
-# ── admin live ────────────────────────────────────────────────────────────────────────────────────
+# ── the dashboard ────────────────────────────────────────────────────────────────────────────────
 
 
 WEB: Final = Path(__file__).with_name("web")
@@ -187,7 +188,7 @@ class Peaks:
 
     def __init__(self, sections: str) -> None:
         """Read from the sections what a series is: a gauge, the rate of a counter, or the ratio of two."""
-        self._others = {name: other for name, other, _ in SERIES.findall(sections)}
+        self._divisors = {name: divisor for name, divisor, _ in SERIES.findall(sections)}
         self._gauges = {name for name, _, kind in SERIES.findall(sections) if kind == "gauge"}
         self._before: tuple[float, Mapping[str, float]] | None = None
         self._peaks: dict[str, float] = {}
@@ -195,14 +196,14 @@ class Peaks:
     def look(self, now: float, values: Mapping[str, float]) -> None:
         """Note the values at a wall time, in seconds since 1970."""
         before, self._before = self._before, (now, values)
-        for name, other in self._others.items():
+        for name, divisor_name in self._divisors.items():
             value = values[name]
             if name not in self._gauges:
                 if before is None:
                     continue
                 time_before, values_before = before
                 value -= values_before[name]
-                divisor = values[other] - values_before[other] if other else now - time_before
+                divisor = values[divisor_name] - values_before[divisor_name] if divisor_name else now - time_before
                 if value < 0 or divisor <= 0:  # nothing was counted, or the clock was set back
                     continue
                 value /= divisor
@@ -242,7 +243,7 @@ class DashboardHandlers:
         in_server: Callable[[Awaitable[Any]], Awaitable[Any]],
         read: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
         unready: Callable[[], Awaitable[str]],
-        views: Callable[[RequestHandler], None],
+        add_viewer: Callable[[RequestHandler], None],
         *,
         authorized: bool,
     ) -> None:
@@ -252,7 +253,7 @@ class DashboardHandlers:
         self._read_server = read
         """The same for something that only reads and does not wait, also while that loop waits for the disk."""
         self._unready = unready
-        self._views = views
+        self._add_viewer = add_viewer
         """Called with the connection of each viewer."""
         self._authorized = authorized
         """Whether viewers have a token. Otherwise any program of the machine can be one."""
@@ -295,19 +296,19 @@ class DashboardHandlers:
 
     async def _sample(self) -> None:
         """Add to the history. While the server does not respond, there are no samples."""
-        peaks, due = Peaks(self._dashboard.sections), float("-inf")
+        peaks, next_sample = Peaks(self._dashboard.sections), float("-inf")
         while True:
             try:
                 values = await self._read_server(self._dashboard.sample)
                 now = time.time()
                 peaks.look(now, values)
-                if not due - SAMPLE_SECONDS <= now < due:  # or the clock was set back
-                    due = now + SAMPLE_SECONDS - LOOK_SECONDS / 2
+                if not next_sample - SAMPLE_SECONDS <= now < next_sample:  # or the clock was set back
+                    next_sample = now + SAMPLE_SECONDS - LOOK_SECONDS / 2
                     self._history.append({"time": now, **values, "peaks": peaks.take()})
             except web.HTTPException:
                 pass
             except Exception as error:  # noqa: BLE001 - our bug: the charts have a gap, and go on
-                log.error("the history of the dashboard lacks a sample", fault=where(error))
+                log.error("the history of the dashboard lacks a sample", fault=trace_text(error))
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
@@ -317,12 +318,12 @@ class DashboardHandlers:
         if len(self._viewers) >= MAX_VIEWERS and not self._authorized:
             self._viewers.pop(0).give_way()
         if len(self._viewers) >= MAX_VIEWERS:
-            words = f"Too many dashboards are open: this server shows {MAX_VIEWERS} at once. Close one."
-            return web.Response(text=f"{words}\n", status=429)
+            text = f"Too many dashboards are open: this server shows {MAX_VIEWERS} at once. Close one.\n"
+            return web.Response(text=text, status=429)
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         viewer = _Viewer(request)
         self._viewers.append(viewer)
-        self._views(request.protocol)
+        self._add_viewer(request.protocol)
         try:
             await response.prepare(request)
             await _write(response, "history", msgspec.json.encode(list(self._history)))
@@ -344,13 +345,13 @@ class DashboardHandlers:
         """Return what the page shows. Viewers share what was read within the last second."""
         async with self._reading:
             if time.monotonic() - self._latest_at >= EVENT_SECONDS / 2:
-                shown: dict[str, Any] = {"changes_allowed": self._changes, "unready": await self._unready()}
+                details: dict[str, Any] = {"changes_allowed": self._changes, "unready": await self._unready()}
                 try:
-                    shown |= await self._read_server(self._dashboard.details)
-                    shown["last_sample"] = self._history[-1] if self._history else None
+                    details |= await self._read_server(self._dashboard.details)
+                    details["last_sample"] = self._history[-1] if self._history else None
                 except web.HTTPException as error:
-                    shown["problem"] = (error.text or "").strip()
-                self._latest, self._latest_at = msgspec.json.encode(shown), time.monotonic()
+                    details["problem"] = (error.text or "").strip()
+                self._latest, self._latest_at = msgspec.json.encode(details), time.monotonic()
             return self._latest
 
     async def _settings(self, request: web.Request) -> web.Response:
@@ -363,12 +364,12 @@ class DashboardHandlers:
             return web.Response(text="send application/json\n", status=415)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT):
-                wanted = msgspec.json.decode(await request.read(), type=dict[str, Any])
+                settings = msgspec.json.decode(await request.read(), type=dict[str, Any])
         except TimeoutError:
             return web.Response(text="the request did not come in time\n", status=408)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return web.Response(text=f"{error}\n", status=400)
-        changed = await self._in_server(self._dashboard.change(wanted))
+        changed = await self._in_server(self._dashboard.change(settings))
         return web.Response(body=msgspec.json.encode(changed), content_type="application/json")
 
 

@@ -27,8 +27,8 @@ def new_file(file: Path) -> Iterator[Path]:
     if not file.parent.is_dir():
         raise Misuse(f"there is no directory {file.parent} to write {file.name} in")
     try:
-        with draft_of(file, replace=False) as unfinished:
-            yield unfinished
+        with draft_of(file, replace=False) as draft:
+            yield draft
             _refuse_existing(file)  # another process may have written it meanwhile
     except FileExistsError:  # or while it was flushed
         raise _existing(file) from None
@@ -55,19 +55,19 @@ def draft_of(file: Path, *, mode: int = 0o600, replace: bool = True) -> Iterator
 
     On an error the temporary file is removed. Raises OSError; without `replace` FileExistsError if the file exists.
     """
-    made, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)  # readable only by its owner
+    descriptor, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)  # readable only by its owner
     draft = Path(name)
     try:
         yield draft
-        os.fchmod(made, mode)
-        os.fsync(made)  # flushes the file, whichever descriptor it was written through
+        os.fchmod(descriptor, mode)
+        os.fsync(descriptor)  # flushes the file, whichever descriptor it was written through
         if replace:
             draft.rename(file)
         else:
             give_name(draft, file)
-        flush(file.parent)
+        flush_path(file.parent)
     finally:
-        os.close(made)
+        os.close(descriptor)
         draft.unlink(missing_ok=True)
 
 
@@ -91,8 +91,8 @@ def write_output(file: Path, content: bytes, *, new_mode: int = 0o600) -> None:
     appended to it.
     """
     if file.exists() and (not file.is_file() or leads_to_open_file(file)):
-        with file.open("ab") as opened:
-            opened.write(content)
+        with file.open("ab") as output:
+            output.write(content)
         return
     mode = file.stat().st_mode & 0o777 if file.exists() else new_mode
     with draft_of(Path(os.path.realpath(file)), mode=mode) as draft:
@@ -115,17 +115,17 @@ def leads_to_open_file(path: Path) -> bool:
     return False
 
 
-def flush(path: Path) -> None:
+def flush_path(path: Path) -> None:
     """Flush a file, or the names in a directory, to disk (fsync(2), NOTES).
 
     A directory in which the user may write need not be readable, as a drop box. Then all disks are flushed.
     """
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         os.sync()
         return
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)

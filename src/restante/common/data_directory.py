@@ -13,23 +13,23 @@ from typing import Final
 from restante.common.errors import InUse, Misuse, StoreError
 from restante.common.lock_file import NO_DIRECTORY_LOCKS, lock_directory
 
-LOCK: Final = "lock"
+LOCK_FILE: Final = "lock"
 
 
-def lock(data: Path) -> ExitStack:
+def lock_data_directory(data: Path) -> ExitStack:
     """Lock a data directory for this process. Closing what is returned releases the lock.
 
     The directory is made if it does not exist. Raises InUse if another process has locked it, and another StoreError
     or Misuse if it cannot be used.
     """
-    refuse_unusable(data)
+    refuse_unusable_directory(data)
     try:
         data.mkdir(mode=0o700, exist_ok=True)  # readable by its owner only: it holds private data
-        for patience in (0.2, 0.2, 0.2):  # `running` locks it for a moment
+        for pause in (0.2, 0.2, 0.2):  # `is_running` locks it for a moment
             with suppress(BlockingIOError):
-                return lock_directory(data, LOCK)
-            time.sleep(patience)
-        return lock_directory(data, LOCK)
+                return lock_directory(data, LOCK_FILE)
+            time.sleep(pause)
+        return lock_directory(data, LOCK_FILE)
     except BlockingIOError:
         raise InUse(
             f"another process is using the data directory {data}: stop it, or name another with --data"
@@ -52,8 +52,8 @@ def give_to_owner(data: Path, *names: str) -> None:
             with suppress(FileNotFoundError):
                 descriptor = os.open(data / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
-                    made = os.fstat(descriptor)
-                    if made.st_uid == 0 and made.st_nlink == 1 and stat.S_ISREG(made.st_mode):
+                    status = os.fstat(descriptor)
+                    if status.st_uid == 0 and status.st_nlink == 1 and stat.S_ISREG(status.st_mode):
                         os.fchown(descriptor, owner.st_uid, owner.st_gid)
                 finally:
                     os.close(descriptor)
@@ -61,7 +61,7 @@ def give_to_owner(data: Path, *names: str) -> None:
         raise StoreError(f"cannot give the files in {data} to its owner: {error.strerror}") from error
 
 
-def refuse_unusable(data: Path) -> None:
+def refuse_unusable_directory(data: Path) -> None:
     """Raise Misuse if a path is not a data directory and none can be made there: its parent must exist.
 
     A parent that is missing is mostly a disk that is not mounted, or a misspelt name.
@@ -77,9 +77,9 @@ def refuse_unusable(data: Path) -> None:
         raise StoreError(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
 
 
-def running(data: Path) -> bool:
+def is_running(data: Path) -> bool:
     """Return whether another process holds the lock. Raises Misuse if this user may not know."""
-    for path, flags in ((data, os.O_DIRECTORY), (data / LOCK, os.O_NONBLOCK)):  # it may be a named pipe
+    for path, flags in ((data, os.O_DIRECTORY), (data / LOCK_FILE, os.O_NONBLOCK)):  # it may be a named pipe
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         except (FileNotFoundError, NotADirectoryError):

@@ -35,14 +35,14 @@ def raise_descriptors() -> int:
     return UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
-def too_few_descriptors(descriptors: int, needed: int) -> Misuse:
+def too_few_descriptors(descriptors: int, required: int) -> Misuse:
     """Return the error for a limit of descriptors that is too low."""
     return Misuse(
-        f"the server may open {descriptors} file descriptors and needs {needed}: raise the limit (ulimit -Hn)"
+        f"the server may open {descriptors} file descriptors and needs {required}: raise the limit (ulimit -Hn)"
     )
 
 
-def needed_descriptors(own: int) -> int:
+def required_descriptors(own: int) -> int:
     """Return the lowest limit of descriptors that leaves RESERVED_DESCRIPTORS for connections if `own` are open."""
     return math.ceil((own + 2 * RESERVED_DESCRIPTORS) * 10 / 9)
 

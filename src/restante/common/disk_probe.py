@@ -14,7 +14,7 @@ from typing import Final
 from restante.common.errors import plain
 from restante.common.worker import Worker
 
-FILE: Final = ".probe"
+PROBE_FILE: Final = ".probe"
 """The file that is written in the data directory."""
 
 INTERVAL_SECONDS: Final = 0.5
@@ -34,46 +34,46 @@ class DiskSpace:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._worker = Worker("disk space")
-        self._asking: asyncio.Task[float] | None = None
+        self._reading: asyncio.Task[float] | None = None
 
     async def free(self) -> float:
         """Return how many bytes this process can still write; NaN if the disk does not say that in time."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._worker.do(partial(free_bytes, self._folder)))
-        await asyncio.wait((self._asking,), timeout=SPACE_TIMEOUT)
-        return self._asking.result() if self._asking.done() else math.nan
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._worker.do(partial(free_bytes, self._folder)))
+        await asyncio.wait((self._reading,), timeout=SPACE_TIMEOUT)
+        return self._reading.result() if self._reading.done() else math.nan
 
 
 def free_bytes(folder: Path) -> float:
     """Return how many bytes this process can still write on the disk of a folder; NaN if the disk does not say."""
     try:
-        found = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return math.nan
-    return float(found.f_bavail * found.f_frsize)
+    return float(status.f_bavail * status.f_frsize)
 
 
 class DiskProbe:
     """Tests whether a data directory can be written. Use it in one event loop."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / FILE
+        self._file = folder / PROBE_FILE
         self._worker: Worker | None = None
-        self._under_way: asyncio.Task[str] | None = None
+        self._probe: asyncio.Task[str] | None = None
         self._ended = float("-inf")
-        self._found = ""
+        self._problem = ""
 
     async def problem(self, timeout: float) -> str:  # noqa: ASYNC109 - a timeout is a finding
         """Write and flush a block, and return what is wrong with the disk, "" if it works.
 
         Only one write is under way at a time, so a disk that hangs holds one thread.
         """
-        probe = self._under_way
+        probe = self._probe
         if probe is None:
             if time.monotonic() - self._ended < INTERVAL_SECONDS:
-                return self._found
+                return self._problem
             self._worker = self._worker or Worker("disk probe")
-            probe = self._under_way = asyncio.create_task(self._worker.do(self._write))
+            probe = self._probe = asyncio.create_task(self._worker.do(self._write))
             probe.add_done_callback(self._end)
         done, _ = await asyncio.wait({probe}, timeout=timeout)
         return probe.result() if done else f"the disk hangs: a write has not finished for {timeout:g} s"
@@ -81,7 +81,7 @@ class DiskProbe:
     def _end(self, probe: asyncio.Task[str]) -> None:
         """Keep the result of a probe. One that hung may end while nobody waits: its result soon says nothing."""
         if not probe.cancelled():
-            self._found, self._ended, self._under_way = probe.result(), time.monotonic(), None
+            self._problem, self._ended, self._probe = probe.result(), time.monotonic(), None
 
     def close(self) -> None:
         """End the thread when its write has ended."""

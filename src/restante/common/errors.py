@@ -95,4 +95,4 @@ def plain(error: OSError) -> str:
         return error.strerror  # failed look-ups have negative numbers and their own messages
     # One message for several attempts, one for each address (asyncio, create_connection).
     numbers = dict.fromkeys(re.findall(r"\[Errno (\d+)\]", str(error)))
-    return ", ".join(os.strerror(int(each)) for each in numbers) or str(error)
+    return ", ".join(os.strerror(int(number)) for number in numbers) or str(error)

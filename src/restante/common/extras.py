@@ -28,7 +28,7 @@ INSTALLERS: Final = {"uv-receipt.toml": "uv tool install --force", "pipx_metadat
 
 def require_extra(extra: str) -> None:
     """Raise Misuse with the command that installs an extra, if it is not installed."""
-    if not _installed(extra):
+    if not _is_installed(extra):
         raise Misuse(f"this command needs the extra '{extra}': {how_to_install(extra)}")
 
 
@@ -37,7 +37,7 @@ def how_to_install(extra: str) -> str:
     prefix = Path(sys.prefix)
     for file, command in INSTALLERS.items():
         if (prefix / file).exists():  # these commands replace what is there: name the other extras, too
-            return f"{command} {_requirement(*(each for each in MODULES if each == extra or _installed(each)))}"
+            return f"{command} {_requirement(*(name for name in MODULES if name == extra or _is_installed(name)))}"
     python = shlex.quote(sys.executable)
     if importlib.util.find_spec("pip") is not None:
         return f"{python} -m pip install {_requirement(extra)}"
@@ -50,22 +50,22 @@ def _requirement(*extras: str) -> str:
     They name the file, the folder or the URL from which it was installed. They name the package only if it came from
     an index: on an index, somebody else may have registered this name.
     """
-    origin, named = _origin(), f"[{','.join(extras)}]"
+    origin, suffix = _origin(), f"[{','.join(extras)}]"
     if not origin:
-        return shlex.quote(f"restante{named}")
+        return shlex.quote(f"restante{suffix}")
     url = origin["url"]
     if url.startswith("file:"):
         editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
-        return editable + shlex.quote(unquote(urlsplit(url).path) + named)
+        return editable + shlex.quote(unquote(urlsplit(url).path) + suffix)
     if vcs := origin.get("vcs_info"):
         url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
-    return shlex.quote(f"restante{named} @ {url}")
+    return shlex.quote(f"restante{suffix} @ {url}")
 
 
 def _uv() -> str:
     """Return the program uv: the one that `./run` has fetched into the checkout if there is no other."""
-    fetched = Path(sys.prefix).parent / ".tools" / "uv" / "bin" / "uv"
-    return shlex.quote(str(fetched)) if shutil.which("uv") is None and fetched.exists() else "uv"
+    own_uv = Path(sys.prefix).parent / ".tools" / "uv" / "bin" / "uv"
+    return shlex.quote(str(own_uv)) if shutil.which("uv") is None and own_uv.exists() else "uv"
 
 
 def _origin() -> dict[str, Any]:
@@ -77,5 +77,5 @@ def _origin() -> dict[str, Any]:
     return json.loads(text) if text else {}
 
 
-def _installed(extra: str) -> bool:
+def _is_installed(extra: str) -> bool:
     return all(importlib.util.find_spec(module) for module in MODULES[extra])

@@ -16,18 +16,18 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], obje
             here=there.
 
     """
-    places = {
+    sources = {
         name.partition("=")[0]: (module, name.rpartition("=")[2])
         for module, names in modules.items()
         for name in names.split()
     }
 
     def find(name: str) -> object:
-        if name not in places:
+        if name not in sources:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, there = places[name]
-        found = getattr(import_module(module), there)
-        setattr(sys.modules[package], name, found)
-        return found
+        module, source_name = sources[name]
+        value = getattr(import_module(module), source_name)
+        setattr(sys.modules[package], name, value)
+        return value
 
     return find

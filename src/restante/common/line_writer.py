@@ -77,9 +77,9 @@ class LineWriter(io.RawIOBase):
     def end(self, seconds: float = LAST_LINES_SECONDS) -> None:
         """Wait until what is queued was written, at most for `seconds`. Nothing can be written after this call."""
         with self._changed:
-            ended, self._ending = self._ending, True
+            was_ending, self._ending = self._ending, True
             self._changed.notify()
-        if not ended:
+        if not was_ending:
             self._thread.join(seconds)
 
     def _run(self) -> None:
@@ -101,17 +101,17 @@ class LineWriter(io.RawIOBase):
             return data
 
     def _write(self, data: bytes) -> None:
-        left = memoryview(data)
+        unwritten = memoryview(data)
         try:
             while self._cut:
                 self._cut = not self._write_some(memoryview(b"\n"))
-            while left:
-                left = left[self._write_some(left) :]
+            while unwritten:
+                unwritten = unwritten[self._write_some(unwritten) :]
         except OSError as error:
-            if written := len(data) - len(left):
+            if written := len(data) - len(unwritten):
                 self._cut = data[written - 1] != ord("\n")
             with self._changed:
-                self._dropped += bytes(left).count(b"\n")
+                self._dropped += bytes(unwritten).count(b"\n")
             if not self._failing:
                 self._failing = True
                 self._notice(error.strerror or str(error), 0)
@@ -132,12 +132,12 @@ class LineWriter(io.RawIOBase):
             return 0
 
 
-def _say_dropped(error: str, dropped: int) -> None:
+def _print_dropped(error: str, dropped: int) -> None:
     if dropped and not error:
         sys.stderr.write(f"restante: {dropped} lines were dropped, because nobody read them\n")
 
 
-def unblock_standard_error(notice: Notice = _say_dropped) -> None:
+def unblock_standard_error(notice: Notice = _print_dropped) -> None:
     """Let a thread write to standard error from now on. The last lines are written when the process ends.
 
     If standard error was closed, what is written to it is discarded.

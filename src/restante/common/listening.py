@@ -17,44 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from restante.common.errors import Misuse, plain
-from restante.common.net import networks
-from restante.common.settings import address, cannot_listen, unusable
-
-# ──────────
-# Addresses on which a server cannot listen: found before slow imports, so that the error comes at once.
-#
-
-
-def refuse_unusable(host: str | None, port: int, flag: str) -> None:
-    """Raise Misuse if another program listens there, or if none of the host's addresses can be listened on.
-
-    The port is not kept, so listening may still fail later. It binds as asyncio does (create_server: SO_REUSEADDR,
-    IPV6_V6ONLY).
-    """
-    failed: OSError | None = None
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise unusable(host, port, flag, error) from error
-    usable = False
-    for family, kind, protocol, _, where in found:
-        try:
-            with socket.socket(family, kind, protocol) as tried:
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                tried.bind(where)
-                usable = True
-        except OSError as error:
-            failed = error
-            if error.errno == errno.EADDRINUSE:
-                break
-    if failed is not None and (failed.errno == errno.EADDRINUSE or not usable):
-        raise unusable(host, port, flag, failed) from failed
-
-
-# ── listening ─────────────────────────────────────────────────────────────────────────────────────
-
+from restante.common.net import parse_networks
+from restante.common.settings import cannot_listen, parse_address, unusable_address
 
 FORMS: Final = "HOST:PORT, unix:PATH or fd:N, with plain: or proxy: before it if you wish"
 
@@ -85,97 +49,131 @@ class ListenAddress(msgspec.Struct, frozen=True):
     plain: bool = False
     """Whether connections have no TLS, although the server has a certificate."""
 
-    def url(self, shown: str, scheme: str, path: str) -> str:
-        """Return a URL for people. `shown` is where the socket listens. A Unix socket has no URL of its own."""
-        return shown if self.is_unix else f"{scheme}://{shown}{path}"
+    def url(self, address: str, scheme: str, path: str) -> str:
+        """Return a URL for people. `address` is where the socket listens. A Unix socket has no URL of its own."""
+        return address if self.is_unix else f"{scheme}://{address}{path}"
 
 
-def listen_address(text: str, flag: str) -> ListenAddress:
+def parse_listen_address(text: str, flag: str) -> ListenAddress:
     """Parse one address. Raises Misuse."""
-    rest, proxied, plain_ = text, False, False
+    rest, proxied, without_tls = text, False, False
     while True:
         if rest.startswith("proxy:"):
             rest, proxied = rest.removeprefix("proxy:"), True
         elif rest.startswith("plain:"):
-            rest, plain_ = rest.removeprefix("plain:"), True
+            rest, without_tls = rest.removeprefix("plain:"), True
         else:
             break
-    found = ListenAddress(text, proxied=proxied, plain=plain_)
+    address = ListenAddress(text, proxied=proxied, plain=without_tls)
     kind, _, name = rest.partition(":")
     if kind == "unix" and name:
-        return msgspec.structs.replace(found, path=name, is_unix=True, plain=True)
+        return msgspec.structs.replace(address, path=name, is_unix=True, plain=True)
     if kind == "fd" and name.isascii() and name.isdigit() and len(name) <= MAX_DESCRIPTOR_DIGITS:
-        return _of_descriptor(found, int(name))
+        return _with_descriptor(address, int(name))
     try:
-        host, port = address(rest, flag)
+        host, port = parse_address(rest, flag)
     except Misuse:
         examples = "127.0.0.1:4000, [::1]:4000, *:4000 or unix:/run/restante.sock"
         raise Misuse(f"{flag}: '{text}' is not {FORMS}, like {examples}") from None
-    return msgspec.structs.replace(found, host=host, port=port)
+    return msgspec.structs.replace(address, host=host, port=port)
 
 
-def _of_descriptor(found: ListenAddress, descriptor: int) -> ListenAddress:
-    """Return the address of a descriptor. A Unix socket has no TLS."""
+def _with_descriptor(address: ListenAddress, descriptor: int) -> ListenAddress:
+    """Return an address with its descriptor. A Unix socket has no TLS."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as tried:
             is_unix = tried.family == socket.AF_UNIX
     except OSError:
-        is_unix = False  # `listen` says what is wrong with it
-    return msgspec.structs.replace(found, descriptor=descriptor, is_unix=is_unix, plain=found.plain or is_unix)
+        is_unix = False  # `open_listener` says what is wrong with it
+    return msgspec.structs.replace(address, descriptor=descriptor, is_unix=is_unix, plain=address.plain or is_unix)
 
 
-def listen_addresses(texts: Sequence[str], flag: str) -> list[ListenAddress]:
+def parse_listen_addresses(texts: Sequence[str], flag: str) -> list[ListenAddress]:
     """Parse the addresses of a server. Raises Misuse if the list is empty, or an address cannot be used."""
     if not texts:
         raise Misuse(f"{flag}: name at least one address: {FORMS}")
-    return [listen_address(each, flag) for each in texts]
+    return [parse_listen_address(text, flag) for text in texts]
 
 
 def checked_addresses(
-    texts: Sequence[str], admin: str, trusted: Sequence[str], places: Mapping[str, str]
+    texts: Sequence[str], admin: str, trusted: Sequence[str], origins: Mapping[str, str]
 ) -> list[ListenAddress]:
-    """Parse `listen` of a server, and check it with the others. Raises Misuse that names their places."""
-    networks(trusted, places["trust_proxy"])
-    found = listen_addresses(texts, places["listen"])
-    ports = [(places["listen"], each.host, each.port) for each in found if each.port]
+    """Parse `listen` of a server, and check it with the others. Raises Misuse that names their origins."""
+    parse_networks(trusted, origins["trust_proxy"])
+    addresses = parse_listen_addresses(texts, origins["listen"])
+    ports = [(origins["listen"], address.host, address.port) for address in addresses if address.port]
     if admin != "off":
-        ports.append((places["admin"], *address(admin, places["admin"])))
-    for (_, host, port), (place, other_host, other_port) in itertools.combinations(ports, 2):
+        ports.append((origins["admin"], *parse_address(admin, origins["admin"])))
+    for (_, host, port), (origin, other_host, other_port) in itertools.combinations(ports, 2):
         if port and port == other_port and (host == other_host or None in {host, other_host}):
             raise Misuse(
-                f"{place}: the server listens on port {port} already ({places['listen']}): name another port"
+                f"{origin}: the server listens on port {port} already ({origins['listen']}): name another port"
             )
-    paths = [os.path.abspath(each.path) for each in found if each.path]  # noqa: PTH100 - NULs are refused later
+    paths = [os.path.abspath(address.path) for address in addresses if address.path]  # noqa: PTH100 - NULs are refused later
     for path in paths:
         if paths.count(path) > 1:
-            raise Misuse(f"{places['listen']}: {path} is named twice: leave one out")
-    for each in found:
-        if each.proxied and not trusted:
+            raise Misuse(f"{origins['listen']}: {path} is named twice: leave one out")
+    for address in addresses:
+        if address.proxied and not trusted:
             raise Misuse(
-                f"{places['listen']}: '{each.text}' needs a proxy that may name clients: name its network with"
-                f" {places['trust_proxy']}"
+                f"{origins['listen']}: '{address.text}' needs a proxy that may name clients: name its network with"
+                f" {origins['trust_proxy']}"
             )
-    return found
+    return addresses
+
+
+# ── addresses on which a server cannot listen: found before slow imports, so that the error comes at once ─
 
 
 def refuse_unusable_addresses(texts: Sequence[str], flag: str, data: Path) -> None:
     """Raise Misuse if one of the addresses cannot be listened on. The data directory need not exist yet."""
-    for each in listen_addresses(texts, flag):
-        if each.descriptor >= 0:
-            _inherited(each, flag).close()
-        elif not each.path:
-            refuse_unusable(each.host, each.port, flag)
-        elif (folder := Path(each.path).parent).exists() or folder.absolute() != data.absolute():
+    for address in parse_listen_addresses(texts, flag):
+        if address.descriptor >= 0:
+            _inherited_socket(address, flag).close()
+        elif not address.path:
+            refuse_unusable_address(address.host, address.port, flag)
+        elif (folder := Path(address.path).parent).exists() or folder.absolute() != data.absolute():
             try:
-                _is_abandoned(each.path, flag)
+                _is_abandoned(address.path, flag)
                 if not os.access(folder, os.W_OK):
                     raise PermissionError(errno.EACCES, "")
             except OSError as error:
-                raise cannot_listen(each.text, flag, error) from error
+                raise cannot_listen(address.text, flag, error) from error
 
 
-async def listen(
-    where: ListenAddress, protocol: Callable[[], Any], *, backlog: int, flag: str
+def refuse_unusable_address(host: str | None, port: int, flag: str) -> None:
+    """Raise Misuse if another program listens there, or if none of the host's addresses can be listened on.
+
+    The port is not kept, so listening may still fail later. It binds as asyncio does (create_server: SO_REUSEADDR,
+    IPV6_V6ONLY).
+    """
+    failure: OSError | None = None
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise unusable_address(host, port, flag, error) from error
+    usable = False
+    for family, kind, protocol, _, address in addresses:
+        try:
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                tried.bind(address)
+                usable = True
+        except OSError as error:
+            failure = error
+            if error.errno == errno.EADDRINUSE:
+                break
+    if failure is not None and (failure.errno == errno.EADDRINUSE or not usable):
+        raise unusable_address(host, port, flag, failure) from failure
+
+
+# ── sockets ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def open_listener(
+    address: ListenAddress, protocol: Callable[[], Any], *, backlog: int, flag: str
 ) -> tuple[asyncio.Server, list[socket.socket], os.stat_result | None]:
     """Listen. Return the listener, duplicates of its sockets, and the status of a path that was bound.
 
@@ -184,22 +182,22 @@ async def listen(
     loop = asyncio.get_running_loop()
     bound = None
     try:
-        if where.path:
-            made = unix_socket(where.path, flag)
-            bound = os.lstat(where.path)
-            listener = await accept(made, protocol, backlog=backlog)
-        elif where.descriptor >= 0:
-            listener = await accept(_inherited(where, flag), protocol, backlog=backlog)
+        if address.path:
+            unix_socket = bind_unix_socket(address.path, flag)
+            bound = os.lstat(address.path)
+            listener = await serve_socket(unix_socket, protocol, backlog=backlog)
+        elif address.descriptor >= 0:
+            listener = await serve_socket(_inherited_socket(address, flag), protocol, backlog=backlog)
         else:
-            listener = await loop.create_server(protocol, where.host, where.port, backlog=backlog)
+            listener = await loop.create_server(protocol, address.host, address.port, backlog=backlog)
     except OSError as error:
-        if where.path or where.descriptor >= 0:
-            raise cannot_listen(where.text, flag, error) from error
-        raise unusable(where.host, where.port, flag, error) from error
-    return listener, [socket.socket(fileno=os.dup(each.fileno())) for each in listener.sockets], bound
+        if address.path or address.descriptor >= 0:
+            raise cannot_listen(address.text, flag, error) from error
+        raise unusable_address(address.host, address.port, flag, error) from error
+    return listener, [socket.socket(fileno=os.dup(sock.fileno())) for sock in listener.sockets], bound
 
 
-async def accept(listening: socket.socket, protocol: Callable[[], Any], *, backlog: int) -> asyncio.Server:
+async def serve_socket(listening: socket.socket, protocol: Callable[[], Any], *, backlog: int) -> asyncio.Server:
     """Accept connections of a socket that listens already or is bound."""
     loop = asyncio.get_running_loop()
     if listening.family == socket.AF_UNIX:
@@ -211,7 +209,7 @@ async def accept(listening: socket.socket, protocol: Callable[[], Any], *, backl
     return await loop.create_server(protocol, sock=listening, backlog=backlog)
 
 
-def unix_socket(path: str, flag: str) -> socket.socket:
+def bind_unix_socket(path: str, flag: str) -> socket.socket:
     """Bind a Unix socket. A socket that nobody listens on any more is replaced. Raises Misuse and OSError."""
     if _is_abandoned(path, flag):
         Path(path).unlink(missing_ok=True)
@@ -250,27 +248,31 @@ def _is_abandoned(path: str, flag: str) -> bool:
     raise cannot_listen(f"unix:{path}", flag, OSError(errno.EADDRINUSE, ""))
 
 
-def _inherited(where: ListenAddress, flag: str) -> socket.socket:
+def _inherited_socket(address: ListenAddress, flag: str) -> socket.socket:
     """Return a listening socket that the server was started with (man 3 sd_listen_fds). Raises Misuse."""
     try:
-        found = socket.socket(fileno=os.dup(where.descriptor))
+        inherited = socket.socket(fileno=os.dup(address.descriptor))
     except OSError as error:
-        raise Misuse(f"{flag}: {where.text} is no socket: {plain(error)}") from error
-    usable = found.type == socket.SOCK_STREAM and found.family in {socket.AF_INET, socket.AF_INET6, socket.AF_UNIX}
-    if not usable or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        found.close()
-        raise Misuse(f"{flag}: {where.text} is not a listening socket of TCP or Unix")
-    return found
+        raise Misuse(f"{flag}: {address.text} is no socket: {plain(error)}") from error
+    usable = inherited.type == socket.SOCK_STREAM and inherited.family in {
+        socket.AF_INET,
+        socket.AF_INET6,
+        socket.AF_UNIX,
+    }
+    if not usable or not inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        inherited.close()
+        raise Misuse(f"{flag}: {address.text} is not a listening socket of TCP or Unix")
+    return inherited
 
 
-def remove_path(where: ListenAddress, bound: os.stat_result | None) -> None:
-    """Remove the path of a Unix socket that `listen` has bound, unless another file has taken it.
+def remove_path(address: ListenAddress, bound: os.stat_result | None) -> None:
+    """Remove the path of a Unix socket that `open_listener` has bound, unless another file has taken it.
 
     Close the socket afterwards: until then no other file has its inode.
     """
     with contextlib.suppress(FileNotFoundError):
-        if bound is not None and os.path.samestat(bound, os.lstat(where.path)):
-            Path(where.path).unlink()
+        if bound is not None and os.path.samestat(bound, os.lstat(address.path)):
+            Path(address.path).unlink()
 
 
 def shown_address(listening: socket.socket) -> str:

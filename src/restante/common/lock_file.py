@@ -22,13 +22,13 @@ def lock_file(path: Path, mode: int = 0o600) -> int:
     The lock ends when the descriptor is closed, also by the end of the process. Raises BlockingIOError if the file is
     locked already, and another OSError if it cannot be locked.
     """
-    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
-        os.close(held)
+        os.close(descriptor)
         raise
-    return held
+    return descriptor
 
 
 def lock_directory(directory: Path, name: str, mode: int = 0o600) -> ExitStack:
@@ -62,5 +62,5 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     # The device is not compared: on Btrfs and overlayfs stat(2) returns another one.
-    found = (line.split() for line in locks.splitlines())
-    return any(of[1] == "FLOCK" and of[3] == "WRITE" and of[5].rpartition(":")[2] == inode for of in found)
+    fields = (line.split() for line in locks.splitlines())
+    return any(lock[1] == "FLOCK" and lock[3] == "WRITE" and lock[5].rpartition(":")[2] == inode for lock in fields)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from restante.common.line_writer import unblock_standard_error
 from restante.common.terminal import has_colours
 
-UNWANTED: Final = ("rich", "twisted")
+HIDDEN_MODULES: Final = ("rich", "twisted")
 """Modules that structlog imports if they are installed. We use neither; they take a third of the start-up time."""
 
 
@@ -30,46 +30,48 @@ def _without(modules: tuple[str, ...]) -> Iterator[None]:
             del sys.modules[name]
 
 
-with _without(UNWANTED):
+with _without(HIDDEN_MODULES):
     import structlog
 
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
-def where(fault: BaseException | None) -> str:
+def trace_text(error: BaseException | None) -> str:
     """Return an exception's type and the lines it passed through. Its text is left out: it may contain a secret."""
-    if fault is None:
+    if error is None:
         return "unknown"
-    frames = traceback.extract_tb(fault.__traceback__)
-    return " < ".join([type(fault).__name__, *(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))])
+    frames = traceback.extract_tb(error.__traceback__)
+    return " < ".join(
+        [type(error).__name__, *(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))]
+    )
 
 
-def watch(loop: asyncio.AbstractEventLoop) -> None:
+def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
     """Log exceptions of the loop's callbacks, which nothing else reports."""
 
     def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        log.error("unhandled exception in a background task", fault=where(context.get("exception")))
+        log.error("unhandled exception in a background task", fault=trace_text(context.get("exception")))
 
     loop.set_exception_handler(report)
 
 
-def _report_dropped(error: str, dropped: int) -> None:
+def _log_dropped_lines(error: str, dropped: int) -> None:
     if dropped and not error:
         log.warning("lines of the log were dropped, because nobody read them", lines=dropped)
 
 
-def configured() -> bool:
-    """Return whether `start` was called."""
+def is_log_started() -> bool:
+    """Return whether `start_log` was called."""
     return structlog.is_configured()
 
 
-def start(form: str) -> None:
+def start_log(form: str) -> None:
     """Configure logging to standard error. `auto` is `console` on a terminal and `json` elsewhere.
 
     A thread writes, so a server goes on serving if the reader of its log stops reading, or goes away.
     """
-    unblock_standard_error(_report_dropped)
+    unblock_standard_error(_log_dropped_lines)
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
     structlog.configure(
         processors=[

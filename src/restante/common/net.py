@@ -21,13 +21,13 @@ MAX_ADDRESS_CHARACTERS: Final = 60
 """Maximum characters of an address: 39, and a zone."""
 
 
-def read(text: str) -> Address | None:
+def parse_ip(text: str) -> Address | None:
     """Parse an address; None if it is none. An IPv4 address in IPv6 form is returned as IPv4."""
-    return _read(text) if len(text) <= MAX_ADDRESS_CHARACTERS else None
+    return _parse_ip(text) if len(text) <= MAX_ADDRESS_CHARACTERS else None
 
 
 @lru_cache(1024)  # parsing takes 8 µs, and each connection does it twice
-def _read(text: str) -> Address | None:
+def _parse_ip(text: str) -> Address | None:
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -37,7 +37,7 @@ def _read(text: str) -> Address | None:
     return address
 
 
-def networks(texts: Sequence[str], flag: str) -> list[Network]:
+def parse_networks(texts: Sequence[str], flag: str) -> list[Network]:
     """Parse networks like 127.0.0.0/8 and ::1. Raises Misuse."""
     try:
         return [ipaddress.ip_network(text, strict=False) for text in texts]
@@ -45,16 +45,16 @@ def networks(texts: Sequence[str], flag: str) -> list[Network]:
         raise Misuse(f"{flag}: {error}; write a network like 127.0.0.0/8 or fd00::/8") from error
 
 
-def in_any(address: Address, among: Sequence[Network]) -> bool:
+def is_in_any(address: Address, networks: Sequence[Network]) -> bool:
     """Return whether an address is in one of the networks."""
-    return any(address in network for network in among)
+    return any(address in network for network in networks)
 
 
 def trusts_everybody(proxies: Sequence[Network], listening: Iterable[str]) -> bool:
     """Return whether every address counts as a proxy, and other machines reach one of those where we listen."""
-    hosts = [read(each.rpartition(":")[0].strip("[]")) for each in listening]
-    others = any(host is not None and not host.is_loopback for host in hosts)
-    return others and any(network.prefixlen == 0 for network in proxies)
+    hosts = [parse_ip(text.rpartition(":")[0].strip("[]")) for text in listening]
+    is_reachable = any(host is not None and not host.is_loopback for host in hosts)
+    return is_reachable and any(network.prefixlen == 0 for network in proxies)
 
 
 def household(address: Address) -> bytes:
@@ -62,7 +62,7 @@ def household(address: Address) -> bytes:
     return address.packed if address.version == 4 else address.packed[:8]
 
 
-def site(text: str) -> str:
+def site_of(text: str) -> str:
     """Return the site of a household, both as text: the IPv4 address itself, or the IPv6 /56.
 
     A customer of a provider gets a /56 or more (RIPE-690, 4.2). Text that is no address is returned unchanged.
@@ -70,7 +70,7 @@ def site(text: str) -> str:
     return _prefix(text, 56) if ":" in text else text
 
 
-def network(text: str) -> str:
+def network_of(text: str) -> str:
     """Return the network of a household, both as text: the IPv4 /24 or the IPv6 /48. Each has 256 sites.
 
     Many customers have several sites of a network: providers also give a /48 to one customer (RIPE-690, 4.2). Text
@@ -80,7 +80,7 @@ def network(text: str) -> str:
 
 
 def _prefix(text: str, bits: int) -> str:
-    address = read(text.partition("/")[0])
+    address = parse_ip(text.partition("/")[0])
     return text if address is None else str(ipaddress.ip_network((address.packed, bits), strict=False))
 
 
@@ -89,11 +89,11 @@ def host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def shown(text: str) -> str:
+def household_text(text: str) -> str:
     """Return the household of an address as text. Text that is no address is returned unchanged."""
     if ":" not in text:
         return text  # an IPv4 address has one form, and parsing would cost each connection 8 µs
-    address = read(text)
+    address = parse_ip(text)
     if address is None or address.version == 4:
         return text if address is None else str(address)
     return str(ipaddress.IPv6Network((household(address) + bytes(8), 64)))

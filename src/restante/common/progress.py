@@ -20,27 +20,27 @@ Advance = Callable[[int], None]
 
 
 @contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Advance]:
-    """Show the progress of `what`, of `total` items if that is known."""
+def progress(task: str, total: int | None = None) -> Iterator[Advance]:
+    """Show the progress of a task, of `total` items if that is known."""
     if can_rewrite(sys.stderr):
-        with _bar(what, total) as advance:
+        with _bar(task, total) as advance:
             yield advance
     else:
-        yield _lines(what, total)
+        yield _lines(task, total)
 
 
 @contextmanager
-def _bar(what: str, total: int | None) -> Iterator[Advance]:
+def _bar(name: str, total: int | None) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(what, total=total)
-        yield lambda items: shown.advance(task, items)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=total)
+        yield lambda items: bar.advance(task, items)
 
 
-def _lines(what: str, total: int | None) -> Advance:
+def _lines(name: str, total: int | None) -> Advance:
     step = EVERY if total is None else max(total // LINES, 1)
     done = 0
 
@@ -49,6 +49,6 @@ def _lines(what: str, total: int | None) -> Advance:
         before, done = done, done + items
         if done // step > before // step:
             end = "" if total is None else f" of {total:,}"
-            sys.stderr.write(f"{what}: {done:,}{end}\n")
+            sys.stderr.write(f"{name}: {done:,}{end}\n")
 
     return advance

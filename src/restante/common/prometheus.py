@@ -10,42 +10,42 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from restante.common.histogram import Histogram
 
 
-def counter(name: str, words: str, value: float) -> Metric:
+def counter(name: str, text: str, value: float) -> Metric:
     """Return a counter. Its name gets the ending `_total`."""
-    return CounterMetricFamily(name, words, value=value)
+    return CounterMetricFamily(name, text, value=value)
 
 
-def gauge(name: str, words: str, value: float) -> Metric:
+def gauge(name: str, text: str, value: float) -> Metric:
     """Return a gauge."""
-    return GaugeMetricFamily(name, words, value=value)
+    return GaugeMetricFamily(name, text, value=value)
 
 
-def counters(name: str, words: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> Metric:
+def counters(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> Metric:
     """Return a counter for each tuple of values of the labels."""
-    metric = CounterMetricFamily(name, words, labels=labels)
-    for each, value in values.items():
-        metric.add_metric(each, value)
+    metric = CounterMetricFamily(name, text, labels=labels)
+    for label_values, value in values.items():
+        metric.add_metric(label_values, value)
     return metric
 
 
-def gauges(name: str, words: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> Metric:
+def gauges(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> Metric:
     """Return a gauge for each tuple of values of the labels."""
-    metric = GaugeMetricFamily(name, words, labels=labels)
-    for each, value in values.items():
-        metric.add_metric(each, value)
+    metric = GaugeMetricFamily(name, text, labels=labels)
+    for label_values, value in values.items():
+        metric.add_metric(label_values, value)
     return metric
 
 
-def histogram(name: str, words: str, values: Histogram, **labels: str) -> Metric:
+def histogram(name: str, text: str, values: Histogram, **labels: str) -> Metric:
     """Return a histogram."""
-    metric = HistogramMetricFamily(name, words, labels=tuple(labels))
+    metric = HistogramMetricFamily(name, text, labels=tuple(labels))
     metric.add_metric(tuple(labels.values()), values.buckets(), values.total)
     return metric
 
 
-def histograms(name: str, words: str, label: str, values: Mapping[str, Histogram]) -> Metric:
+def histograms(name: str, text: str, label: str, values: Mapping[str, Histogram]) -> Metric:
     """Return a histogram for each value of a label."""
-    metric = HistogramMetricFamily(name, words, labels=(label,))
-    for each, measured in values.items():
-        metric.add_metric((each,), measured.buckets(), measured.total)
+    metric = HistogramMetricFamily(name, text, labels=(label,))
+    for label_value, histogram_ in values.items():
+        metric.add_metric((label_value,), histogram_.buckets(), histogram_.total)
     return metric

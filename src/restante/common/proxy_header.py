@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, cast
 
-from restante.common.net import Network, in_any, read
+from restante.common.net import Network, is_in_any, parse_ip
 
 SHORTEST_BYTES: Final = 15
 """Bytes of the shortest header, which is a line of version 1 without addresses."""
@@ -78,8 +78,8 @@ def peer_of(transport: asyncio.Transport) -> Peer | None:
 
 def is_trusted(peer: Peer, proxies: Sequence[Network]) -> bool:
     """Return whether a peer is one of the proxies."""
-    address = read(peer.host)
-    return address is not None and in_any(address, proxies)
+    address = parse_ip(peer.host)
+    return address is not None and is_in_any(address, proxies)
 
 
 def missing_bytes(header: bytes | bytearray) -> int | None:
@@ -109,7 +109,7 @@ def _missing_of_line(line: bytes | bytearray) -> int | None:
     return min(2 * spaces + 2, MAX_LINE_BYTES - len(line))
 
 
-def client(header: bytes | bytearray, proxy: Peer) -> Peer | None:
+def client_of_header(header: bytes | bytearray, proxy: Peer) -> Peer | None:
     """Return the client that a complete header names, or the proxy if it names none. None: the header is malformed.
 
     It names none if the proxy speaks for itself (LOCAL), or if its client came over another protocol than TCP.
@@ -195,16 +195,16 @@ class ProxyHeaderReader(asyncio.BufferedProtocol):
         if missing:
             self._header = self._header + bytes(missing)  # the transport may still use a view of the one before
             return
-        named = None if missing is None else client(self._header, self._proxy)
-        if named is None:
+        client = None if missing is None else client_of_header(self._header, self._proxy)
+        if client is None:
             self._give_up()
         else:
-            self._hand_over(named)
+            self._hand_over(client)
 
-    def _hand_over(self, named: Peer) -> None:
+    def _hand_over(self, client: Peer) -> None:
         assert self._transport is not None
         self._end()
-        protocol = self._deliver(named)
+        protocol = self._deliver(client)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
 

@@ -107,10 +107,10 @@ def _watching(manager: ServiceManager, timeout: float, waits_for_disk: Callable[
     loop, over, interval = asyncio.get_running_loop(), threading.Event(), timeout / CHECKS_PER_TIMEOUT
 
     def responds() -> bool:
-        turned = threading.Event()
+        responded = threading.Event()
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-            loop.call_soon_threadsafe(turned.set)
-        return turned.wait(interval)
+            loop.call_soon_threadsafe(responded.set)
+        return responded.wait(interval)
 
     def watch() -> None:
         while not over.wait(interval):

@@ -1,7 +1,7 @@
-"""Settings: defaults < TOML file < RESTANTE_* environment < flags.
+"""Settings of servers: defaults < TOML file < RESTANTE_* environment < flags.
 
-Each part has one struct. Its fields define the keys of the TOML table and the environment variables; the command line
-and `restante config show` list them.
+Each server has one struct. Its fields define the keys of the TOML table and the environment variables; the command
+line and `restante config show` list them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from restante.common.texts import in_one_line
 PREFIX: Final = "RESTANTE_"
 
 PREFIXES: Final = (PREFIX, f"{PREFIX}WAKU_")
-"""Prefixes of each part's variables. A variable belongs to the part with the longest prefix that fits."""
+"""Prefixes of each server's variables. A variable belongs to the server with the longest prefix that fits."""
 
 NO_SETTINGS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}LAKE", f"{PREFIX}WAKU_PASSWORD"}) | {
     f"{PREFIX}CLIENT_SERVER",
@@ -41,7 +41,7 @@ KUBERNETES: Final = re.compile(r"SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?")
 (kubernetes.io/docs/concepts/services-networking/service, "Environment variables")."""
 
 TABLES: Final = ("serve", "waku")
-"""Tables of a file, one for each part. A part reads its own and ignores the others."""
+"""Tables of a file, one for each server. A server reads its own and ignores the others."""
 
 LIMITS: Final = "limits"
 
@@ -142,8 +142,8 @@ LogFormat = Annotated[
 ]
 
 
-class Source(msgspec.Struct, frozen=True):
-    """A value and where it came from."""
+class ResolvedSetting(msgspec.Struct, frozen=True):
+    """The value of a setting and its origin."""
 
     name: str
     value: Any
@@ -153,7 +153,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class _Option(NamedTuple):
-    """One option of a part."""
+    """One option of a server."""
 
     name: str
     type: Any
@@ -167,12 +167,12 @@ class _Option(NamedTuple):
         return _is_list(self.type)
 
 
-Places = Mapping[str, str]
-"""For each setting, the place to name in an error: file and key, variable, or flag (also for a default)."""
+Origins = Mapping[str, str]
+"""For each setting, its origin in errors: file and key, variable, or flag (also for a default)."""
 
 
-class Part(Generic[S]):
-    """The options of one part: its struct, its table and the prefix of its environment variables."""
+class ServerSettings(Generic[S]):
+    """The options of one server: its struct, its table and the prefix of its environment variables."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Part(Generic[S]):
         settings: type[S],
         limits: type[msgspec.Struct],
         prefix: str,
-        check: Callable[[S, Places], None],
+        check: Callable[[S, Origins], None],
     ) -> None:
         self.table, self.settings, self.limits, self.prefix, self.check = table, settings, limits, prefix, check
 
@@ -210,19 +210,19 @@ class Part(Generic[S]):
 
     def check_variables(self, environment: Mapping[str, str]) -> None:
         """Raise Misuse for a variable with our prefix that is no setting: its name is misspelt."""
-        known = {option.variable.removeprefix(self.prefix) for option in self.options()}
-        known |= {name.removeprefix(self.prefix) for name in NO_SETTINGS if name.startswith(self.prefix)}
-        others = tuple(each for each in PREFIXES if len(each) > len(self.prefix))
+        own_names = {option.variable.removeprefix(self.prefix) for option in self.options()}
+        own_names |= {name.removeprefix(self.prefix) for name in NO_SETTINGS if name.startswith(self.prefix)}
+        other_prefixes = tuple(prefix for prefix in PREFIXES if len(prefix) > len(self.prefix))
         for name in environment:
-            if not name.startswith(self.prefix) or name.startswith(others) or name in NO_SETTINGS:
+            if not name.startswith(self.prefix) or name.startswith(other_prefixes) or name in NO_SETTINGS:
                 continue
-            own = name.removeprefix(self.prefix)
-            if own not in known and KUBERNETES.fullmatch(own) is None:
-                todo = _did_you_mean(own, known, self.prefix) or "unset it"
-                raise Misuse(f"{name} in the environment is not a setting: {todo}")
+            own_name = name.removeprefix(self.prefix)
+            if own_name not in own_names and KUBERNETES.fullmatch(own_name) is None:
+                advice = _did_you_mean(own_name, own_names, self.prefix) or "unset it"
+                raise Misuse(f"{name} in the environment is not a setting: {advice}")
 
     def read_file(self, path: Path) -> dict[str, dict[str, Any]]:
-        """Read this part's table of a TOML file, and its table of limits as `limits`."""
+        """Read this server's table of a TOML file, and its table of limits as `limits`."""
         try:
             content = tomllib.loads(path.read_text("utf-8"))
         except OSError as error:
@@ -241,150 +241,152 @@ class Part(Generic[S]):
             raise Misuse(f"{path}: '{LIMITS}' must be a table, [{self.table}.{LIMITS}]")
         options = [name for name in self.settings.__struct_fields__ if name != LIMITS]
         limit_names = self.limits.__struct_fields__
-        for keys, names, others, shown in (
+        for keys, names, similar_names, table_name in (
             (table, options, [f"{LIMITS}.{name}" for name in limit_names], self.table),
             (limits, limit_names, [], f"{self.table}.{LIMITS}"),
         ):
             for key in keys:
                 if key not in names:
-                    todo = _did_you_mean(key, (*names, *others)) or f"its keys are {', '.join(names)}"
-                    raise Misuse(f"{path}: [{shown}] has no key '{key}': {todo}")
+                    advice = _did_you_mean(key, (*names, *similar_names)) or f"its keys are {', '.join(names)}"
+                    raise Misuse(f"{path}: [{table_name}] has no key '{key}': {advice}")
         return {self.table: table, LIMITS: limits}
 
 
-def _did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return a question that names the known name that is most like a misspelt one; "" if none is."""
-    similar = difflib.get_close_matches(name, known, 1)
+def _did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """Return a question with the name that is most like a misspelt one; "" if none is."""
+    similar = difflib.get_close_matches(name, names, 1)
     return f"did you mean {prefix}{similar[0]}?" if similar else ""
 
 
-def limits_given(limits: type[msgspec.Struct], texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+def parse_limits(limits: type[msgspec.Struct], texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
     """Yield the names and values of --limit NAME=NUMBER. Raises Misuse for an unknown name."""
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or name not in limits.__struct_fields__:
             similar = _did_you_mean(name, limits.__struct_fields__) if equals else ""
-            todo = similar or f"write NAME=NUMBER; names are {', '.join(limits.__struct_fields__)}"
-            raise Misuse(f"--limit {text}: {todo}")
+            advice = similar or f"write NAME=NUMBER; names are {', '.join(limits.__struct_fields__)}"
+            raise Misuse(f"--limit {text}: {advice}")
         yield name, value
 
 
-def resolve(
-    part: Part[S], flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
-) -> tuple[S, list[Source]]:
-    """Return the settings of a part and where each came from. Flags that were not given are None.
+def resolve_settings(
+    server: ServerSettings[S], flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
+) -> tuple[S, list[ResolvedSetting]]:
+    """Return the settings of a server and the origin of each. Flags that were not given are None.
 
     `limit` is a list of NAME=NUMBER. Raises Misuse for an unknown key, a wrong type, or an unreadable file. The
     command line has refused unknown variables before.
     """
-    named = environment.get(f"{PREFIX}CONFIG")
-    path = file or (Path(named) if named else None)
-    tables = part.read_file(path) if path else {}
-    given = {(part.table, name): value for name, value in flags.items() if value is not None}
-    given |= {(LIMITS, name): value for name, value in limits_given(part.limits, flags.get("limit"))}
-    values: dict[str, dict[str, Any]] = {part.table: {}, LIMITS: {}}
-    sources, places = [], {}
-    for option in part.options():
-        shown = option.name if option.table == part.table else f"{LIMITS}.{option.name}"
-        value, source, place, fixed = option.default, "default", option.flag, False
+    file_variable = environment.get(f"{PREFIX}CONFIG")
+    path = file or (Path(file_variable) if file_variable else None)
+    tables = server.read_file(path) if path else {}
+    flag_values = {(server.table, name): value for name, value in flags.items() if value is not None}
+    flag_values |= {(LIMITS, name): value for name, value in parse_limits(server.limits, flags.get("limit"))}
+    values: dict[str, dict[str, Any]] = {server.table: {}, LIMITS: {}}
+    resolved, origins = [], {}
+    for option in server.options():
+        name = option.name if option.table == server.table else f"{LIMITS}.{option.name}"
+        value, source, origin, fixed = option.default, "default", option.flag, False
         table = tables.get(option.table, {})
         if option.name in table:
-            source, place = str(path), f"{path}: {shown}"
-            given_there = table[option.name]
-            if option.is_list and isinstance(given_there, str):
-                given_there = [given_there]  # a list of one may be written without brackets
-            value = convert(given_there, option.type, place, strict=True)
+            source, origin = str(path), f"{path}: {name}"
+            value = table[option.name]
+            if option.is_list and isinstance(value, str):
+                value = [value]  # a list of one may be written without brackets
+            value = convert(value, option.type, origin, strict=True)
         if option.variable in environment:
             value, source, fixed = environment[option.variable], option.variable, True
-            place = option.variable
+            origin = option.variable
             if option.is_list:
-                value = [each.strip() for each in value.split(",") if each.strip()]
-            value = convert(value, option.type, place)
-        if (option.table, option.name) in given:
-            value = convert(given[option.table, option.name], option.type, option.flag)
-            source, place, fixed = option.flag, option.flag, True
+                value = [text.strip() for text in value.split(",") if text.strip()]
+            value = convert(value, option.type, origin)
+        if (option.table, option.name) in flag_values:
+            value = convert(flag_values[option.table, option.name], option.type, option.flag)
+            source, origin, fixed = option.flag, option.flag, True
         values[option.table][option.name] = value
-        places[shown] = place
-        sources.append(Source(shown, value, source, fixed))
-    settings = part.settings(**values[part.table], limits=part.limits(**values[LIMITS]))
-    part.check(settings, places)
-    for each in sources:
-        texts = each.value if isinstance(each.value, tuple) else (str(each.value),)
+        origins[name] = origin
+        resolved.append(ResolvedSetting(name, value, source, fixed))
+    settings = server.settings(**values[server.table], limits=server.limits(**values[LIMITS]))
+    server.check(settings, origins)
+    for setting in resolved:
+        texts = setting.value if isinstance(setting.value, tuple) else (str(setting.value),)
         if "\0" in "".join(texts):
-            raise Misuse(f"{places[each.name]}: {each.value!r} has a NUL, which no path and no address may have")
-    return settings, sources
+            raise Misuse(
+                f"{origins[setting.name]}: {setting.value!r} has a NUL, which no path and no address may have"
+            )
+    return settings, resolved
 
 
-def as_toml(part: Part[Any], sources: Iterable[Source]) -> Iterator[str]:
-    """Yield the lines of a TOML file with all settings. A comment says where each value comes from.
+def as_toml(server: ServerSettings[Any], resolved: Iterable[ResolvedSetting]) -> Iterator[str]:
+    """Yield the lines of a TOML file with all settings. A comment has the origin of each.
 
     Raises Misuse for a value that TOML cannot have.
     """
-    table = part.table
+    table = server.table
     yield f"[{table}]"
-    for source in sources:
-        prefix, _, name = source.name.rpartition(".")
-        if prefix and table == part.table:
-            table = f"{part.table}.{LIMITS}"
+    for setting in resolved:
+        prefix, _, name = setting.name.rpartition(".")
+        if prefix and table == server.table:
+            table = f"{server.table}.{LIMITS}"
             yield f"\n[{table}]"
-        if source.value is None:
+        if setting.value is None:
             yield f"# {name} is not set"
         else:
-            yield f"{name:<24} = {_toml(source):<24} # {in_one_line(source.source)}"
+            yield f"{name:<24} = {_toml(setting):<24} # {in_one_line(setting.source)}"
 
 
-def _toml(source: Source) -> str:
+def _toml(setting: ResolvedSetting) -> str:
     """Return a value as TOML, which is JSON but for `inf` and U+007F (toml.io/en/v1.0.0)."""
-    if source.value == math.inf:
+    if setting.value == math.inf:
         return "inf"
-    text = json.dumps(source.value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    text = json.dumps(setting.value, ensure_ascii=False).replace("\x7f", "\\u007f")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Misuse(f"{source.name} ({source.source}) is not UTF-8, and TOML is: add --json") from None
+        raise Misuse(f"{setting.name} ({setting.source}) is not UTF-8, and TOML is: add --json") from None
     return text
 
 
-def as_json(sources: Iterable[Source]) -> str:
-    """Return all settings, and where each value comes from, as JSON. A number without end is null."""
+def as_json(resolved: Iterable[ResolvedSetting]) -> str:
+    """Return all settings, and the origin of each, as JSON. A number without end is null."""
     settings: dict[str, Any] = {}
     origins: dict[str, Any] = {}
-    for source in sources:
-        prefix, _, name = source.name.rpartition(".")
-        for values, value in ((settings, source.value), (origins, source.source)):
+    for setting in resolved:
+        prefix, _, name = setting.name.rpartition(".")
+        for values, value in ((settings, setting.value), (origins, setting.source)):
             (values.setdefault(prefix, {}) if prefix else values)[name] = None if value == math.inf else value
     return json.dumps({"settings": settings, "sources": origins})
 
 
-def convert(value: Any, wanted: Any, name: str, *, strict: bool = False) -> Any:
+def convert(value: Any, target: Any, name: str, *, strict: bool = False) -> Any:
     """Convert a value, which may be text, to a type. Raises Misuse that says what to write."""
     try:
-        return msgspec.convert(value, wanted, strict=strict)
+        return msgspec.convert(value, target, strict=strict)
     except msgspec.ValidationError:
-        raise Misuse(f"{name}: {_quoted(value)} is not {_words(msgspec.inspect.type_info(wanted))}") from None
+        raise Misuse(f"{name}: {_quoted(value)} is not {_type_text(msgspec.inspect.type_info(target))}") from None
 
 
 def _quoted(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _words(wanted: msgspec.inspect.Type) -> str:
-    """Return what should be written."""
-    if isinstance(wanted, msgspec.inspect.Metadata):
-        return _words(wanted.type)
-    if isinstance(wanted, msgspec.inspect.UnionType):
-        return _words(next(each for each in wanted.types if not isinstance(each, msgspec.inspect.NoneType)))
-    if isinstance(wanted, msgspec.inspect.LiteralType):
-        *others, last = map(str, wanted.values)
-        return f"{', '.join(others)} or {last}"
-    if isinstance(wanted, msgspec.inspect.IntType | msgspec.inspect.FloatType):
-        return ("a whole number" if isinstance(wanted, msgspec.inspect.IntType) else "a number") + _range(wanted)
-    if isinstance(wanted, msgspec.inspect.BoolType):
+def _type_text(target: msgspec.inspect.Type) -> str:
+    """Return what a value of a type looks like, for an error."""
+    if isinstance(target, msgspec.inspect.Metadata):
+        return _type_text(target.type)
+    if isinstance(target, msgspec.inspect.UnionType):
+        return _type_text(next(member for member in target.types if not isinstance(member, msgspec.inspect.NoneType)))
+    if isinstance(target, msgspec.inspect.LiteralType):
+        *choices, last_choice = map(str, target.values)
+        return f"{', '.join(choices)} or {last_choice}"
+    if isinstance(target, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+        return ("a whole number" if isinstance(target, msgspec.inspect.IntType) else "a number") + _range(target)
+    if isinstance(target, msgspec.inspect.BoolType):
         return "true or false"
-    if isinstance(wanted, msgspec.inspect.VarTupleType):
-        one = wanted.item_type
-        return "a list of strings" if isinstance(one, msgspec.inspect.StrType) else f"a list of {_words(one)}"
-    return "a name" if isinstance(wanted, msgspec.inspect.StrType) and wanted.min_length else "a string"
+    if isinstance(target, msgspec.inspect.VarTupleType):
+        item = target.item_type
+        return "a list of strings" if isinstance(item, msgspec.inspect.StrType) else f"a list of {_type_text(item)}"
+    return "a name" if isinstance(target, msgspec.inspect.StrType) and target.min_length else "a string"
 
 
 def _range(number: msgspec.inspect.IntType | msgspec.inspect.FloatType) -> str:
@@ -393,7 +395,7 @@ def _range(number: msgspec.inspect.IntType | msgspec.inspect.FloatType) -> str:
     return low + high
 
 
-def address(text: str, flag: str) -> tuple[str | None, int]:
+def parse_address(text: str, flag: str) -> tuple[str | None, int]:
     """Parse HOST:PORT, [IPV6]:PORT or *:PORT. A host of None means every interface."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -402,23 +404,23 @@ def address(text: str, flag: str) -> tuple[str | None, int]:
     return None if host == "*" else host, int(port)
 
 
-def check_host_names(names: Iterable[str], place: str) -> None:
-    """Check names of hosts, which have no port and no wildcard. Raises Misuse that begins with the place."""
+def check_host_names(names: Iterable[str], origin: str) -> None:
+    """Check names of hosts, which have no port and no wildcard. Raises Misuse that begins with the origin."""
     for name in names:
         if len(name) > MAX_HOST_NAME or re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", name) is None:
-            raise Misuse(f"{place}: '{name}' is not the name of a host without a port, like relay.example.org")
+            raise Misuse(f"{origin}: '{name}' is not the name of a host without a port, like relay.example.org")
 
 
-def cannot_listen(where: str, flag: str, error: OSError) -> Misuse:
+def cannot_listen(address: str, flag: str, error: OSError) -> Misuse:
     """Return the error for an address that cannot be listened on. It names the flag."""
     if error.errno == errno.EADDRINUSE:
         return AddressInUse(
-            f"cannot listen on {where}: {plain(error)}: stop the program that listens there, or name another address"
-            f" with {flag}"
+            f"cannot listen on {address}: {plain(error)}: stop the program that listens there, or name another"
+            f" address with {flag}"
         )
-    return Misuse(f"cannot listen on {where}: {plain(error)} ({flag})")
+    return Misuse(f"cannot listen on {address}: {plain(error)} ({flag})")
 
 
-def unusable(host: str | None, port: int, flag: str, error: OSError) -> Misuse:
+def unusable_address(host: str | None, port: int, flag: str, error: OSError) -> Misuse:
     """Return the error for a host and port that cannot be listened on. It names the flag."""
     return cannot_listen(host_and_port(host or "*", port), flag, error)

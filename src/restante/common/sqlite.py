@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from restante.common.data_directory import running
+from restante.common.data_directory import is_running
 from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
 
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
@@ -56,22 +56,22 @@ class Schema(NamedTuple):
         Automatic checkpoints are off; the store makes them when no client is waiting. Raises StoreError if the file
         is another program's, is newer than this program, or cannot be used.
         """
-        found = Path(path).exists()
+        existed = Path(path).exists()
         try:
             database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise StoreError(f"cannot open {path}: {error}") from error
         try:
-            self._prepare(database, path, found=found)
+            self._prepare(database, path, existed=existed)
         except sqlite3.DatabaseError as error:
             database.close()
-            raise StoreError(f"cannot open {path}: {reason(error, Path(path).parent)}") from error
+            raise StoreError(f"cannot open {path}: {write_failure_reason(error, Path(path).parent)}") from error
         except BaseException:
             database.close()
             raise
         return database
 
-    def _prepare(self, database: sqlite3.Connection, path: str, *, found: bool) -> None:
+    def _prepare(self, database: sqlite3.Connection, path: str, *, existed: bool) -> None:
         scripts = self.migrations()
         version = schema_of(database)
         if _pragma(database, "schema_version") and _pragma(database, "application_id") != self.application_id:
@@ -80,7 +80,7 @@ class Schema(NamedTuple):
         mode = database.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal" and path != ":memory:":
             raise StoreError(f"{path} is on a file system that does not support SQLite's WAL mode: use a local disk")
-        if found and version < len(scripts):
+        if existed and version < len(scripts):
             _announce(path, version, len(scripts))
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA wal_autocheckpoint = 0")
@@ -108,7 +108,7 @@ class Schema(NamedTuple):
             refuse_pipe(path)
             # SQLite creates -wal and -shm beside the database. It cannot if the directory is read-only. Then it reads
             # the file alone, which is complete if no server runs and there is no log.
-            alone = not os.access(data, os.W_OK) and not running(data) and not _log(path).exists()
+            alone = not os.access(data, os.W_OK) and not is_running(data) and not _log(path).exists()
         except FileNotFoundError:
             raise Misuse(f"there is no {self.whose}'s data in {data} (--data names another directory)") from None
         except NotADirectoryError:
@@ -174,15 +174,15 @@ def _announce(path: str, version: int, newest: int) -> None:
 
     A command that does not log writes a sentence to standard error.
     """
-    from restante.common.logs import configured, log  # not for every command: structlog takes 30 ms
+    from restante.common.logs import is_log_started, log  # not for every command: structlog takes 30 ms
 
-    if not configured():
-        words = (
+    if not is_log_started():
+        text = (
             f"converting {path} from schema {version} to {newest}"
             if version
             else f"{path} was empty: creating a new database in it"
         )
-        sys.stderr.write(f"restante: {words}\n")
+        sys.stderr.write(f"restante: {text}\n")
     elif version:
         size = Path(path).stat().st_size
         log.info("converting the database", file=path, bytes=size, schema=version, to_schema=newest)
@@ -190,9 +190,9 @@ def _announce(path: str, version: int, newest: int) -> None:
         log.warning("the database file was empty: creating a new database in it", file=path)
 
 
-def reason(error: sqlite3.Error, folder: Path) -> str:
+def write_failure_reason(error: sqlite3.Error, folder: Path) -> str:
     """Return why a database cannot be written in a folder. On a full disk SQLite may say "disk I/O error"."""
-    if primary(error) in NO_SPACE_CODES and shutil.disk_usage(folder).free < LITTLE_FREE_BYTES:
+    if primary_code(error) in NO_SPACE_CODES and shutil.disk_usage(folder).free < LITTLE_FREE_BYTES:
         return f"the disk is full; make room in {folder}, and try again"
     return str(error)
 
@@ -202,12 +202,12 @@ def _pragma(database: sqlite3.Connection, name: str) -> int:
     return value
 
 
-def passing(error: sqlite3.Error) -> bool:
+def is_passing(error: sqlite3.Error) -> bool:
     """Return whether the statement may be tried again."""
-    return primary(error) in PASSING
+    return primary_code(error) in PASSING
 
 
-def primary(error: sqlite3.Error) -> int:
+def primary_code(error: sqlite3.Error) -> int:
     """Return the primary code of an error (sqlite.org/rescode.html)."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return code & 0xFF
@@ -220,7 +220,7 @@ def roll_back(database: sqlite3.Connection, cause: sqlite3.Error) -> StoreError:
             database.execute("ROLLBACK")
     except sqlite3.Error as error:
         return StoreError(f"cannot roll back ({error}) after: {cause}")
-    kind = StoreFull if primary(cause) == sqlite3.SQLITE_FULL else StoreBusy if passing(cause) else StoreError
+    kind = StoreFull if primary_code(cause) == sqlite3.SQLITE_FULL else StoreBusy if is_passing(cause) else StoreError
     return kind(f"the database refused: {cause}")
 
 
@@ -231,13 +231,12 @@ def roll_back_commit(database: sqlite3.Connection, cause: sqlite3.Error) -> Stor
     (fsyncgate), so nothing may be tried again.
     """
     undone = roll_back(database, cause)
-    if isinstance(undone, StoreBusy) and primary(cause) in CERTAINLY_UNDONE:
+    if isinstance(undone, StoreBusy) and primary_code(cause) in CERTAINLY_UNDONE:
         return undone
     return StoreError(f"commit failed: {cause}")
 
 
-# ── Copies a SQLite database as it is at one moment, even while another process writes to it ──────
-
+# ── copies of a database as it is at one moment, even while another process writes to it ─────────
 
 PAGES_PER_STEP: Final = 1024
 """Pages that are copied per step. A signal or an error ends the copy between two steps."""
@@ -260,6 +259,6 @@ def copy_database(source: sqlite3.Connection, file: Path, advance: Callable[[int
             source.backup(copy, pages=PAGES_PER_STEP, progress=lambda *_: advance(PAGES_PER_STEP), sleep=0)
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
-        raise StoreError(f"cannot copy the database: {reason(error, file.parent)}") from error
+        raise StoreError(f"cannot copy the database: {write_failure_reason(error, file.parent)}") from error
     finally:
         source.execute("ROLLBACK")

@@ -12,27 +12,27 @@ SHOWN: Final = frozenset("\n\t\u200c\u200d")
 
 def unsuitable(text: str) -> str:
     """Return why a text cannot be shown to users of clients, which may not escape it; "" if it can."""
-    for each in text:
-        if each not in "\n\t" and (kind := unicodedata.category(each)) in {"Cc", "Cs"}:
-            what = "a control character; only line breaks and tabs are allowed"
-            return f"U+{ord(each):04X} is {what if kind == 'Cc' else 'half a character; write UTF-8'}"
+    for char in text:
+        if char not in "\n\t" and (kind := unicodedata.category(char)) in {"Cc", "Cs"}:
+            fault = "a control character; only line breaks and tabs are allowed"
+            return f"U+{ord(char):04X} is {fault if kind == 'Cc' else 'half a character; write UTF-8'}"
     return ""
 
 
 def visible(text: str) -> str:
     """Return a text with each control character as an escape, so that it cannot steer a terminal."""
     return "".join(
-        each if each.isprintable() or each in SHOWN else each.encode("unicode_escape").decode() for each in text
+        char if char.isprintable() or char in SHOWN else char.encode("unicode_escape").decode() for char in text
     )
 
 
 def in_one_line(text: str, max_characters: int | None = None) -> str:
     """Return a text in one line that steers no terminal. A longer one than the maximum is cut, and ends with …."""
-    some = text if max_characters is None or len(text) <= max_characters else text[: max_characters - 1] + "…"
-    return some if some.isprintable() else visible(some).replace("\n", "\\n").replace("\t", "\\t")
+    line = text if max_characters is None or len(text) <= max_characters else text[: max_characters - 1] + "…"
+    return line if line.isprintable() else visible(line).replace("\n", "\\n").replace("\t", "\\t")
 
 
-# ── Numbers with their nouns: 1 row, 2,000 rows ───────────────────────────────────────────────────
+# ── numbers with their nouns: 1 row, 2,000 rows ──────────────────────────────────────────────────
 
 
 def counted(number: int, noun: str) -> str:
@@ -40,8 +40,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-# ── Fields of CSV (RFC 4180) that no spreadsheet takes for a formula. Pure ────────────────────────
-
+# ── fields of CSV (RFC 4180) that no spreadsheet takes for a formula ─────────────────────────────
 
 FORMULA: Final = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """How a text begins that a spreadsheet takes for a formula (OWASP, "CSV Injection"); the last four are full-width."""
@@ -52,7 +51,7 @@ _QUOTED: Final = re.compile(r'[",\r\n]')
 """What a field has to be quoted for (RFC 4180, section 2)."""
 
 
-def field(value: str | None, *, is_text: bool) -> str:
+def csv_field(value: str | None, *, is_text: bool) -> str:
     """Return a value as a field. NULL is empty, and an empty text is "".
 
     A text that a spreadsheet would take for a formula begins with an apostrophe: clients choose texts.

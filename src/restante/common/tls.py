@@ -16,9 +16,8 @@ from typing import Final
 from restante.common.errors import Misuse, plain
 from restante.common.logs import log
 
-# ── When a certificate expires, and its names. The ssl module shows them only for a peer's certificate ───
-# So they are read from the DER.
-
+# ── when a certificate expires, and its names ────────────────────────────────────────────────────
+# They are read from the DER: the ssl module returns them only for the certificate of a peer.
 
 _BLOCK: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
@@ -32,11 +31,11 @@ _ALTERNATIVE_NAME: Final = bytes.fromhex("0603551d11")
 """The object identifier 2.5.29.17, subjectAltName."""
 
 
-def expires(pem: str) -> float:
+def expiry_time(pem: str) -> float:
     """Return when the first certificate of a PEM text expires, in seconds since 1970; NaN if that cannot be read."""
-    found = _BLOCK.search(pem)
+    block = _BLOCK.search(pem)
     try:
-        return _not_after(ssl.PEM_cert_to_DER_cert(found[0])) if found else math.nan
+        return _not_after(ssl.PEM_cert_to_DER_cert(block[0])) if block else math.nan
     except (ValueError, IndexError):
         return math.nan
 
@@ -112,12 +111,10 @@ def _element(data: bytes) -> tuple[int, bytes, bytes]:
     return data[0], data[start : start + size], data[start + size :]
 
 
-# ── tls ───────────────────────────────────────────────────────────────────────────────────────────
-
+# ── the certificate that is in use ───────────────────────────────────────────────────────────────
 
 Stamp = tuple[tuple[int, int, int], ...]
 """What changes with the two files: inode, size and time of modification of each."""
-
 
 NOT_PEM: Final = "they are not in PEM form"
 NO_PAIR: Final = "they do not belong together"
@@ -149,8 +146,8 @@ class ServerCertificate:
         self.context, self.expires, self.names = self._read()
         if self.expires <= time.time():
             log.warning("the certificate has expired: clients refuse it", file=str(certificate))
-        self._looking: asyncio.Task[None] | None = None
-        self._wanted = False
+        self._check: asyncio.Task[None] | None = None
+        self._reload_requested = False
         """Whether `reload_soon` was called and the files were not read since."""
 
     def _read(self) -> tuple[ssl.SSLContext, float, list[str]]:
@@ -165,14 +162,14 @@ class ServerCertificate:
             context.load_cert_chain(certificate, key, password=_no_password)
             text = certificate.read_text(errors="replace")
         except ssl.SSLError as error:
-            why = REASONS.get(error.reason, f"OpenSSL says {error.reason}")
-            raise Misuse(f"{certificate} and {key} cannot be used: {why} (--tls-cert, --tls-key)") from error
+            fault = REASONS.get(error.reason, f"OpenSSL says {error.reason}")
+            raise Misuse(f"{certificate} and {key} cannot be used: {fault} (--tls-cert, --tls-key)") from error
         except OSError as error:
             name = certificate if not os.access(certificate, os.R_OK) or certificate.is_dir() else key
             raise Misuse(f"cannot read {name}: {plain(error)} (--tls-cert, --tls-key)") from error
         except _EncryptedKeyError:
             raise Misuse(f"{key} is encrypted: remove its password, because nobody is there to type it") from None
-        return context, expires(text), host_names(text)
+        return context, expiry_time(text), host_names(text)
 
     def _read_again(self) -> tuple[ssl.SSLContext, float, list[str]]:
         """Read both files. Raises Misuse if they cannot be used, or if only the new certificate has expired."""
@@ -183,37 +180,37 @@ class ServerCertificate:
 
     def _stamp(self) -> Stamp:
         """Return the stamp of those files that can be found. `_read` says what is wrong with the others."""
-        found = []
-        for each in self._files:
+        statuses = []
+        for file in self._files:
             with contextlib.suppress(OSError):
-                found.append(each.stat())
-        return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
+                statuses.append(file.stat())
+        return tuple((status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses)
 
-    def look_soon(self) -> None:
-        """Begin to look, unless a look is under way: the disk may hang. Call this every few seconds."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look_and_reload())
+    def check_soon(self) -> None:
+        """Begin a check, unless one is under way: the disk may hang. Call this every few seconds."""
+        if self._check is None or self._check.done():
+            self._check = asyncio.get_running_loop().create_task(self._check_and_reload())
 
     def reload_soon(self) -> None:
-        """Begin to read the files again, if need be after the look that is under way."""
-        self._wanted = True
-        self.look_soon()
+        """Begin to read the files again, if need be after the check that is under way."""
+        self._reload_requested = True
+        self.check_soon()
 
-    async def _look_and_reload(self) -> None:
-        await self.look()
-        while self._wanted:
-            self._wanted = False
+    async def _check_and_reload(self) -> None:
+        await self.check()
+        while self._reload_requested:
+            self._reload_requested = False
             await self.reload()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Read the files again if they have changed and are not being written.
 
-        They must be the same as at the last look. Files that cannot be used are logged, and the previous ones stay in
-        use.
+        They must be the same as at the last check. Files that cannot be used are logged, and the previous ones stay
+        in use.
         """
         stamp = await asyncio.to_thread(self._stamp)
-        still, self._seen = stamp == self._seen, stamp
-        if still and stamp != self._loaded:
+        is_stable, self._seen = stamp == self._seen, stamp
+        if is_stable and stamp != self._loaded:
             await self.reload()
 
     async def reload(self) -> None:

@@ -23,6 +23,6 @@ class Bucket:
         """Remove tokens. The bucket may run into debt."""
         self._spent = self.spent(now, rate) + amount
 
-    def wait(self, now: float, rate: float, most: float) -> float:
-        """Return the seconds until at most `most` tokens are spent."""
-        return max(0.0, self.spent(now, rate) - most) / rate
+    def wait(self, now: float, rate: float, limit: float) -> float:
+        """Return the seconds until no more than `limit` tokens are spent."""
+        return max(0.0, self.spent(now, rate) - limit) / rate

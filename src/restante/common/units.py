@@ -24,9 +24,9 @@ def duration(us: float) -> str:
     sign = "-" if us < 0 else ""
     if size >= _MINUTE_US:
         seconds = math.floor(size / _US_PER_SECOND + 0.5)
-        large, name, small, rest = next(each for each in reversed(_LARGE) if seconds >= each[0])
+        large, name, small, small_name = next(units for units in reversed(_LARGE) if seconds >= units[0])
         second = seconds % large // small
-        return f"{sign}{seconds // large:,} {name}" + (f" {second} {rest}" if second else "")
+        return f"{sign}{seconds // large:,} {name}" + (f" {second} {small_name}" if second else "")
     if round(size) == 0:
         return "0 s"
     for unit, name in _SMALL:
@@ -55,9 +55,9 @@ def moment(us: float) -> str:
     return f"{sign}{seconds // 3_600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def percent(part: float, whole: float) -> str:
-    """Return how much of the whole a part is: 81%, or <1%."""
-    share = 100 * part / whole if whole else 0.0
+def percent(part: float, total: float) -> str:
+    """Return the share of a part: 81%, or <1%."""
+    share = 100 * part / total if total else 0.0
     return "<1%" if 0 < share < 0.5 else f"{share:.0f}%"
 
 
@@ -66,16 +66,16 @@ def columns(rows: Sequence[Sequence[str]], width: int, drop: Sequence[Sequence[i
 
     As long as the table is wider than `width`, the next columns of `drop` are left out.
     """
-    kept = list(range(len(rows[0])))
-    widths = [max(len(row[at]) for row in rows) for at in kept]
-    dropped = iter(drop)
-    while sum(widths[at] for at in kept) + 2 * (len(kept) - 1) > width and (next_ones := next(dropped, None)):
-        kept = [at for at in kept if at not in next_ones]
-    return ["  ".join(_aligned(row[at], at, widths[at]) for at in kept).rstrip() for row in rows]
+    indices = list(range(len(rows[0])))
+    widths = [max(len(row[index]) for row in rows) for index in indices]
+    drops = iter(drop)
+    while sum(widths[index] for index in indices) + 2 * (len(indices) - 1) > width and (dropped := next(drops, None)):
+        indices = [index for index in indices if index not in dropped]
+    return ["  ".join(_aligned(row[index], index, widths[index]) for index in indices).rstrip() for row in rows]
 
 
-def _aligned(cell: str, at: int, width: int) -> str:
-    return cell.ljust(width) if at == 0 else cell.rjust(width)
+def _aligned(cell: str, index: int, width: int) -> str:
+    return cell.ljust(width) if index == 0 else cell.rjust(width)
 
 
 _ASCII: Final = str.maketrans({"µ": "u", "█": "#", "│": "|", "─": "-", "⋮": ":", "┃": "#"})

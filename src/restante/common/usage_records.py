@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 Result = Literal["happy", "lonely", "errory", "scary", "pruney", "crowded"]
-"""How a nameplate or a mailbox ended (spec 000 "Mailboxes"; nameplates know only happy, lonely,
+"""How a nameplate or a mailbox ended (spec 000 "Mailboxes"; nameplates have only happy, lonely,
 pruney and crowded)."""
 
 RESULTS: Final[tuple[Result, ...]] = get_args(Result)

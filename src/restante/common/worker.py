@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from restante.common.logs import log, where
+from restante.common.logs import log, trace_text
 
 WorkResult = TypeVar("WorkResult")
 
@@ -23,8 +23,8 @@ class Worker:
     def __init__(self, name: str, threads: int = 1) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(threads)]
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     async def do(self, work: Callable[[], WorkResult]) -> WorkResult:
         """Run `work` in a thread and return its result, or raise what it raised.
@@ -38,19 +38,19 @@ class Worker:
             if not done.done():  # it is done if the caller was cancelled
                 method(outcome)
 
-        def tell(method: Callable[[Any], None], outcome: Any) -> None:
+        def report(method: Callable[[Any], None], outcome: Any) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody is waiting
                 loop.call_soon_threadsafe(set_outcome, method, outcome)
 
-        def report() -> None:
+        def run() -> None:
             try:
                 result = work()
             except BaseException as error:  # noqa: BLE001 - raised again in the caller
-                tell(done.set_exception, error)
+                report(done.set_exception, error)
             else:
-                tell(done.set_result, result)
+                report(done.set_result, result)
 
-        self._work.put(report)
+        self._work.put(run)
         return await done
 
     def later(self, work: Callable[[], None]) -> None:
@@ -62,13 +62,13 @@ class Worker:
         for _ in self._threads:
             self._work.put(None)
         if wait:
-            for each in self._threads:
-                each.join()
+            for thread in self._threads:
+                thread.join()
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             try:
                 work()
             except Exception as error:  # noqa: BLE001 - logged; the thread goes on
-                log.error("unhandled exception in a background task", fault=where(error))
+                log.error("unhandled exception in a background task", fault=trace_text(error))
             del work  # otherwise this variable keeps the closure alive until the next work arrives

@@ -16,9 +16,9 @@ from restante.common.settings import (
     AdminTokenFile,
     LogFormat,
     NonEmpty,
-    Part,
-    Places,
+    Origins,
     ReportsUrl,
+    ServerSettings,
     check_host_names,
     guide_text,
     help_text,
@@ -136,19 +136,19 @@ SHOWN_BY_CLIENTS: Final = ("motd", "signal_error")
 """Settings that clients show to their users. Some print them to a terminal as they are."""
 
 
-def check_shown(settings: Serve, places: Places) -> None:
+def check_shown(settings: Serve, origins: Origins) -> None:
     """Raise Misuse if clients cannot show what they are told to show."""
     for name in SHOWN_BY_CLIENTS:
-        if why := unsuitable(getattr(settings, name) or ""):
-            raise Misuse(f"{places[name]}: {why}")
+        if fault := unsuitable(getattr(settings, name) or ""):
+            raise Misuse(f"{origins[name]}: {fault}")
 
 
-def _check(settings: Serve, places: Places) -> None:
-    check_shown(settings, places)
-    checked_addresses(settings.listen, settings.admin, settings.trust_proxy, places)
+def _check(settings: Serve, origins: Origins) -> None:
+    check_shown(settings, origins)
+    checked_addresses(settings.listen, settings.admin, settings.trust_proxy, origins)
     if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise Misuse(f"{places['tls_cert']} and {places['tls_key']} belong together: set both or neither")
-    check_host_names(settings.admin_host, places["admin_host"])
+        raise Misuse(f"{origins['tls_cert']} and {origins['tls_key']} belong together: set both or neither")
+    check_host_names(settings.admin_host, origins["admin_host"])
 
 
-SERVE: Final = Part("serve", Serve, Limits, PREFIX, _check)
+SERVE: Final = ServerSettings("serve", Serve, Limits, PREFIX, _check)

@@ -16,9 +16,9 @@ from restante.common.settings import (
     AdminTokenFile,
     LogFormat,
     NonEmpty,
-    Part,
-    Places,
+    Origins,
     ReportsUrl,
+    ServerSettings,
     check_host_names,
     guide_text,
     help_text,
@@ -165,11 +165,11 @@ def read_topic(text: str, flag: str) -> bytes:
     return topic
 
 
-def _check(settings: WakuServe, places: Places) -> None:
-    for listen in checked_addresses(settings.listen, settings.admin, settings.trust_proxy, places):
+def _check(settings: WakuServe, origins: Origins) -> None:
+    for listen in checked_addresses(settings.listen, settings.admin, settings.trust_proxy, origins):
         if listen.plain and not listen.is_unix:
-            raise Misuse(f"{places['listen']}: '{listen.text}': leave plain: out, since the node has no TLS")
-    check_host_names(settings.admin_host, places["admin_host"])
+            raise Misuse(f"{origins['listen']}: '{listen.text}': leave plain: out, since the node has no TLS")
+    check_host_names(settings.admin_host, origins["admin_host"])
     from restante.waku.devp2p import enode  # it needs the extra, and the help does not
 
     for name, enodes in (("peer", settings.peer), ("allow", settings.allow)):
@@ -177,9 +177,9 @@ def _check(settings: WakuServe, places: Places) -> None:
             try:
                 enode.parse(url)
             except Misuse as error:
-                raise Misuse(f"{places[name]}: {error}") from None
+                raise Misuse(f"{origins[name]}: {error}") from None
     for topic in settings.topics:
-        read_topic(topic, places["topics"])
+        read_topic(topic, origins["topics"])
 
 
-WAKU: Final = Part("waku", WakuServe, Limits, f"{PREFIX}WAKU_", _check)
+WAKU: Final = ServerSettings("waku", WakuServe, Limits, f"{PREFIX}WAKU_", _check)

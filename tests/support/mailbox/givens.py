@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-from restante.common.net import networks
+from restante.common.net import parse_networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.limits import UNLIMITED, Limits
@@ -69,7 +69,7 @@ class Options(NamedTuple):
     def admission(self) -> Admission:
         """Return an admission whose secrets are all alike, so that scripts can have stamps in them."""
         terms = AdmissionTerms(
-            mode=self.permission, bits=self.bits, trusted=networks(["127.0.0.0/8"], "--trust-proxy")
+            mode=self.permission, bits=self.bits, trusted=parse_networks(["127.0.0.0/8"], "--trust-proxy")
         )
         return Admission(terms, lambda: bytes(32), self.policy())
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
-from restante.common.listening import listen_address
+from restante.common.listening import parse_listen_address
 from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
@@ -61,7 +61,7 @@ class LiveServer:
         self.store = Store.open(self._data)
         self.commit_loop = await CommitLoop.open(self.store, self.clock, self._dice, self._policy, self._retention)
         self.server = Server(self.commit_loop, self.clock, self._welcome, self._admission)
-        await self.server.listeners.listen(listen_address(f"127.0.0.1:{self.port}", "--listen"))
+        await self.server.listeners.listen(parse_listen_address(f"127.0.0.1:{self.port}", "--listen"))
         self.running = asyncio.create_task(self.commit_loop.run())
 
     async def stop(self) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Coroutine
 from typing import Any
 
-from restante.common.listening import listen_address
+from restante.common.listening import parse_listen_address
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
@@ -160,7 +160,7 @@ class SocketWorld(CommitLoopWorld):
         self._opcode = BINARY if self.options.binary else TEXT
         self._server = Server(self._commit_loop, self.clock, self.options.welcome_options(), self.options.admission())
         self._server.cleanup_seconds = self.options.parting
-        [at] = await self._server.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
+        [at] = await self._server.listeners.listen(parse_listen_address("127.0.0.1:0", "--listen"))
         self._port = int(at.rpartition(":")[2])
 
     def connect(self) -> Inbox:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from restante.common.errors import StoreFull
-from restante.common.listening import listen_address
+from restante.common.listening import parse_listen_address
 from restante.waku.archive.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.sqlite import Archive
 from restante.waku.devp2p.enode import Enode
@@ -157,7 +157,7 @@ async def inside(
     node = Node(key, mailserver, archive, peer_limits, limits, history, clock=clock, save_interval=save_interval)
     here = Inside(node, archive, clock)
     try:
-        [at] = await node.listen(listen_address(f"127.0.0.1:{port}", "--listen"))
+        [at] = await node.listen(parse_listen_address(f"127.0.0.1:{port}", "--listen"))
         here.enode = Enode(key.public, "127.0.0.1", int(at.rpartition(":")[2]))
         yield here
     finally:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from restante.common.net import Address, Network, household, in_any, read
+from restante.common.net import Address, Network, household, is_in_any, parse_ip
 from restante.common.token_bucket import Bucket
 from restante.common.usage_records import MailboxUsage
 from restante.mailbox.core import model, session
@@ -59,18 +59,18 @@ def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[
     is the address in X-Real-IP. Repeated headers must be joined with commas. A header whose address cannot be parsed
     names the proxy itself.
     """
-    address = read(str(peer[0]))
+    address = parse_ip(str(peer[0]))
     assert address is not None, "the kernel returns valid addresses"
     shared = _shared(address)
     forwarded, real = headers.get("X-Forwarded-For"), headers.get("X-Real-IP")
-    if not in_any(address, trusted):
+    if not is_in_any(address, trusted):
         return Client(address, int(peer[1]), counted=not shared, untrusted_proxy=shared and bool(forwarded or real))
-    real_ip = read(_without_port((real or "").rpartition(",")[2].strip()))
+    real_ip = parse_ip(_without_port((real or "").rpartition(",")[2].strip()))
     named_address = _last_untrusted(forwarded, trusted) if forwarded else real_ip
     if real and real_ip is None:
         other = None if named_address is None else address
     else:  # if one proxy is behind another, its X-Real-IP may be the other proxy
-        other = None if real_ip is None or real_ip == named_address or in_any(real_ip, trusted) else real_ip
+        other = None if real_ip is None or real_ip == named_address or is_in_any(real_ip, trusted) else real_ip
     if named_address is None:
         return Client(address, int(peer[1]), counted=bool(forwarded or real), other=other)
     port = headers.get("X-Real-Port", "").rpartition(",")[2].strip()
@@ -88,7 +88,7 @@ _PRIVATE: Final = [
 @lru_cache(1024)  # checking all private networks takes 10 µs
 def _shared(address: Address) -> bool:
     """Return whether the address is loopback or private, so that many clients may share it."""
-    return address.is_loopback or in_any(address, _PRIVATE)
+    return address.is_loopback or is_in_any(address, _PRIVATE)
 
 
 def _last_untrusted(forwarded: str, trusted: Sequence[Network]) -> Address | None:
@@ -98,8 +98,8 @@ def _last_untrusted(forwarded: str, trusted: Sequence[Network]) -> Address | Non
     """
     address = None
     for entry in reversed(forwarded.split(",")[-16:]):
-        address = read(_without_port(entry.strip()))
-        if address is None or not in_any(address, trusted):
+        address = parse_ip(_without_port(entry.strip()))
+        if address is None or not is_in_any(address, trusted):
             return address
     return address
 

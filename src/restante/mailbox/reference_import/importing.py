@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from restante.common.data_directory import LOCK, give_to_owner, lock
+from restante.common.data_directory import LOCK_FILE, give_to_owner, lock_data_directory
 from restante.common.errors import Misuse, StoreError
 from restante.common.sqlite import refuse_pipe
 from restante.mailbox.reference_import import translation
@@ -234,10 +234,10 @@ def import_databases(data: Path, channel: Path | None, usage: Path | None, *, me
         refuse_unreadable(kind, path)
         if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(copies)):
             raise Misuse(f"{kind.flag}: {path} is in {copies}, which an import removes: move it to another folder")
-    with lock(data), _private_folder(data) as folder, ExitStack() as open_copies:
+    with lock_data_directory(data), _private_folder(data) as folder, ExitStack() as open_copies:
         sources = [open_copies.enter_context(open_copy(kind, path, folder)) for kind, path in files]
         connect(str(data / FILE)).close()  # creates it
-        give_to_owner(data, LOCK, FILE)  # as root, SQLite then gives its -wal and -shm to the same owner
+        give_to_owner(data, LOCK_FILE, FILE)  # as root, SQLite then gives its -wal and -shm to the same owner
         with closing(connect(str(data / FILE))) as database:
             return _import_all(database, data, sources, merge=merge)
 

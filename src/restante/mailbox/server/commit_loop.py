@@ -18,7 +18,7 @@ import msgspec
 from restante.common.dice import Dice
 from restante.common.errors import PeerError, StoreBusy
 from restante.common.histogram import Histogram
-from restante.common.logs import log, where
+from restante.common.logs import log, trace_text
 from restante.common.usage_records import ClientVersion, MailboxUsage, NameplateUsage, Result
 from restante.mailbox.core.connection_state import (
     ENTRY_BYTES,
@@ -369,7 +369,7 @@ class CommitLoop:
                 await self._parse_ahead(gathered[0])
             batch = self._take(gathered)
             for error in self.dispatcher.internal_errors:
-                log.error("a command failed; its connection is closed", fault=where(error))
+                log.error("a command failed; its connection is closed", fault=trace_text(error))
             if self._weight >= MAX_BATCH_WEIGHT // 2:
                 await asyncio.sleep(0)  # to make the statements takes more milliseconds: other sockets come first
             await self._commit_or_undo(batch)

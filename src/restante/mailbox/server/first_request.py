@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, cast
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-from restante.common.logs import log, where
+from restante.common.logs import log, trace_text
 from restante.common.proxy_header import Peer
 from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB, Limits
@@ -252,7 +252,7 @@ class QuietLogger:
 
     def exception(self, *_args: object) -> None:
         """Log the place of the error that is being handled, without the client's data."""
-        log.error("a callback failed; its connection is closed", fault=where(sys.exception()))
+        log.error("a callback failed; its connection is closed", fault=trace_text(sys.exception()))
 
     debug = info = warning = error = log = _drop
 

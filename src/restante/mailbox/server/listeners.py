@@ -14,8 +14,8 @@ from restante.common.descriptors import (
     MIN_FREE_DESCRIPTORS,
     RESERVED_DESCRIPTORS,
     free_descriptors,
-    needed_descriptors,
     open_descriptors,
+    required_descriptors,
     too_few_descriptors,
 )
 from restante.common.errors import Misuse
@@ -58,7 +58,9 @@ class Listeners:
 
     async def _listen(self, address: ListenAddress) -> list[str]:
         protocol = partial(self._connected, address)
-        listener, sockets, bound = await listening.listen(address, protocol, backlog=ACCEPT_BACKLOG, flag="--listen")
+        listener, sockets, bound = await listening.open_listener(
+            address, protocol, backlog=ACCEPT_BACKLOG, flag="--listen"
+        )
         self._accepting.append(listener)
         for listening_socket in sockets:
             # Accepted sockets inherit it.
@@ -66,7 +68,7 @@ class Listeners:
             self._sockets.append((listening_socket, address, bound))
         free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
         if free < RESERVED_DESCRIPTORS:
-            raise too_few_descriptors(self._descriptors, needed_descriptors(open_descriptors()))
+            raise too_few_descriptors(self._descriptors, required_descriptors(open_descriptors()))
         self._many = free // 2
         return [listening.shown_address(listening_socket) for listening_socket in sockets]
 
@@ -96,7 +98,7 @@ class Listeners:
         elif not self._accepting and free == self._many:
             log.info("new connections are accepted again", connections=connections)
             self._accepting = [
-                await listening.accept(
+                await listening.serve_socket(
                     listening_socket.dup(), partial(self._connected, address), backlog=ACCEPT_BACKLOG
                 )
                 for listening_socket, address, _ in self._sockets

@@ -16,15 +16,15 @@ import uvloop
 
 from restante import __version__
 from restante.common.admin_access import read_admin_token
-from restante.common.data_directory import refuse_unusable
-from restante.common.descriptors import OWN_DESCRIPTORS, needed_descriptors, raise_descriptors, too_few_descriptors
+from restante.common.data_directory import refuse_unusable_directory
+from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors, too_few_descriptors
 from restante.common.dice import SystemDice
 from restante.common.disk_probe import free_bytes
-from restante.common.listening import listen_addresses
-from restante.common.logs import log, watch
-from restante.common.net import EVERYBODY_TRUSTED, host_and_port, networks, trusts_everybody
+from restante.common.listening import parse_listen_addresses
+from restante.common.logs import log, log_loop_errors
+from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
 from restante.common.service_manager import ServiceManager
-from restante.common.settings import address
+from restante.common.settings import parse_address
 from restante.common.signals import ServerSignals, listening_for_signals
 from restante.common.tls import ServerCertificate
 from restante.common.worker import Worker
@@ -60,7 +60,7 @@ def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
 
     Raises Misuse if one of the named files, or the data directory, cannot be used.
     """
-    refuse_unusable(Path(settings.data))
+    refuse_unusable_directory(Path(settings.data))
     certificate = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         certificate = ServerCertificate(Path(settings.tls_cert), Path(settings.tls_key))
@@ -70,17 +70,17 @@ def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
 
 
 async def _serve(settings: Serve, read_settings: ReadSettings) -> None:
-    watch(asyncio.get_running_loop())
+    log_loop_errors(asyncio.get_running_loop())
     with listening_for_signals() as signals:
         await _serve_until(signals, settings, read_settings)
     log.info("stopped")
 
 
 async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: ReadSettings) -> None:
-    descriptors, minimum = raise_descriptors(), needed_descriptors(OWN_DESCRIPTORS)
+    descriptors, minimum = raise_descriptors(), required_descriptors(OWN_DESCRIPTORS)
     if descriptors < minimum:
         raise too_few_descriptors(descriptors, minimum)
-    addresses = listen_addresses(settings.listen, "--listen")
+    addresses = parse_listen_addresses(settings.listen, "--listen")
     certificate, token = read_files(settings)
     store = Store.open(Path(settings.data))
     clock = SystemClock()
@@ -118,7 +118,7 @@ async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: R
             from restante.common import admin_http  # importing aiohttp takes a third of the start-up time
             from restante.mailbox.server import status_pages
 
-            where = address(settings.admin, "--admin")
+            where = parse_address(settings.admin, "--admin")
             pages = status_pages.of(server, store, Path(settings.data), running_settings)
             admin = admin_http.serving_admin(*where, pages, token, settings.admin_host)
             admin_address = await stack.enter_async_context(admin)
@@ -137,7 +137,7 @@ async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: R
                     )
                 )
         _announce(server, settings, dashboard)
-        if trusts_everybody(networks(settings.trust_proxy, "--trust-proxy"), everywhere):
+        if trusts_everybody(parse_networks(settings.trust_proxy, "--trust-proxy"), everywhere):
             log.warning(EVERYBODY_TRUSTED)
         async with manager.serving(signals.stop, lambda: store.flushing is not None):
             await _run_until(signals.stop, server, commit_loop, store, settings)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from restante.common.errors import Misuse
 from restante.common.logs import log
-from restante.common.net import networks
-from restante.common.settings import Source
+from restante.common.net import parse_networks
+from restante.common.settings import ResolvedSetting
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
 from restante.mailbox.server.server import Server, WelcomeOptions
@@ -22,7 +22,7 @@ from restante.mailbox.settings import RELOADED, SHOWN_BY_CLIENTS, Serve, check_s
 LIMITS_FIXED_AT_START: Final = ("message_bytes", "handshake")
 """Limits that need a restart, because the listening sockets are created with them."""
 
-ReadSettings = Callable[[], tuple[Serve, list[Source]]]
+ReadSettings = Callable[[], tuple[Serve, list[ResolvedSetting]]]
 
 MAX_MOTD_CHARACTERS: Final = 2000
 """Characters of a message of the day that the dashboard sets. It is sent to every client."""
@@ -52,7 +52,7 @@ def admission_terms(settings: Serve) -> AdmissionTerms:
         mode=settings.permission,
         bits=settings.permission_bits,
         load=settings.permission_load,
-        trusted=networks(settings.trust_proxy, "--trust-proxy"),
+        trusted=parse_networks(settings.trust_proxy, "--trust-proxy"),
     )
 
 

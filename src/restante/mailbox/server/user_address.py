@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from restante.common.called import command_line
 from restante.common.listening import ListenAddress
-from restante.common.net import host_and_port, read
+from restante.common.net import host_and_port, parse_ip
 
 UNENCRYPTED: Final = (
     "clients of other machines connect without TLS: others on their network see what they send, and can end their"
@@ -61,7 +61,7 @@ def user_address(
     """
     scheme = "wss" if tls else "ws"
     host, _, port = bound_address.rpartition(":")
-    address = read(host.strip("[]"))
+    address = parse_ip(host.strip("[]"))
     if listen.is_unix or address is None:
         return UserAddress(listen.url(bound_address, scheme, "/v1"), others=False, unencrypted=False)
     others = not address.is_loopback

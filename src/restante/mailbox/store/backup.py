@@ -12,8 +12,14 @@ from pathlib import Path
 import msgspec
 
 from restante.common.atomic_file import new_file
-from restante.common.data_directory import LOCK, give_to_owner, lock, refuse_unusable, running
-from restante.common.disk_probe import FILE as PROBE
+from restante.common.data_directory import (
+    LOCK_FILE,
+    give_to_owner,
+    is_running,
+    lock_data_directory,
+    refuse_unusable_directory,
+)
+from restante.common.disk_probe import PROBE_FILE
 from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.common.sqlite import copy_database, schema_of
 from restante.mailbox.store.rows import check_rows
@@ -90,12 +96,12 @@ def restore(file: Path, data: Path, advance: Callable[[int], None]) -> BackupCon
     newer than this program or damaged, if another process uses the directory, or if the copy cannot be written.
     """
     with SCHEMA.reading_copy(file) as backup:
-        refuse_unusable(data)
-        if _in_use(data) and not running(data):
+        refuse_unusable_directory(data)
+        if _in_use(data) and not is_running(data):
             raise Misuse(f"{data} is not empty: move its files away, or name another directory with --data")
-        with lock(data), new_file(data / FILE) as unfinished:
+        with lock_data_directory(data), new_file(data / FILE) as unfinished:
             copy_database(backup, unfinished, advance)
-            give_to_owner(data, LOCK, unfinished.name)
+            give_to_owner(data, LOCK_FILE, unfinished.name)
             try:
                 return _check_copy(unfinished, data / FILE)
             except StoreDamaged as error:
@@ -108,7 +114,7 @@ def restore(file: Path, data: Path, advance: Callable[[int], None]) -> BackupCon
 def _in_use(data: Path) -> bool:
     """Return whether a data directory has files."""
     try:
-        return data.exists() and any(path.name not in {LOCK, PROBE} for path in data.iterdir())
+        return data.exists() and any(path.name not in {LOCK_FILE, PROBE_FILE} for path in data.iterdir())
     except OSError as error:
         raise Misuse(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from restante.common.data_directory import lock
+from restante.common.data_directory import lock_data_directory
 from restante.common.logs import log
 from restante.common.sqlite import roll_back, roll_back_commit
 from restante.common.worker import Worker
@@ -84,7 +84,7 @@ class Store:
         Raises StoreError if another process uses the directory, or the database is another program's or newer than
         this program.
         """
-        directory_lock = lock(data)
+        directory_lock = lock_data_directory(data)
         try:
             database = connect(str(data / FILE))
             try:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from restante.common.data_directory import running
+from restante.common.data_directory import is_running
 from restante.common.texts import in_one_line
 from restante.common.usage_records import RESULTS
 from restante.mailbox.store.schema import SCHEMA
@@ -55,12 +55,12 @@ def read_status(data: Path) -> Status:
 
     Raises Misuse if it has no database, StoreError if the database is another program's.
     """
-    busy = running(data)
+    running = is_running(data)
     with SCHEMA.reading(data) as database:
         counts = database.execute(_COUNTS).fetchone()
     apps, nameplates, mailboxes, messages, sides, oldest, saved, pruned, seconds = counts
     return Status(
-        running=busy,
+        running=running,
         saved=saved or None,
         age=max(0.0, time.time() - saved) if saved else None,
         applications=apps,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from restante.common.atomic_file import new_file
-from restante.common.data_directory import lock
+from restante.common.data_directory import lock_data_directory
 from restante.common.errors import Misuse, StoreDamaged, StoreError
-from restante.common.sqlite import Schema, copy_database, primary
+from restante.common.sqlite import Schema, copy_database, primary_code
 
 FILE: Final = "archive.sqlite"
 
@@ -22,7 +22,7 @@ SCHEMA: Final = Schema("restante.waku.archive", FILE, APPLICATION_ID, "Waku mail
 
 def unreadable(error: sqlite3.Error) -> StoreError:
     """Return the error for an archive that cannot be read. For a damaged one it says what to do."""
-    if primary(error) == sqlite3.SQLITE_CORRUPT:
+    if primary_code(error) == sqlite3.SQLITE_CORRUPT:
         return StoreDamaged(
             f"the archive is damaged ({error}): restore a backup; run `restante waku check` for details"
         )
@@ -39,5 +39,5 @@ def backup(data: Path, target: Path, advance: Callable[[int], None]) -> None:
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Misuse(f"{target} exists already and is not an empty directory: name another")
-    with SCHEMA.reading(data) as database, lock(target), new_file(target / FILE) as unfinished:
+    with SCHEMA.reading(data) as database, lock_data_directory(target), new_file(target / FILE) as unfinished:
         copy_database(database, unfinished, advance)

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-from restante.common.data_directory import lock
+from restante.common.data_directory import lock_data_directory
 from restante.common.errors import StoreBusy, StoreError
 from restante.common.logs import log
 from restante.common.sqlite import roll_back, roll_back_commit
@@ -163,7 +163,7 @@ class Archive:
     @classmethod
     def open(cls, data: Path) -> Archive:
         """Lock the data directory and open its database. Create both if they do not exist."""
-        directory_lock = lock(data)
+        directory_lock = lock_data_directory(data)
         try:
             path = data / FILE
             database = SCHEMA.connect(str(path))

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from restante.common.errors import Misuse, PeerError
-from restante.common.settings import convert, limits_given
+from restante.common.settings import convert, parse_limits
 from restante.waku.client.fetch import RequestOptions
 from restante.waku.client.requester import Budgets
 from restante.waku.envelope import keys
@@ -89,7 +89,7 @@ def request_options(
 def parse_budgets(limits: Sequence[str]) -> Budgets:
     """Parse the limits of what a Mailserver may cost, each NAME=NUMBER. Raises Misuse."""
     types = {field.name: field.type for field in msgspec.structs.fields(Budgets)}
-    texts = dict(limits_given(Budgets, limits))
+    texts = dict(parse_limits(Budgets, limits))
     return Budgets(**{name: convert(text, types[name], f"--limit {name}") for name, text in texts.items()})
 
 

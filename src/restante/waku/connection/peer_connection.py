@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from restante.common.errors import PeerError
-from restante.common.net import shown
+from restante.common.net import household_text
 from restante.common.token_bucket import Bucket
 from restante.waku.connection.quotas import AddressQuota
 from restante.waku.connection.read_pacing import (
@@ -181,7 +181,7 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self.reading.transport = cast("asyncio.Transport", transport)
-        self.address = shown(self.address or str((transport.get_extra_info("peername") or ("",))[0]))
+        self.address = household_text(self.address or str((transport.get_extra_info("peername") or ("",))[0]))
         if not self._handler.admit(self):
             self._end = (None, "turned away")
             self.abort()

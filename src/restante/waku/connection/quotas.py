@@ -37,8 +37,8 @@ class AddressQuota:
     __slots__ = ("_bytes", "_connects", "_envelopes", "_share", "connections", "network", "of_site", "site")
 
     def __init__(self, address: str = "", share: int = 1) -> None:
-        self.network = net.network(address)
-        self.site = net.site(address)
+        self.network = net.network_of(address)
+        self.site = net.site_of(address)
         self.connections = 0
         """Open connections."""
         self.of_site: AddressQuota | None = None
@@ -98,7 +98,7 @@ class AddressQuotas:
         self._quotas: OrderedDict[str, AddressQuota] = OrderedDict()
 
     def obtain(self, address: str) -> AddressQuota:
-        """Return the quota of an address, a new one if necessary. Addresses are text as of `net.shown`."""
+        """Return the quota of an address, a new one if necessary. Addresses are text as of `net.household_text`."""
         quota = self._obtain(address, 1)
         if quota.site != address:  # its quota may have been forgotten, but not while it has connections
             quota.of_site = self._obtain(quota.site, SITE_SHARE)

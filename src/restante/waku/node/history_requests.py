@@ -24,7 +24,7 @@ import msgspec
 
 from restante.common.errors import StoreDamaged, StoreError
 from restante.common.histogram import Histogram
-from restante.common.logs import log, where
+from restante.common.logs import log, trace_text
 from restante.common.token_bucket import Bucket
 from restante.waku.archive.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.sqlite import Archive
@@ -305,7 +305,7 @@ class HistoryRequests:
     def _task_done(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
         del self._tasks[connection]
         if not task.cancelled() and task.exception() is not None:
-            log.error("a page of history could not be read", fault=where(task.exception()))
+            log.error("a page of history could not be read", fault=trace_text(task.exception()))
         queue = self._queues.pop(connection, None)
         if queue:  # a request was queued after the task had ended or failed
             self._start_task(connection, queue)
@@ -320,7 +320,7 @@ class HistoryRequests:
             self._refuse(connection, request.id, UNREADABLE, ITERATOR)
             return True
         except Exception as error:  # noqa: BLE001 - after any error, the request is refused and the next page is made
-            log.error("a page of history could not be read", fault=where(error))
+            log.error("a page of history could not be read", fault=trace_text(error))
             self._refuse(connection, request.id, "internal error", PROCESS)
             return True
         self.searches.add(perf_counter() - started)

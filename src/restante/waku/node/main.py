@@ -16,7 +16,7 @@ import uvloop
 
 from restante import __version__
 from restante.common.admin_access import read_admin_token
-from restante.common.data_directory import refuse_unusable
+from restante.common.data_directory import refuse_unusable_directory
 from restante.common.descriptors import (
     OWN_DESCRIPTORS,
     RESERVED_DESCRIPTORS,
@@ -24,11 +24,11 @@ from restante.common.descriptors import (
     too_few_descriptors,
 )
 from restante.common.errors import Misuse, StoreBusy
-from restante.common.listening import listen_addresses
-from restante.common.logs import log, watch
-from restante.common.net import EVERYBODY_TRUSTED, host_and_port, networks, trusts_everybody
+from restante.common.listening import parse_listen_addresses
+from restante.common.logs import log, log_loop_errors
+from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
 from restante.common.service_manager import ServiceManager
-from restante.common.settings import address
+from restante.common.settings import parse_address
 from restante.common.signals import listening_for_signals
 from restante.waku import key_file
 from restante.waku.archive.sqlite import open_archive
@@ -78,7 +78,7 @@ def read_files(settings: WakuServe) -> tuple[str | None, SymmetricKey, Key | Non
 
     Raises Misuse if one of the named files, the data directory or a peer cannot be used.
     """
-    refuse_unusable(Path(settings.data))
+    refuse_unusable_directory(Path(settings.data))
     token = read_admin_token(settings.admin, settings.admin_token_file)
     password = password_key(settings)
     path = Path(settings.key) if settings.key else Path(settings.data) / KEY_FILE
@@ -87,7 +87,7 @@ def read_files(settings: WakuServe) -> tuple[str | None, SymmetricKey, Key | Non
 
 
 async def _serve(settings: WakuServe) -> None:
-    watch(asyncio.get_running_loop())
+    log_loop_errors(asyncio.get_running_loop())
     with listening_for_signals() as signals:
         await _serve_until(signals.stop, settings)
     log.info("stopped")
@@ -120,13 +120,13 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
                 from restante.common import admin_http  # aiohttp takes a third of the start-up time
                 from restante.waku.node import status_pages
 
-                admin_address = address(settings.admin, "--admin")
+                admin_address = parse_address(settings.admin, "--admin")
                 pages = status_pages.admin_pages(node, data, settings.reports_url)
                 admin = admin_http.serving_admin(*admin_address, pages, token, settings.admin_host)
                 dashboard = await stack.enter_async_context(admin)
-            proxies = networks(settings.trust_proxy, "--trust-proxy")
+            proxies = parse_networks(settings.trust_proxy, "--trust-proxy")
             proxied = []
-            for listen_address in listen_addresses(settings.listen, "--listen"):
+            for listen_address in parse_listen_addresses(settings.listen, "--listen"):
                 for bound_address in await node.listen(listen_address, proxies):
                     _print_enode(key, bound_address)  # the first line that a person sees
                     proxied += [bound_address] * listen_address.proxied
@@ -146,7 +146,7 @@ def _print_enode(key: Key, bound_address: str) -> None:
     """Print the enode on standard output, and nothing else: clients need it to connect."""
     if bound_address.startswith("unix:"):
         return  # an enode contains no path
-    host, port = address(bound_address, "--listen")
+    host, port = parse_address(bound_address, "--listen")
     assert host is not None
     print(Enode(key.public, host, port), flush=True)  # noqa: T201 - the one line that scripts read
     if host in {"0.0.0.0", "::"}:  # noqa: S104 - to warn that peers cannot dial this address

@@ -162,7 +162,7 @@ class Node:
         `proxies` are those whose PROXY headers count, if the address demands one.
         """
         protocol = partial(self._new_protocol, address, proxies)
-        listener, sockets, bound = await listening.listen(address, protocol, backlog=1024, flag="--listen")
+        listener, sockets, bound = await listening.open_listener(address, protocol, backlog=1024, flag="--listen")
         for listening_socket in sockets:
             # Accepted connections inherit it.
             listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
