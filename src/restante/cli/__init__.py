@@ -1,1 +1,1 @@
-"""The command line: a module per part, which is imported when its command runs."""
+"""The command `restante`, and what the command lines of several parts share."""

@@ -19,12 +19,12 @@ def group_that_needs(extra: str) -> type[TyperGroup]:
             super().__init__(**attributes)
             for command in self.commands.values():
                 if command.callback is not None:
-                    command.callback = _checked(extra, command.callback)
+                    command.callback = _with_check(extra, command.callback)
 
     return Group
 
 
-def _checked(extra: str, run: Callable[..., Any]) -> Callable[..., Any]:
+def _with_check(extra: str, run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def checked(*arguments: Any, **options: Any) -> Any:
         require_extra(extra)

@@ -82,8 +82,8 @@ def health(
     """Ask a server whether it works. The exit code is 0 if it does."""
     if not math.isfinite(timeout):
         raise Misuse(f"--timeout: {timeout} is no number of seconds")
-    endpoint = _endpoint(server) if server is not None else _configured(config)
-    status, line = _asked(endpoint, "/readyz" if ready else "/healthz", token_file, timeout)
+    endpoint = _endpoint(server) if server is not None else _configured_endpoint(config)
+    status, line = _request(endpoint, "/readyz" if ready else "/healthz", token_file, timeout)
     print(line)
     if status != 200:
         raise typer.Exit(UNHEALTHY_EXIT)
@@ -92,21 +92,21 @@ def health(
 def _endpoint(text: str) -> Endpoint:
     """Return the endpoint that a URL or HOST:PORT names. Raises Misuse."""
     url = text if "://" in text else f"http://{text}"
-    wrong = Misuse(f"'{text}' is not HOST:PORT or a URL, like 127.0.0.1:4010 or https://example.com/admin")
+    misuse = Misuse(f"'{text}' is not HOST:PORT or a URL, like 127.0.0.1:4010 or https://example.com/admin")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise wrong from error
+        raise misuse from error
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
-        raise wrong
+        raise misuse
     if port is None and "://" not in text:
-        raise wrong
+        raise misuse
     tls = parts.scheme == "https"
     return Endpoint(tls, parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/"))
 
 
-def _configured(config: Path | None) -> Endpoint:
+def _configured_endpoint(config: Path | None) -> Endpoint:
     """Return the admin port of the mailbox server whose settings are a file and the environment. Raises Misuse."""
     from restante.common.settings import parse_address, resolve_settings
     from restante.mailbox.settings import SERVE
@@ -120,7 +120,7 @@ def _configured(config: Path | None) -> Endpoint:
     return Endpoint(tls=False, host=host or "127.0.0.1", port=port, prefix="")
 
 
-def _asked(endpoint: Endpoint, page: str, token_file: Path | None, timeout: float) -> tuple[int, str]:
+def _request(endpoint: Endpoint, page: str, token_file: Path | None, timeout: float) -> tuple[int, str]:
     """Return the status and the line of an answer. Raises NoAnswerError and Misuse."""
     from restante.common.admin_access import read_token
 
@@ -131,7 +131,7 @@ def _asked(endpoint: Endpoint, page: str, token_file: Path | None, timeout: floa
             "GET", endpoint.prefix + page, headers={"Authorization": f"Bearer {token}"} if token else {}
         )
         response = connection.getresponse()
-        line = _line(response)
+        line = _first_line(response)
     except TimeoutError as error:
         raise NoAnswerError(f"{endpoint.url}{page} did not answer within {timeout:g} s") from error
     except ConnectionResetError as error:  # before HTTPException: RemoteDisconnected is both
@@ -139,7 +139,7 @@ def _asked(endpoint: Endpoint, page: str, token_file: Path | None, timeout: floa
     except (HTTPException, UnicodeError) as error:
         raise NoAnswerError(f"{endpoint.url} does not speak HTTP") from error
     except SSLError as error:
-        raise NoAnswerError(f"{endpoint.url}: TLS failed: {_why(error)}") from error
+        raise NoAnswerError(f"{endpoint.url}: TLS failed: {_tls_failure(error)}") from error
     except OSError as error:
         raise NoAnswerError(f"cannot reach {endpoint.url}: {plain(error)}: is the server running?") from error
     finally:
@@ -149,14 +149,14 @@ def _asked(endpoint: Endpoint, page: str, token_file: Path | None, timeout: floa
     return response.status, line
 
 
-def _why(error: SSLError) -> str:
+def _tls_failure(error: SSLError) -> str:
     """Return why TLS failed, for people."""
-    verified = getattr(error, "verify_message", "")
+    certificate_fault = getattr(error, "verify_message", "")
     if error.reason == "WRONG_VERSION_NUMBER":
         return "the server does not speak it: use http://"
-    return verified or str(error.reason or error).lower().replace("_", " ")
+    return certificate_fault or str(error.reason or error).lower().replace("_", " ")
 
 
-def _line(response: HTTPResponse) -> str:
+def _first_line(response: HTTPResponse) -> str:
     body = response.read(MAX_BODY_BYTES).decode(errors="replace").strip()
     return body.partition("\n")[0]

@@ -15,7 +15,7 @@ from restante.common.errors import RestanteError, StoreError, plain
 from restante.common.terminal import excerpt, say
 
 PREFIX: Final = "RESTANTE_"
-"""How the names of our variables begin."""
+"""The beginning of the names of our variables."""
 
 CLIENT: Final = {"send", "receive"}
 """Commands for which nothing else is imported: their users wait for the imports."""

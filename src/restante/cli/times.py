@@ -18,13 +18,13 @@ def read_time(text: str, now: int, flag: str) -> int:
     `now`; `-24h` before now, in seconds, minutes, hours or days; seconds since 1970; or ISO 8601, in UTC unless it
     says otherwise.
     """
-    found = _read(text, now)
-    if found is None or not 0 <= found <= U32:
+    seconds = _parse_time(text, now)
+    if seconds is None or not 0 <= seconds <= U32:
         raise Misuse(f"{flag}: '{text}' is not a time; write 1700000000, 2026-11-21T13:00, -24h or now")
-    return found
+    return seconds
 
 
-def _read(text: str, now: int) -> int | None:
+def _parse_time(text: str, now: int) -> int | None:
     if text == "now":
         return now
     if before := re.fullmatch(r"-(\d{1,10})([smhd])", text, re.ASCII):
@@ -32,7 +32,7 @@ def _read(text: str, now: int) -> int | None:
     if re.fullmatch(r"\d{1,10}", text, re.ASCII):
         return int(text)
     try:
-        when = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
