@@ -20,7 +20,7 @@ import pytest
 import structlog
 from prometheus_client import Metric
 
-from restante.common import admin_http, admin_live, disk_probe
+from restante.common import admin_dashboard, admin_http, disk_probe
 from restante.common.admin_access import known_host, read_admin_token, same_origin
 from restante.common.admin_http import WrongTokens
 from restante.common.disk_probe import PROBE_FILE
@@ -300,7 +300,7 @@ async def test_the_manual_has_every_field_of_the_pages_and_no_other(look: Admin)
 
 
 async def test_slow_or_failing_queries_of_usage_delay_nobody(look: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(admin_dashboard, "EVENT_SECONDS", 0.0)
     monkeypatch.setattr(status_pages, "RECENT_SECONDS", 0.0)
     go_on, asked = threading.Event(), threading.Semaphore(0)
     errors: list[Exception] = [StoreDamaged("page 3 is damaged"), Misuse("there is no data"), ZeroDivisionError()]
@@ -333,7 +333,7 @@ async def test_slow_or_failing_queries_of_usage_delay_nobody(look: Admin, monkey
 
 
 async def test_usage_is_read_for_a_hundredth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(admin_dashboard, "EVENT_SECONDS", 0.0)
     now, read, reads = [0.0], status.recent_usage, []
 
     def slow(data: Path, wall: float) -> dict[str, Any]:
@@ -373,14 +373,14 @@ async def test_results_that_nobody_looked_at_for_long_are_not_shown_at_first(tmp
 
 
 def test_a_sample_has_the_highest_second_since_the_one_before() -> None:
-    peaks = admin_live.Peaks(
+    peaks = admin_dashboard.Peaks(
         '<figure data-series="g" data-kind="gauge"><figure data-series="c" data-kind="rate">'
         '<figure data-series="s" data-of="n" data-kind="ratio">'
     )
     for second, gauge, counter, seconds, number in ((0, 1, 0, 0, 0), (1, 7, 20, 4, 2), (3, 2, 30, 4, 2)):
-        peaks.look(second, {"g": gauge, "c": counter, "s": seconds, "n": number})
+        peaks.add(second, {"g": gauge, "c": counter, "s": seconds, "n": number})
     assert peaks.take() == {"g": 7, "c": 20, "s": 2}
-    peaks.look(4, {"g": 1, "c": 0, "s": 0, "n": 0})
+    peaks.add(4, {"g": 1, "c": 0, "s": 0, "n": 0})
     assert peaks.take() == {"g": 1}, "the server was restarted"
 
 
@@ -436,7 +436,7 @@ async def test_a_request_that_fails_is_logged_without_what_it_asked_for() -> Non
 
 
 async def test_connections_to_the_admin_port_are_limited(look: Admin) -> None:
-    idle = [await look.send() for _ in range(admin_live.MAX_CONNECTIONS)]
+    idle = [await look.send() for _ in range(admin_dashboard.MAX_CONNECTIONS)]
     assert await look.get("/readyz") == (200, "ok\n"), "the oldest makes room"
     async with bounded("the end of the oldest"):
         assert await idle[0].read() == b""
@@ -449,7 +449,7 @@ async def test_connections_to_the_admin_port_are_limited(look: Admin) -> None:
 async def test_connections_that_do_not_read_make_room(look: Admin) -> None:
     """Their answers fill the buffers of the kernel, and then that of the server."""
     deaf = []
-    for _ in range(admin_live.MAX_CONNECTIONS):
+    for _ in range(admin_dashboard.MAX_CONNECTIONS):
         made = socket.socket()
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         made.connect(("127.0.0.1", look.port))
@@ -468,17 +468,17 @@ async def test_connections_that_do_not_read_make_room(look: Admin) -> None:
 
 async def test_connections_end_unless_they_show_a_dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is ended by one of the limits: the others are longer than the test waits."""
-    for module, limit in ((admin_live, "REQUEST_TIMEOUT"), (admin_http, "KEEPALIVE_TIMEOUT")):
+    for module, limit in ((admin_dashboard, "REQUEST_TIMEOUT"), (admin_http, "KEEPALIVE_TIMEOUT")):
         monkeypatch.setattr(module, limit, 10 * BOUND)
-    monkeypatch.setattr(admin_live, "MAX_SECONDS", 0.0)
-    monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(admin_dashboard, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(admin_dashboard, "EVENT_SECONDS", 0.0)
     async with looked_at(tmp_path) as look, look.watch() as events:
         answer = await look.told(b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n")  # is answered in the same turn
         assert answer.startswith(b"HTTP/1.1 421 ")
         for _ in range(10):
             await events.until("now")
-        monkeypatch.setattr(admin_live, "MAX_SECONDS", 10 * BOUND)
-        monkeypatch.setattr(admin_live, "REQUEST_TIMEOUT", 0.0)
+        monkeypatch.setattr(admin_dashboard, "MAX_SECONDS", 10 * BOUND)
+        monkeypatch.setattr(admin_dashboard, "REQUEST_TIMEOUT", 0.0)
         for beginning in (b"", HEALTHZ):
             assert await look.told(beginning) == b"", "there was no whole request"
 
@@ -501,9 +501,9 @@ async def test_no_request_makes_the_admin_port_fail(tmp_path: Path, token: str |
 
 
 async def test_a_viewer_that_does_not_read_loses_its_place(look: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
-    monkeypatch.setattr(admin_live, "WRITE_TIMEOUT", 0.1)
-    monkeypatch.setattr(admin_live, "MAX_VIEWERS", 1)
+    monkeypatch.setattr(admin_dashboard, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(admin_dashboard, "WRITE_TIMEOUT", 0.1)
+    monkeypatch.setattr(admin_dashboard, "MAX_VIEWERS", 1)
     asleep = await look.send(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n", limit=1000)
     assert await asleep.readexactly(9) == b"HTTP/1.1 "  # the rest fills its buffer, and then the kernel's
     async with bounded("a free place"):

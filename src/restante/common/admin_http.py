@@ -22,7 +22,7 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 
 from restante.common.admin_access import authorized, known_host
-from restante.common.admin_live import KEEPALIVE_TIMEOUT, AdminConnections, Dashboard, DashboardHandlers
+from restante.common.admin_dashboard import KEEPALIVE_TIMEOUT, AdminConnections, Dashboard, DashboardHandlers
 from restante.common.disk_probe import DiskProbe
 from restante.common.errors import Misuse, StoreError
 from restante.common.logs import log, log_loop_errors, trace_text

@@ -1,4 +1,4 @@
-"""What counts since the start grew by in the last hour."""
+"""How much counts since the start have grown in the last hour."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 HOUR_SECONDS: Final = 3600.0
 
 STEP_SECONDS: Final = 60.0
-"""Seconds between two remembered states. What is said of an hour is of at most this much more."""
+"""Seconds between two remembered states. The last hour may be longer by this much."""
 
 
 class LastHour:
@@ -30,6 +30,6 @@ class LastHour:
                 self._states.popleft()
 
     def growth(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Return what each count has grown by in the last hour."""
+        """Return how much each count has grown in the last hour."""
         before = self._states[0][1]
         return {name: count - before.get(name, 0) for name, count in counts.items()}

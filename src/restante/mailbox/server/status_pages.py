@@ -16,8 +16,8 @@ import msgspec
 from prometheus_client import Metric
 
 from restante import __version__
+from restante.common.admin_dashboard import Dashboard
 from restante.common.admin_http import AdminPages, Query, page_of
-from restante.common.admin_live import Dashboard
 from restante.common.disk_probe import DiskProbe
 from restante.common.errors import Misuse, StoreError
 from restante.common.last_hour import LastHour

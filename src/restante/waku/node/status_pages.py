@@ -15,8 +15,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, UntypedMetricFamily
 
 from restante import __version__
+from restante.common.admin_dashboard import Dashboard
 from restante.common.admin_http import AdminPages, Query, page_of
-from restante.common.admin_live import Dashboard
 from restante.common.disk_probe import DiskProbe, DiskSpace
 from restante.common.last_hour import LastHour
 from restante.common.prometheus import counter, gauge, gauges, histogram, histograms

@@ -51,7 +51,7 @@ class _Slot(NamedTuple):
 
 
 class AdminConnections:
-    """The connections. Those that show a dashboard stay; of the others, the oldest makes room for a new one."""
+    """The connections. Those that show a dashboard stay; of the others, the oldest is closed for a new one."""
 
     def __init__(self) -> None:
         self.accept: web.Server | None = None
@@ -126,14 +126,14 @@ EVENT_SECONDS: Final = 2.0
 SAMPLE_SECONDS: Final = 10.0
 """Seconds between two samples of the history."""
 
-LOOK_SECONDS: Final = 1.0
-"""Seconds between two looks at the server, of which each sample has the highest."""
+READING_SECONDS: Final = 1.0
+"""Seconds between two readings of the server. A sample has the highest of each value."""
 
 MAX_SAMPLES: Final = 360
 """Samples that are kept: an hour."""
 
 WRITE_TIMEOUT: Final = 20.0
-"""Seconds within which a viewer must read an event. After that it loses its place: its computer may be asleep."""
+"""Seconds within which a viewer must read an event. Then its connection is closed: its computer may be asleep."""
 
 MAX_VIEWERS: Final = 20
 """Dashboards that are open at once. All of them share one reading of the server each second."""
@@ -143,7 +143,7 @@ REPLACED: Final = (
     " figures."
 )
 
-LEAVE_SECONDS: Final = 0.5
+CLOSE_SECONDS: Final = 0.5
 """Seconds that a viewer has to read that it was replaced."""
 
 SERIES: Final = re.compile(r'data-series="(\w+)"(?: data-of="(\w+)")? data-kind="(\w+)"')
@@ -190,12 +190,12 @@ class Peaks:
         """Read from the sections what a series is: a gauge, the rate of a counter, or the ratio of two."""
         self._divisors = {name: divisor for name, divisor, _ in SERIES.findall(sections)}
         self._gauges = {name for name, _, kind in SERIES.findall(sections) if kind == "gauge"}
-        self._before: tuple[float, Mapping[str, float]] | None = None
+        self._values_before: tuple[float, Mapping[str, float]] | None = None
         self._peaks: dict[str, float] = {}
 
-    def look(self, now: float, values: Mapping[str, float]) -> None:
-        """Note the values at a wall time, in seconds since 1970."""
-        before, self._before = self._before, (now, values)
+    def add(self, now: float, values: Mapping[str, float]) -> None:
+        """Add the values of a wall time, in seconds since 1970."""
+        before, self._values_before = self._values_before, (now, values)
         for name, divisor_name in self._divisors.items():
             value = values[name]
             if name not in self._gauges:
@@ -220,13 +220,12 @@ class _Viewer:
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
-        self.leave = asyncio.Event()
-        """Set when it should end."""
+        self.should_end = asyncio.Event()
 
-    def give_way(self) -> None:
+    def end_soon(self) -> None:
         """End soon, with an event that says why, and close the connection although the viewer does not read."""
-        self.leave.set()
-        asyncio.get_running_loop().call_later(LEAVE_SECONDS, self.abort)
+        self.should_end.set()
+        asyncio.get_running_loop().call_later(CLOSE_SECONDS, self.abort)
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -257,14 +256,14 @@ class DashboardHandlers:
         """Called with the connection of each viewer."""
         self._authorized = authorized
         """Whether viewers have a token. Otherwise any program of the machine can be one."""
-        self._changes = authorized and dashboard.change is not None
+        self._can_change = authorized and dashboard.change is not None
         """Whether settings can be changed: only with a token."""
         self._history: deque[dict[str, Any]] = deque(maxlen=MAX_SAMPLES)
         self._viewers: list[_Viewer] = []
         """The viewers, the oldest first."""
         self._latest = b""
         self._latest_at = float("-inf")
-        self._reading = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._closing = asyncio.Event()
         self._sampling: asyncio.Task[None] | None = None
 
@@ -290,7 +289,7 @@ class DashboardHandlers:
     async def _stop(self, _application: web.Application) -> None:
         self._closing.set()
         for viewer in self._viewers:
-            viewer.leave.set()
+            viewer.should_end.set()
         if self._sampling is not None:
             self._sampling.cancel()
 
@@ -301,22 +300,22 @@ class DashboardHandlers:
             try:
                 values = await self._read_server(self._dashboard.sample)
                 now = time.time()
-                peaks.look(now, values)
+                peaks.add(now, values)
                 if not next_sample - SAMPLE_SECONDS <= now < next_sample:  # or the clock was set back
-                    next_sample = now + SAMPLE_SECONDS - LOOK_SECONDS / 2
+                    next_sample = now + SAMPLE_SECONDS - READING_SECONDS / 2
                     self._history.append({"time": now, **values, "peaks": peaks.take()})
             except web.HTTPException:
                 pass
             except Exception as error:  # noqa: BLE001 - our bug: the charts have a gap, and go on
                 log.error("the history of the dashboard lacks a sample", fault=trace_text(error))
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(READING_SECONDS)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Send the history, and then what the page shows, again and again (HTML, "Server-sent events")."""
         if _is_foreign(request):
             return web.Response(text=FOREIGN, status=403)
         if len(self._viewers) >= MAX_VIEWERS and not self._authorized:
-            self._viewers.pop(0).give_way()
+            self._viewers.pop(0).end_soon()
         if len(self._viewers) >= MAX_VIEWERS:
             text = f"Too many dashboards are open: this server shows {MAX_VIEWERS} at once. Close one.\n"
             return web.Response(text=text, status=429)
@@ -327,11 +326,11 @@ class DashboardHandlers:
         try:
             await response.prepare(request)
             await _write(response, "history", msgspec.json.encode(list(self._history)))
-            while not viewer.leave.is_set():
-                await _write(response, "now", await self._read())
+            while not viewer.should_end.is_set():
+                await _write(response, "now", await self._read_details())
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(EVENT_SECONDS):
-                        await viewer.leave.wait()
+                        await viewer.should_end.wait()
             if not self._closing.is_set():
                 await _write(response, "replaced", msgspec.json.encode(REPLACED))
         except (ConnectionError, TimeoutError):  # the viewer has gone, or does not read
@@ -341,11 +340,11 @@ class DashboardHandlers:
                 self._viewers.remove(viewer)
         return response
 
-    async def _read(self) -> bytes:
+    async def _read_details(self) -> bytes:
         """Return what the page shows. Viewers share what was read within the last second."""
-        async with self._reading:
+        async with self._lock:
             if time.monotonic() - self._latest_at >= EVENT_SECONDS / 2:
-                details: dict[str, Any] = {"changes_allowed": self._changes, "unready": await self._unready()}
+                details: dict[str, Any] = {"changes_allowed": self._can_change, "unready": await self._unready()}
                 try:
                     details |= await self._read_server(self._dashboard.details)
                     details["last_sample"] = self._history[-1] if self._history else None
@@ -356,7 +355,7 @@ class DashboardHandlers:
 
     async def _settings(self, request: web.Request) -> web.Response:
         """Change settings. The guard has checked the token."""
-        if not self._changes or self._dashboard.change is None:
+        if not self._can_change or self._dashboard.change is None:
             return web.Response(text="settings can be changed only with --admin-token-file\n", status=403)
         if _is_foreign(request):
             return web.Response(text=FOREIGN, status=403)
