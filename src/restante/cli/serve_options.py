@@ -26,7 +26,7 @@ ReadSettings = Callable[[], tuple[Any, list[ResolvedSetting]]]
 """Reads the settings of a server with their origins. Raises Misuse."""
 
 
-def data_directory(name: str | Path) -> Path:
+def data_path(name: str | Path) -> Path:
     """Return the path that --data names. Raises Misuse for an empty name, which a Path takes for `.`."""
     if name == "":
         raise Misuse("--data is empty: name a directory")
@@ -67,7 +67,7 @@ def _option(description: Description) -> inspect.Parameter:
     return inspect.Parameter(description.name, keyword, default=None, annotation=Annotated[value | None, option])
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def print_settings(server: ServerSettings[Any], resolved: list[ResolvedSetting], *, json: bool) -> None:

@@ -256,8 +256,8 @@ class DashboardHandlers:
         """Called with the connection of each viewer."""
         self._authorized = authorized
         """Whether viewers have a token. Otherwise any program of the machine can be one."""
-        self._can_change = authorized and dashboard.change is not None
-        """Whether settings can be changed: only with a token."""
+        self._change = dashboard.change if authorized else None
+        """Changes settings: only with a token."""
         self._history: deque[dict[str, Any]] = deque(maxlen=MAX_SAMPLES)
         self._viewers: list[_Viewer] = []
         """The viewers, the oldest first."""
@@ -344,7 +344,8 @@ class DashboardHandlers:
         """Return what the page shows. Viewers share what was read within the last second."""
         async with self._lock:
             if time.monotonic() - self._latest_at >= EVENT_SECONDS / 2:
-                details: dict[str, Any] = {"changes_allowed": self._can_change, "unready": await self._unready()}
+                can_change = self._change is not None
+                details: dict[str, Any] = {"changes_allowed": can_change, "unready": await self._unready()}
                 try:
                     details |= await self._read_server(self._dashboard.details)
                     details["last_sample"] = self._history[-1] if self._history else None
@@ -355,7 +356,7 @@ class DashboardHandlers:
 
     async def _settings(self, request: web.Request) -> web.Response:
         """Change settings. The guard has checked the token."""
-        if not self._can_change or self._dashboard.change is None:
+        if self._change is None:
             return web.Response(text="settings can be changed only with --admin-token-file\n", status=403)
         if _is_foreign(request):
             return web.Response(text=FOREIGN, status=403)
@@ -368,7 +369,7 @@ class DashboardHandlers:
             return web.Response(text="the request did not come in time\n", status=408)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return web.Response(text=f"{error}\n", status=400)
-        changed = await self._in_server(self._dashboard.change(settings))
+        changed = await self._in_server(self._change(settings))
         return web.Response(body=msgspec.json.encode(changed), content_type="application/json")
 
 

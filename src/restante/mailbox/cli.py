@@ -10,14 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from restante.cli.serve_options import (
-    Json,
-    ReadSettings,
-    data_directory,
-    prepare,
-    print_settings,
-    with_options,
-)
+from restante.cli.serve_options import JsonOption, ReadSettings, data_path, prepare, print_settings, with_options
 from restante.mailbox.settings import SERVE
 
 app = typer.Typer()
@@ -38,7 +31,7 @@ def serve_command(read_settings: ReadSettings) -> None:
 
 @config_app.command("show")
 @with_options(SERVE)
-def config_show(read_settings: ReadSettings, *, json: Json = False) -> None:
+def config_show(read_settings: ReadSettings, *, json: JsonOption = False) -> None:
     """Show the settings that `serve` would use, and the origin of each."""
     print_settings(SERVE, read_settings()[1], json=json)
 
@@ -59,13 +52,13 @@ def config_check(read_settings: ReadSettings) -> None:
 
 
 DataOption = Annotated[
-    Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", parser=data_directory, help="Data directory.")
+    Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", parser=data_path, help="Data directory.")
 ]
 DEFAULT_DATA = Path("restante-data")
 
 
 @app.command()
-def status(data: DataOption = DEFAULT_DATA, json: Json = False) -> None:
+def status(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
     """Count what the mailbox server has stored. The server may be running."""
     from restante.mailbox.store.status import read_status, render_status
 
@@ -77,7 +70,7 @@ def status(data: DataOption = DEFAULT_DATA, json: Json = False) -> None:
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to create; it must not exist.")],
     data: DataOption = DEFAULT_DATA,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Copy the data of the mailbox server into a file. The server may be running."""
     from restante.common.progress import progress
@@ -97,11 +90,11 @@ def restore(
         typer.Option(
             metavar="DIR",
             envvar="RESTANTE_DATA",
-            parser=data_directory,
+            parser=data_path,
             help="Data directory; it must be new or empty.",
         ),
     ] = DEFAULT_DATA,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Copy a backup into a new data directory. Then start the server on it."""
     from restante.common.progress import progress
@@ -128,7 +121,7 @@ def import_command(
         typer.Option("--merge", help="Import although the data directory already has mailboxes or usage records."),
     ] = False,
     data: DataOption = DEFAULT_DATA,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Import the databases of the reference server. Both servers must be stopped."""
     from restante.mailbox.reference_import.importing import import_databases

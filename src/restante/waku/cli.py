@@ -13,7 +13,7 @@ import typer
 from msgspec import Meta
 
 from restante.cli.extra_commands import group_that_needs
-from restante.cli.serve_options import Json, ReadSettings, data_directory, prepare, print_settings, with_options
+from restante.cli.serve_options import JsonOption, ReadSettings, data_path, prepare, print_settings, with_options
 from restante.common.errors import Misuse
 from restante.common.texts import counted
 from restante.waku.settings import WAKU
@@ -45,7 +45,7 @@ def config_command(
     read_settings: ReadSettings,
     *,
     check: Annotated[bool, typer.Option("--check", help="Check these settings and their files instead.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Show the settings that `serve` would use, and the origin of each."""
     settings, sources = read_settings()
@@ -340,7 +340,7 @@ def probe_command(
 # ── commands for a data directory ────────────────────────────────────────────────────────────────
 
 DataOption = Annotated[
-    Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", parser=data_directory, help="Data directory.")
+    Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", parser=data_path, help="Data directory.")
 ]
 DEFAULT_DATA = Path("restante-waku")
 
