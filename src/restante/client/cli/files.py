@@ -327,7 +327,7 @@ async def _offer_draft_removal(wormhole: Wormhole, folder: Path, *, ask: bool) -
         say("Remove them if you do not need them.")
         return
     async with reasons_sent(wormhole, Role.RECEIVER):
-        if await ask(wormhole, "Remove them?"):
+        if await ask_user(wormhole, "Remove them?"):
             for draft in drafts:
                 await asyncio.to_thread(remove_abandoned_draft, draft)
 
@@ -390,7 +390,7 @@ class StandardOutput:
 async def _confirm(offered: OfferedFile | OfferedDirectory, question: str) -> None:
     """Ask whether to receive something. If not, send the sender the reason, and raise Declined."""
     async with reasons_sent(offered.wormhole, Role.RECEIVER):
-        answer = await ask(offered.wormhole, question)
+        answer = await ask_user(offered.wormhole, question)
     if answer:
         return
     if answer is None:
@@ -400,7 +400,7 @@ async def _confirm(offered: OfferedFile | OfferedDirectory, question: str) -> No
     raise Declined("nothing was received")
 
 
-async def ask(wormhole: Wormhole, question: str) -> bool | None:
+async def ask_user(wormhole: Wormhole, question: str) -> bool | None:
     """Ask the user. None: standard input has ended. Raises what ends the wormhole before the answer."""
     try:
         with span(wormhole.timing, "permission", waiting=USER):

@@ -21,7 +21,7 @@ import msgspec
 import typer
 
 from restante.client.cli.code_prompt import own_code, prompt_for_code
-from restante.client.cli.files import Files, StoreOptions, ask, show_offer, store_offer
+from restante.client.cli.files import Files, StoreOptions, ask_user, show_offer, store_offer
 from restante.client.connection.server import ServerEndpoint
 from restante.client.core.state import check_encodable
 from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER
@@ -320,7 +320,7 @@ async def _confirm_peer(wormhole: Wormhole, role: Role, *, verify: bool) -> None
     async with reasons_sent(wormhole, role):
         verifier = await wormhole.verifier()
         if verify:
-            same = await ask(wormhole, f"Verifier {verifier.hex()}. Does the other side show the same?")
+            same = await ask_user(wormhole, f"Verifier {verifier.hex()}. Does the other side show the same?")
             if not same:
                 raise Declined(VERIFIER_REJECTED)
 
