@@ -29,7 +29,7 @@ PREFIX: Final = "RESTANTE_"
 PREFIXES: Final = (PREFIX, f"{PREFIX}WAKU_")
 """Prefixes of each server's variables. A variable belongs to the server with the longest prefix that fits."""
 
-NO_SETTINGS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}LAKE", f"{PREFIX}WAKU_PASSWORD"}) | {
+OTHER_VARIABLES: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}LAKE", f"{PREFIX}WAKU_PASSWORD"}) | {
     f"{PREFIX}CLIENT_SERVER",
     f"{PREFIX}CLIENT_TRANSIT_RELAY",
     f"{PREFIX}CLIENT_PROXY",
@@ -211,10 +211,10 @@ class ServerSettings(Generic[S]):
     def check_variables(self, environment: Mapping[str, str]) -> None:
         """Raise Misuse for a variable with our prefix that is no setting: its name is misspelt."""
         own_names = {option.variable.removeprefix(self.prefix) for option in self.options()}
-        own_names |= {name.removeprefix(self.prefix) for name in NO_SETTINGS if name.startswith(self.prefix)}
+        own_names |= {name.removeprefix(self.prefix) for name in OTHER_VARIABLES if name.startswith(self.prefix)}
         other_prefixes = tuple(prefix for prefix in PREFIXES if len(prefix) > len(self.prefix))
         for name in environment:
-            if not name.startswith(self.prefix) or name.startswith(other_prefixes) or name in NO_SETTINGS:
+            if not name.startswith(self.prefix) or name.startswith(other_prefixes) or name in OTHER_VARIABLES:
                 continue
             own_name = name.removeprefix(self.prefix)
             if own_name not in own_names and KUBERNETES.fullmatch(own_name) is None:
