@@ -161,7 +161,7 @@ def files(lake: Path) -> set[Path]:
 
 
 def test_files_are_flushed_before_the_commit_and_it_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    properly, append = atomic_file.flush_path, delta_table.append
+    properly, append = atomic_file.flush, delta_table.append
     done: list[str | Path] = []
 
     def flush(path: Path) -> None:

@@ -65,7 +65,7 @@ def draft_of(file: Path, *, mode: int = 0o600, replace: bool = True) -> Iterator
             draft.rename(file)
         else:
             give_name(draft, file)
-        flush_path(file.parent)
+        flush(file.parent)
     finally:
         os.close(descriptor)
         draft.unlink(missing_ok=True)
@@ -115,7 +115,7 @@ def leads_to_open_file(path: Path) -> bool:
     return False
 
 
-def flush_path(path: Path) -> None:
+def flush(path: Path) -> None:
     """Flush a file, or the names in a directory, to disk (fsync(2), NOTES).
 
     A directory in which the user may write need not be readable, as a drop box. Then all disks are flushed.

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from restante.common.atomic_file import flush_path
+from restante.common.atomic_file import flush
 from restante.common.errors import InUse, Misuse, StoreError, plain
 from restante.common.lock_file import lock_file
 from restante.common.texts import counted
@@ -99,7 +99,7 @@ def make_fleet(
             for future in as_completed(futures):
                 report_part(_part_text(futures[future], future.result()))
     (folder / TRUTH).write_bytes(encode_truth(truth))
-    flush_path(folder / TRUTH)
+    flush(folder / TRUTH)
     return truth
 
 
@@ -176,7 +176,7 @@ def make_demo(
         truth = make_fleet(fleet, unfinished, report_part, processes=processes)
         unfinished.rename(folder / SOURCES)
         (folder / SOURCES / _LOCK).unlink()
-        flush_path(folder)
+        flush(folder)
     except OSError as error:
         raise StoreError(f"cannot make the demo in {folder}: {plain(error)}; run this again") from error
     except BrokenExecutor as error:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from restante.client.files.names import MAX_NAME_BYTES, quoted, quoted_path
-from restante.common.atomic_file import flush_path, give_name, leads_to_open_file
+from restante.common.atomic_file import flush, give_name, leads_to_open_file
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.texts import counted
 
@@ -111,7 +111,7 @@ def draft_file(
                 real_path = _give_free_name(real_path, lambda free: give_name(draft, free), directory=False)
             else:
                 give_name(draft, real_path)
-            flush_path(real_path.parent)
+            flush(real_path.parent)
         on_named(path.with_name(real_path.name))
     finally:
         with suppress(OSError):
@@ -159,7 +159,7 @@ def draft_directory(
                     # rename(2) fails if something has the name by now, unless it is an empty directory.
                     draft.rename(real_path)
         with _store_errors("flush", path.parent, aside):
-            flush_path(real_path.parent)
+            flush(real_path.parent)
         if aside is not None:  # and not before the new directory has its name on disk
             _remove(aside)
         on_named(path.with_name(real_path.name))

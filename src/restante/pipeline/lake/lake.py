@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from restante.common.atomic_file import draft_of, flush_path
+from restante.common.atomic_file import draft_of, flush
 from restante.common.errors import InUse, Misuse, RestanteError, StoreError, plain
 from restante.common.lock_file import is_locked, lock_directory
 from restante.pipeline.lake import delta_log
@@ -165,7 +165,7 @@ def _make(place: Path, first_day: date) -> None:
     try:
         with draft_of(place / LAKE_FILE, mode=0o644) as draft:  # executors and readers may be other users
             draft.write_bytes(msgspec.json.encode(_Settings(LAKE_FORMAT, first_day)))
-        flush_path(place.parent)
+        flush(place.parent)
     except OSError as error:
         raise StoreError(f"cannot write to the lake {place}: {plain(error)}") from error
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from restante.common.atomic_file import flush_path
+from restante.common.atomic_file import flush
 from restante.common.errors import StoreError, plain
 from restante.pipeline.lake import columns, data_files, statistics
 from restante.pipeline.lake.data_files import DataFile
@@ -224,14 +224,14 @@ def place(staged: Staged, table: Path) -> list[DataFile]:
     placed, folders = [], {table, table.parent}
     try:
         for file in staged.files:
-            flush_path(file.path)
+            flush(file.path)
             path = table / file.path.relative_to(staged.folder)
             path.parent.mkdir(parents=True, exist_ok=True)
             file.path.rename(path)
             placed.append(file._replace(path=path))
             folders |= {folder for folder in path.parents if folder.is_relative_to(table)}
         for folder in folders:
-            flush_path(folder)
+            flush(folder)
     except OSError as error:
         raise StoreError(f"cannot write to {table}: {plain(error)}; these rows were not committed") from error
     shutil.rmtree(staged.folder, ignore_errors=True)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from restante.common.atomic_file import flush_path
+from restante.common.atomic_file import flush
 from restante.common.errors import StoreError
 from restante.pipeline.lake import columns, commit_info, data_files, delta_log, delta_table, staging
 from restante.pipeline.lake.commit_info import CommitInfo, Mark, Point, State, Totals
@@ -344,7 +344,7 @@ class LakeTable:
         log = self.folder / delta_log.LOG_FOLDER
         try:
             for path in (delta_log.file(self.folder, version), log, self.folder):
-                flush_path(path)
+                flush(path)
             if self._delta is None:
                 self._delta = delta_table.open_table(self.folder, self.table)
             else:
@@ -352,7 +352,7 @@ class LakeTable:
             if self._delta is not None and version - delta_log.checkpoint(self.folder) >= COMMITS_PER_CHECKPOINT:
                 self._delta.create_checkpoint()
                 for path in (*log.glob(f"{self._delta.version():020}.checkpoint*"), log / "_last_checkpoint", log):
-                    flush_path(path)
+                    flush(path)
                 self._clean(now)
         except (DeltaError, OSError) as error:
             raise StoreError(

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from restante.common.atomic_file import flush_path
+from restante.common.atomic_file import flush
 from restante.common.errors import StoreError, plain
 from restante.common.lock_file import lock_file
 from restante.pipeline.spark import java
@@ -118,7 +118,7 @@ def make(archive: Path, home: Path, class_path: str, classes: Path) -> bool:
         for old in archive.parent.glob(f"{same}-*"):  # also the draft of a process that was killed
             old.unlink()
         _dump(draft, home, class_path, classes)
-        flush_path(draft)
+        flush(draft)
         draft.rename(archive)
     except OSError as error:
         raise StoreError(f"cannot write {archive}: {plain(error)} (XDG_CACHE_HOME)") from error
