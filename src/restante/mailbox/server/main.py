@@ -26,11 +26,11 @@ from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import parse_address
 from restante.common.signals import ServerSignals, listening_for_signals
-from restante.common.tls import ServerCertificate
 from restante.common.worker import Worker
 from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.limits import SECONDS_PER_DAY
 from restante.mailbox.core.model import Policy
+from restante.mailbox.server.certificate import ServerCertificate
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.running_settings import ReadSettings, RunningSettings, admission_terms, welcome_options
 from restante.mailbox.server.server import Server

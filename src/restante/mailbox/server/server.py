@@ -21,7 +21,6 @@ from restante.common.errors import PeerError
 from restante.common.listening import ListenAddress
 from restante.common.logs import log
 from restante.common.proxy_header import THIS_MACHINE, Peer, ProxyHeaderReader, is_trusted
-from restante.common.tls import ServerCertificate
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms, PendingRequest
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
@@ -35,6 +34,7 @@ from restante.mailbox.protocol.refusals import (
     TOO_MANY_HANDSHAKES,
     TOO_MANY_WITHOUT_REQUEST,
 )
+from restante.mailbox.server.certificate import ServerCertificate
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import ReadPauses, Socket, first_byte
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol

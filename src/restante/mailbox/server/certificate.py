@@ -1,4 +1,4 @@
-"""The server's certificate: read at the start, and again when its files change."""
+"""The certificate of the server: read at the start, and again when its files change."""
 
 from __future__ import annotations
 
