@@ -30,7 +30,7 @@ from restante.common import proxy_header
 from restante.common.errors import Misuse
 from restante.common.listening import parse_listen_address
 from restante.common.net import parse_networks
-from restante.common.proxy_header import LOCAL, MAX_LINE_BYTES, PROXY, SHORTEST_BYTES, SIGNATURE, Peer
+from restante.common.proxy_header import LOCAL, MAX_LINE_BYTES, PROXY, SHORTEST_BYTES, SIGNATURE, SocketPeer
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.protocol.refusals import NO_PROXY_HEADER, NO_ROOM_FOR_REQUESTS, TOO_MANY_HANDSHAKES
@@ -493,10 +493,10 @@ def test_what_is_cut_off_or_no_certificate_has_no_date(tmp_path: Path, size: int
         assert math.isnan(expiry_time(text))
 
 
-PROXY_HOST = Peer("10.0.0.9", 5)
+PROXY_HOST = SocketPeer("10.0.0.9", 5)
 
 
-def parsed(data: bytes) -> Peer | None:
+def parsed(data: bytes) -> SocketPeer | None:
     """Parse the header with which the data begins, as it is read from a socket. None also if it is not complete."""
     size = SHORTEST_BYTES
     while missing := proxy_header.missing_bytes(data[:size]):
@@ -560,13 +560,13 @@ MALFORMED_LINES = {
 def test_every_address_and_port_is_read_as_it_was_written(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int, more: bytes
 ) -> None:
-    assert parsed(header(str(address), port, more=more)) == Peer(str(address), port)
-    assert parsed(line(str(address), port) + more) == Peer(str(address), port)
+    assert parsed(header(str(address), port, more=more)) == SocketPeer(str(address), port)
+    assert parsed(line(str(address), port) + more) == SocketPeer(str(address), port)
 
 
 @pytest.mark.parametrize("source", ["::ffff:203.0.113.7", "2001:DB8::A"])
 def test_addresses_of_ipv6_have_several_forms(source: str) -> None:
-    assert parsed(line(source, 0)) == Peer(str(ipaddress.ip_address(source)), 0)
+    assert parsed(line(source, 0)) == SocketPeer(str(ipaddress.ip_address(source)), 0)
 
 
 @examples(200)

@@ -57,26 +57,26 @@ _TCP: Final = {0x11: "!4s4sHH", 0x21: "!16s16sHH"}
 """Address families: TCP over IPv4 and over IPv6, with the layout of the addresses."""
 
 
-class Peer(NamedTuple):
-    """The other end of a connection, as in the `peername` of a transport."""
+class SocketPeer(NamedTuple):
+    """The address of the other end of a connection, as in the `peername` of a transport."""
 
     host: str
     port: int
 
 
-THIS_MACHINE: Final = Peer("127.0.0.1", 0)
+THIS_MACHINE: Final = SocketPeer("127.0.0.1", 0)
 """The peer on a Unix socket: a process of this machine."""
 
 
-def peer_of(transport: asyncio.Transport) -> Peer | None:
+def peer_of(transport: asyncio.Transport) -> SocketPeer | None:
     """Return the other end of a connection, or None if it is closed already."""
     if transport.get_extra_info("socket").family == socket.AF_UNIX:
         return THIS_MACHINE
     name = transport.get_extra_info("peername")
-    return Peer(*name[:2]) if name else None
+    return SocketPeer(*name[:2]) if name else None
 
 
-def is_trusted(peer: Peer, proxies: Sequence[Network]) -> bool:
+def is_trusted(peer: SocketPeer, proxies: Sequence[Network]) -> bool:
     """Return whether a peer is one of the proxies."""
     address = parse_ip(peer.host)
     return address is not None and is_in_any(address, proxies)
@@ -109,7 +109,7 @@ def _missing_of_line(line: bytes | bytearray) -> int | None:
     return min(2 * spaces + 2, MAX_LINE_BYTES - len(line))
 
 
-def client_of_header(header: bytes | bytearray, proxy: Peer) -> Peer | None:
+def client_of_header(header: bytes | bytearray, proxy: SocketPeer) -> SocketPeer | None:
     """Return the client that a complete header names, or the proxy if it names none. None: the header is malformed.
 
     It names none if the proxy speaks for itself (LOCAL), or if its client came over another protocol than TCP.
@@ -117,7 +117,7 @@ def client_of_header(header: bytes | bytearray, proxy: Peer) -> Peer | None:
     return _client_of_line(bytes(header), proxy) if header.startswith(b"PROXY") else _client_of_binary(header, proxy)
 
 
-def _client_of_line(line: bytes, proxy: Peer) -> Peer | None:
+def _client_of_line(line: bytes, proxy: SocketPeer) -> SocketPeer | None:
     if _WITHOUT_CLIENT.fullmatch(line):
         return proxy
     fields = _LINE.fullmatch(line)
@@ -128,17 +128,17 @@ def _client_of_line(line: bytes, proxy: Peer) -> Peer | None:
         source, _ = (address(fields[name].decode()) for name in ("source", "destination"))
     except ValueError:
         return None
-    return Peer(str(source), port) if max(port, int(fields["destination_port"])) <= 65535 else None
+    return SocketPeer(str(source), port) if max(port, int(fields["destination_port"])) <= 65535 else None
 
 
-def _client_of_binary(header: bytes | bytearray, proxy: Peer) -> Peer | None:
+def _client_of_binary(header: bytes | bytearray, proxy: SocketPeer) -> SocketPeer | None:
     layout = _TCP.get(header[13])
     if header[12] == LOCAL or layout is None:
         return proxy
     if len(header) < START_BYTES + struct.calcsize(layout):
         return None
     source, _, port, _ = struct.unpack_from(layout, header, START_BYTES)
-    return Peer(str(ipaddress.ip_address(source)), port)
+    return SocketPeer(str(ipaddress.ip_address(source)), port)
 
 
 class ProxyHeaderReader(asyncio.BufferedProtocol):
@@ -146,10 +146,10 @@ class ProxyHeaderReader(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        trusts: Callable[[Peer], bool],
+        trusts: Callable[[SocketPeer], bool],
         timeout: float,
-        deliver: Callable[[Peer], asyncio.BaseProtocol],
-        refuse: Callable[[Peer], None],
+        deliver: Callable[[SocketPeer], asyncio.BaseProtocol],
+        refuse: Callable[[SocketPeer], None],
     ) -> None:
         """Prepare to read.
 
@@ -201,7 +201,7 @@ class ProxyHeaderReader(asyncio.BufferedProtocol):
         else:
             self._hand_over(client)
 
-    def _hand_over(self, client: Peer) -> None:
+    def _hand_over(self, client: SocketPeer) -> None:
         assert self._transport is not None
         self._end()
         protocol = self._deliver(client)

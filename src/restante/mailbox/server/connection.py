@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest
 
 from restante.common.errors import PeerError
-from restante.common.proxy_header import Peer
+from restante.common.proxy_header import SocketPeer
 from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.connection_state import ENTRY_BYTES, ConnectionState
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
@@ -282,7 +282,7 @@ class Socket(WSListener):
         *("_unfinished_at_ping", "read_pauses", "reading", "unfinished"),
     )
 
-    def __init__(self, server: ServerContext[Socket], peer: Peer | None = None) -> None:
+    def __init__(self, server: ServerContext[Socket], peer: SocketPeer | None = None) -> None:
         self._server, self._peer = server, peer
         self.connection = ConnectionState(self)
         self._transport: WSTransport | None = None

@@ -17,7 +17,7 @@ from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeRe
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.logs import log, trace_text
-from restante.common.proxy_header import Peer
+from restante.common.proxy_header import SocketPeer
 from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB, Limits
 from restante.mailbox.core.memory_holders import MemoryHolder
@@ -105,7 +105,9 @@ class Newcomer:
         self.kept = 0
         """Bytes of memory that the connection takes as long as it lives, in addition to one without TLS."""
 
-    def admit(self, transport: asyncio.Transport, peer: Peer | None, close: Callable[[], None] | None = None) -> bool:
+    def admit(
+        self, transport: asyncio.Transport, peer: SocketPeer | None, close: Callable[[], None] | None = None
+    ) -> bool:
         """Claim a place for a connection. If its address has no more, close the connection and return False.
 
         `peer` is the client if the transport does not know it. `close` closes the connection if room is needed; by
@@ -287,7 +289,7 @@ class RequestContext(NewcomerContext, Protocol):
     def answer_plain(self, path: bytes) -> Answer:
         """Return the answer to a GET of HTTP/1.0, which HEAD and OPTIONS describe."""
 
-    def websocket(self, peer: Peer | None, handshake_timeout: float) -> WSProtocol:
+    def websocket(self, peer: SocketPeer | None, handshake_timeout: float) -> WSProtocol:
         """Return the protocol that reads a request and then speaks WebSocket. `peer`: as in `FirstBytes`."""
 
 
@@ -300,7 +302,7 @@ class FirstBytes(asyncio.BufferedProtocol):
     def __init__(
         self,
         context: RequestContext,
-        peer: Peer | None = None,
+        peer: SocketPeer | None = None,
         newcomer: Newcomer | None = None,
         deadline: float | None = None,
     ) -> None:

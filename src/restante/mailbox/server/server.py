@@ -20,7 +20,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 from restante.common.errors import PeerError
 from restante.common.listening import ListenAddress
 from restante.common.logs import log
-from restante.common.proxy_header import THIS_MACHINE, Peer, ProxyHeaderReader, is_trusted
+from restante.common.proxy_header import THIS_MACHINE, ProxyHeaderReader, SocketPeer, is_trusted
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms, PendingRequest
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
@@ -185,7 +185,7 @@ class Server:
             return ProxyHeaderReader(self._trusts, self.limits.handshake, deliver, self._refuse_proxy)
         return self._client_named(address, THIS_MACHINE if address.is_unix else None)
 
-    def _client_named(self, address: ListenAddress, peer: Peer | None) -> asyncio.BaseProtocol:
+    def _client_named(self, address: ListenAddress, peer: SocketPeer | None) -> asyncio.BaseProtocol:
         """Return the protocol of a connection from a client. None: its socket knows the address."""
         if self.certificate is not None and self.speaks_tls(address):
             return TlsHandshake(self, self.certificate.context, peer)
@@ -195,7 +195,7 @@ class Server:
         """Return whether connections to an address begin with TLS."""
         return self.certificate is not None and not address.plain
 
-    def websocket(self, peer: Peer | None, handshake_timeout: float) -> WSProtocol:
+    def websocket(self, peer: SocketPeer | None, handshake_timeout: float) -> WSProtocol:
         """Return the protocol that reads a request and then speaks WebSocket."""
         return websocket_protocol(
             self._answer if peer is None else partial(self._answer, peer=peer),
@@ -215,11 +215,11 @@ class Server:
         """Count a connection whose TLS handshake failed."""
         self.failed_handshakes += 1
 
-    def _trusts(self, proxy: Peer) -> bool:
+    def _trusts(self, proxy: SocketPeer) -> bool:
         """Return whether a peer may name its clients in a PROXY header."""
         return is_trusted(proxy, self.admission.terms.trusted)
 
-    def _refuse_proxy(self, proxy: Peer) -> None:
+    def _refuse_proxy(self, proxy: SocketPeer) -> None:
         """Count a connection that had to begin with a PROXY header of a trusted proxy, and did not."""
         address_id = self.admission.address_id(proxy, self.clock.wall())
         self.commit_loop.dispatcher.quotas.count_refusal(NO_PROXY_HEADER.reason, address_id)
@@ -244,7 +244,7 @@ class Server:
         self.commit_loop.dispatcher.quotas.count_refusal(NO_ROOM_FOR_REQUESTS.reason, pending.address_id)
 
     def _answer(
-        self, request: WSUpgradeRequest, peer: Peer | None = None
+        self, request: WSUpgradeRequest, peer: SocketPeer | None = None
     ) -> Socket | WSUpgradeResponseWithListener | None:
         path = request.path.partition(b"?")[0]
         if "upgrade" in [token.strip() for token in request.headers.get("connection", "").lower().split(",")]:

@@ -11,7 +11,7 @@ import ssl
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
-from restante.common.proxy_header import Peer
+from restante.common.proxy_header import SocketPeer
 from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB
 from restante.mailbox.server.first_request import FirstBytes, Newcomer, RequestContext
@@ -410,7 +410,7 @@ class TlsContext(RequestContext, Protocol):
 class TlsHandshake(asyncio.BufferedProtocol):
     """Reads the beginning of a ClientHello, does the handshake, and passes what follows to FirstBytes."""
 
-    def __init__(self, context: TlsContext, tls: ssl.SSLContext, peer: Peer | None) -> None:
+    def __init__(self, context: TlsContext, tls: ssl.SSLContext, peer: SocketPeer | None) -> None:
         self._context = context
         self._tls = tls
         self._peer = peer

@@ -12,7 +12,7 @@ from restante.waku.archive.sqlite import Archive
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.limits import Limits
-from restante.waku.node.clock import Clock
+from restante.waku.node.clock import NodeClock
 from restante.waku.node.mailserver import FULL_TEXT, LOCKED_TEXT, Batch, Mailserver
 from restante.waku.node.save_schedule import SaveSchedule
 from restante.waku.protocol.packets import Response
@@ -48,7 +48,7 @@ class Archiving:
         mailserver: Mailserver,
         archive: Archive,
         limits: Limits,
-        clock: Clock,
+        clock: NodeClock,
         confirm: Callable[[Iterable[tuple[bytes, Response]]], None],
         save_interval: float,
     ) -> None:

@@ -7,7 +7,7 @@ import time
 from typing import Protocol
 
 
-class Clock(Protocol):
+class NodeClock(Protocol):
     """What a node requires of a clock."""
 
     def wall(self) -> float:
@@ -20,7 +20,7 @@ class Clock(Protocol):
         """Wait."""
 
 
-class SystemClock:
+class SystemNodeClock:
     """The clock of the system."""
 
     wall = staticmethod(time.time)

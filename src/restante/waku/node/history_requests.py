@@ -36,7 +36,7 @@ from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import cut
 from restante.waku.envelope.keccak import keccak
 from restante.waku.limits import Limits
-from restante.waku.node.clock import Clock
+from restante.waku.node.clock import NodeClock
 from restante.waku.protocol import completion, packets
 from restante.waku.protocol.request import Demands, Request, RequestError
 from restante.waku.protocol.request import parse as parse_request
@@ -127,7 +127,7 @@ def _filter_label(request: Request) -> str:
 class HistoryRequests:
     """The requests of all peers: queued, and answered a page at a time."""
 
-    def __init__(self, archive: Archive, terms: HistoryTerms, limits: Limits, clock: Clock) -> None:
+    def __init__(self, archive: Archive, terms: HistoryTerms, limits: Limits, clock: NodeClock) -> None:
         self.counts: Counter[str] = Counter()
         """Numbers of requests and envelopes, by what became of them."""
         self.refusals: Counter[str] = Counter()

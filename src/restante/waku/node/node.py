@@ -17,7 +17,7 @@ from restante.common.errors import PeerError, plain
 from restante.common.listening import ListenAddress
 from restante.common.logs import log
 from restante.common.net import Network
-from restante.common.proxy_header import THIS_MACHINE, Peer, ProxyHeaderReader, is_trusted
+from restante.common.proxy_header import THIS_MACHINE, ProxyHeaderReader, SocketPeer, is_trusted
 from restante.waku.archive.sqlite import Archive
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.read_pacing import (
@@ -38,7 +38,7 @@ from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
 from restante.waku.node.admission import Admission, PeerLimits
 from restante.waku.node.archiving import Archiving
-from restante.waku.node.clock import Clock, SystemClock
+from restante.waku.node.clock import NodeClock, SystemNodeClock
 from restante.waku.node.history_requests import HistoryRequests, HistoryTerms
 from restante.waku.node.mailserver import Mailserver, OfferedPacket
 from restante.waku.node.relay import Relay
@@ -100,7 +100,7 @@ class Node:
         history: HistoryTerms | None = None,
         *,
         client: str = CLIENT,
-        clock: Clock | None = None,
+        clock: NodeClock | None = None,
         save_interval: float = SAVE_INTERVAL,
     ) -> None:
         self.key = key
@@ -108,7 +108,7 @@ class Node:
         self.peer_limits = peer_limits
         self.mailserver = mailserver
         self.archive = archive
-        self.clock: Clock = clock or SystemClock()
+        self.clock: NodeClock = clock or SystemNodeClock()
         self.loop = asyncio.get_running_loop()
         terms = history or HistoryTerms()
         self.history_requests = HistoryRequests(archive, terms, limits, self.clock)
@@ -182,12 +182,12 @@ class Node:
             )
         return self._accept(THIS_MACHINE if address.is_unix else None)
 
-    def _accept(self, peer: Peer | None) -> PeerConnection:
+    def _accept(self, peer: SocketPeer | None) -> PeerConnection:
         """Return the protocol of a connection that a peer made. None: its socket knows the address."""
         rlpx = Rlpx.recipient(self.key, self._dice, cap=self._max_frame_bytes)
         return self._new_connection(rlpx, dialled=False, address=peer.host if peer else "")
 
-    def _refuse_proxy(self, _proxy: Peer) -> None:
+    def _refuse_proxy(self, _proxy: SocketPeer) -> None:
         """Count a connection that had to begin with a PROXY header of a proxy, and did not."""
         self.counts[NO_PROXY_HEADER] += 1
 
