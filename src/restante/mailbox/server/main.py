@@ -241,7 +241,7 @@ async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every
         exempt_survivors()
         await server.listeners.check_descriptors(len(server.admitted))
         if server.certificate is not None and server.second % CERTIFICATE_SECONDS == 0:
-            server.certificate.look_soon()
+            server.certificate.check_soon()
         commit_loop.commit_deferred()
         disk.look()
         if server.second % 60 == 0:

@@ -6,9 +6,9 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from restante.common.called import command_line
 from restante.common.listening import ListenAddress
 from restante.common.net import host_and_port, parse_ip
+from restante.common.terminal import command_line
 
 UNENCRYPTED: Final = (
     "clients of other machines connect without TLS: others on their network see what they send, and can end their"
