@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from client.live import meet, read, wormhole
 from restante.common import proxy_header
+from restante.common.certificate import ServerCertificate, expiry_time, host_names
 from restante.common.errors import Misuse
 from restante.common.listening import parse_listen_address
 from restante.common.net import parse_networks
@@ -35,7 +36,6 @@ from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.protocol.refusals import NO_PROXY_HEADER, NO_ROOM_FOR_REQUESTS, TOO_MANY_HANDSHAKES
 from restante.mailbox.server import status_pages, tls
-from restante.mailbox.server.certificate import ServerCertificate, expiry_time, host_names
 from restante.mailbox.server.first_request import PENDING_BYTES
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.tls import MAX_RECORDS_WITHOUT_DATA, RECORDS_AT_ONCE

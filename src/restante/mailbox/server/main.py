@@ -16,6 +16,7 @@ import uvloop
 
 from restante import __version__
 from restante.common.admin_access import read_admin_token
+from restante.common.certificate import ServerCertificate
 from restante.common.data_directory import refuse_unusable_directory
 from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors, too_few_descriptors
 from restante.common.dice import SystemDice
@@ -30,7 +31,6 @@ from restante.common.worker import Worker
 from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.limits import SECONDS_PER_DAY
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.certificate import ServerCertificate
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.running_settings import ReadSettings, RunningSettings, admission_terms, welcome_options
 from restante.mailbox.server.server import Server

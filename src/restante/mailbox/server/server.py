@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from picows import WSCloseCode, WSMsgType, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
+from restante.common.certificate import ServerCertificate
 from restante.common.errors import PeerError
 from restante.common.listening import ListenAddress
 from restante.common.logs import log
@@ -34,7 +35,6 @@ from restante.mailbox.protocol.refusals import (
     TOO_MANY_HANDSHAKES,
     TOO_MANY_WITHOUT_REQUEST,
 )
-from restante.mailbox.server.certificate import ServerCertificate
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import ReadPauses, Socket, first_byte
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
