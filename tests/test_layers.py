@@ -49,6 +49,7 @@ _BETWEEN_PARTS = """
     pipeline.clean: timing.logs waku.archive.ids waku.envelope
     pipeline.gaps: waku.files
     pipeline.sources: timing.logs waku.envelope waku.files
+    pipeline.report: timing.model
     pipeline.tables: timing.model
 """
 BETWEEN_PARTS = {(importer, name) for importer, names in by_name(_BETWEEN_PARTS).items() for name in names}

@@ -15,7 +15,7 @@ from restante.pipeline.schemas import MICROSECONDS, SOURCE_COLUMN, Column, Table
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.timing import SERVER_COLUMN
 from restante.timing.model.exchanges import MAX_APART_US
-from restante.timing.model.timeline import RECEIVER_EVENTS, SENDER_EVENTS
+from restante.timing.model.timeline import ROLE_SIGNS, RoleSign
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -166,15 +166,18 @@ def _roles(events: DataFrame) -> DataFrame:
 
     It is what restante.timing.model.timeline.role_of returns for a log that does not say which command wrote it.
     """
-    sends, allocates = f.col("name").isin(*SENDER_EVENTS), f.expr("name = 'ws_send' AND command = 'allocate'")
-    receives, types = f.col("name").isin(*RECEIVER_EVENTS), f.expr("name = 'input code'")
     signs = events.select(
         *("source", "file", f.explode(f.array(*(f.date_add("day", each) for each in (-1, 0, 1)))).alias("day")),
-        f.when(sends, 1).when(receives, 2).when(allocates, 3).when(types, 4).alias("sign"),
+        f.coalesce(*(f.when(_shows(sign), number) for number, sign in enumerate(ROLE_SIGNS))).alias("sign"),
     ).where("sign IS NOT NULL")
     strongest = signs.groupBy("source", "file", "day").agg(f.min("sign").alias("sign"))
-    role = f.when(f.col("sign").isin(1, 3), "sender").otherwise("receiver")
+    role = f.element_at(f.array(*(f.lit(sign.role) for sign in ROLE_SIGNS)), f.col("sign") + 1)
     return strongest.select("source", "file", "day", role.alias("role"))
+
+
+def _shows(sign: RoleSign) -> Expression:
+    named = f.col("name").isin(*sorted(sign.names))
+    return named if sign.command is None else named & (f.col("command") == sign.command)
 
 
 BUILDS: Final = (Build(TRANSFERS, {"client_events": (1, 1), "deliveries": (1, 1)}, transfers),)

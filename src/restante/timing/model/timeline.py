@@ -28,9 +28,23 @@ Author = Literal["sender", "receiver", "server", "peer"]
 
 ROLES: Final[tuple[Role, Role]] = ("sender", "receiver")
 
-SENDER_EVENTS: Final = frozenset(("tx file", "get ack"))
-RECEIVER_EVENTS: Final = frozenset(("rx file", "unpack zip", "send ack", "permission", "print"))
-"""Names of events that only a sender, or only a receiver, has."""
+
+class RoleSign(NamedTuple):
+    """Events that show the role of a log's client."""
+
+    role: Role
+    names: frozenset[str]
+    command: str | None = None
+    """Type of the command, if they are commands."""
+
+
+ROLE_SIGNS: Final = (
+    RoleSign("sender", frozenset(("tx file", "get ack"))),
+    RoleSign("receiver", frozenset(("rx file", "unpack zip", "send ack", "permission", "print"))),
+    RoleSign("sender", frozenset(("ws_send",)), "allocate"),
+    RoleSign("receiver", frozenset(("input code",))),
+)
+"""If a log has several, the first in this order counts."""
 
 END_TO_END: Final = "end to end"
 """The way of a message from one client to the other one."""
@@ -200,15 +214,12 @@ def role_of(events: Iterable[Event]) -> Role | None:
     for role in ROLES:
         if logged_roles == {role}:
             return role
-    names = {event.name for event in events}
-    commands = {event.command for event in events if event.name == "ws_send"}
-    if names & SENDER_EVENTS:
-        return "sender"
-    if names & RECEIVER_EVENTS:
-        return "receiver"
-    if "allocate" in commands:
-        return "sender"
-    return "receiver" if "input code" in names else None
+    shown = (
+        sign.role
+        for sign in ROLE_SIGNS
+        if any(event.name in sign.names and sign.command in {None, event.command} for event in events)
+    )
+    return next(shown, None)
 
 
 def build_timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[TraceLine]] | None) -> Timeline:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from restante.common.units import duration
+from restante.timing.model import phases
 from restante.timing.model.exchanges import MICROSECONDS
 from restante.timing.model.timeline import Author, Timeline, TimelineCommand, TimelineFrame, TimelineSpan
 from restante.timing.outputs.wording import message_label
@@ -142,9 +143,9 @@ def _command_slices(command: TimelineCommand, error_us: int | None) -> Iterator[
     before = command.received_us
     began = command.commit_began_us
     marks = (
-        ("queue", began),
-        ("commit" if began is not None else "queue and commit", command.commit_us),
-        ("answer", command.answered_us if command.commit_us is not None else None),
+        (phases.QUEUE, began),
+        (phases.COMMIT if began is not None else phases.QUEUE_AND_COMMIT, command.commit_us),
+        (phases.ANSWER, command.answered_us if command.commit_us is not None else None),
     )
     for name, until in marks:
         if until is not None and until > before:

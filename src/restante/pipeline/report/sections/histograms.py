@@ -26,6 +26,7 @@ from restante.pipeline.report.sections.subject import (
     text_column,
 )
 from restante.pipeline.tables.timing import PHASE_MEANINGS
+from restante.timing.model.phases import ROUND_TRIP
 
 _ORDINALS: Final[Mapping[int, str]] = {50: "Half", 90: "90 %", 99: "99 %"}
 
@@ -65,9 +66,6 @@ WAITING_QUERIES: Final[Mapping[str, str]] = {
     "kinds": f"SELECT kind, measure, {_SUMS} GROUP BY ALL ORDER BY ALL",
     "servers": f"SELECT source, {_SUMS} AND kind = 'nameplate' AND measure = 'waiting' GROUP BY ALL ORDER BY ALL",
 }
-
-ROUND_TRIP: Final = "round trip"
-"""The phase from the sending of a command to its answer. Every command has it."""
 
 _MEASURES: Final[Mapping[tuple[str, str], str]] = {
     ("nameplate", "waiting"): "nameplate: until the second side",
@@ -168,7 +166,7 @@ def timing(rows: Mapping[str, Rows], _scope: Scope) -> Section:
 
 def _timing_facts(rows: list[Cells]) -> Iterator[Fact]:
     for phase, _, durations, _, median, *_ in rows:
-        if phase == ROUND_TRIP:
+        if phase == ROUND_TRIP:  # every command has it
             yield Fact("Commands with a known round trip", durations, ValueKind.COUNT)
             yield Fact("Half of the round trips took at most", median, ValueKind.DURATION)
 
