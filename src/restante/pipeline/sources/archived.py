@@ -100,8 +100,8 @@ def verify_batch(found: FoundEnvelopes, origin: Origin, seen: set[bytes] | None 
     where = found.arrivals if found.where is None else found.where
     named = f"{origin.name}:" if origin.name else ""
     columns["identity"] = _sparse(len(found.raws), {place: f"{named}{where[place]}" for place in faults})
-    digests = {place: hashlib.sha256(found.raws[place]).hexdigest() for place in faults}
-    columns["digest"] = _sparse(len(found.raws), digests)
+    digests = {raw: hashlib.sha256(raw).hexdigest() for raw in {found.raws[place] for place in faults}}
+    columns["digest"] = _sparse(len(found.raws), {place: digests[found.raws[place]] for place in faults})
     return pa.record_batch([columns[field.name] for field in ARCHIVED_SCHEMA], schema=ARCHIVED_SCHEMA)
 
 

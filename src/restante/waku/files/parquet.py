@@ -36,6 +36,24 @@ GROUP_BYTES: Final = 16 << 20
 
 _BATCH_ROWS: Final = 1000
 
+BATCH_BYTES: Final = 8 << 20
+"""Bytes of columns with values of a fixed length that are read together."""
+
+MAX_ROWS_PER_BYTE: Final = 100
+"""Rows per byte of a file that are plausible. A file may claim any number of rows, and each is counted in the
+pipeline's ledger."""
+
+MAX_EXPANSION: Final = 100
+"""Bytes of the columns in memory per byte of a file that are plausible. Envelopes are encrypted, so that compression
+saves little, but a file of 33 kB can have 1 GiB of zeros, which takes several GB."""
+
+UNSUSPICIOUS_BYTES: Final = 64 << 20
+"""Bytes of the columns in memory that any file may have."""
+
+BYTES_COLUMNS: Final = ["raw", "hash", "topic"]
+"""Columns of byte strings that are read. They are read as dictionaries, so that a value that a file has once, for
+many rows, is in memory once: a file of 500 bytes can have a value of 1 MB for 45,000 rows."""
+
 
 def write(file: Path, pages: Iterable[list[Archived]]) -> None:
     """Write the envelopes in the given order. Raises OSError, and RlpError if the archive is damaged."""
@@ -81,17 +99,36 @@ def open_table(file: Path) -> pq.ParquetFile:
     system cannot read the file.
     """
     try:
-        table = pq.ParquetFile(file, page_checksum_verification=True)
+        with pq.ParquetFile(file) as table:
+            metadata, schema = table.metadata, table.schema_arrow
+            _check_plausible(metadata, file.stat().st_size)
+            shared = [name for name in BYTES_COLUMNS if has_byte_strings(schema, name)]
+        if "raw" not in shared:
+            raise StoreError("has no column raw of byte strings, which would hold envelopes")
+        return pq.ParquetFile(file, metadata=metadata, read_dictionary=shared, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         if is_system_error(error):
             raise
         raise StoreError(f"cannot be read as Parquet: {_first_line(error)}") from error
     except UnicodeDecodeError as error:
         raise StoreError("cannot be read as Parquet: the name of a column is not UTF-8") from error
-    if not has_byte_strings(table.schema_arrow, "raw"):
-        table.close()
-        raise StoreError("has no column raw of byte strings, which would hold envelopes")
-    return table
+
+
+def _check_plausible(metadata: pq.FileMetaData, size: int) -> None:
+    """Raise StoreError if a file claims more rows, or more bytes in memory, than one with envelopes can have."""
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    rows = [group.num_rows for group in groups]
+    if sum(rows) != metadata.num_rows or metadata.num_rows > MAX_ROWS_PER_BYTE * size or min(rows, default=0) < 0:
+        claim = f"{metadata.num_rows:,} rows"
+    else:
+        chunks = (group.column(place) for group in groups for place in range(group.num_columns))
+        expanded = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in BYTES_COLUMNS)
+        if expanded <= max(MAX_EXPANSION * size, UNSUSPICIOUS_BYTES):
+            return
+        claim = f"{expanded:,} bytes without compression"
+    raise StoreError(
+        f"cannot be read as Parquet: it has {size:,} bytes and claims {claim}: remove it, or write it anew"
+    )
 
 
 def is_system_error(error: Exception) -> bool:
@@ -113,14 +150,24 @@ def has_byte_strings(schema: pa.Schema, name: str) -> bool:
 def byte_strings(column: pa.Array) -> list[bytes | None]:
     """Return the values of a column of byte strings, whose Arrow type may be any that has them.
 
-    The type is what the file's writer had in memory, such as a view, a dictionary or text: it is in the file's
+    Equal ones are one object. The type is what the file's writer had in memory, such as a view, a dictionary or text: it is in the file's
     metadata (`ARROW:schema`, https://arrow.apache.org/docs/cpp/parquet.html, "Serialization details"), and pyarrow
     restores it. Raises pa.ArrowException if an index into a dictionary is out of bounds.
     """
-    if pa.types.is_dictionary(column.type):
-        # The indices are the file's, and `cast` follows them unchecked. `take` checks them.
-        return column.dictionary.cast(pa.large_binary()).take(column.indices).to_pylist()  # type: ignore[no-any-return]
-    return column.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
+    encoded = column if pa.types.is_dictionary(column.type) else column.cast(pa.large_binary()).dictionary_encode()
+    used = encoded.indices.dictionary_encode()
+    # The indices are the file's, and `cast` of the column follows them unchecked. `take` checks them.
+    values = [*encoded.dictionary.take(used.dictionary).cast(pa.large_binary()).to_pylist(), None]
+    return [values[place] for place in used.indices.fill_null(len(values) - 1).to_pylist()]
+
+
+def batches(table: pq.ParquetFile, group: int, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield at most so many rows of a group at a time, fewer if their columns have long values of a fixed length.
+
+    These are not read as dictionaries, so that each row of a batch takes memory.
+    """
+    fixed = sum(max(column.length, 0) for column in table.schema if column.path in columns)
+    yield from table.iter_batches(min(rows, BATCH_BYTES // max(fixed, 1)) or 1, row_groups=[group], columns=columns)
 
 
 def read(file: Path) -> files.FileItems:
@@ -145,7 +192,7 @@ def read(file: Path) -> files.FileItems:
 def _read_group(table: pq.ParquetFile, group: int, columns: list[str], first_row: int) -> files.FileItems:
     row = first_row
     try:
-        for batch in table.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
+        for batch in batches(table, group, columns, _BATCH_ROWS):
             values = {name: byte_strings(batch.column(name)) for name in columns}
             for raw, stored in zip(values["raw"], values.get("hash", [None] * batch.num_rows), strict=True):
                 yield _parse_row(raw, stored, f"row {row}")
