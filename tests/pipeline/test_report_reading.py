@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from datetime import UTC, date, datetime, timedelta
@@ -151,12 +152,18 @@ def test_outdated_csv_files_are_removed(world: LakeWorld, tmp_path: Path, monkey
     of_another = {path: path.read_bytes() for path in of_day.iterdir()}
     for name in ("outcomes", "coverage"):
         shutil.rmtree(world.path / name)
-    command("report", "2026-W47", "-o", "reports")
+    Path("reports/index.html").write_text("mine")
+    stays = "reports/index.html is not a list of reports that this program wrote: it stays as it is"
+    assert command("report", "2026-W47", "-o", "reports").stderr == f"restante: {stays}\n"
     after = {path.name for path in of_week.iterdir()}
     sections = json.loads(of_week.with_suffix(".json").read_bytes())["sections"]
     assert after == {"notes.txt", *(f"{figure['id']}.csv" for section in sections for figure in section["figures"])}
     assert {"results-by-day.csv", "results-by-server.csv", "changes.csv"} <= before - after
     assert {path: path.read_bytes() for path in of_day.iterdir()} == of_another
+
+
+ODD = {"a": "a/index.html", "b": "b/2026-11.json", "c": "c/2026-11/gaps.csv"}
+"""Folders of reports, and what is no file in them."""
 
 
 @pytest.mark.parametrize(
@@ -168,6 +175,10 @@ def test_outdated_csv_files_are_removed(world: LakeWorld, tmp_path: Path, monkey
         (["2026-11", "-o", "file"], 2, "cannot be made, because a file has its name"),
         (["2026-11", "--lake", "torn"], 1, "the lake is damaged: "),
         (["2026-11", "-o", "/proc/none"], 1, "cannot make the folder /proc/none/2026-11: No such file or directory"),
+        *(
+            (["2026-11", "-o", folder, "--lake", "nothing"], 2, f"{path} is not a file")
+            for folder, path in ODD.items()
+        ),
     ],
 )
 def test_what_is_wrong_is_one_sentence(
@@ -175,9 +186,12 @@ def test_what_is_wrong_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
+    for number, path in enumerate(map(Path, ODD.values())):
+        path.parent.mkdir(parents=True)
+        path.mkdir() if number % 2 else os.mkfifo(path)
     shutil.copytree(world.path, "torn")
     Path("torn", "outcomes", "_delta_log", f"{0:020}.json").write_bytes(b"\0")
-    done = command("report", "--lake", world.path, *words, ends=code)
+    done = command(*([] if words[0] == "run" else ["report", "--lake", str(world.path)]), *words, ends=code)
     assert re.fullmatch(r"restante: [^\n\x1b]+\n", done.stderr)
     assert sentence in done.stderr
     assert done.stdout == ""

@@ -145,6 +145,8 @@ def ingest_and_build(
     from restante.pipeline.ingest import recognise_all
     from restante.pipeline.tables import TABLES
 
+    if reports is not None:
+        _check_reports(reports)
     sources, unread = recognise_all(check_names(source))
     kept = read_keep(keep, TABLES)
     with open_run(
@@ -169,6 +171,15 @@ def ingest_and_build(
         sys.stdout.flush()  # making an archive of Java's classes takes a while
     if failed:
         sys.exit(1)
+
+
+def _check_reports(folder: Path) -> None:
+    """Check the names of all files that `_report` may write."""
+    from restante.cli.report_output import check_reports
+    from restante.pipeline.report.periods import due
+
+    over = due(datetime.now(UTC).date(), None)
+    check_reports([*over, *(period.after for period in over)], folder)
 
 
 def _report(run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder: Path, *, plan: bool) -> None:

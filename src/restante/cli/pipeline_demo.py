@@ -81,7 +81,7 @@ def demo(
         show_failures,
         unblock_pipe,
     )
-    from restante.cli.report_output import write_reports
+    from restante.cli.report_output import check_reports, write_reports
     from restante.demo.generate import LAKE, REPORTS, find_demo, make_demo, source_specs
     from restante.pipeline.sources.recognise import recognise
     from restante.pipeline.steps import Steps
@@ -98,6 +98,7 @@ def demo(
     else:
         _check_same(truth, wanted, folder)
         steps.say(f"the fleet in {folder} is used as it is")
+    check_reports(_periods(truth), folder / REPORTS)
     with open_run("demo", folder / LAKE, write=True, make=True, memory=memory, verbose=verbose) as run:
         found = ingest_into(run, [recognise(each) for each in source_specs(folder)], {}, plan=False)
         build_into(run, {}, plan=False)

@@ -47,7 +47,7 @@ def report(
     with contextlib.ExitStack() as stack:
         places = stack.enter_context(ending_on_signals())  # before a library starts threads
 
-        from restante.cli.report_output import print_summary, write_report
+        from restante.cli.report_output import check_reports, print_summary, write_report
         from restante.pipeline.lake.lake import Lake
         from restante.pipeline.report.periods import chosen
         from restante.pipeline.report.reading import read_report
@@ -55,6 +55,7 @@ def report(
 
         now = datetime.now(UTC)
         wanted = dict.fromkeys(chosen(text, now.date()) for text in periods or [DEFAULT_PERIOD])
+        check_reports(wanted, output)
         temporary = stack.enter_context(scratch())
         places.append(temporary)
         opened = stack.enter_context(Lake.open(lake, write=False))

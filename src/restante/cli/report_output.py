@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from restante.common.errors import Misuse, StoreError, plain
 from restante.common.terminal import excerpt
 from restante.common.texts import counted
 from restante.pipeline.ingest import Run
-from restante.pipeline.report.files import CHANGES_FILE, FIGURE_IDS, page_name, report_files
+from restante.pipeline.report.files import CHANGES_FILE, FIGURE_IDS, json_name, page_name, report_files
 from restante.pipeline.report.links import INDEX, INDEX_MARK, index_page, neighbours, periods_of_pages, with_links
 from restante.pipeline.report.model import Report
 from restante.pipeline.report.periods import Period
@@ -24,6 +24,40 @@ from restante.pipeline.report.summary import summary
 
 SUMMARY_WIDTH: Final = 80
 """Columns of a summary that is not for a terminal."""
+
+CSV_FILES: Final = (CHANGES_FILE, *(f"{id_}.csv" for id_ in FIGURE_IDS))
+"""All CSV files that a report of this version or an earlier one can have."""
+
+NO_FOLDER: Final = "cannot be made, because a file has its name: name another folder"
+
+
+def check_reports(periods: Collection[Period], folder: Path) -> None:
+    """Check what has the names of the files of reports, before anything else is done.
+
+    Say that the list of all reports stays as it is, if it is not ours. Raises Misuse if a file cannot have its name,
+    StoreError if the folder cannot be read.
+    """
+    index = folder / INDEX
+    files = [index]
+    try:
+        for path in [folder, *(folder / period.name for period in periods)]:
+            if path.exists() and not path.is_dir():
+                raise Misuse(f"{path} {NO_FOLDER}")
+        for period in periods:
+            files += [folder / page_name(period), folder / json_name(period)]
+            files += [folder / period.name / name for name in CSV_FILES]
+        for path in files:
+            if path.exists() and not path.is_file():
+                raise Misuse(
+                    f"{path} is not a file, so no report can have its name: move it away, or name another folder"
+                )
+    except OSError as error:
+        raise StoreError(f"cannot read the folder {folder}: {plain(error)}") from error
+    if not _is_replaceable(index):
+        shown = excerpt(str(index))
+        print(
+            f"restante: {shown} is not a list of reports that this program wrote: it stays as it is", file=sys.stderr
+        )
 
 
 def write_report(report: Report, folder: Path) -> Path:
@@ -41,7 +75,7 @@ def write_report(report: Report, folder: Path) -> Path:
         _write(path, content)
     _link(report.period, folder, there)
     if not csv_folder.is_symlink():
-        _remove_old({csv_folder / name for name in (CHANGES_FILE, *(f"{id_}.csv" for id_ in FIGURE_IDS))} - {*files})
+        _remove_old({csv_folder / name for name in CSV_FILES} - {*files})
     return folder / page_name(report.period)
 
 
@@ -69,9 +103,14 @@ def _link(period: Period, folder: Path, there: set[Period]) -> None:
             if linked != page:
                 _write(path, linked)
     index = folder / INDEX
-    before = _content(index)
-    if not before or INDEX_MARK in before:
+    if _is_replaceable(index):
         _write(index, index_page(there))
+
+
+def _is_replaceable(index: Path) -> bool:
+    """Return whether a list of reports may be written: nothing is there, or one that this program wrote."""
+    before = _content(index)
+    return not before or INDEX_MARK in before
 
 
 def _content(path: Path) -> bytes:
@@ -94,7 +133,7 @@ def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise Misuse(f"{path} cannot be made, because a file has its name: name another folder") from error
+        raise Misuse(f"{path} {NO_FOLDER}") from error
     except OSError as error:
         raise StoreError(f"cannot make the folder {path}: {plain(error)}") from error
 

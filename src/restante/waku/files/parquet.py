@@ -150,9 +150,9 @@ def has_byte_strings(schema: pa.Schema, name: str) -> bool:
 def byte_strings(column: pa.Array) -> list[bytes | None]:
     """Return the values of a column of byte strings, whose Arrow type may be any that has them.
 
-    Equal ones are one object. The type is what the file's writer had in memory, such as a view, a dictionary or text: it is in the file's
-    metadata (`ARROW:schema`, https://arrow.apache.org/docs/cpp/parquet.html, "Serialization details"), and pyarrow
-    restores it. Raises pa.ArrowException if an index into a dictionary is out of bounds.
+    Equal ones are one object. The type is what the file's writer had in memory, such as a view, a dictionary or text:
+    it is in the file's metadata (`ARROW:schema`, https://arrow.apache.org/docs/cpp/parquet.html, "Serialization
+    details"), and pyarrow restores it. Raises pa.ArrowException if an index into a dictionary is out of bounds.
     """
     encoded = column if pa.types.is_dictionary(column.type) else column.cast(pa.large_binary()).dictionary_encode()
     used = encoded.indices.dictionary_encode()
