@@ -70,7 +70,8 @@ class PeerSilent(msgspec.Struct, frozen=True):
     """What it owes: its part of the `key`, an `offer`, an `answer` to one, a `connection` for a file, to send or take
     `bytes` of it, or the `confirmation` that it has all. Before an offer or an answer its user may have to decide."""
     ends_after: float | None = None
-    """Seconds of silence after which the transfer ends with an error. None: it waits until the peer answers."""
+    """Seconds of silence after which the transfer ends with an error, or sooner if the peer's system stops answering,
+    too. None: it waits until the peer answers."""
 
 
 class Working(msgspec.Struct, frozen=True):

@@ -42,6 +42,7 @@ from restante.client.transfer.messages import reasons_sent
 from restante.client.transfer.receiving import OfferedText
 from restante.client.transfer.receiving import receive as receive_offer
 from restante.client.transfer.text import check_text, send_text
+from restante.client.transit.pipe import STALL_SECONDS
 from restante.client.transit.records import Role
 from restante.client.wormhole import MAX_SENT_BYTES, Wormhole
 from restante.common.errors import Misuse, StoreError, plain
@@ -384,6 +385,9 @@ class _EventPrinter:
                 say("The other side is there.")
             case PeerSilent(seconds, awaited, None):
                 say(f"{SILENT} {seconds:.0f} s. {WHY_SILENT[awaited]} Still waiting; Ctrl-C ends this.")
+            case PeerSilent(seconds, "bytes", float(ends_after)) if ends_after > STALL_SECONDS:
+                sooner = f"or from {STALL_SECONDS:.0f} s on if its computer, or the relay, stops answering"
+                say(f"{SILENT} {seconds:.0f} s. The transfer fails after {ends_after:.0f} s, {sooner}.")
             case PeerSilent(seconds, _, ends_after):
                 say(f"{SILENT} {seconds:.0f} s. The transfer fails after {ends_after:.0f} s.")
             case Reconnecting(delay, reason) if delay >= 1:  # shorter ones, as while closing, are not shown
