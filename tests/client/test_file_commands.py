@@ -283,7 +283,9 @@ async def test_unpack_makes_a_directory_of_a_tar_file_that_has_a_name_without_it
         sent.write_bytes(CONTENT)
     (to / "folder").mkdir()
     (to / "folder/mine").touch()
-    await arrives(desk, "--unpack", *options, send=f"from/{name}", typed=b"yes\n")
+    codes, _, receiver = await both(desk, "--unpack", *options, send=f"from/{name}", typed=b"yes\n")
+    assert codes == (0, 0)
+    assert ("It is stored as one file: --unpack" in receiver) == (name != "from.tar")
     assert (to / path).read_bytes() == CONTENT
     assert names(to) == sorted({"folder", path.partition("/")[0]})
     assert (to / "folder/mine").exists()

@@ -277,7 +277,7 @@ async def store_offer(offered: OfferedFile | OfferedDirectory, options: StoreOpt
     if options.to_standard_output:
         await _print_file(offered, options)
         return
-    directory_name = offered.directory_name if options.unpack and isinstance(offered, OfferedFile) else None
+    directory_name = _unpacked_name(offered, options)
     async with reasons_sent(offered.wormhole, Role.RECEIVER):
         path = options.path(offered, directory_name)
     description = _description(offered)
@@ -313,6 +313,15 @@ async def store_offer(offered: OfferedFile | OfferedDirectory, options: StoreOpt
             store = offered.accept if isinstance(offered, OfferedDirectory) else offered.unpack
             stored = await store(path, replace=replace, rename=options.rename, on_progress=bar, on_unpack=bar.unpack)
     say(f"Stored as {visible(str(stored))}")
+
+
+def _unpacked_name(offered: OfferedFile | OfferedDirectory, options: StoreOptions) -> str | None:
+    """Return the name of the directory as which a tar file is stored. None: it is not unpacked; say why."""
+    if not options.unpack or not isinstance(offered, OfferedFile):
+        return None
+    if offered.directory_name is None:
+        say("It is stored as one file: --unpack unpacks only a file that is named NAME.tar.")
+    return offered.directory_name
 
 
 async def _offer_draft_removal(wormhole: Wormhole, folder: Path, *, ask: bool) -> None:
