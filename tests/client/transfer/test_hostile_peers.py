@@ -217,14 +217,15 @@ async def test_after_records_that_break_the_rules_nothing_is_kept(
 @pytest.mark.parametrize(
     ("counts", "free", "reason"),
     [
-        ({"numdirs": 2}, 1 << 30, "more directories than were offered"),
-        ({"numfiles": 0}, 1 << 30, "more directories than were offered"),
-        ({}, 4 * 4096, "room for 16,384 bytes, and 16,385 are offered"),
-        (None, 4 * 4096 + 10240 - 1, "room for 26,623 bytes, and 26,624 are offered"),
+        ({"numdirs": 2}, {}, "more directories than were offered"),
+        ({"numfiles": 0}, {}, "more directories than were offered"),
+        ({}, {"f_bavail": 4 * 4096}, "room for 16,384 bytes, and 16,385 are offered"),
+        (None, {"f_bavail": 4 * 4096 + 10240 - 1}, "room for 26,623 bytes, and 26,624 are offered"),
+        *((counts, {"f_files": 9}, "room for 3 more files, and 4 are offered") for counts in ({}, None)),
     ],
 )
 async def test_no_more_directories_are_stored_than_were_offered_and_have_room(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, counts: Any, free: int, reason: str
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, counts: Any, free: dict[str, int], reason: str
 ) -> None:
     """A sender that does not count them, as that of a tar file never does, may have a few."""
     monkeypatch.setattr("restante.client.transfer.receiving.MAX_UNCOUNTED_DIRECTORIES", 2)
@@ -236,7 +237,8 @@ async def test_no_more_directories_are_stored_than_were_offered_and_have_room(
     offer = {"directory": {**DIRECTORY, "zipsize": len(data), **(counts or {})}}
     if counts is None:
         offer = {"file": {"filename": "x.tar", "filesize": len(data)}}
-    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=free, f_frsize=1, f_blocks=1))
+    disk = {"f_bavail": 1 << 30, "f_frsize": 1, "f_blocks": 1, "f_files": 0, "f_favail": 3}
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(**disk | free))
     async with pair() as (ours, theirs):
         sending = sends(theirs, records(data), offer)
         offered: Any = await receive(ours, DIRECT)

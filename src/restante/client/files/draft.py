@@ -365,14 +365,18 @@ def check_writable(folder: Path) -> None:
         pass
 
 
-def check_free_space(folder: Path, size: int) -> None:
-    """Raise StoreError if the disk of a folder has less free space than an announced size."""
+def check_free_space(folder: Path, size: int, entries: int = 0) -> None:
+    """Raise StoreError if the disk of a folder has no room for so many bytes, or so many files and directories."""
     with _store_errors("write in", folder):
         disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if disk.f_blocks and free < size:  # some file systems of a network or of FUSE do not know
         reason = f"has room for {counted(free, 'byte')}, and {size:,} are offered"
-        raise StoreError(f"{quoted_path(str(folder))} {reason}").with_peer_words(f"the disk {reason}")
+    elif disk.f_files and disk.f_favail < entries:  # others have no fixed number of inodes
+        reason = f"has room for {counted(disk.f_favail, 'more file')}, and {entries:,} are offered"
+    else:
+        return
+    raise StoreError(f"{quoted_path(str(folder))} {reason}").with_peer_words(f"the disk {reason}")
 
 
 @contextmanager

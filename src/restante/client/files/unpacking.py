@@ -45,13 +45,13 @@ def unpack(
     max_bytes: int,
     progress: Callable[[int], None],
     top: str | None = None,
-    counted_directories: Callable[[int], None] | None = None,
+    check_counts: Callable[[int, int], None] | None = None,
 ) -> None:
     """Unpack a zip or tar file into an empty directory, which others cannot read until all of it is there.
 
     `max_files`, `max_directories` and `max_bytes` are what the peer offered. `progress` is called with the number of
     bytes that were written, also with 0. If all members are in one folder, as in Rust's tar files, `top` is its name,
-    and what is inside it is unpacked. `counted_directories` is called before with how many the archive has.
+    and what is inside it is unpacked. `check_counts` is called before with how many files and directories it has.
 
     Raises ArchiveError and UnsafeNameError for what the peer did, StoreError for the disk. Times are not restored:
     Python's and Go's clients restore none.
@@ -64,12 +64,12 @@ def unpack(
         try:
             archive.seek(0)
             members = zip_members if archive.read(2) == b"PK" else tar_members
-            if counted_directories is not None:
-                directories = 0
+            if check_counts is not None:
+                counts = [0, 0]
                 for member in members(archive):
-                    directories += member.is_directory
+                    counts[member.is_directory] += 1
                     progress(0)
-                counted_directories(directories)
+                check_counts(*counts)
             for member in members(archive):
                 target.add(member)
             if target.restricts:

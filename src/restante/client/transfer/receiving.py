@@ -347,10 +347,12 @@ class _Transfer:
             _check_one_of(replace=replace, rename=rename)
             check_target(path, replace=replace, rename=rename, directory=True)
             check_writable(path.parent)
-            check_unpacked(archive.directories or 0, archive.size)
+            files = archive.max_files if archive.top is None else 0  # of a tar file, they are counted later
+            check_unpacked(files, archive.directories or 0, archive.size)
 
-        def check_unpacked(directories: int, archive_size: int = 0) -> None:
-            check_free_space(path.parent, archive.max_bytes + directories * DIRECTORY_BYTES + archive_size)
+        def check_unpacked(files: int, directories: int, archive_size: int = 0) -> None:
+            size = archive.max_bytes + directories * DIRECTORY_BYTES + archive_size
+            check_free_space(path.parent, size, files + directories)
 
         def store(stream: Stream) -> None:
             drafted = draft_directory(
@@ -372,7 +374,7 @@ class _Transfer:
                         max_bytes=archive.max_bytes,
                         progress=count,
                         top=archive.top,
-                        counted_directories=check_unpacked if archive.directories is None else None,
+                        check_counts=check_unpacked if archive.directories is None else None,
                     )
 
         try:
