@@ -74,6 +74,7 @@ class RunningSettings:
         except Misuse as error:
             log.error("the settings were not reloaded; the previous ones stay in effect", error=str(error))
             return
+        any_change = False
         for source in sources:
             name, _, limit = source.name.partition(".")
             before, after = getattr(self._settings, name), getattr(settings, name)
@@ -83,12 +84,15 @@ class RunningSettings:
             elif limit:
                 before, after = getattr(before, limit), getattr(after, limit)
             if before != after:
+                any_change = True
                 event = "the setting has changed" if reloaded else "the setting needs a restart"
                 log.info(event, setting=source.name, before=before, after=after)
         fresh = {name: getattr(settings, name) for name in RELOADED}
         fixed_limits = {limit: getattr(self._settings.limits, limit) for limit in LIMITS_FIXED_AT_START}
         fresh["limits"] = replace(settings.limits, **fixed_limits)
         self._apply(replace(self._settings, **fresh))
+        if not any_change:
+            log.info("SIGHUP changed no setting; only those in the file of --config can change without a restart")
         if self._trace_file is not None:
             self._trace_file.reopen()
         if self._server.certificate is not None:

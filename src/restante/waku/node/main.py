@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -89,6 +90,7 @@ def read_files(settings: WakuServe) -> tuple[str | None, SymmetricKey, Key | Non
 async def _serve(settings: WakuServe) -> None:
     log_loop_errors(asyncio.get_running_loop())
     with listening_for_signals() as signals:
+        signals.reload = partial(log.info, "SIGHUP changes nothing: settings need a restart")
         await _serve_until(signals.stop, settings)
     log.info("stopped")
 
