@@ -160,6 +160,7 @@ async def used(friends: None, alice: Program, bob: Program) -> Path:
         ("it is received", ["would be lost"]),
         ("only its receipt is left", []),
         ("only its receipt is left", ["would be lost"]),
+        ("nothing is left", ["would be lost", "and not the next one"]),
     ],
 )
 async def test_a_checkpoint_from_before_a_message_ends_the_wormhole_instead_of_losing_the_next_one(
@@ -175,19 +176,30 @@ async def test_a_checkpoint_from_before_a_message_ends_the_wormhole_instead_of_l
         await bob.run()
         assert server.messages == 3  # his half of the key, his version, and his receipt
     alice.file.write_bytes(backup)
+    if then == "nothing is left":
+        await server.wait(8 * DAY)
+        await alice.run(*texts)  # nobody can know it yet
+        assert await bob.run() == ["first", *texts[1:]]
+        texts = []
     with pytest.raises(OldCheckpointError, match="older copy: agree on a new code"):
         await alice.run(*texts)
-    assert await bob.run() == ["first"]
+    assert (await bob.run())[0] == "first"
 
 
-async def test_a_checkpoint_from_before_a_message_of_the_peer_gets_it_again(
-    friends: None, alice: Program, bob: Program
+async def test_a_checkpoint_from_before_a_message_of_the_peer_gets_it_again_or_ends(
+    server: LiveServer, friends: None, alice: Program, bob: Program
 ) -> None:
     backup = alice.file.read_bytes()
     await bob.run("first")
     assert await alice.run() == ["first"]
     alice.file.write_bytes(backup)
     assert await alice.run() == ["first"]
+    await bob.run("second")
+    await server.wait(8 * DAY)  # it forgets the first message, which he does not keep
+    alice.file.write_bytes(backup)
+    await bob.run()
+    with pytest.raises(OldCheckpointError, match="older copy: agree on a new code"):
+        await alice.run()
 
 
 def refused(file: Path, reason: str, initial: object = None) -> None:

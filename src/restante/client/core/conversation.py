@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
@@ -78,6 +79,16 @@ MAX_EARLY_CHARACTERS: Final = 64 * 1024 * 1024
 """Characters of such messages, as they are on the wire, likewise."""
 
 OLD_CHECKPOINT: Final = "are not in the checkpoint, because it is an older copy: agree on a new code"
+
+DIGEST_CHARACTERS: Final = 32
+"""Characters of a digest of messages. It shows a mistake, and protects from nobody: a receipt is sealed."""
+
+
+def digest_with(digest: str | None, body: str | None) -> str | None:
+    """Return the digest of messages and of the body of one more. None: it is not known."""
+    if digest is None or body is None:
+        return None
+    return hashlib.sha256((digest + body).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
 class Conversation:
@@ -171,13 +182,13 @@ class Conversation:
         if not state.next_peer <= number < self._next_delivered:
             raise ValueError(f"message {number} is not one that waits to be processed")
         for processed in range(state.next_peer, number + 1):
-            del state.inbox[str(processed)]
+            state.peer_digest = digest_with(state.peer_digest, state.inbox.pop(str(processed)))
         state.next_peer = number + 1
         if state.peer_abilities.wants_receipts:
             if state.receipt is not None:
                 state.own.pop(state.receipt, None)
             state.receipt = f"{RECEIPT}{state.next_peer}"
-            self._seal(state.receipt, b"")
+            self._seal(state.receipt, (state.peer_digest or "").encode())
 
     def _is_new(self, phase: str) -> bool:
         if phase in self._state.inbox:
@@ -245,17 +256,41 @@ class Conversation:
         digits = phase.removeprefix(RECEIPT)
         if not is_number(digits) or not state.abilities.wants_receipts:
             return
-        self._open(phase, body)
+        plaintext = self._open(phase, body)
         number = int(digits)
-        if number > state.next_own or not self._may_be_received(str(number - 1), new):
+        possible = number <= state.next_own and self._may_be_received(str(number - 1), new)
+        if not possible or not self._is_of_our_messages(number, plaintext):
             if self._lasting:
                 raise OldCheckpointError(f"the peer has messages of this side that {OLD_CHECKPOINT}")
             raise PeerMessageError("the peer confirms a message that was not sent")
         while state.acknowledged < number:
             self.stored(str(state.acknowledged))
-            state.own.pop(str(state.acknowledged), None)
+            own = state.own.pop(str(state.acknowledged), None)
+            state.own_digest = digest_with(state.own_digest, None if own is None else own.body)
             self._emit(MessageDelivered(state.acknowledged))
             state.acknowledged += 1
+
+    def _is_of_our_messages(self, number: int, plaintext: bytes) -> bool:
+        """Return whether a receipt is for our messages before a number, as far as its digest shows it.
+
+        A copy of an earlier checkpoint sends other messages with the same numbers, and the peer ignores them.
+        """
+        digest = self._state.own_digest
+        for acknowledged in range(self._state.acknowledged, number):
+            own = self._state.own.get(str(acknowledged))
+            digest = digest_with(digest, None if own is None else own.body)
+        unknown = number < self._state.acknowledged or digest is None or not plaintext
+        return unknown or plaintext == str(digest).encode()
+
+    def check_complete(self) -> None:
+        """Raise OldCheckpointError if messages came, and the ones before them never will. All stored ones have come.
+
+        A peer that wants receipts sends every message again that this side has not confirmed.
+        """
+        state = self._state
+        keeps = self._lasting and state.peer_abilities.wants_receipts and state.mood is None
+        if keeps and any(int(phase) >= self._next_delivered for phase in state.inbox):
+            raise OldCheckpointError(f"messages of the peer, which this side has confirmed, {OLD_CHECKPOINT}")
 
     def _may_be_received(self, phase: str, new: AbstractSet[str]) -> bool:
         """Return whether the peer can have a message of this side, and so all before, which are added first."""

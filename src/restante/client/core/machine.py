@@ -469,6 +469,7 @@ class Machine:
         if self.state.peer_side is None:
             self._outputs.append(WaitingForPeer())
         self._commands.add_lost(self.connection)
+        self._conversation.check_complete()
 
     def _error(self, message: ServerMessage) -> None:
         reason = str(message.error)

@@ -114,8 +114,12 @@ class WormholeState(msgspec.Struct, kw_only=True):
     """The number of the next application message, sealed or not."""
     acknowledged: int = 0
     """The number of the first message of this side for which the peer has sent no receipt."""
+    own_digest: str | None = None
+    """A digest of the messages of this side before that. None: an earlier version of this program has sent some."""
     next_peer: int = 0
     """The number of the peer's first application message that our application has not processed."""
+    peer_digest: str | None = None
+    """A digest of the peer's messages before that, which a receipt contains. None, as above."""
     inbox: dict[str, str] = {}
     """Bodies of the peer's messages that are not processed yet, by phase."""
     receipt: str | None = None
@@ -160,6 +164,8 @@ def new_state(
         secret=random[SIDE_BYTES:].hex(),
         app_versions=app_versions,
         abilities=Abilities(sends_receipts=True, wants_receipts=wants_receipts, seeds=seeds),
+        own_digest="",
+        peer_digest="",
     )
 
 
