@@ -318,6 +318,17 @@ def rewrite(file: Path, state: Any) -> None:
     file.write_text(json.dumps(checkpoint))
 
 
+@pytest.mark.parametrize("payload", ["end of replay", "end", None, {"end of replay": 1}])
+def test_a_pong_that_was_not_asked_for_changes_nothing(used: Path, payload: Any) -> None:
+    machines = [Machine(msgspec.convert(state_in(used), WormholeState), bytes, lasting=True) for _ in range(2)]
+    stray = {"type": "pong", "pong": payload, "id": "unknown"}
+    for machine, frames in zip(machines, (LOST, (stray, *LOST, stray)), strict=True):
+        machine.connected()
+        for frame in frames:
+            machine.receive(json.dumps(frame))
+    assert machines[0].outputs() == machines[1].outputs()
+
+
 @pytest.mark.parametrize("frames", [LOST, LIES], ids=["a server that lost the mailbox", "a server that lies"])
 def test_a_damaged_value_at_most_ends_the_wormhole(used: Path, frames: tuple[dict[str, Any], ...]) -> None:
     peer = state_in(used)["peer_side"]

@@ -461,7 +461,8 @@ class Machine:
     def _pong(self, message: ServerMessage) -> None:
         assert self.connection is not None
         assert not isinstance(message.pong, msgspec.UnsetType)
-        if bytes(message.pong) != END_OF_REPLAY_JSON or self.connection.replayed:  # a Raw equals no bytes
+        asked = "open" in self.connection.sent and not self.connection.replayed
+        if not asked or bytes(message.pong) != END_OF_REPLAY_JSON:  # a Raw equals no bytes
             return
         self.connection.replayed = True
         self.answers += 1
