@@ -20,7 +20,6 @@ WEEK: Final = Retention(prune_after=7 * DAY)
 
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Network:
-    """A server's core in memory, which all wormholes reach, whatever URL they have."""
     network = Network()
     monkeypatch.setattr(websocket, "connect", network.connect)
     return network

@@ -38,8 +38,6 @@ def instead_of(kind: str, *sent: Sent) -> Lie:
 
 
 class Liar:
-    """The server's core in memory, behind a WebSocket that does not pass on what it says."""
-
     def __init__(self, lie: Lie, scheme: str = "ws") -> None:
         self.scheme = scheme
         self.lie = lie

@@ -115,7 +115,6 @@ class Program:
 
 
 LONGEST = 7 * 24 * 3600.0
-"""Seconds after which a simulation must be over."""
 
 
 class _Selector(selectors.SelectSelector):

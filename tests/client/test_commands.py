@@ -119,10 +119,7 @@ async def test_a_code_is_used_up_by_a_receiver_that_was_killed_and_the_next_one_
             for awaited in get_args(Awaited)
             if awaited not in WHY_SILENT
         ),
-        (
-            PeerSilent(60.0, "bytes", 600.0),
-            "fails after 600 s, or from 120 s on if its computer, or the relay, stops",
-        ),
+        (PeerSilent(60.0, "bytes", 600.0), "fails after 600 s, or from 120 s on if its computer, or the relay,"),
     ],
 )
 async def test_a_user_hears_of_a_silent_peer_and_what_happens_next(

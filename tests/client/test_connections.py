@@ -76,7 +76,6 @@ NOT_NOW = [
     (b"HTTP/1.0 429 Too Many Requests\r\n\r\n", "answered with HTTP status 429: try again later$"),
     (b"HTTP/1.1 521 Origin Down\r\n\r\n", "answered with HTTP status 521: try again later$"),
 ]
-"""What a server, or a proxy before it, may answer that serves later."""
 
 
 def answering(answer: bytes | None) -> Any:

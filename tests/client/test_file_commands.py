@@ -316,7 +316,6 @@ async def test_a_dry_run_shows_the_offer_and_stores_nothing(desk: Desk, to: Path
 async def test_a_dry_run_of_the_sender_shows_what_it_would_offer(
     to: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], offer: str, relay: str | None
 ) -> None:
-    """An empty variable is the public relay."""
     (to.parent / "other").touch()
     monkeypatch.chdir(to.parent / "from")
     ended = called("send", *arguments, "--dry-run", "--no-listen", RESTANTE_CLIENT_TRANSIT_RELAY="")
@@ -506,7 +505,6 @@ async def test_what_is_on_a_mounted_disk_is_not_replaced(
 async def test_files_that_the_user_may_not_read_are_named_or_left_out(
     tmp_path: Path, arguments: tuple[str, ...], code: int, lines: list[str]
 ) -> None:
-    """The command has no rights of root."""
     (tmp_path / "folder/locked").mkdir(parents=True)
     (tmp_path / "folder/open").write_bytes(b"1")
     (tmp_path / "folder/secret").touch(0)

@@ -41,7 +41,6 @@ ANSWERS: Final[dict[str, dict[str, Any]]] = {
     "ping": {"type": "pong", "pong": END_OF_REPLAY},
     "list": {"type": "nameplates", "nameplates": [{"id": NAMEPLATE}]},
 }
-"""Commands that have an answer of their own, and the answer. An added message comes back."""
 
 
 @cache
@@ -134,7 +133,6 @@ def tried(node: Node, event: str, act: Act) -> Step:
 
 
 def frozen(machine: Machine, asked: tuple[str, ...], *rest: bool) -> Node:
-    """Return a machine as a node. Sets are sorted, so that equal machines are equal nodes."""
     state = msgspec.json.decode(msgspec.json.encode(machine.state), type=WormholeState)
     if state.code is not None:
         state.words = None
@@ -315,7 +313,6 @@ HOLDS: Final[dict[tuple[str, str], Callable[[Node], object]]] = {
     ("it is open on this connection", ""): is_open,
     ("all of it is over", "something is left at the server"): lambda node: node.told_closed,
 }
-"""What the column *when* says of a state, or its contrary."""
 
 
 class Row(NamedTuple):

@@ -29,13 +29,11 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def world(spark: SparkSession, tmp_path: Path) -> LakeWorld:
-    """A lake that is not there yet."""
     return LakeWorld(spark, tmp_path)
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Iterator[LakeWorld]:
-    """A lake that is not there yet, which plain Python builds (`COUNTING`)."""
     world = LakeWorld(None, tmp_path)
     with without_spark(world):
         yield world

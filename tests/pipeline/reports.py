@@ -145,7 +145,6 @@ HOSTILE = (
     " ",
     "others",
 )
-"""Names as clients may send them."""
 
 MADE = datetime(2026, 12, 1, 6, 30, tzinfo=UTC)
 

@@ -32,8 +32,6 @@ CAME = T0 + 100
 
 
 class Keeping:
-    """An archive that is open, as it is while its server runs."""
-
     def __init__(self, data: Path, *batch: Envelope) -> None:
         self.data = data
         self._archive = Archive.open(data)

@@ -306,7 +306,6 @@ SENT = ("2023-11-10", "2023-11-11", FIRST, SECOND, THIRD)
 
 
 def archived(world: LakeWorld, source: str, *days: str, source_kind: str = "archive") -> None:
-    """Commit an envelope of a source for each day that is named; another one each time."""
     of = {"source": source, "source_kind": source_kind}
     world.write("archived", *({"hash": uuid4().hex, "sent": f"{day}T12:00:00", **of} for day in days))
 
@@ -366,7 +365,6 @@ def test_mailservers_are_covered_in_whatever_order_they_came(plain: LakeWorld, t
 
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
-"""The time of a row that names none."""
 
 
 def make(world: LakeWorld) -> BuildResult:
@@ -425,7 +423,6 @@ def test_a_source_has_one_row_with_the_sums_of_its_ledgers_and_its_last_row(spar
 
 
 def read_rows(world: LakeWorld, name: str, number: int, *, last: float = 0.0, **fields: Any) -> None:
-    """Commit rows of nameplates as ingest does, of T0 and so many seconds after it."""
     started = datetime.fromtimestamp(T0 + last, UTC).isoformat()[:-6]
     ledger = Ledger(read=number, clean=number, counted=number, **fields)
     world.write("nameplates", {"source": name, "_times": number, "started": started}, source=name, ledger=ledger)
@@ -469,7 +466,6 @@ def idle(tmp_path: Path) -> LakeWorld:
 
 
 def bring_up_to_date(world: LakeWorld) -> None:
-    """Commit the table of sources as a build does. Which rows it has does not matter."""
     ingested = datetime.fromtimestamp(NOW, UTC)
     records = dicts("sources", [row("relay", "usage", (0,) * 6, None, ingested)])
     with world.run() as run:

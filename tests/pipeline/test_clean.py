@@ -36,7 +36,6 @@ CASES = json.loads((Path(__file__).parent / "clean_rules.json").read_text())["ca
 WITHIN = rules.limits(FIRST_DAY, NOW)
 
 RULES = {table: (*of_all, *OWN_RULES[table]) for table, of_all in rules.RULES.items()}
-"""Of our own servers' rows."""
 
 GOOD: dict[str, Any] = {
     "app_id": "x",
@@ -243,7 +242,6 @@ COMMAND = [column.name for column in SERVER_COMMANDS.columns[2:-1]]
 
 
 def event(**fields: Any) -> dict[str, Any] | str:
-    """Clean an event: the columns that have something, but for the start and the day; or the fault."""
     return cleaned(json.dumps({"name": "exit", "start": T, "stop": None, "details": {}, **fields}).encode())
 
 

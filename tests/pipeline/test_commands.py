@@ -274,7 +274,6 @@ def test_a_run_keeps_clean_and_built_tables_for_as_long_as_it_is_told(sources: S
 
 
 def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorld) -> None:
-    """The lake has nameplates, but none of that day."""
     until = "nothing to build until you ingest"
     waku = "envelopes, traffic, coverage, hourly_coverage, gaps, lateness"
     of_nameplates = ("outcomes", "durations", "pressure", "busy_hours", "failures", "guesses")

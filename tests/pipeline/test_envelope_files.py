@@ -176,7 +176,6 @@ DAMAGED: dict[str, tuple[bytes, str, int]] = {
     "larger than any": (rlp.encode([bytes(1 << 24)]) + SOME[1].raw, "larger than any envelope", 2),
     "sent after the run": (envelope(int(NOW) - T0 + 21).raw, "sent after it arrived", 1),
 }
-"""What comes after an envelope, its fault, and how many envelopes are read."""
 
 
 @pytest.mark.parametrize("name", DAMAGED)
@@ -220,7 +219,6 @@ def table(rows: Sequence[Envelope] = SOME) -> pa.Table:
 
 
 def changed(column: str, value: object) -> pa.Table:
-    """Return a table whose third row has another value."""
     whole = table()
     values = whole[column].to_pylist()
     values[2] = value
@@ -273,17 +271,10 @@ def test_rows_that_cannot_be_read_are_counted_one_by_one_and_later_groups_are_re
 
 
 BYTES_TYPES = [
-    pa.binary(),
-    pa.large_binary(),
-    pa.binary_view(),
-    pa.string(),
-    pa.large_string(),
-    pa.string_view(),
-    pa.dictionary(pa.int32(), pa.binary()),
-    pa.dictionary(pa.int32(), pa.string()),
+    *(pa.binary(), pa.large_binary(), pa.binary_view(), pa.string(), pa.large_string(), pa.string_view()),
+    *(pa.dictionary(pa.int32(), kind) for kind in (pa.binary(), pa.string())),
     pa.opaque(pa.binary(), "envelope", "restante"),
 ]
-"""The types that Arrow's programs may ask for when a column of byte strings is read, in the metadata of a file."""
 
 
 def typed(column: str, kind: pa.DataType) -> pa.Table:
@@ -343,13 +334,10 @@ def test_indices_that_the_dictionary_of_a_damaged_file_does_not_have_are_not_fol
     assert [item.where for item in unreadable] == ["row 0"]
 
 
-def repeated(value: bytes, rows: int, kind: pa.DataType) -> pa.Table:
-    return pa.table({"raw": pa.array([value] * rows, kind)})
-
-
 @pytest.mark.parametrize("kind", [pa.binary(), pa.binary(1 << 18)], ids=str)
 def test_a_value_that_a_file_has_once_for_many_rows_is_in_memory_once(kind: pa.DataType, tmp_path: Path) -> None:
-    pq.write_table(repeated(bytes(1 << 18), 4000, kind), tmp_path / "x.parquet", compression="zstd")
+    repeated = pa.table({"raw": pa.array([bytes(1 << 18)] * 4000, kind)})
+    pq.write_table(repeated, tmp_path / "x.parquet", compression="zstd")
     before = pa.total_allocated_bytes()
     for found in parquets.found(tmp_path / "x.parquet", int(T0)):
         assert len(set(map(id, found.raws))) == 1
@@ -367,19 +355,15 @@ def misnamed() -> bytes:
 UNUSABLE: dict[str, tuple[pa.Table | bytes, str]] = {
     "no column raw": (table().select(["hash"]), "has no column raw of byte strings"),
     "numbers": (pa.table({"raw": [1] * 6}), "has no column raw of byte strings"),
-    "two columns raw": (
-        pa.table([table()["raw"]] * 2, names=["raw", "raw"]),
-        "has no column raw of byte strings",
-    ),
+    "two columns raw": (pa.table([table()["raw"]] * 2, names=["raw", "raw"]), "has no column raw of byte strings"),
     "a name that is not UTF-8": (misnamed(), "cannot be read as Parquet: the name of a column is not UTF-8"),
     "four bytes": (b"PAR1", "cannot be read as Parquet: "),
     "no footer": (b"PAR1" + bytes(100) + b"PAR1", "cannot be read as Parquet: "),
     "zeros": (
-        repeated(bytes(1 << 27), 1, pa.binary()),
+        pa.table({"raw": [bytes(1 << 27)]}),
         r"cannot be read as Parquet: it has 4,\d+ bytes and claims 134,\d+,\d+ bytes without compression: remove it,",
     ),
 }
-"""Files that Parquet's first bytes promise to be tables of envelopes, and what is said of them."""
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
@@ -439,7 +423,6 @@ def letter(sent: int = ARRIVED, ttl: int = 50) -> Envelope:
 
 
 def stored(some: list[Envelope], latest: int = ARRIVED, **changes: Any) -> Stored:
-    """Return what an archive and a file have with the envelopes."""
     fields = {
         "latest": np.full(len(some), latest),
         "hashes": of(some),

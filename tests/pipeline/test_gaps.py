@@ -44,13 +44,11 @@ ALWAYS = Clip(0, 2**32 - 1)
 
 
 def gap(topic: str | None, first: float, last: float, missing: int = 1, holders: str = "west") -> Gap:
-    """Return a gap whose ends are hours after midnight of DAY."""
     lower, upper = MIDNIGHT + round(first * HOUR), MIDNIGHT + round(last * HOUR)
     return Gap(datetime.fromtimestamp(lower, UTC).date(), topic, lower, upper, missing, frozenset(holders.split(",")))
 
 
 def in_hours(ranges: list[MissingRange]) -> list[tuple[Any, ...]]:
-    """Return ranges with hours after midnight of DAY."""
     return [
         ((of.lower - MIDNIGHT) / HOUR, (of.upper - MIDNIGHT) / HOUR, of.topics and "".join(of.topics))
         for of in ranges
@@ -288,8 +286,6 @@ TOPICS = (b"\1\1\1\1", b"\2\2\2\2", b"\3\3\3\3")
 
 
 def archive(data: Path, envelopes: Sequence[Envelope]) -> None:
-    """Make the data directory of a Mailserver to which these came as they were sent."""
-
     async def save() -> None:
         archive = open_archive(data)
         for envelope in envelopes:

@@ -211,7 +211,6 @@ MINUTE_US: Final = 60_000_000
 
 
 def claimed(key: int, *added: float) -> model.Nameplate:
-    """A live nameplate whose sides joined at these times, in seconds after T0."""
     sides = [model.NameplateSide(f"side-{number}", T0 + at) for number, at in enumerate(added)]
     return model.Nameplate(key, "app", str(key), f"mailbox-{key}", sides)
 
@@ -239,7 +238,6 @@ def live(path: Path, before: SourceRead | None = None) -> SourceRead:
 
 
 def summed(result: SourceRead) -> list[tuple[str, float | None, int, float]]:
-    """Return kind, start, count and the time of each row; times in seconds after T0."""
     rows = [(row["started"] and row["started"].timestamp() - T0, row) for row in result.clean]
     return [(row["kind"], started, row["count"], row["as_of"].timestamp() - T0) for started, row in rows]
 

@@ -150,7 +150,6 @@ ARCHIVE = "cache/classes-a-new.jsa"
 
 
 def make(folder: Path, script: str) -> bool:
-    """Make the archive with a Java that is a script; in it $draft is what it is to write."""
     options = "for each; do case $each in -XX:SharedArchiveFile=*) draft=${each#*=};; esac; done"
     home, classes = a_java(folder / "java", script=f"{options}\n{script}"), folder / "list"
     classes.write_text(GENERATED + CLASSES)

@@ -100,7 +100,6 @@ some_moments = pytest.mark.parametrize(
 
 
 def kill(lake: Path, moments: Sequence[str], table: Table, new: Sequence[Row] = ()) -> list[tuple[Path, str]]:
-    """Kill a commit of rows, or else a compaction, at each of these moments, in a copy of the lake."""
     copies = [shutil.copytree(lake, lake.with_name(str(number))) for number in range(len(moments))]
     cases = list(zip(copies, moments, strict=True))
     killed = run(sys.executable, "-c", COMMITS, pickle.dumps((cases, table, info("new"), new)).hex())

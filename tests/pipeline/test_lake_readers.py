@@ -77,7 +77,6 @@ NAMES: Final = ["lake", 'l\'ägg "#1" & co; (x)~+@:,']
 
 @pytest.fixture(scope="module", params=NAMES)
 def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a lake with rows, some of them replaced, some in a second commit; the first log entries are not kept."""
     path: Path = tmp_path_factory.mktemp("readers") / request.param
     with opened(path) as table, pytest.MonkeyPatch.context() as patch:
         patch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
@@ -160,7 +159,6 @@ def test_partition_values_that_paths_cannot_contain_are_read_unchanged(spark: Sp
 
 
 Rows = list[tuple[str | None, int, bytes | None]]
-"""Of two partition columns, and a value."""
 
 SCHEMA = pa.schema([("text", pa.string()), ("value", pa.binary()), ("number", pa.int32())])
 some_rows = st.lists(

@@ -83,7 +83,6 @@ def ordered(rows: list[Row]) -> list[Row]:
 def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any], letters: Table) -> None:
     model: list[Row] = []
     commits: list[tuple[Point | None, set[str]]] = []
-    """Each commit that was made, and the days whose rows it changed."""
     kept = ""
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
         patched.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 2)

@@ -76,7 +76,6 @@ Change = Callable[[str, Row], object]
 
 
 def lake(change: Change = lambda _name, _row: None) -> LakeTables:
-    """Return a lake of equal days, after the change."""
     tables: dict[str, list[Row]] = {}
 
     def add(name: str, **row: Any) -> None:
@@ -134,8 +133,6 @@ def test_a_period_without_one_before_or_without_records_is_not_compared(period: 
 
 
 def on(table: str, where: Row, to: Row, days: Sequence[date] = (LAST,)) -> Change:
-    """Return a change of the rows of these days that have these values."""
-
     def change(name: str, row: Row) -> None:
         if name == table and row["day"] in days and where.items() <= row.items():
             row.update(to)

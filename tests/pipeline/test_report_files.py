@@ -254,7 +254,6 @@ OF_A_DAY = {f"day {figure.id}": figure for _, figure in figures(reports.of_lake(
 
 
 def marks(figure: Figure) -> list[tuple[int, str, str, ET.Element]]:
-    """Return the row, the column, the value and the element of each mark."""
     return [
         (int(mark.attrib["data-row"]), mark.attrib["data-column"], mark.attrib["data-value"], mark)
         for mark in ET.fromstring(picture(figure)).iter("g")

@@ -64,7 +64,6 @@ def test_a_lake_gives_the_report_of_its_rows(world: LakeWorld, tmp_path: Path) -
 
 
 def text_of(report: Report, name: str) -> str:
-    """Return the sentence of a section without figures, which is on the page and in the summary."""
     [section] = [section for section in report.sections if section.id == name]
     assert (section.figures, section.facts) == ((), ())
     assert section.nothing in " ".join(" ".join(summary(report)).split())
@@ -163,7 +162,6 @@ def test_outdated_csv_files_are_removed(world: LakeWorld, tmp_path: Path, monkey
 
 
 ODD = {"a": "a/index.html", "b": "b/2026-11.json", "c": "c/2026-11/gaps.csv"}
-"""Folders of reports, and what is no file in them."""
 
 
 @pytest.mark.parametrize(
@@ -175,10 +173,7 @@ ODD = {"a": "a/index.html", "b": "b/2026-11.json", "c": "c/2026-11/gaps.csv"}
         (["2026-11", "-o", "file"], 2, "cannot be made, because a file has its name"),
         (["2026-11", "--lake", "torn"], 1, "the lake is damaged: "),
         (["2026-11", "-o", "/proc/none"], 1, "cannot make the folder /proc/none/2026-11: No such file or directory"),
-        *(
-            (["2026-11", "-o", folder, "--lake", "nothing"], 2, f"{path} is not a file")
-            for folder, path in ODD.items()
-        ),
+        *((["2026-11", "-o", name, "--lake", "nothing"], 2, f"{path} is not a file") for name, path in ODD.items()),
     ],
 )
 def test_what_is_wrong_is_one_sentence(

@@ -96,7 +96,6 @@ class Asked(Exception):  # noqa: N818 - it is no error
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """Return the settings with which a process that has no Java yet would begin a session."""
     confs: list[SparkConf] = []
 
     def launch(conf: SparkConf, _popen: object) -> NoReturn:
@@ -159,7 +158,6 @@ def test_a_remote_master_keeps_settings(asked: Callable[..., dict[str, str]], tm
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """The address of a server that accepts connections."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"sc://127.0.0.1:{server.getsockname()[1]}"
 
@@ -357,7 +355,6 @@ ADVICE: Final = (
 
 @pytest.fixture(autouse=True)
 def one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check one worker; all are alike here."""
     monkeypatch.setattr(workers, "CHECK_TASKS", 1)
 
 

@@ -55,7 +55,6 @@ def test_a_small_job_is_one_task_without_generated_code(spark: SparkSession) -> 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LakeWorld:
-    """A lake whose runs fail when they ask for Spark."""
     world = LakeWorld(None, tmp_path)
     world.now = SENT + 86_400.0
     return world

@@ -42,7 +42,6 @@ from support.pipeline.tables import (
 )
 
 NAMED: Final = ["outcomes", "durations", "failures", "versions", "addresses"]
-"""Tables that have strangers' names."""
 
 OF_LOGS: Final = ("timing", "deliveries", "transfers")
 """Tables that are made of logs, which have vectors of their own (tests/vectors)."""
@@ -50,15 +49,12 @@ OF_LOGS: Final = ("timing", "deliveries", "transfers")
 WEEK: Final = "a busy week"
 DAYS: Final = (TODAY.date(), TODAY.date() - timedelta(2))
 LEFT_OUT: Final = TODAY.date() - timedelta(1)
-"""A day that is not asked for where days are built apart from others."""
 
 Made = Callable[[str], Mapping[str, Counter[Values]]]
-"""Table → case → rows."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def a_thousand_rows_make_a_folder_of_an_hour() -> Iterator[None]:
-    """Let small cases have an hour with its own folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(envelopes, "MIN_HOUR_ROWS", 1000)
         yield
@@ -98,7 +94,6 @@ def whole(name: str) -> Mapping[str, Inputs]:
 
 @cache
 def alone(name: str) -> Mapping[tuple[str, date], Inputs]:
-    """Return the rows from which a day of a case is built, and no others."""
     build = BUILDS[name]
     days = [
         (case, day) for case, (_, expected) in cases_of(name).items() for day in sorted({*map(of(name), expected)})
@@ -123,7 +118,6 @@ def of(table: str) -> Callable[[Values], date]:
 
 
 def together(name: str, cases: Mapping[Any, Inputs]) -> dict[str, list[Values]]:
-    """Return the rows of all cases, each moved to a place of its own."""
     return {
         table: [
             row

@@ -369,7 +369,6 @@ CASES = json.loads((Path(__file__).parent / "drift.json").read_text())["cases"]
 
 
 def made(kind: str, folder: Path) -> Path:
-    """A database with three nameplates."""
     if kind == "ours":
         with ours(folder / "data", *map(nameplate, range(3))) as server:
             return server.file

@@ -124,7 +124,6 @@ def test_importing_the_pipeline_loads_no_spark_and_reading_a_lake_starts_no_java
 
 DICTIONARY = ROOT / "docs" / "pipeline" / "tables.md"
 SECTION = re.compile(r"^### (\w+)\n\n(One row per .*\n\n(?:\|.*\n)+)?", re.MULTILINE)
-"""The heading of a table and what is generated below it."""
 
 
 def dictionary() -> str:

@@ -83,7 +83,6 @@ def unpacked(
     top: str | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, bytes]:
-    """Offered are files, bytes and directories, without the last as many as files."""
     into.mkdir(exist_ok=True)
     files, size, directories = (*offered, offered[0])[:3]
     limits: dict[str, Any] = {"max_files": files, "max_bytes": size, "max_directories": directories}

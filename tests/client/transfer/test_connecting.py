@@ -66,7 +66,6 @@ async def meet(one: Side, other: Side, *earlier: Address) -> None:
 
 
 AT_ONCE: Final = connecting.TRANSIT_SECONDS / 2
-"""Seconds: the error does not wait for the time in which a connection may be made."""
 
 
 @pytest.mark.parametrize("options", [(NO_RELAY, NO_RELAY), (NO_RELAY, DIAL_ONLY), (DIAL_ONLY, NO_RELAY)])
