@@ -221,7 +221,8 @@ async def test_after_records_that_break_the_rules_nothing_is_kept(
         ({"numfiles": 0}, {}, "more directories than were offered"),
         ({}, {"f_bavail": 4 * 4096}, "room for 16,384 bytes, and 16,385 are offered"),
         (None, {"f_bavail": 4 * 4096 + 10240 - 1}, "room for 26,623 bytes, and 26,624 are offered"),
-        *((counts, {"f_files": 9}, "room for 3 more files, and 4 are offered") for counts in ({}, None)),
+        ({}, {"f_files": 9}, "room for 3 more files, and 4 are offered"),
+        (None, {"f_files": 9}, "room for 3 more files, and 4 are offered"),
     ],
 )
 async def test_no_more_directories_are_stored_than_were_offered_and_have_room(
