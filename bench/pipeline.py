@@ -31,7 +31,7 @@ from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import FIRST_DAY, Lake
-from restante.pipeline.lake.staging import stage
+from restante.pipeline.lake.staging import stage_rows
 from restante.pipeline.schemas import (
     ARCHIVED,
     CLIENT_VERSIONS,
@@ -207,7 +207,7 @@ def by_spark(spark: SparkSession, table: str) -> Callable[[Path, Path], None]:
         if "nameplates" in build.inputs:
             inputs["nameplates"] = inputs["mailboxes"].limit(0).drop("for_nameplate")
         days = (START.astype("datetime64[D]") + np.arange(MONTH_DAYS)).astype(date).tolist()
-        stage(build.written(inputs, days), out, build.table, "bench")
+        stage_rows(build.written(inputs, days), out, build.table, "bench")
 
     return run
 

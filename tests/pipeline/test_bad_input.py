@@ -216,15 +216,15 @@ def test_a_source_that_disappears_during_a_run_is_finished_by_the_next(world: La
 
 
 def test_a_disk_that_fills_between_two_tables_loses_nothing(world: LakeWorld, tmp_path: Path) -> None:
-    append = delta_table.append
+    append = delta_table.append_commit
 
-    def full(delta: Any, folder: Path, table: Any, **commit: Any) -> None:
+    def full(delta: Any, folder: Path, table: Any, *info: Any, **commit: Any) -> None:
         if table.name == "mailboxes":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        append(delta, folder, table, **commit)
+        append(delta, folder, table, *info, **commit)
 
     with ours(tmp_path / "relay", nameplate(1), mailbox(1), current(None)):
-        with patch.object(delta_table, "append", full), pytest.raises(StoreError) as refused:
+        with patch.object(delta_table, "append_commit", full), pytest.raises(StoreError) as refused:
             world.ingest(f"relay={tmp_path / 'relay'}")
         assert str(refused.value) == (
             f"cannot commit to {world.path}/mailboxes: No space left on device; this commit was not made;"
@@ -274,7 +274,7 @@ from pathlib import Path
 from restante.cli.main import main
 from restante.pipeline.lake import staging
 
-staging._written = lambda *given: threading.Event().wait()  # nothing goes on once it has written
+staging._written_files = lambda *given: threading.Event().wait()  # nothing goes on once it has written
 
 def watch():
     while not any(Path("lake").glob("nameplates/run-*")):

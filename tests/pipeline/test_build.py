@@ -471,7 +471,7 @@ def bring_up_to_date(world: LakeWorld) -> None:
     with world.run() as run:
         tables = TableWithInputs.of(sources.BUILD, run.lake.table)
         staged = tables.target.stage(held(records, SOURCES_TABLE))
-        tables.target.commit([staged], info=info_of(run, tables, tables.points()), replace={})
+        tables.target.commit([staged], info=info_of(run, tables, tables.input_commits()), replace={})
 
 
 def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:

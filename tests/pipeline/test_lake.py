@@ -22,7 +22,7 @@ from restante.common.errors import InUse, Misuse, RestanteError, StoreError
 from restante.pipeline import views
 from restante.pipeline.lake import staging
 from restante.pipeline.lake import table as lake_table
-from restante.pipeline.lake.commit_info import State
+from restante.pipeline.lake.commit_info import TableState
 from restante.pipeline.lake.lake import FIRST_DAY, LOCK_FILE, Lake
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.errors import SparkError
@@ -55,7 +55,7 @@ def test_a_reader_creates_nothing(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     with Lake.open(tmp_path, write=False) as lake:
         table = lake.table(LETTERS)
-        assert (table.version, table.point, table.state, table.files()) == (None, None, State(), [])
+        assert (table.version, table.current_commit, table.state, table.files()) == (None, None, TableState(), [])
         assert lake.tables() == []
     assert restante.pipeline.files(tmp_path, "nameplates") == []
     with Lake.open(tmp_path / "other", write=False, make=True) as planned:

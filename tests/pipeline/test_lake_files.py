@@ -38,7 +38,7 @@ from support.processes import run
 COMMITS: Final = """
 import os, pickle, signal, sys
 from pathlib import Path
-from restante.pipeline.lake import delta_log, staging
+from restante.pipeline.lake import delta_table, staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.lake import Lake
@@ -68,7 +68,7 @@ for path, where in cases:
             opened = lake.table(table)
             staged = opened.stage(held(rows, table)) if rows else None
             module, name, count, after = where.split()
-            owner = {"staging": staging, "table": lake_table.LakeTable, "shutil": staging.shutil}[module]
+            owner = {**globals(), "table": lake_table.LakeTable, "shutil": staging.shutil}[module]
             setattr(owner, name, deadly(getattr(owner, name), int(count), after))
             if staged is None:
                 compact(opened, info.run, lambda: info.finished)
@@ -79,20 +79,20 @@ for path, where in cases:
 """
 
 BEFORE: Final = [
-    "staging place 1 before",
+    "staging move_into_table 1 before",
     "staging flush 1 before",
     "staging flush 2 before",
     "staging flush 4 after",
     "shutil rmtree 1 before",
-    "staging place 1 after",
-    "table _append 1 before",
+    "staging move_into_table 1 after",
+    "delta_table append_commit 1 before",
 ]
 """Where it dies, before there is a new version. Then, if rows of a file stay; and when there is a new version."""
 
 BEFORE_REST: Final = [
-    f"staging {what}" for what in ("write 1 before", "write 1 after", "place 2 before", "place 2 after")
+    f"staging {function} {when}" for function in ("write_file 1", "move_into_table 2") for when in ("before", "after")
 ]
-AFTER: Final = ["table _append 1 after", "table _keep_on_disk 1 before", "table _keep_on_disk 1 after"]
+AFTER: Final = ["delta_table append_commit 1 after", "table _flush_commit 1 before", "table _flush_commit 1 after"]
 
 some_moments = pytest.mark.parametrize(
     "moments", [slice(None, None, 4), pytest.param(slice(None), marks=pytest.mark.thorough)], ids=["few", "all"]
@@ -160,7 +160,7 @@ def files(lake: Path) -> set[Path]:
 
 
 def test_files_are_flushed_before_the_commit_and_it_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    properly, append = atomic_file.flush, delta_table.append
+    properly, append = atomic_file.flush, delta_table.append_commit
     done: list[str | Path] = []
 
     def flush(path: Path) -> None:
@@ -173,7 +173,7 @@ def test_files_are_flushed_before_the_commit_and_it_after(tmp_path: Path, monkey
 
     for module in (staging, lake_table):
         monkeypatch.setattr(module, "flush", flush)
-    monkeypatch.setattr(delta_table, "append", commit)
+    monkeypatch.setattr(delta_table, "append_commit", commit)
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
     folder, log = tmp_path / "letters", tmp_path / "letters" / "_delta_log"
     main = folder / "day=2026-11-01" / "source=main"
@@ -213,7 +213,7 @@ def test_files_that_were_never_in_a_version_count_from_when_they_were_written(tm
     with opened(tmp_path) as table:
         add(table, [letter(1)])
         staged = table.stage(held([letter(2)]))
-        placed = staging.place(staged, table.folder)[0].path  # a commit that failed, or another program's to come
+        placed = staging.move_into_table(staged, table.folder)[0].path  # a commit that failed, or is to come
         os.utime(placed, (1_000_000, 1_000_000))
         table.stage(held([letter(3)]))
         readme = table.folder / "README"
@@ -238,7 +238,7 @@ def test_a_file_whose_removal_was_cleaned_counts_by_its_age(tmp_path: Path, monk
         monkeypatch.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))
         for _ in range(3):
             table.commit(info=info())
-        assert not delta_log.file(table.folder, 1).exists()
+        assert not delta_log.entry_path(table.folder, 1).exists()
         assert [file.path for file in vacuum(table, grace=1500, now=2600.0)] == [old]
         assert vacuum(table, grace=0, now=4e9) == []
     assert stored(tmp_path) == [letter(2)]
@@ -313,7 +313,7 @@ def test_a_merged_file_is_sorted_and_other_programs_are_told_that_no_row_changed
     [file] = seen(tmp_path, MONTHLY_LETTERS).files()
     keys = pq.ParquetFile(file.path).read(columns=["day", "source"]).to_pylist()
     assert keys == sorted(keys, key=lambda row: (row["day"], row["source"]))
-    assert (file.ranges["day"].least, file.ranges["day"].greatest) == (days[0]["day"], days[-1]["day"])
+    assert (file.ranges["day"].minimum, file.ranges["day"].maximum) == (days[0]["day"], days[-1]["day"])
     log = tmp_path / "letters" / "_delta_log" / f"{len(letters):020}.json"
     changes = [line for line in log.read_text().splitlines() if '"add"' in line or '"remove"' in line]
     assert len(changes) == len(letters) + 1
@@ -352,9 +352,9 @@ def file(number: int, size: int, rows: int = 1, month: str = "2026-11-01") -> Da
 def test_files_are_merged_up_to_a_size_a_number_of_rows_and_what_these_take_in_memory(
     files: list[DataFile], memory: list[int | None], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coded, "needed", lambda file, _: memory[int(file.path.stem) - 1])
+    monkeypatch.setattr(coded, "coded_size", lambda file, _: memory[int(file.path.stem) - 1])
     table: Any = SimpleNamespace(table=MONTHLY_LETTERS, files=lambda: files)
-    assert [[int(one.path.stem) for one in merge.files] for merge in lake_compact.merges(table)] == expected
+    assert [[int(one.path.stem) for one in merge.files] for merge in lake_compact.planned_merges(table)] == expected
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["the same text", "each row its own"])
@@ -366,9 +366,9 @@ def test_long_texts_take_little_memory(tmp_path: Path, monkeypatch: pytest.Monke
         for _ in range(2):
             add(table, letters)
         for file in table.files():
-            needed = coded.needed(file, MONTHLY_LETTERS)
+            needed = coded.coded_size(file, MONTHLY_LETTERS)
             assert needed is not None
-            assert coded.read([file], MONTHLY_LETTERS).nbytes <= needed
+            assert coded.read_coded([file], MONTHLY_LETTERS).nbytes <= needed
     group_bytes = 1 << 19
     monkeypatch.setattr(lake_writer, "ROW_GROUP_BYTES", group_bytes)
     for module in (coded, lake_writer):
@@ -382,7 +382,7 @@ def test_long_texts_take_little_memory(tmp_path: Path, monkeypatch: pytest.Monke
     assert merge.rows == 2 * len(letters)
     assert not same or pool.max_memory() < 8 * group_bytes < 8_400_000
     [file] = seen(tmp_path, MONTHLY_LETTERS).files()
-    with data_files.opened(file.path) as parquet:
+    with data_files.open_parquet(file.path) as parquet:
         for group in range(parquet.num_row_groups):
             assert parquet.metadata.row_group(group).total_byte_size <= group_bytes
             assert parquet.read_row_group(group).nbytes <= group_bytes
@@ -396,7 +396,7 @@ def test_files_whose_texts_share_bytes_stay_apart(tmp_path: Path) -> None:
         for file in table.files():
             rows = pq.ParquetFile(file.path).read()
             pq.write_table(rows, file.path, use_dictionary=False, column_encoding={"table": "DELTA_BYTE_ARRAY"})
-        assert lake_compact.merges(table) == [], "what their rows take in memory is not known"
+        assert lake_compact.planned_merges(table) == [], "what their rows take in memory is not known"
 
 
 def test_work_is_committed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,7 +409,7 @@ def test_work_is_committed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_merged_file_with_other_rows_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    properly = staging.write
+    properly = staging.write_file
 
     def faulty(path: Path, partition: Any, schema: pa.Schema, batches: list[pa.RecordBatch]) -> DataFile:
         rows = pa.Table.from_batches(batches).to_pylist()
@@ -419,7 +419,7 @@ def test_a_merged_file_with_other_rows_is_not_committed(tmp_path: Path, monkeypa
     with opened(tmp_path, MONTHLY_LETTERS) as table:
         for row in days_of_november()[:3]:
             add(table, [row])
-    monkeypatch.setattr(staging, "write", faulty)
+    monkeypatch.setattr(staging, "write_file", faulty)
     with pytest.raises(StoreError, match=r"merged from 3 others, does not have their rows: it was not committed"):
         merged(tmp_path)
     assert len(seen(tmp_path, MONTHLY_LETTERS).files()) == 3

@@ -21,7 +21,7 @@ from restante.pipeline import views
 from restante.pipeline.lake import data_files, delta_log
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake import writer as lake_writer
-from restante.pipeline.lake.writer import writer
+from restante.pipeline.lake.writer import task_writer
 from restante.pipeline.schemas import Table
 from support.pipeline import lakes
 from support.pipeline.lakes import LETTERS, add, held, info, letter, opened, rows, seen
@@ -84,7 +84,7 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         add(table, [*ROWS[:20], letter(99, day="1999-12-31", hour=22)])
         add(table, [*ROWS[20:]], replace={"day": {"1999-12-31"}})
         table.commit(info=info())
-    assert not delta_log.file(path / "letters", 0).exists()
+    assert not delta_log.entry_path(path / "letters", 0).exists()
     return path
 
 
@@ -149,7 +149,7 @@ def test_partition_values_that_paths_cannot_contain_are_read_unchanged(spark: Sp
         add(table, meant)
     table = seen(tmp_path)
     for source in STRANGE:
-        assert sum(file.rows for file in data_files.whole(table.files({"source": {source}}))) == 1, source
+        assert sum(file.rows for file in data_files.existing_files(table.files({"source": {source}}))) == 1, source
     assert lakes.by_spark(spark, tmp_path) == meant
     for reader in READERS:
         assert [row["source"] for row in rows(plain(reader(tmp_path)))] == STRANGE, reader
@@ -172,13 +172,13 @@ def batch(rows: Rows) -> pa.RecordBatch:
 
 
 def written(folder: Path, *parts: Rows) -> list[Path]:
-    [made] = writer(folder, ("text", "number"))(map(batch, parts))
+    [made] = task_writer(folder, ("text", "number"))(map(batch, parts))
     return [Path(path) for path in made.column("path").to_pylist()]
 
 
 def values(folder: Path, paths: Sequence[Path]) -> Iterator[tuple[str | None, int, bytes | None]]:
     for path in paths:
-        partition = data_files.partition(path.relative_to(folder))
+        partition = data_files.partition_of_path(path.relative_to(folder))
         assert list(partition) == ["text", "number"]
         for value in pq.ParquetFile(path).read().column("value").to_pylist():
             yield partition["text"], int(partition["number"] or ""), value
@@ -207,7 +207,7 @@ def test_the_first_error_is_reported_and_not_the_unfinished_file(tmp_path: Path)
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        list(writer(tmp_path, ("text", "number"))(failing()))
+        list(task_writer(tmp_path, ("text", "number"))(failing()))
     [path] = tmp_path.rglob("*.parquet")
     assert pq.ParquetFile(path).metadata.num_rows == 0, "what was held is not written"
 

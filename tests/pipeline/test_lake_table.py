@@ -26,8 +26,8 @@ from pyspark.sql import SparkSession
 from restante.common.errors import Misuse, StoreError
 from restante.pipeline.lake import columns, delta_log, delta_table, staging
 from restante.pipeline.lake import table as lake_table
-from restante.pipeline.lake.changed import from_numbers, to_numbers
-from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, Point
+from restante.pipeline.lake.changed import decode_changes, encode_changes
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, TableCommit
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile, Selected
 from restante.pipeline.lake.statistics import Range
@@ -82,7 +82,7 @@ def ordered(rows: list[Row]) -> list[Row]:
 @given(st.lists(steps, min_size=1, max_size=4), st.sampled_from([LETTERS, MONTHLY_LETTERS]))
 def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any], letters: Table) -> None:
     model: list[Row] = []
-    commits: list[tuple[Point | None, set[str]]] = []
+    commits: list[tuple[TableCommit | None, set[str]]] = []
     kept = ""
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
         patched.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 2)
@@ -93,26 +93,26 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any
                 if step.foreign and commits:
                     lakes.add_foreign(lake, step.foreign, letters)
                     model = model + step.foreign
-                    commits.append((seen(lake, letters).point, {str(row["day"]) for row in step.foreign}))
+                    commits.append((seen(lake, letters).current_commit, {str(row["day"]) for row in step.foreign}))
                 before, before_model = seen(lake, letters), model
                 added = [row for stage in step.stages for row in stage]
                 gone = [row for row in model if step.replace is not None and lakes.matches(row, step.replace)]
                 model = [row for row in model if row not in gone] + added
                 stages = [table.stage(held(stage, letters)) for stage in step.stages]
                 assert table.commit(stages, info=info(), replace=step.replace) == len(commits)
-                commits.append((table.point, {str(row["day"]) for row in (*gone, *added)}))
+                commits.append((table.current_commit, {str(row["day"]) for row in (*gone, *added)}))
                 kept_by_reader = lakes.contents(before).to_pylist()
                 assert ordered(kept_by_reader) == ordered(before_model), "a reader keeps its version"
                 if step.keep:
                     old = [row for row in model if str(row["day"]) < step.keep]
-                    assert table.keep(step.keep, info()) == len(old)
+                    assert table.drop_days_before(step.keep, info()) == len(old)
                     model = [row for row in model if row not in old]
                     if old:
-                        commits.append((table.point, set()))
+                        commits.append((table.current_commit, set()))
                         kept = max(kept, str(max(row["day"] for row in old) + timedelta(1)))
                 if step.compact:
                     if compact(table, "compact", lambda: 2e9):
-                        commits.append((table.point, set()))
+                        commits.append((table.current_commit, set()))
                     partitions = {tuple(file.partition.values()) for file in table.files() if file.rows}
                     assert len([file for file in table.files() if file.rows]) == len(partitions)
                     assert compact(table, "again", lambda: 2e9) == []
@@ -120,14 +120,14 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any
                     vacuum(table, grace=0, now=4e9)
                 assert ordered(lakes.contents(table).to_pylist()) == ordered(model)
                 assert table.version == len(commits) - 1
-                for number, (point, _) in enumerate(commits):
+                for number, (commit, _) in enumerate(commits):
                     later = set().union(*(days for _, days in commits[number + 1 :]))
                     assert table.state.days(number) == {day for day in later if day >= kept}
-                    assert point is not None
-                    assert table.follows(point)
+                    assert commit is not None
+                    assert table.has_commit(commit)
                 assert (table.state.kept or "") == kept
             if step.optimize and DeltaTable(lake / "letters").optimize.compact()["numFilesAdded"]:
-                commits.append((seen(lake, letters).point, set()))
+                commits.append((seen(lake, letters).current_commit, set()))
             assert ordered(stored(lake, letters)) == ordered(model)
 
 
@@ -139,7 +139,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
         source="main",
         ledger=Ledger(read=4, clean=3, duplicate=1, counted=4, first=1, last=4),
         marks={"": Mark(4, "d4", 1, "d1")},
-        inputs={"other": Point("id", 7, "abcd")},
+        inputs={"other": TableCommit("id", 7, "abcd")},
     )
     letters = [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
     days = ["2026-11-01", "2026-11-02"]
@@ -168,8 +168,8 @@ def comments(path: Path) -> dict[str, str]:
 
 
 def test_a_table_with_other_comments_is_read_and_written(tmp_path: Path) -> None:
-    schema = pa.schema([field.with_metadata({"comment": "older"}) for field in columns.stored(LETTERS)])
-    with patch.object(columns, "stored", return_value=schema), opened(tmp_path) as table:
+    schema = pa.schema([field.with_metadata({"comment": "older"}) for field in columns.delta_arrow_schema(LETTERS)])
+    with patch.object(columns, "delta_arrow_schema", return_value=schema), opened(tmp_path) as table:
         add(table, [letter(1)])
     assert set(comments(tmp_path).values()) == {"older"}
     with opened(tmp_path) as table:
@@ -254,15 +254,15 @@ def test_the_first_commit_of_a_later_version_adds_its_columns(tmp_path: Path) ->
     with opened(tmp_path) as table:
         marks = {"": Mark(2, "d2", 1, "d1")}
         add(table, [letter(1), letter(2, day="2026-11-02")], source="main", ledger=Ledger(), marks=marks)
-    point = seen(tmp_path, lakes.LATER_LETTERS).point
-    assert point is not None
+    commit = seen(tmp_path, lakes.LATER_LETTERS).current_commit
+    assert commit is not None
     assert "answered" not in comments(tmp_path)
     with opened(tmp_path, lakes.LATER_LETTERS) as later:
         lakes.add_foreign(tmp_path, [letter(5, day="2026-11-02")])
         for number in (3, 4):
             add(later, [letter(number) | {"answered": 0.5}], replace={"day": {"2026-11-01"}})
         assert later.version == 4, "a commit of another program, one for the column, and two for rows"
-        assert later.follows(point)
+        assert later.has_commit(commit)
     table = seen(tmp_path, lakes.LATER_LETTERS)
     first, second = "2026-11-01", "2026-11-02"
     assert [info.days for info in lakes.infos(table)] == [[first], [first], [], [second], [first, second]]
@@ -312,7 +312,7 @@ def test_a_foreign_file_outside_its_folder_is_reported(tmp_path: Path) -> None:
     partition: dict[str, str | None] = {"day": "2026-11-01", "source": "main", "hour": "2"}
     theirs = AddAction("day=2026-11-01/source=main/hour=1/x.parquet", 1, partition, 1, True, "{}")
     delta = DeltaTable(tmp_path / "letters")
-    delta.create_write_transaction([theirs], "append", columns.delta(LETTERS), list(LETTERS.partitions))
+    delta.create_write_transaction([theirs], "append", columns.delta_schema(LETTERS), list(LETTERS.partitions))
     with pytest.raises(StoreError, match=r"hour=1/x\.parquet is not in the folder of its partition"):
         seen(tmp_path).files()
 
@@ -463,7 +463,7 @@ def test_the_days_and_sources_of_a_month_are_one_sorted_file(
 ) -> None:
     monkeypatch.setattr(staging, "local", lambda _: here)
     letters = [THIRD, OTHER, SECOND, OCTOBER, FIRST]
-    staged = staging.stage(lakes.frame(spark, letters), tmp_path, MONTHLY_LETTERS, "r")
+    staged = staging.stage_rows(lakes.frame(spark, letters), tmp_path, MONTHLY_LETTERS, "r")
     assert [file.partition for file in staged.files] == [{"month": "2026-10-01"}, {"month": "2026-11-01"}]
     assert staged.days == {"2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03"}
     ids = [pq.ParquetFile(file.path).read(columns=["id"]).column("id").to_pylist() for file in staged.files]
@@ -597,10 +597,10 @@ some_days = st.dates(date(2016, 1, 1), date(2016, 1, 31)) | st.dates()
 @examples(200)
 @given(st.dictionaries(some_days.map(date.isoformat), st.integers(0, 4) | st.integers(0, 2**40)))
 def test_encoded_days_are_decoded_unchanged(versions: dict[str, int]) -> None:
-    assert from_numbers(to_numbers(versions)) == versions
+    assert decode_changes(encode_changes(versions)) == versions
 
 
 def test_ten_years_of_days_take_some_tens_of_kilobytes() -> None:
     for versions, limit in (([7] * 3650, 20), ([day * 7919 % 438_000 for day in range(3650)], 41_000)):
         days = {(date(2016, 1, 1) + timedelta(day)).isoformat(): version for day, version in enumerate(versions)}
-        assert len(json.dumps(to_numbers(days), separators=(",", ":"))) < limit
+        assert len(json.dumps(encode_changes(days), separators=(",", ":"))) < limit

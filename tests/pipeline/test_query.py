@@ -142,7 +142,7 @@ def test_long_texts_are_cut_and_rows_that_do_not_fit_are_shown_value_by_value() 
 def test_the_columns_of_a_table_are_described(lake: LakeWorld) -> None:
     described = json.loads(query(lake, "--describe", "outcomes", "--format", "json"))
     assert [list(row.values()) for row in described] == [
-        [column.name, columns.of(column).duckdb, "yes" if column.null else "no", column.comment]
+        [column.name, columns.column_type(column).duckdb, "yes" if column.null else "no", column.comment]
         for column in TABLES["outcomes"].columns
     ]
     for name, sentence in (("outcom", "is it outcomes?"), ("x\x1b", "there are na")):

@@ -46,7 +46,7 @@ def test_every_table_has_a_view_with_its_types_and_meanings_even_if_it_is_empty(
         database.execute("SET TimeZone = 'UTC'")
         for table in TABLES.values():
             described = database.sql(f'DESCRIBE "{table.name}"').fetchall()
-            meant = [(column.name, columns.of(column).duckdb) for column in table.columns]
+            meant = [(column.name, columns.column_type(column).duckdb) for column in table.columns]
             assert [(name, kind) for name, kind, *_ in described] == meant
             count = database.sql(f'SELECT count(*) FROM "{table.name}"').fetchall()
             assert count == [(1 if table is NAMEPLATES else 0,)]

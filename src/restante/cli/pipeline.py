@@ -234,8 +234,8 @@ def vacuum(
     """Remove files that no table uses any more. It also removes what killed runs left."""
     from restante.pipeline.lake.delta_log import LOG_RETENTION_SECONDS
     from restante.pipeline.lake.lake import Lake
+    from restante.pipeline.lake.vacuum import unneeded_files
     from restante.pipeline.lake.vacuum import vacuum as remove_waste
-    from restante.pipeline.lake.vacuum import waste
     from restante.pipeline.tables import TABLES
 
     max_grace = int(
@@ -243,7 +243,7 @@ def vacuum(
     )  # after that the log no longer has the time at which a file was replaced
     if not 0 <= grace <= max_grace:
         raise Misuse(f"--grace: {grace:g} is not a number of hours from 0 to {max_grace}")
-    act = waste if plan else remove_waste
+    act = unneeded_files if plan else remove_waste
     files = size = 0
     with Lake.open(lake, write=True) as opened:
         for table in TABLES.values():
@@ -262,14 +262,14 @@ def compact(
     It does not start Spark. The old files stay until vacuum removes them.
     """
     from restante.pipeline.lake.compact import compact as merge_files
-    from restante.pipeline.lake.compact import merges
+    from restante.pipeline.lake.compact import planned_merges
     from restante.pipeline.lake.lake import Lake
     from restante.pipeline.tables import TABLES
 
     with Lake.open(lake, write=not plan) as opened:
         for table in TABLES.values():
             there = opened.table(table)
-            found = merges(there) if plan else merge_files(there, uuid.uuid4().hex, time.time)
+            found = planned_merges(there) if plan else merge_files(there, uuid.uuid4().hex, time.time)
             files = counted(sum(len(each.files) for each in found), "file")
             if found:
                 print(f"{table.name}: {files} {'to merge' if plan else 'merged'} into {len(found):,}")

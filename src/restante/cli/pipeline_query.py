@@ -137,5 +137,5 @@ def described(lake: Lake, name: str) -> str:
         raise Misuse(f"there is no table {name!r}: {there}")
     return rows_as_sql(
         ("column", "type", "null", "meaning"),
-        [(c.name, columns.of(c).duckdb, "yes" if c.null else "no", c.comment) for c in TABLES[name].columns],
+        [(c.name, columns.column_type(c).duckdb, "yes" if c.null else "no", c.comment) for c in TABLES[name].columns],
     )

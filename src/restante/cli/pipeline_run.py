@@ -211,7 +211,9 @@ def _drop_old(run: Run, kept: Mapping[str, int]) -> None:
 
     for name, days in kept.items():
         first = _first_day(run, days)
-        dropped = run.lake.table(TABLES[name]).keep(first, CommitInfo(run=run.name, table=name, finished=run.now()))
+        dropped = run.lake.table(TABLES[name]).drop_days_before(
+            first, CommitInfo(run=run.name, table=name, finished=run.now())
+        )
         if dropped:
             run.steps.say(f"{name}: {counted(dropped, 'row')} from before {first} dropped")
 

@@ -70,7 +70,7 @@ def read(lake: Lake, mailserver: str, clip: Clip) -> list[Gap]:
         )
     if table.version is None:
         raise Misuse("the lake has no table gaps yet: run `restante pipeline build`")
-    covered = data_files.whole(lake.table(COVERAGE).files())
+    covered = data_files.existing_files(lake.table(COVERAGE).files())
     names = {source for file in covered for _, source in file.days_and_sources()}
     if mailserver not in names:
         known = f"it has {', '.join(sorted(names))}" if names else "it has none"
@@ -81,7 +81,7 @@ def read(lake: Lake, mailserver: str, clip: Clip) -> list[Gap]:
     first, last = (datetime.fromtimestamp(end, UTC).date() for end in (clip.lower, clip.upper))
     wanted = (pc.field("source") == mailserver) & (pc.field("day") >= first) & (pc.field("day") <= last)
     found: list[Gap] = []
-    for file in data_files.whole(table.files({"source": {mailserver}})):
+    for file in data_files.existing_files(table.files({"source": {mailserver}})):
         if file.first_day > last.isoformat() or (file.last_day or first.isoformat()) < first.isoformat():
             continue
         try:

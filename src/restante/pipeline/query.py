@@ -218,7 +218,7 @@ class Database:
                 if not file.path.exists():
                     return self._missing(found, file.path)
                 if str(file.path) in said:
-                    return data_files.unreadable(file.path, said.replace(str(file.path), "the file"))
+                    return data_files.unreadable_file(file.path, said.replace(str(file.path), "the file"))
         if isinstance(error, duckdb.InternalException | duckdb.FatalException):
             return StoreError(f"DuckDB failed: {said}")
         where = "" if position is None else _place(self._sql, position - at)
@@ -232,7 +232,7 @@ class Database:
                     f"the table {found.table.name} was changed while the query ran, and `vacuum` removed {path}:"
                     " run it again"
                 )
-            data_files.whole(found.files())
+            data_files.existing_files(found.files())
         except (Misuse, StoreError) as error:
             return StoreError(str(error))
         return StoreError(f"{path} was missing for a moment: run it again")

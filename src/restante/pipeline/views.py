@@ -35,13 +35,13 @@ def comments(table: Table) -> str:
 
 def view(table: LakeTable) -> str:
     """Return the statement that makes a table's view. The view of a table without files has no rows."""
-    files = data_files.whole(table.files())
+    files = data_files.existing_files(table.files())
     create = f"CREATE OR REPLACE VIEW {name(table.table.name)} AS"
     if not files:
         every = {each.name for each in table.table.columns}
         return f"{create}\nSELECT {_selected(table.table.columns, every)}\nWHERE false;\n"
     types = [
-        f"{text(each.name)}: {columns.of(each).duckdb}"
+        f"{text(each.name)}: {columns.column_type(each).duckdb}"
         for each in table.table.columns
         if each.name in table.table.partitions
     ]
@@ -83,7 +83,7 @@ def _selected(of: Iterable[Column], lacking: Collection[str]) -> str:
     """Return the columns of a SELECT; those that are lacking are NULL."""
     null = "CAST(NULL AS {}) AS {}"
     return ", ".join(
-        null.format(columns.of(each).duckdb, name(each.name)) if each.name in lacking else name(each.name)
+        null.format(columns.column_type(each).duckdb, name(each.name)) if each.name in lacking else name(each.name)
         for each in of
     )
 
@@ -110,4 +110,4 @@ def files(lake: Path, table: str) -> list[Path]:
     if table not in TABLES:
         raise Misuse(f"there is no table {table!r}: there are {', '.join(sorted(TABLES))}")
     with Lake.open(lake, write=False) as opened:
-        return [file.path for file in data_files.whole(opened.table(TABLES[table]).files())]
+        return [file.path for file in data_files.existing_files(opened.table(TABLES[table]).files())]

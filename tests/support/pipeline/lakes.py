@@ -86,7 +86,7 @@ def letter(number: int, day: str = "2026-11-01", source: str = "main", hour: int
 
 
 def frame(spark: SparkSession, rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
-    schema = columns.spark(table)
+    schema = columns.spark_schema(table)
     return spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema).coalesce(1)
 
 
@@ -167,7 +167,7 @@ def seen(path: Path, table: Table = LETTERS) -> LakeTable:
 def infos(table: LakeTable) -> list[CommitInfo]:
     """Return the commit infos of its versions, as far as their entries are there, newest first."""
     last = -1 if table.version is None else table.version
-    there = [version for version in range(last, -1, -1) if delta_log.file(table.folder, version).exists()]
+    there = [version for version in range(last, -1, -1) if delta_log.entry_path(table.folder, version).exists()]
     read = [delta_log.read_info(table.folder, version) for version in there]
     return [info for info in read if info.run or info.days]
 
@@ -181,7 +181,7 @@ def contents(table: LakeTable, where: Where | None = None) -> pa.Table:
     """Read the selected rows of a table's files without Spark; values of partitions are those of the log."""
     schema = arrow(table.table)
     parts = [schema.empty_table()]
-    for file in data_files.whole(table.files(where)):
+    for file in data_files.existing_files(table.files(where)):
         part = pq.ParquetFile(file.path).read()
         assert part.num_rows == file.rows
         for name, value in file.partition.items():

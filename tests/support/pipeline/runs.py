@@ -107,7 +107,7 @@ class LakeWorld:
 
     def keep(self, table: str, first: str) -> int:
         with self.run() as run:
-            return run.lake.table(TABLES[table]).keep(first, self.info(table))
+            return run.lake.table(TABLES[table]).drop_days_before(first, self.info(table))
 
     def rows(self, table: str) -> list[Row]:
         """Return a table's rows, in an order that has nothing to do with how they came."""

@@ -10,7 +10,7 @@ import msgspec
 
 from restante.common.texts import counted
 from restante.pipeline.lake import data_files
-from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, Point
+from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, TableCommit
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
 from restante.pipeline.tables import TABLES
@@ -49,9 +49,9 @@ class TableWithInputs(NamedTuple):
             if known is not None and name not in replaced:
                 changed |= _dates(table.state.days(known.version))
             elif table.version is not None:  # an input that is not there yet changes nothing
-                changed |= _dates(data_files.days(table.files()))
+                changed |= _dates(data_files.all_days(table.files()))
                 # The target may have rows of days that the input does not have.
-                found |= _dates(data_files.days(self.target.files()))
+                found |= _dates(data_files.all_days(self.target.files()))
             found |= self.build.touches(name, changed)
         if found:  # a new source must also have a folder on each later day
             found |= {day for day, _ in self.folders() - self.present()}
@@ -103,30 +103,30 @@ class TableWithInputs(NamedTuple):
 
     def within(self, only: DayRange) -> set[date]:
         """Return the days of a range that have rows in an input and can be built."""
-        days = {name: _dates(data_files.days(table.files())) for name, table in self.inputs.items()}
+        days = {name: _dates(data_files.all_days(table.files())) for name, table in self.inputs.items()}
         found = {day for name, there in days.items() for day in self.build.touches(name, there)}
         first = max(only.first, self.first())
         return {day for day in found if first <= day <= only.last}
 
     def first(self) -> date:
         """Return the first day that can be built. Rows that reach into earlier days were dropped by age."""
-        kept = {name: {date.fromisoformat(point.kept)} for name, point in self.points().items() if point.kept}
-        return max((day for name, days in kept.items() for day in self.build.touches(name, days)), default=date.min)
+        kept = [(name, commit.kept) for name, commit in self.input_commits().items() if commit.kept]
+        return max((day for name, text in kept for day in self.build.touches(name, _dates([text]))), default=date.min)
 
     def last_day(self, coming: Mapping[str, Collection[date]]) -> date:
         """Return the last day of which the table or an input has rows, or will have some (`coming`)."""
-        there = {day for table in (self.target, *self.inputs.values()) for day in data_files.days(table.files())}
+        there = {day for table in (self.target, *self.inputs.values()) for day in data_files.all_days(table.files())}
         built = {day for name in self.inputs for day in coming.get(name, ())}
         return max(_dates(there) | built, default=date.min)
 
-    def points(self) -> dict[str, Point]:
+    def input_commits(self) -> dict[str, TableCommit]:
         """Return the inputs' commits that the table is up to date with once it is built from these inputs.
 
         An input that was removed and made again does not know what was dropped from it before; the built table does.
         """
         found = dict(self.target.state.inputs)
         for name, table in self.inputs.items():
-            if now := table.point:
+            if now := table.current_commit:
                 kept = {each.kept for each in (now, found.get(name)) if each and each.kept}
                 found[name] = msgspec.structs.replace(now, kept=max(kept, default=None))
         return found
@@ -139,11 +139,11 @@ class TableWithInputs(NamedTuple):
         """
         found = {}
         for name, known in self.target.state.inputs.items():
-            if name not in self.inputs or not (now := self.inputs[name].point):
+            if name not in self.inputs or not (now := self.inputs[name].current_commit):
                 continue
             if self.target.state.definition != self.build.definition:
                 found[name] = "this version of Restante computes it in another way"
-            elif not self.inputs[name].follows(known):
+            elif not self.inputs[name].has_commit(known):
                 if known.table != now.table:
                     found[name] = f"{name} was removed and made again"
                 elif now.version - known.version >= MAX_COMMIT_IDS:

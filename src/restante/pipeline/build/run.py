@@ -19,7 +19,7 @@ from restante.common.texts import counted
 from restante.pipeline.build.freshness import DayRange, TableWithInputs, due_days
 from restante.pipeline.build.row_budget import RowBudget
 from restante.pipeline.ingest import Run
-from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, CommitInfo, Point
+from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, CommitInfo, TableCommit
 from restante.pipeline.lake.data_files import DataFile, Selected
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import Staged
@@ -100,7 +100,7 @@ def build(
     if plan or not any(due.values()):
         if not plan and only is None:
             for each in builds.values():
-                commit_points(run, TableWithInputs.of(each, asked))
+                commit_inputs(run, TableWithInputs.of(each, asked))
         return [*(BuildResult(name, days) for name, days in due.items()), *(each.build() for each in whole)]
     if not _all_small([(TableWithInputs.of(builds[name], asked), days) for name, days in due.items() if days]):
         run.large_jobs()
@@ -147,7 +147,7 @@ def _build_after(
         finally:
             disconnect(spark)
     elif only is None:
-        commit_points(run, tables)
+        commit_inputs(run, tables)
     return BuildResult(each.table.name, days, rows)
 
 
@@ -165,24 +165,24 @@ def say_removed(run: Run, tables: TableWithInputs, coming: Collection[str] = ())
         )
 
 
-def commit_points(run: Run, tables: TableWithInputs) -> None:
-    """Commit the points of a table without days to build, if a later run could not find them otherwise."""
+def commit_inputs(run: Run, tables: TableWithInputs) -> None:
+    """Commit the input commits of a table without days to build, if a later run could not find them otherwise."""
     if tables.target.version is None or tables.removed():
         return
-    known, replaced, points = tables.target.state.inputs, tables.replaced(), tables.points()
-    for name, point in points.items():
-        before = known.get(name)
+    replaced, commits = tables.replaced(), tables.input_commits()
+    for name, commit in commits.items():
+        before = tables.target.state.inputs.get(name)
         if (
             not before
             or name in replaced
-            or before.kept != point.kept
-            or point.version - before.version > MAX_COMMIT_IDS // 2
+            or before.kept != commit.kept
+            or commit.version - before.version > MAX_COMMIT_IDS // 2
         ):
-            tables.target.commit(info=info_of(run, tables, points))
+            tables.target.commit(info=info_of(run, tables, commits))
             return
 
 
-def info_of(run: Run, tables: TableWithInputs, inputs: Mapping[str, Point]) -> CommitInfo:
+def info_of(run: Run, tables: TableWithInputs, inputs: Mapping[str, TableCommit]) -> CommitInfo:
     """Return the info of a commit to a built table, which is then up to date with these commits of its inputs."""
     return CommitInfo(
         run=run.name,
@@ -196,7 +196,7 @@ def info_of(run: Run, tables: TableWithInputs, inputs: Mapping[str, Point]) -> C
 def _build_days(
     run: Run, tables: TableWithInputs, days: Sequence[date], step: Step, budget: RowBudget, *, up_to_date: bool
 ) -> int:
-    points = tables.points()
+    commits = tables.input_commits()
     rows, past = 0, 0
     batches = list(_batches(tables, days, {}))
     folders = tables.folders()
@@ -207,7 +207,7 @@ def _build_days(
         # The table is up to date when all its days are: not before the last commit.
         tables.target.commit(
             [staged],
-            info=info_of(run, tables, points if up_to_date and batch is batches[-1] else {}),
+            info=info_of(run, tables, commits if up_to_date and batch is batches[-1] else {}),
             replace={"day": {day.isoformat() for day in batch.days}},
         )
         past += len(batch.days)

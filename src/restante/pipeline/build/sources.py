@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from restante.common.texts import counted
 from restante.pipeline.build.freshness import TableWithInputs
-from restante.pipeline.build.run import BuildResult, commit_points, info_of, say_removed
+from restante.pipeline.build.run import BuildResult, commit_inputs, info_of, say_removed
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.data_files import Where
@@ -44,7 +44,7 @@ def build_sources(run: Run, first: str = "", *, plan: bool = False, planned: Col
     say_removed(run, tables, planned)
     if not tables.must_be_built_whole():
         if not plan:
-            commit_points(run, tables)
+            commit_inputs(run, tables)
         return BuildResult(name, ())
     first = max(first, target.state.kept or "")
     rows = [row for row in _ledgers(tables.inputs) if row["last_ingest"].date().isoformat() >= first]
@@ -57,7 +57,7 @@ def build_sources(run: Run, first: str = "", *, plan: bool = False, planned: Col
         frames = {each: tables.inputs[each].read(spark, where) for each, where in wanted.items()}
         frames[LEDGERS.name] = _ledger_frame(spark, rows)
         staged = target.stage(BUILD.rows(frames).coalesce(1))
-        target.commit([staged], info=info_of(run, tables, tables.points()), replace={})
+        target.commit([staged], info=info_of(run, tables, tables.input_commits()), replace={})
         step.done(counted(staged.rows, "row"))
     return BuildResult(name, days, staged.rows)
 
@@ -121,7 +121,7 @@ def _envelope_kind(table: LakeTable, source: str) -> str:
 
 
 def _ledger_frame(spark: SparkSession, ledgers: Sequence[Mapping[str, Any]]) -> DataFrame:
-    rows = pa.Table.from_pylist(list(ledgers), columns.rows(LEDGERS.columns))
+    rows = pa.Table.from_pylist(list(ledgers), columns.row_schema(LEDGERS.columns))
     return small_jobs.one_task(spark.createDataFrame(rows))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 
 
-def to_numbers(versions: Mapping[str, int]) -> list[int]:
+def encode_changes(versions: Mapping[str, int]) -> list[int]:
     """Return the numbers for a mapping from ISO days to versions."""
     runs: list[tuple[int, int, int]] = []
     for day, version in sorted((date.fromisoformat(day).toordinal(), version) for day, version in versions.items()):
@@ -21,21 +21,21 @@ def to_numbers(versions: Mapping[str, int]) -> list[int]:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1, version)
         else:
             runs.append((day, 1, version))
-    found: list[int] = []
+    numbers: list[int] = []
     end, before = 1, 0
     for first, days, version in runs:
-        found += [first - end, days, version - before]
+        numbers += [first - end, days, version - before]
         end, before = first + days, version
-    return found
+    return numbers
 
 
-def from_numbers(numbers: Sequence[int]) -> dict[str, int]:
+def decode_changes(numbers: Sequence[int]) -> dict[str, int]:
     """Return the mapping that the numbers encode. Raises ValueError if they encode none."""
-    found: dict[str, int] = {}
+    versions: dict[str, int] = {}
     end, version = 1, 0
     for gap, days, more in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
         version += more
         for day in range(end + gap, end + gap + days):
-            found[date.fromordinal(day).isoformat()] = version
+            versions[date.fromordinal(day).isoformat()] = version
         end += gap + days
-    return found
+    return versions

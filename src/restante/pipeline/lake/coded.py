@@ -31,19 +31,19 @@ _PLAIN: Final = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE", "RLE_DICTIONARY",
 take any number of times more in memory (parquet.apache.org, "Encodings")."""
 
 
-def needed(file: DataFile, table: Table) -> int | None:
+def coded_size(file: DataFile, table: Table) -> int | None:
     """Return the bytes that a file's coded rows take in memory at most; None if its footer does not show it.
 
     Raises StoreError if the file cannot be read.
     """
-    with data_files.opened(file.path) as parquet:
+    with data_files.open_parquet(file.path) as parquet:
         footer = parquet.metadata
-    types = {field.name: _coded(field.type) for field in columns.arrow(table)}
-    total = _fixed(types.values(), footer.num_rows)
+    types = {field.name: _coded_type(field.type) for field in columns.file_schema(table)}
+    total = _fixed_size(types.values(), footer.num_rows)
     texts = {name for name, type_ in types.items() if pa.types.is_dictionary(type_)}
     for group in range(footer.num_row_groups):
-        for at in range(footer.num_columns):
-            chunk = footer.row_group(group).column(at)
+        for column in range(footer.num_columns):
+            chunk = footer.row_group(group).column(column)
             if chunk.path_in_schema in texts:
                 if chunk.physical_type != "BYTE_ARRAY" or not _PLAIN.issuperset(chunk.encodings):
                     return None
@@ -51,45 +51,45 @@ def needed(file: DataFile, table: Table) -> int | None:
     return total
 
 
-def _fixed(types: Iterable[pa.DataType], rows: int) -> int:
+def _fixed_size(types: Iterable[pa.DataType], rows: int) -> int:
     """Return the bytes of rows without their texts: each value, and a bit that says whether it is NULL."""
     bits: int = sum(type_.bit_width + 1 for type_ in types)
     return rows * bits // 8
 
 
-def read(files: Sequence[DataFile], table: Table) -> pa.RecordBatch:
+def read_coded(files: Sequence[DataFile], table: Table) -> pa.RecordBatch:
     """Return the coded rows of files. A column that one lacks, because it was added later (Column.added), is NULL.
 
     Raises StoreError if a file cannot be read.
     """
-    rows = pa.concat_tables([_of(file, table) for file in files]).unify_dictionaries()
+    rows = pa.concat_tables([_coded_rows(file, table) for file in files]).unify_dictionaries()
     arrays = [column.combine_chunks() for column in rows.columns]
     return pa.RecordBatch.from_arrays(arrays, names=rows.column_names)
 
 
-def _of(file: DataFile, table: Table) -> pa.Table:
-    schema = columns.arrow(table)
-    there = data_files.column_names(file)
-    names = [name for name in schema.names if name in there]
-    texts = [name for name in names if pa.types.is_dictionary(_coded(schema.field(name).type))]
-    with data_files.opened(file.path, texts) as parquet:
+def _coded_rows(file: DataFile, table: Table) -> pa.Table:
+    schema = columns.file_schema(table)
+    stored_names = data_files.column_names(file)
+    names = [name for name in schema.names if name in stored_names]
+    texts = [name for name in names if pa.types.is_dictionary(_coded_type(schema.field(name).type))]
+    with data_files.open_parquet(file.path, texts) as parquet:
         rows = parquet.read(names)
         arrays = [
-            _as(rows.column(field.name), _coded(field.type))
-            if field.name in there
-            else pa.nulls(rows.num_rows, _coded(field.type))
+            _cast(rows.column(field.name), _coded_type(field.type))
+            if field.name in stored_names
+            else pa.nulls(rows.num_rows, _coded_type(field.type))
             for field in schema
         ]
     return pa.table(arrays, names=schema.names)
 
 
-def _coded(type_: pa.DataType) -> pa.DataType:
+def _coded_type(type_: pa.DataType) -> pa.DataType:
     """Return the type of a column whose texts are coded."""
     text = pa.types.is_string(type_) or pa.types.is_binary(type_)
     return pa.dictionary(CODE, type_) if text else type_
 
 
-def _as(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+def _cast(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     """Return a column with its table's type, which a file by another program may not have."""
     if column.type == type_ or not pa.types.is_dictionary(type_):
         return column.cast(type_)
@@ -100,32 +100,35 @@ def _as(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, type_)
 
 
-def order(rows: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
-    """Return the places of coded rows, sorted by columns."""
-    keys = {name: _key(rows.column(name)) for name in names}
+def sorted_positions(rows: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
+    """Return the positions of coded rows, sorted by columns."""
+    keys = {name: _sort_key(rows.column(name)) for name in names}
     return pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in names])
 
 
-def _key(column: pa.Array) -> pa.Array:
+def _sort_key(column: pa.Array) -> pa.Array:
     """Return numbers that are in the order of a column's values."""
     if not pa.types.is_dictionary(column.type):
         return column
     return pc.rank(column.dictionary, tiebreaker="dense").take(column.indices)
 
 
-def parts(rows: pa.RecordBatch, schema: pa.Schema, places: pa.Array | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield rows with their texts, in the order of `places`, in parts of PART_BYTES or one row."""
+def decode(rows: pa.RecordBatch, schema: pa.Schema, positions: pa.Array | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield rows with their texts, in the order of `positions`, in parts of PART_BYTES or one row."""
     import numpy as np
 
     sizes = _sizes(rows)
-    ends = np.cumsum(sizes if places is None else sizes[places.to_numpy()])
+    ends = np.cumsum(sizes if positions is None else sizes[positions.to_numpy()])
     start = 0
     while start < rows.num_rows:
         before = int(ends[start - 1]) if start else 0
         fitting = int(np.searchsorted(ends, before + PART_BYTES, side="right"))
         end = max(start + 1, min(fitting, start + MAX_PART_ROWS))
-        part = rows.slice(start, end - start) if places is None else rows.take(places.slice(start, end - start))
-        arrays = [each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in part.columns]
+        count = end - start
+        part = rows.slice(start, count) if positions is None else rows.take(positions.slice(start, count))
+        arrays = [
+            array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in part.columns
+        ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         start = end
 
@@ -134,9 +137,10 @@ def _sizes(rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the bytes of each row, decoded."""
     import numpy as np
 
-    sizes = np.full(rows.num_rows, _fixed(rows.schema.types, 1) + 1, dtype=np.int64)
-    for each in rows.columns:
-        if pa.types.is_dictionary(each.type) and len(each.dictionary):
-            lengths = pc.binary_length(each.dictionary).fill_null(0).to_numpy(zero_copy_only=False)
-            sizes += np.where(each.is_valid(), lengths[each.indices.fill_null(0).to_numpy(zero_copy_only=False)], 0)
+    sizes = np.full(rows.num_rows, _fixed_size(rows.schema.types, 1) + 1, dtype=np.int64)
+    for column in rows.columns:
+        if pa.types.is_dictionary(column.type) and len(column.dictionary):
+            lengths = pc.binary_length(column.dictionary).fill_null(0).to_numpy(zero_copy_only=False)
+            codes = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
+            sizes += np.where(column.is_valid(), lengths[codes], 0)
     return sizes

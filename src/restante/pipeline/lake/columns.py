@@ -36,39 +36,41 @@ TYPES: Final = {
 since 1970."""
 
 
-def of(column: Column) -> Type:
+def column_type(column: Column) -> Type:
     """Return a column's type."""
     return TYPES[column.type]
 
 
-def stored(table: Table) -> pa.Schema:
+def delta_arrow_schema(table: Table) -> pa.Schema:
     """Return the schema of a Delta table: its columns, whether each may be NULL, and its meaning as metadata.
 
     Spark (StructField.getComment) and DuckDB call the meaning the column's comment.
     """
-    return pa.schema(
-        [pa.field(each.name, of(each).arrow, each.null, {"comment": each.comment}) for each in table.stored]
-    )
+    fields = [
+        pa.field(column.name, column_type(column).arrow, column.null, {"comment": column.comment})
+        for column in table.stored
+    ]
+    return pa.schema(fields)
 
 
-def rows(columns: Iterable[Column]) -> pa.Schema:
+def row_schema(columns: Iterable[Column]) -> pa.Schema:
     """Return the schema of rows outside of a Delta table: each column may be NULL, and none has a comment."""
-    return pa.schema([pa.field(each.name, of(each).arrow) for each in columns])
+    return pa.schema([pa.field(column.name, column_type(column).arrow) for column in columns])
 
 
-def arrow(table: Table) -> pa.Schema:
+def file_schema(table: Table) -> pa.Schema:
     """Return the schema of a table's files, which do not have the partition columns."""
-    return rows(each for each in table.columns if each.name not in table.partitions)
+    return row_schema(column for column in table.columns if column.name not in table.partitions)
 
 
-def delta(table: Table) -> Schema:
+def delta_schema(table: Table) -> Schema:
     """Return the schema of a Delta table, as `deltalake` has it."""
     from deltalake import Schema
 
-    return Schema.from_arrow(stored(table))
+    return Schema.from_arrow(delta_arrow_schema(table))
 
 
-def spark(table: Table) -> StructType:
+def spark_schema(table: Table) -> StructType:
     """Return the schema of a table's rows in Spark, which loses the comments of partition columns.
 
     Spark reads the JSON of Delta's schemas (Delta protocol, "Schema Serialization Format").
@@ -76,4 +78,4 @@ def spark(table: Table) -> StructType:
     from deltalake import Schema
     from pyspark.sql.types import StructType
 
-    return StructType.fromJson(json.loads(Schema.from_arrow(rows(table.columns)).to_json()))
+    return StructType.fromJson(json.loads(Schema.from_arrow(row_schema(table.columns)).to_json()))

@@ -77,8 +77,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     missed: int = 0
 
 
-class Point(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A commit of a table. A commit with the same number after a backup was restored is a different Point."""
+class TableCommit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A commit of a table. After a backup was restored, a commit with the same number is a different one."""
 
     table: str
     """The id that Delta assigned to the table when it was made."""
@@ -90,7 +90,7 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     the same name."""
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A summary of a table's commits up to one of them."""
 
     commits: str = ""
@@ -107,19 +107,19 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Source → the version whose commit info has its marks; that log entry is kept."""
     totals: dict[str, Totals] = msgspec.field(default_factory=dict)
     """Source → the sums of its ledgers."""
-    inputs: dict[str, Point] = msgspec.field(default_factory=dict)
+    inputs: dict[str, TableCommit] = msgspec.field(default_factory=dict)
     """Input table → its commit that this table is up to date with."""
     definition: int = 1
     """Of a built table: the number of the definition that all its days follow (Build.definition)."""
 
-    def commit(self, version: int, last: int) -> str | None:
+    def commit(self, version: int, state_version: int) -> str | None:
         """Return the id of a version's commit, or None if it is unknown. `last` is the state's version."""
-        at = len(self.commits) - (last - version + 1) * COMMIT_ID_CHARACTERS
-        return self.commits[at : at + COMMIT_ID_CHARACTERS] if 0 <= at < len(self.commits) else None
+        start = len(self.commits) - (state_version - version + 1) * COMMIT_ID_CHARACTERS
+        return self.commits[start : start + COMMIT_ID_CHARACTERS] if 0 <= start < len(self.commits) else None
 
     def days(self, after: int = -1) -> set[str]:
         """Return the ISO days that versions after `after` changed."""
-        return {day for day, version in changed.from_numbers(self.changed).items() if version > after}
+        return {day for day, version in changed.decode_changes(self.changed).items() if version > after}
 
 
 class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,7 +136,7 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ledger: Ledger | None = None
     marks: dict[str, Mark] = msgspec.field(default_factory=dict)
     """A part of the source ('' for a database's table, else the file) → where reading it stopped."""
-    inputs: dict[str, Point] = msgspec.field(default_factory=dict)
+    inputs: dict[str, TableCommit] = msgspec.field(default_factory=dict)
     """Input table → its commit that was read; {} if days are still to be built."""
     definition: int | None = None
     """Number of the definition that the days were built with; None if days are still to be built."""
@@ -144,16 +144,16 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The ISO day before which rows were dropped by age. The days of the dropped rows are not in `days`."""
     commit: str = ""
     """The commit's random id. LakeTable.commit sets it; '' if an older version of Restante made the commit."""
-    state: State | None = None
+    state: TableState | None = None
     """A summary of all commit infos up to this one. LakeTable.commit sets it; None if an older version of Restante
     made the commit."""
 
 
-def after(state: State, infos: Iterable[tuple[int, CommitInfo]]) -> State:
+def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> TableState:
     """Return the state after later versions, given in order with their commit infos."""
     commits, kept, sources, inputs = [state.commits], state.kept, dict(state.sources), dict(state.inputs)
     totals, definition, last_change = dict(state.totals), state.definition, state.last_change
-    versions = changed.from_numbers(state.changed)
+    versions = changed.decode_changes(state.changed)
     for version, info in infos:
         commits.append(info.commit)
         versions.update(dict.fromkeys(info.days, version))
@@ -163,12 +163,12 @@ def after(state: State, infos: Iterable[tuple[int, CommitInfo]]) -> State:
             kept = max(kept or "", info.kept)
         if info.source and info.ledger:
             sources[info.source] = version
-            totals[info.source] = _added(totals.get(info.source), info.ledger, info.finished)
+            totals[info.source] = _add_ledger(totals.get(info.source), info.ledger, info.finished)
         inputs.update(info.inputs)
         definition = info.definition or definition
-    return State(
+    return TableState(
         commits="".join(commits)[-MAX_COMMIT_IDS * COMMIT_ID_CHARACTERS :],
-        changed=changed.to_numbers({day: version for day, version in versions.items() if day >= (kept or "")}),
+        changed=changed.encode_changes({day: version for day, version in versions.items() if day >= (kept or "")}),
         last_change=last_change,
         kept=kept,
         sources=sources,
@@ -181,10 +181,10 @@ def after(state: State, infos: Iterable[tuple[int, CommitInfo]]) -> State:
 def totals_of(info: CommitInfo) -> Totals:
     """Return the sums of one commit alone; it must have a ledger."""
     assert info.ledger is not None
-    return _added(None, info.ledger, info.finished)
+    return _add_ledger(None, info.ledger, info.finished)
 
 
-def _added(so_far: Totals | None, ledger: Ledger, finished: float) -> Totals:
+def _add_ledger(so_far: Totals | None, ledger: Ledger, finished: float) -> Totals:
     if so_far is None or ledger.replaced:
         so_far = Totals(since=finished, until=finished)
     return Totals(

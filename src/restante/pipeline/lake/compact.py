@@ -30,12 +30,12 @@ MAX_MERGED_BYTES: Final = 64 << 20
 """Bytes of the files that become one. A larger file would make it no cheaper to open."""
 
 MAX_MERGED_ROWS: Final = ROW_GROUP_ROWS
-"""Rows of the files that become one. Their places are sorted in memory, some 40 bytes for each row."""
+"""Rows of the files that become one. Their positions are sorted in memory, some 40 bytes for each row."""
 
 MAX_MERGED_MEMORY: Final = 128 << 20
-"""Bytes in memory of the rows that become one file, with each text once (coded.needed). MAX_MERGED_ROWS rows of each
-table take less, but for long texts, which clients choose. Files of more stay apart. With it, compact took 500 to
-610 MB for the texts that were tried: reading and writing hold the texts several times, and a row group decoded."""
+"""Bytes in memory of the rows that become one file, with each text once (coded.coded_size). MAX_MERGED_ROWS rows of
+each table take less, but for long texts, which clients choose. Files of more stay apart. With it, compact took 500 to
+610 MB for the texts that were tried: memory then has the texts several times, and a decoded row group."""
 
 MAX_COMMIT_BYTES: Final = 256 << 20
 """Bytes of the old files that a commit replaces, before another one begins. A run that is killed loses no more work,
@@ -58,7 +58,7 @@ class Merge(NamedTuple):
         return sum(file.size for file in self.files)
 
 
-def merges(table: LakeTable) -> list[Merge]:
+def planned_merges(table: LakeTable) -> list[Merge]:
     """Return what is to be merged. Raises StoreError if a file cannot be read.
 
     A file of half the size, the rows or the memory of a merged one stays as it is. So does one that another program
@@ -71,15 +71,15 @@ def merges(table: LakeTable) -> list[Merge]:
             partitions.setdefault(tuple(file.partition.values()), []).append(file)
     # Files of the same days are merged with each other.
     ordered = [sorted(files, key=lambda file: (file.first_day, file.path.name)) for files in partitions.values()]
-    return [Merge(files) for each in ordered if len(each) > 1 for files in _grouped(each, table.table)]
+    return [Merge(group) for files in ordered if len(files) > 1 for group in _groups(files, table.table)]
 
 
-def _grouped(files: Sequence[DataFile], table: Table) -> Iterator[list[DataFile]]:
+def _groups(files: Sequence[DataFile], table: Table) -> Iterator[list[DataFile]]:
     """Yield the files in groups that become one."""
     group: list[DataFile] = []
     size = rows = memory = 0
     for file in files:
-        more = coded.needed(file, table)
+        more = coded.coded_size(file, table)
         if more is None or more > MAX_MERGED_MEMORY // 2:
             continue
         if (
@@ -103,45 +103,44 @@ def compact(table: LakeTable, name: str, now: Callable[[], float]) -> list[Merge
     merged file does not have the rows of the old ones; then the table is as it was after the last commit.
     """
     assert table.writing, "the lake is not open for writing"
-    done = merges(table)
-    for some in _commits(done):
+    all_merges = planned_merges(table)
+    for batch in _merges_by_commit(all_merges):
         job = table.job_folder()
         try:
-            new = Staged(job, tuple(_merged(merge, table.table, job) for merge in some))
-            old = [file for merge in some for file in merge.files]
+            new = Staged(job, tuple(_write_merged(merge, table.table, job) for merge in batch))
+            old = [file for merge in batch for file in merge.files]
             table.swap(old, new, CommitInfo(run=name, table=table.table.name, finished=now()))
         except BaseException:
             Staged(job, ()).discard()
             raise
-    return done
+    return all_merges
 
 
-def _commits(all_: Sequence[Merge]) -> Iterator[list[Merge]]:
+def _merges_by_commit(merges: Sequence[Merge]) -> Iterator[list[Merge]]:
     """Yield the merges of each commit."""
-    some: list[Merge] = []
-    for merge in all_:
-        if some and sum(each.size for each in some) + merge.size > MAX_COMMIT_BYTES:
-            yield some
-            some = []
-        some.append(merge)
-    if some:
-        yield some
+    batch: list[Merge] = []
+    for merge in merges:
+        if batch and sum(earlier.size for earlier in batch) + merge.size > MAX_COMMIT_BYTES:
+            yield batch
+            batch = []
+        batch.append(merge)
+    if batch:
+        yield batch
 
 
-def _merged(merge: Merge, table: Table, job: Path) -> DataFile:
-    """Write the file with the rows of others, and compare them."""
+def _write_merged(merge: Merge, table: Table, job: Path) -> DataFile:
+    """Write the file with the rows of others, and compare the rows that were written with those."""
     partition = merge.files[0].partition
-    path = job / data_files.folder(partition.items()) / f"merged-{uuid.uuid4().hex}.parquet"
-    schema = columns.arrow(table)
-    rows = coded.read(merge.files, table)
-    meant = _digest(coded.parts(rows, schema))
+    path = job / data_files.partition_folder(partition.items()) / f"merged-{uuid.uuid4().hex}.parquet"
+    schema = columns.file_schema(table)
+    rows = coded.read_coded(merge.files, table)
+    expected = _digest(coded.decode(rows, schema))
     order = [name for name in table.order if name in schema.names]
-    written = staging.write(
-        path, partition, schema, coded.parts(rows, schema, coded.order(rows, order) if order else None)
-    )
-    del rows
-    again = _digest(_written(path, schema))
-    if again != meant or again[0] != merge.rows:
+    positions = coded.sorted_positions(rows, order) if order else None
+    written = staging.write_file(path, partition, schema, coded.decode(rows, schema, positions))
+    del rows, positions
+    again = _digest(_read_written(path, schema))
+    if again != expected or again[0] != merge.rows:
         raise StoreError(
             f"the file {path}, merged from {len(merge.files)} others, does not have their rows: it was not committed;"
             " check the disk and the memory of this machine"
@@ -160,8 +159,8 @@ def _digest(batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
     return rows, total % 2**64
 
 
-def _written(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read_written(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a new file, a row group at a time."""
-    with data_files.opened(path) as parquet:
+    with data_files.open_parquet(path) as parquet:
         for group in range(parquet.num_row_groups):
             yield from parquet.read_row_group(group).cast(schema).to_batches(max_chunksize=coded.MAX_PART_ROWS)

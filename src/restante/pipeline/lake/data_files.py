@@ -44,7 +44,7 @@ class Selected(Enum):
 
     NONE = 0
     SOME = 1
-    """Perhaps none, or all: only the rows show it."""
+    """Perhaps none, or all of them: only the rows show it."""
     ALL = 2
 
 
@@ -64,9 +64,9 @@ class DataFile(NamedTuple):
     def selected(self, where: Where) -> Selected:
         """Return which of the file's rows are selected."""
         parts = [
-            _of_one(self.partition[column], values)
+            _selected_by_value(self.partition[column], values)
             if column in self.partition
-            else _of_range(self.ranges.get(column), values)
+            else _selected_by_range(self.ranges.get(column), values)
             for column, values in where.items()
         ]
         return min(parts, key=lambda part: part.value, default=Selected.ALL)
@@ -75,7 +75,7 @@ class DataFile(NamedTuple):
     def first_day(self) -> str:
         """Return the first UTC day of the rows, ISO, or "" if only the rows show it."""
         range_ = self.ranges.get("day")
-        return self.partition.get("day") or (str(range_.least) if range_ and range_.least else "")
+        return self.partition.get("day") or (str(range_.minimum) if range_ and range_.minimum else "")
 
     def days(self) -> Mapping[str, int]:
         """Return the number of rows of each UTC day, ISO. Raises StoreError if the file cannot be read for it."""
@@ -84,24 +84,26 @@ class DataFile(NamedTuple):
             return {} if day is None else {day: self.rows}
         if (range_ := self.ranges.get("day")) is not None and range_.only is not None:
             return {str(range_.only): self.rows}
-        return _counted(self.path)
+        return _read_rows_by_day(self.path)
 
     @property
     def last_day(self) -> str | None:
         """Return the last UTC day of the rows, ISO, or None if only the rows show it."""
         range_ = self.ranges.get("day")
-        return self.partition.get("day") or (str(range_.greatest) if range_ and range_.greatest else None)
+        return self.partition.get("day") or (str(range_.maximum) if range_ and range_.maximum else None)
 
     def latest_days(self) -> Mapping[str, str]:
         """Return the latest UTC day, ISO, of each source. Raises StoreError if the file cannot be read for it."""
-        range_, last = self.ranges.get("source"), self.last_day
+        range_, last_day = self.ranges.get("source"), self.last_day
         source = self.partition.get("source") or (range_.only if range_ else None)
-        return {str(source): last} if source and last else _latest(self.path)
+        return {str(source): last_day} if source and last_day else _read_latest_days(self.path)
 
     def days_and_sources(self) -> Collection[tuple[str, str]]:
         """Return the UTC days, ISO, and sources of the rows. Raises StoreError if the file cannot be read for it."""
-        one = {name: self._only(name) for name in BY_DAY_AND_SOURCE}
-        return {(one["day"], one["source"])} if one["day"] and one["source"] else _days_and_sources(self.path)
+        only = {name: self._only(name) for name in BY_DAY_AND_SOURCE}
+        return (
+            {(only["day"], only["source"])} if only["day"] and only["source"] else _read_days_and_sources(self.path)
+        )
 
     def _only(self, column: str) -> str:
         """Return the value of day or source that all rows have, or "" if only the rows show it."""
@@ -109,70 +111,70 @@ class DataFile(NamedTuple):
         return self.partition.get(column) or (str(range_.only) if range_ and range_.only else "")
 
 
-def _of_one(value: str | None, values: Collection[str | None]) -> Selected:
+def _selected_by_value(value: str | None, values: Collection[str | None]) -> Selected:
     return Selected.ALL if value in values else Selected.NONE
 
 
-def _of_range(range_: Range | None, values: Collection[str | None]) -> Selected:
+def _selected_by_range(range_: Range | None, values: Collection[str | None]) -> Selected:
     """Return which rows have one of the values, given the range of their column."""
-    if range_ is None or not isinstance(range_.least, date | str | None):
+    if range_ is None or not isinstance(range_.minimum, date | str | None):
         return Selected.SOME if values else Selected.NONE
-    if range_.least is None:
-        return _of_one(None, values)
-    first, last = str(range_.least), str(range_.greatest)
-    within = {value for value in values if value is not None and first <= value <= last}
-    nulls = Selected.ALL if not range_.nulls else _of_one(None, values)
+    if range_.minimum is None:
+        return _selected_by_value(None, values)
+    low, high = str(range_.minimum), str(range_.maximum)
+    within = {value for value in values if value is not None and low <= value <= high}
+    nulls = Selected.ALL if not range_.nulls else _selected_by_value(None, values)
     if not within:
         return Selected.SOME if range_.nulls and nulls is Selected.ALL else Selected.NONE
-    return Selected.ALL if nulls is Selected.ALL and len(within) == _possible(range_) else Selected.SOME
+    return Selected.ALL if nulls is Selected.ALL and len(within) == _possible_values(range_) else Selected.SOME
 
 
-def _possible(range_: Range) -> int | None:
+def _possible_values(range_: Range) -> int | None:
     """Return how many values a column may have, given its range; None if any number."""
-    if range_.least == range_.greatest:
+    if range_.minimum == range_.maximum:
         return 1
-    if isinstance(range_.least, date) and isinstance(range_.greatest, date):
-        return (range_.greatest - range_.least).days + 1
+    if isinstance(range_.minimum, date) and isinstance(range_.maximum, date):
+        return (range_.maximum - range_.minimum).days + 1
     return None
 
 
-def days(files: Iterable[DataFile]) -> set[str]:
+def all_days(files: Iterable[DataFile]) -> set[str]:
     """Return the UTC days, ISO, of which the files have rows. Raises StoreError if one cannot be read."""
     return {day for file in files for day in file.days()}
 
 
 @functools.lru_cache(MAX_COUNTED_FILES)
-def _counted(path: Path) -> Mapping[str, int]:
+def _read_rows_by_day(path: Path) -> Mapping[str, int]:
     """Read the number of rows of each day from a file, which never changes."""
-    found: Counter[str] = Counter()
-    with opened(path) as file:
+    counts: Counter[str] = Counter()
+    with open_parquet(path) as file:
         if "day" in file.schema_arrow.names:
             for batch in file.iter_batches(columns=["day"]):
-                found.update(counted_days(batch))
-    return found
+                counts.update(rows_by_day(batch))
+    return counts
 
 
-def _latest(path: Path) -> Mapping[str, str]:
+def _read_latest_days(path: Path) -> Mapping[str, str]:
     """Read the latest day of each source from a file."""
-    with opened(path) as file:
+    with open_parquet(path) as file:
         rows = file.read(columns=["day", "source"], use_threads=False)
         latest = rows.group_by("source", use_threads=False).aggregate([("day", "max")])
     return {row["source"]: str(row["day_max"]) for row in latest.to_pylist() if row["day_max"] is not None}
 
 
 @functools.lru_cache(MAX_COUNTED_FILES)
-def _days_and_sources(path: Path) -> Collection[tuple[str, str]]:
+def _read_days_and_sources(path: Path) -> Collection[tuple[str, str]]:
     """Read the days and sources from a file, which never changes."""
-    with opened(path) as file:
+    with open_parquet(path) as file:
         rows = file.read(columns=list(BY_DAY_AND_SOURCE), use_threads=False)
         pairs = rows.group_by(list(BY_DAY_AND_SOURCE), use_threads=False).aggregate([])
     return frozenset((sys.intern(str(row["day"])), sys.intern(row["source"])) for row in pairs.to_pylist())
 
 
-def counted_days(batch: pa.RecordBatch) -> dict[str, int]:
+def rows_by_day(batch: pa.RecordBatch) -> dict[str, int]:
     """Return the number of rows of each day."""
     counts = batch.column("day").drop_null().value_counts()
-    return {str(each["values"]): each["counts"] for each in counts.to_pylist()}
+    return {str(entry["values"]): entry["counts"] for entry in counts.to_pylist()}
 
 
 def selected_rows(batch: pa.RecordBatch, where: Where) -> pa.BooleanArray:
@@ -180,35 +182,35 @@ def selected_rows(batch: pa.RecordBatch, where: Where) -> pa.BooleanArray:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pa.repeat(pa.scalar(True), batch.num_rows)
+    selected = pa.repeat(pa.scalar(True), batch.num_rows)
     for column, values in where.items():
-        there = column in batch.schema.names
-        texts = pc.cast(batch.column(column), pa.string()) if there else pa.nulls(batch.num_rows, pa.string())
-        found = pc.and_(found, pc.is_in(texts, value_set=pa.array(list(values), pa.string())))
-    return found
+        stored = column in batch.schema.names
+        texts = pc.cast(batch.column(column), pa.string()) if stored else pa.nulls(batch.num_rows, pa.string())
+        selected = pc.and_(selected, pc.is_in(texts, value_set=pa.array(list(values), pa.string())))
+    return selected
 
 
-def partition(path: Path) -> dict[str, str | None]:
+def partition_of_path(path: Path) -> dict[str, str | None]:
     """Return the partition in a file's path below its table: one folder per column, day=2026-11-21/source=main."""
     pairs = (part.partition("=") for part in path.parent.parts)
     return {name: None if value == NULL_FOLDER else unquote(value) for name, _, value in pairs}
 
 
-def folder(values: Iterable[tuple[str, str | None]]) -> Path:
+def partition_folder(values: Iterable[tuple[str, str | None]]) -> Path:
     """Return the folder of a partition below its table, named as Spark names it. An empty text is NULL."""
-    return Path(*(f"{name}={_escaped(value) if value else NULL_FOLDER}" for name, value in values))
+    return Path(*(f"{name}={_escape(value) if value else NULL_FOLDER}" for name, value in values))
 
 
 NO_DAMAGE: Final = frozenset(map(os.strerror, (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)))
 """The system's messages for errors after which the file may be whole."""
 
 
-def unreadable(path: Path, why: str) -> StoreError:
+def unreadable_file(path: Path, reason: str) -> StoreError:
     """Return the error for a file or a log of a table that cannot be read."""
-    if why in NO_DAMAGE:
-        return StoreError(f"cannot read {path}: {why}; check the disk, and who owns the lake's files")
+    if reason in NO_DAMAGE:
+        return StoreError(f"cannot read {path}: {reason}; check the disk, and who owns the lake's files")
     return StoreError(
-        f"the lake is damaged: {path} cannot be read ({why}): restore it from a backup,"
+        f"the lake is damaged: {path} cannot be read ({reason}): restore it from a backup,"
         " or remove that table's folder and run ingest and build again"
     )
 
@@ -226,7 +228,7 @@ def native_file(path: Path) -> pa.NativeFile:
 
 
 @contextlib.contextmanager
-def opened(path: Path, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+def open_parquet(path: Path, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
     """Open a file of a table, to read the columns `coded` as dictionaries. Raises StoreError if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -235,28 +237,28 @@ def opened(path: Path, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
         with native_file(path) as file, pq.ParquetFile(file, read_dictionary=[*coded]) as parquet:
             yield parquet
     except (OSError, pa.ArrowException) as error:
-        why = plain(error) if isinstance(error, OSError) and error.errno else "it is not a Parquet file"
-        raise unreadable(path, why) from error
+        reason = plain(error) if isinstance(error, OSError) and error.errno else "it is not a Parquet file"
+        raise unreadable_file(path, reason) from error
 
 
 def column_names(file: DataFile) -> set[str]:
     """Return the columns that a file has; those of its partition are in its path. Raises StoreError."""
-    with opened(file.path) as parquet:
+    with open_parquet(file.path) as parquet:
         return set(parquet.schema_arrow.names)
 
 
-def _escaped(value: str) -> str:
-    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", value)
+def _escape(value: str) -> str:
+    return _SPECIAL.sub(lambda match: f"%{ord(match[0]):02X}", value)
 
 
-def whole(files: list[DataFile]) -> list[DataFile]:
+def existing_files(files: list[DataFile]) -> list[DataFile]:
     """Return the files if all of them exist. Raises StoreError if one is missing or cannot be looked up."""
     for file in files:
         try:
-            there = file.path.exists()
+            exists = file.path.exists()
         except OSError as error:
-            raise unreadable(file.path, plain(error)) from error
-        if not there:
+            raise unreadable_file(file.path, plain(error)) from error
+        if not exists:
             raise StoreError(
                 f"the lake is damaged: {file.path} is missing, which its table's log lists: restore it from a backup,"
                 " or remove that table's folder and run ingest and build again"

@@ -21,7 +21,7 @@ import msgspec
 
 from restante.common.errors import plain
 from restante.pipeline.lake import data_files
-from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, State, after
+from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, TableState, state_after
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.schemas import MONTH_COLUMN
 
@@ -75,7 +75,7 @@ _INFO_LINE: Final = msgspec.json.Decoder(_InfoLine)
 _LAST_CHECKPOINT: Final = msgspec.json.Decoder(_LastCheckpoint)
 
 
-def file(table: Path, version: int) -> Path:
+def entry_path(table: Path, version: int) -> Path:
     """Return the path of a version's log entry (Delta protocol, "Delta Log Entries")."""
     return table / LOG_FOLDER / f"{version:020}.json"
 
@@ -86,7 +86,7 @@ def read_info(table: Path, version: int) -> CommitInfo:
     A commit by another program has none; for it, return one that says which days the commit changed: all days of a
     month if a file is gone that had several. Raises StoreError if the log is damaged.
     """
-    path = file(table, version)
+    path = entry_path(table, version)
     raw = _read(path)
     lines = _lines(path, raw, _INFO_LINE)
     action = next((line.commit_info for line in lines if line.commit_info), _CommitInfoAction())
@@ -102,33 +102,33 @@ def read_info(table: Path, version: int) -> CommitInfo:
 
 def _days(table: Path, change: Change) -> Collection[str]:
     """Return the days of which a file has rows, or may have had some."""
-    path, partition = table / decoded(change.path), change.partition_values
+    path, partition = table / decoded_path(change.path), change.partition_values
     if path.exists():
         return DataFile(path, partition, 0, 0).days()
     if day := partition.get("day"):
         return {day}
     if not (month := partition.get(MONTH_COLUMN.name)):
         return ()
-    first = date.fromisoformat(month)
-    return [(first + timedelta(at)).isoformat() for at in range(monthrange(first.year, first.month)[1])]
+    start = date.fromisoformat(month)
+    return [(start + timedelta(days)).isoformat() for days in range(monthrange(start.year, start.month)[1])]
 
 
-def state(table: Path, last: int) -> State:
+def read_state(table: Path, last_version: int) -> TableState:
     """Return the state after a version.
 
     Entries are read backwards from that version to the newest one with a state. All of them are read only if an older
     version of Restante wrote the table. Raises StoreError if the log is damaged.
     """
     newer: list[tuple[int, CommitInfo]] = []
-    for version in range(last, -1, -1):
-        found = read_info(table, version)
-        if found.state is not None:
-            return after(found.state, reversed(newer))
-        newer.append((version, found))
-    return after(State(), reversed(newer))
+    for version in range(last_version, -1, -1):
+        info = read_info(table, version)
+        if info.state is not None:
+            return state_after(info.state, reversed(newer))
+        newer.append((version, info))
+    return state_after(TableState(), reversed(newer))
 
 
-def removals(table: Path, last: int) -> dict[Path, float]:
+def removals(table: Path, last_version: int) -> dict[Path, float]:
     """Return when each file was removed that no later version contains, in seconds since 1970.
 
     A file that is missing here was removed by an entry that is no longer kept (LOG_RETENTION_SECONDS), or was never
@@ -138,19 +138,19 @@ def removals(table: Path, last: int) -> dict[Path, float]:
     try:
         entries = sorted(_versions(table, _ENTRY))
     except OSError as error:
-        raise data_files.unreadable(table / LOG_FOLDER, plain(error)) from error
+        raise data_files.unreadable_file(table / LOG_FOLDER, plain(error)) from error
     for version, path in entries:
-        if version > last:
+        if version > last_version:
             break
         for line in _lines(path, _read(path), _LOG_LINE):
             if line.remove:
-                removed[table / decoded(line.remove.path)] = (line.remove.deletion_timestamp or 0) / 1000
+                removed[table / decoded_path(line.remove.path)] = (line.remove.deletion_timestamp or 0) / 1000
             elif line.add:
-                removed.pop(table / decoded(line.add.path), None)
+                removed.pop(table / decoded_path(line.add.path), None)
     return removed
 
 
-def checkpoint(table: Path) -> int:
+def last_checkpoint(table: Path) -> int:
     """Return the version of the last checkpoint, as readers find it, or 0 if there is none."""
     try:
         return _LAST_CHECKPOINT.decode((table / LOG_FOLDER / "_last_checkpoint").read_bytes()).version
@@ -158,11 +158,11 @@ def checkpoint(table: Path) -> int:
         return 0
 
 
-def expired(table: Path, needed: Collection[int], now: float) -> list[Path]:
+def expired_entries(table: Path, needed_versions: Collection[int], now: float) -> list[Path]:
     """Return the files of the log that are no longer needed, the oldest first.
 
-    Entries of the versions in `needed` are kept, and everything needed to read the table as it was in the last
-    LOG_RETENTION_SECONDS. The age of an entry is that of its file; its version was current until the next entry.
+    Entries of the versions in `needed_versions` are kept, and everything needed to read the table as it was in the
+    last LOG_RETENTION_SECONDS. The age of an entry is that of its file; its version was current until the next entry.
     `now` is in seconds since 1970. Raises OSError.
     """
     entries, checkpoints = _versions(table, _ENTRY), _versions(table, _CHECKPOINT)
@@ -170,16 +170,16 @@ def expired(table: Path, needed: Collection[int], now: float) -> list[Path]:
     oldest = min(young) if young else max((version for version, _ in entries), default=0)
     # The version before the oldest young one must be readable too, which takes a checkpoint before it.
     start = max((version for version, _ in checkpoints if version < oldest), default=0)
-    unneeded = [each for each in entries if each[0] not in needed]
+    unneeded = [entry for entry in entries if entry[0] not in needed_versions]
     return [path for version, path in sorted([*unneeded, *checkpoints]) if version < start]
 
 
 def _versions(table: Path, kind: re.Pattern[str]) -> list[tuple[int, Path]]:
     """Return the log's files of a kind, each with its version."""
-    return [(int(found[1]), path) for path in (table / LOG_FOLDER).iterdir() if (found := kind.fullmatch(path.name))]
+    return [(int(match[1]), path) for path in (table / LOG_FOLDER).iterdir() if (match := kind.fullmatch(path.name))]
 
 
-def decoded(path: str) -> str:
+def decoded_path(path: str) -> str:
     """Return the path of a file as the system knows it (Delta protocol, "Add File and Remove File")."""
     return unquote(path)
 
@@ -188,11 +188,11 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise data_files.unreadable(path, plain(error)) from error
+        raise data_files.unreadable_file(path, plain(error)) from error
 
 
 def _lines(path: Path, raw: bytes, decoder: msgspec.json.Decoder[L]) -> list[L]:
     try:
         return decoder.decode_lines(raw)
     except msgspec.DecodeError as error:
-        raise data_files.unreadable(path, str(error)) from error
+        raise data_files.unreadable_file(path, str(error)) from error

@@ -29,7 +29,7 @@ from restante.pipeline.schemas import Table
 
 TABLE_PROPERTIES: Final[dict[str, str | None]] = {
     # Other programs remove log entries by their age alone. We keep those whose commit infos are needed
-    # (delta_log.expired).
+    # (delta_log.expired_entries).
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 36500 days",
 }
@@ -48,15 +48,15 @@ def open_table(folder: Path, table: Table) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise data_files.unreadable(folder / delta_log.LOG_FOLDER, message(error)) from error
+        raise data_files.unreadable_file(folder / delta_log.LOG_FOLDER, error_message(error)) from error
     if delta.protocol().min_reader_version > MAX_READER_VERSION:
         raise Misuse(
             f"{folder} has features of Delta tables that Restante cannot read, which another program added:"
             " restore it from a backup, or name another lake with --lake"
         )
-    fields, known = _fields(delta.schema()), _fields(columns.delta(table))
-    late = lacking(delta, table)
-    if fields != {name: field for name, field in known.items() if name not in late} or (
+    fields, expected = _fields(delta.schema()), _fields(columns.delta_schema(table))
+    late = missing_columns(delta, table)
+    if fields != {name: field for name, field in expected.items() if name not in late} or (
         tuple(delta.metadata().partition_columns) != table.partitions
     ):
         raise Misuse(
@@ -66,10 +66,10 @@ def open_table(folder: Path, table: Table) -> DeltaTable | None:
     return delta
 
 
-def lacking(delta: DeltaTable, table: Table) -> set[str]:
+def missing_columns(delta: DeltaTable, table: Table) -> set[str]:
     """Return the columns that the table was made without, by an earlier version of Restante (Column.added)."""
-    there = {field.name for field in delta.schema().fields}
-    return {column.name for column in table.columns if column.added} - there
+    stored_names = {field.name for field in delta.schema().fields}
+    return {column.name for column in table.columns if column.added} - stored_names
 
 
 def _fields(schema: Schema) -> dict[str, tuple[DataType, bool]]:
@@ -77,23 +77,23 @@ def _fields(schema: Schema) -> dict[str, tuple[DataType, bool]]:
     return {field.name: (field.type, field.nullable) for field in schema.fields}
 
 
-def message(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """Return the first line of a deltalake error, whose text is a tree of several; or the system's error message."""
     if isinstance(error, OSError) and error.errno:
         return plain(error)
-    if found := re.search(r"\(os error (\d+)\)", str(error)):
-        return os.strerror(int(found[1]))
+    if match := re.search(r"\(os error (\d+)\)", str(error)):
+        return os.strerror(int(match[1]))
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def append(
+def append_commit(
     delta: DeltaTable | None,
     folder: Path,
     table: Table,
+    info: CommitInfo,
     *,
     added: Sequence[DataFile],
     removed: Sequence[DataFile],
-    info: CommitInfo,
     transactions: Mapping[str, int],
     data_change: bool,
 ) -> None:
@@ -101,7 +101,7 @@ def append(
 
     `data_change` is False if the added files have the rows of the removed ones.
     """
-    schema = columns.delta(table)
+    schema = columns.delta_schema(table)
     adds = [
         AddAction(
             path=file.path.relative_to(folder).as_posix(),
@@ -109,7 +109,7 @@ def append(
             partition_values=file.partition,
             modification_time=int(info.finished * 1000),
             data_change=data_change,
-            stats=statistics.delta(file.rows, file.ranges),
+            stats=statistics.delta_statistics(file.rows, file.ranges),
         )
         for file in added
     ]
@@ -148,9 +148,9 @@ def append(
 
 def add_columns(delta: DeltaTable, table: Table, info: CommitInfo) -> None:
     """Append a commit to the log that adds the columns that the table lacks. Raises DeltaError, OSError."""
-    late = lacking(delta, table)
+    late = missing_columns(delta, table)
     delta.alter.add_columns(
-        [field for field in columns.delta(table).fields if field.name in late],
+        [field for field in columns.delta_schema(table).fields if field.name in late],
         commit_properties=_properties(info, {}),
         post_commithook_properties=_HOOKS,
     )

@@ -39,27 +39,27 @@ def _hashes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.uint64]]:
 
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
         coded = pc.cast(column, pa.binary()).combine_chunks().dictionary_encode()
-        words = np.array([_word(value) for value in coded.dictionary.to_pylist()], dtype=np.uint64)
-        at = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        found = words[at] if len(words) else np.zeros(len(column), dtype=np.uint64)
+        hashes = np.array([_hash(value) for value in coded.dictionary.to_pylist()], dtype=np.uint64)
+        indices = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        values = hashes[indices] if len(hashes) else np.zeros(len(column), dtype=np.uint64)
     elif pa.types.is_floating(column.type):  # by their bits: -0.0 and NaN are values as any other
-        found = column.fill_null(0.0).to_numpy().view(np.uint64)
+        values = column.fill_null(0.0).to_numpy().view(np.uint64)
     else:
         narrow = pa.int32() if pa.types.is_date32(column.type) else column.type
-        whole = pc.cast(pc.cast(column, narrow), pa.int64())
-        found = whole.fill_null(0).to_numpy().view(np.uint64)
+        integers = pc.cast(pc.cast(column, narrow), pa.int64())
+        values = integers.fill_null(0).to_numpy().view(np.uint64)
     nulls = column.is_null().to_numpy()
-    return np.where(nulls, np.uint64(_NULL), _mixed(found + np.uint64(1)))
+    return np.where(nulls, np.uint64(_NULL), _mixed(values + np.uint64(1)))
 
 
-def _word(value: bytes) -> int:
+def _hash(value: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest())
 
 
-def _mixed(words: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return the words with each of their bits spread over all 64 (splitmix64)."""
+def _mixed(numbers: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return the numbers with each of their bits spread over all 64 (splitmix64)."""
     import numpy as np
 
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(_FIRST)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(_SECOND)
-    return words ^ (words >> np.uint64(31))
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(_FIRST)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(_SECOND)
+    return numbers ^ (numbers >> np.uint64(31))

@@ -1,7 +1,7 @@
 """The lake: a folder with the pipeline's tables. One run at a time writes to it.
 
     LAKE/lake.json    the lake's format and first day
-    LAKE/lock         held by the run that writes
+    LAKE/lock         locked by the run that writes
     LAKE/<table>/     one Delta table each
 
 Readers take no lock and write nothing.
@@ -78,30 +78,30 @@ class Lake:
                 f"--lake {url}: this is a URL; name a folder of this machine, which may be a mounted network file"
                 " system. Object stores cannot hold a lake: they have no lock, and no flush to the disk"
             )
-        place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: on other machines they may differ
-        if bad := _UNUSABLE.search(str(place)):
+        path = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: on other machines they may differ
+        if character := _UNUSABLE.search(str(path)):
             raise Misuse(
-                f"the path of a lake must not contain {bad[0]!r}, which other programs misread: {place};"
+                f"the path of a lake must not contain {character[0]!r}, which other programs misread: {path};"
                 " name another folder (--lake)"
             )
         with contextlib.ExitStack() as stack:
             try:
-                there = (place / LAKE_FILE).exists()
-                if not there:
-                    _check(place, make=make)
+                exists = (path / LAKE_FILE).exists()
+                if not exists:
+                    _check_new_path(path, make=make)
             except OSError as error:
-                raise StoreError(f"cannot read the lake {place}: {plain(error)} (--lake names another)") from error
+                raise StoreError(f"cannot read the lake {path}: {plain(error)} (--lake names another)") from error
             if write:
-                stack.enter_context(_locked(place))
-                if not (place / LAKE_FILE).exists():
-                    _make(place, first_day)
-            settings = _settings(place) if there or write else _Settings(LAKE_FORMAT, first_day)
-            lake = Lake(place, settings.first_day, write=write)
+                stack.enter_context(_locked(path))
+                if not (path / LAKE_FILE).exists():
+                    _create(path, first_day)
+            settings = _settings(path) if exists or write else _Settings(LAKE_FORMAT, first_day)
+            lake = Lake(path, settings.first_day, write=write)
             try:
                 yield lake
             except RestanteError as error:
                 if lake._committed:
-                    error.args = (f"{error}; committed before it: {_tables(lake._committed)}",)
+                    error.args = (f"{error}; committed before it: {_table_list(lake._committed)}",)
                 raise
 
     def table(self, table: Table) -> LakeTable:
@@ -117,77 +117,73 @@ class Lake:
         return sorted(log.parent.name for log in self.path.glob(f"*/{delta_log.LOG_FOLDER}"))
 
 
-def _tables(commits: Iterable[tuple[str, str | None]]) -> str:
+def _table_list(commits: Iterable[tuple[str, str | None]]) -> str:
     """Return the names of the committed tables, with the sources whose rows they took."""
-    found: dict[str, dict[str, None]] = {}
+    sources_by_table: dict[str, dict[str, None]] = {}
     for table, source in commits:
-        found.setdefault(table, {}).update({source: None} if source else {})
-    return ", ".join(f"{table} ({', '.join(sources)})" if sources else table for table, sources in found.items())
+        sources_by_table.setdefault(table, {}).update({source: None} if source else {})
+    return ", ".join(
+        f"{table} ({', '.join(sources)})" if sources else table for table, sources in sources_by_table.items()
+    )
 
 
-def _check(place: Path, *, make: bool) -> None:
-    """Raise Misuse unless a lake may be made at the place: `make` is set, and nothing else is there."""
-    for folder in (place, *place.parents):
+def _check_new_path(path: Path, *, make: bool) -> None:
+    """Raise Misuse unless a lake may be made at the path: `make` is set, and no other file is there."""
+    for folder in (path, *path.parents):
         if (folder / delta_log.LOG_FOLDER).exists():
             raise Misuse(
                 f"{folder} is a Delta table, not a lake: name the folder with the tables, or a new one (--lake)"
             )
-    if file := next((each for each in (place, *place.parents) if each.exists() and not each.is_dir()), None):
+    if file := next((entry for entry in (path, *path.parents) if entry.exists() and not entry.is_dir()), None):
         raise Misuse(f"{file} is not a folder: name the folder of the lake, or a new one (--lake)")
     if not make:
-        raise Misuse(f"there is no lake in {place}: `restante pipeline run` creates one (--lake names another)")
-    others = [] if not place.exists() else [entry.name for entry in place.iterdir() if not _ours(entry.name)]
-    if others:
-        raise Misuse(f"{place} contains other files, such as {min(others)}: name a new or an empty folder (--lake)")
-
-
-def _ours(name: str) -> bool:
-    return name == LOCK_FILE or name.startswith(f"{LAKE_FILE}.")
+        raise Misuse(f"there is no lake in {path}: `restante pipeline run` creates one (--lake names another)")
+    names = [entry.name for entry in path.iterdir()] if path.exists() else []
+    if others := [name for name in names if name != LOCK_FILE and not name.startswith(f"{LAKE_FILE}.")]:
+        raise Misuse(f"{path} contains other files, such as {min(others)}: name a new or an empty folder (--lake)")
 
 
 @contextmanager
-def _locked(place: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        lock = lock_directory(place, LOCK_FILE, 0o666)
+        path.mkdir(parents=True, exist_ok=True)
+        lock = lock_directory(path, LOCK_FILE, 0o666)
     except BlockingIOError as error:
         raise InUse(
-            f"another run is writing to the lake {place}: wait until it is done, or stop it, and start this again"
+            f"another run is writing to the lake {path}: wait until it is done, or stop it, and start this again"
         ) from error
     except OSError as error:
-        raise StoreError(f"cannot write to the lake {place}: {plain(error)} (--lake names another)") from error
+        raise StoreError(f"cannot write to the lake {path}: {plain(error)} (--lake names another)") from error
     with lock:
         yield
 
 
-def _make(place: Path, first_day: date) -> None:
+def _create(path: Path, first_day: date) -> None:
     """Write the lake's file atomically."""
     try:
-        with draft_of(place / LAKE_FILE, mode=0o644) as draft:  # executors and readers may be other users
+        with draft_of(path / LAKE_FILE, mode=0o644) as draft:  # executors and readers may be other users
             draft.write_bytes(msgspec.json.encode(_Settings(LAKE_FORMAT, first_day)))
-        flush(place.parent)
+        flush(path.parent)
     except OSError as error:
-        raise StoreError(f"cannot write to the lake {place}: {plain(error)}") from error
+        raise StoreError(f"cannot write to the lake {path}: {plain(error)}") from error
 
 
-def _settings(place: Path) -> _Settings:
+def _settings(path: Path) -> _Settings:
     try:
-        raw = (place / LAKE_FILE).read_bytes()
+        raw = (path / LAKE_FILE).read_bytes()
         number = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get("format")
         if number is not None and msgspec.json.decode(number, type=int) > LAKE_FORMAT:
-            raise Misuse(
-                f"the lake {place} was made by a newer version of Restante: use that version, or a newer one"
-            )
+            raise Misuse(f"the lake {path} was made by a newer version of Restante: use that version, or a newer one")
         settings = msgspec.json.decode(raw, type=_Settings)
     except OSError as error:
-        raise StoreError(f"cannot read the lake {place}: {plain(error)}") from error
+        raise StoreError(f"cannot read the lake {path}: {plain(error)}") from error
     except msgspec.DecodeError as error:
         raise StoreError(
-            f"the lake {place} is damaged: its {LAKE_FILE} is not valid: restore it from a backup"
+            f"the lake {path} is damaged: its {LAKE_FILE} is not valid: restore it from a backup"
         ) from error
     if settings.format < LAKE_FORMAT:
         raise Misuse(
-            f"the lake {place} was made by an older version of Restante, which laid out its files in another way:"
+            f"the lake {path} was made by an older version of Restante, which laid out its files in another way:"
             " name a new folder with --lake, and run ingest and build again; keep this one if a source has deleted"
             " rows since, because the new lake lacks them"
         )

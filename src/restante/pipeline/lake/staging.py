@@ -22,7 +22,7 @@ from restante.common.atomic_file import flush
 from restante.common.errors import StoreError, plain
 from restante.pipeline.lake import columns, data_files, statistics
 from restante.pipeline.lake.data_files import DataFile
-from restante.pipeline.lake.writer import WRITTEN_DDL, OpenFile, writer
+from restante.pipeline.lake.writer import WRITTEN_DDL, OpenFile, task_writer
 from restante.pipeline.schemas import MONTH_COLUMN, Table
 from restante.pipeline.spark import errors
 from restante.pipeline.spark.errors import SparkError
@@ -56,19 +56,19 @@ class Staged(NamedTuple):
     @property
     def days(self) -> set[str]:
         """Return the UTC days of the rows, ISO."""
-        return data_files.days(self.files)
+        return data_files.all_days(self.files)
 
     def discard(self) -> None:
         """Remove the files: no commit will take them."""
-        _remove(self.folder)
+        _remove_job(self.folder)
 
 
-def _remove(run: Path) -> None:
+def _remove_job(run: Path) -> None:
     """Remove a job's folder. Rename it first, so that tasks that are still writing do not find it."""
-    gone = run.with_name(f"{run.name.removesuffix(GONE_SUFFIX)}{GONE_SUFFIX}")
+    removed_folder = run.with_name(f"{run.name.removesuffix(GONE_SUFFIX)}{GONE_SUFFIX}")
     with contextlib.suppress(OSError):
-        run.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+        run.rename(removed_folder)
+    shutil.rmtree(removed_folder, ignore_errors=True)
 
 
 def job_folder(table: Path, run: str) -> Path:
@@ -78,11 +78,11 @@ def job_folder(table: Path, run: str) -> Path:
 
 def job_folders(table: Path) -> list[Path]:
     """Return the folders of jobs in a table's folder. x.gone comes before x, which is renamed to x.gone."""
-    named = (path for path in table.glob(f"{RUN_PREFIX}*") if _JOB_FOLDER.fullmatch(path.name))
-    return sorted((path for path in named if path.is_dir() and not path.is_symlink()), reverse=True)
+    folders = (path for path in table.glob(f"{RUN_PREFIX}*") if _JOB_FOLDER.fullmatch(path.name))
+    return sorted((path for path in folders if path.is_dir() and not path.is_symlink()), reverse=True)
 
 
-def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
+def stage_rows(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
     """Write rows for a table with Spark, and remove what other runs left in the table's folder.
 
     Raises StoreError if Spark cannot write or a row has NULL in a column that is not nullable, SparkError if the job
@@ -91,27 +91,27 @@ def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    for left in job_folders(folder):
-        if not left.name.startswith(f"{RUN_PREFIX}{run}-"):
-            _remove(left)
+    for old_job in job_folders(folder):
+        if not old_job.name.startswith(f"{RUN_PREFIX}{run}-"):
+            _remove_job(old_job)
     job = job_folder(folder, run)
     try:
-        return Staged(job, tuple(_written(_write(frame, job, table), job, table)))
+        return Staged(job, tuple(_written_files(_write_rows(frame, job, table), job, table)))
     except (PySparkException, Py4JError) as error:
-        _remove(job)
+        _remove_job(job)
         if errors.java_has_ended(error):
             raise SparkError(errors.JAVA_ENDED) from error
-        raise _failed(error, table, folder) from error
+        raise _job_failure(error, table, folder) from error
     except BaseException:
-        _remove(job)
+        _remove_job(job)
         raise
 
 
-def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
+def _write_rows(frame: DataFrame, run: Path, table: Table) -> list[Path]:
     """Write rows below `run` with Spark, and return the files that belong to the result."""
     from pyspark.sql import functions as f
 
-    schema = columns.spark(table)
+    schema = columns.spark_schema(table)
     if missing := set(schema.names).difference(frame.columns):  # DataFrame.to would add the missing columns
         raise SparkError(
             f"the rows for the table {table.name} could not be computed: there is no column {min(missing)}"
@@ -132,31 +132,31 @@ def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
     rows = one_task(rows)
     if table.order:
         rows = rows.sortWithinPartitions(*table.order)
-    write = writer(run, table.partitions)
+    write = task_writer(run, table.partitions)
     if not is_small(frame.sparkSession):
         return sorted(Path(row["path"]) for row in rows.mapInArrow(write, WRITTEN_DDL).collect())
     batches = rows.toArrow().to_batches()
     with _writing(run):
-        return sorted(Path(path) for made in write(batches) for path in made.column("path").to_pylist())
+        return sorted(Path(path) for written in write(batches) for path in written.column("path").to_pylist())
 
 
-def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreError:
-    said = str(error)
-    if "No space left on device" in said:  # ENOSPC, as Java words it
+def _job_failure(error: Exception, table: Table, folder: Path) -> SparkError | StoreError:
+    message = str(error)
+    if "No space left on device" in message:  # ENOSPC, as Java words it
         return StoreError(
             f"the disk has no room for {folder}, or for Spark's temporary files: make room and run this again;"
             " these rows were not committed"
         )
-    if "Mkdirs failed" in said or "Permission denied" in said:  # Hadoop's RawLocalFileSystem
+    if "Mkdirs failed" in message or "Permission denied" in message:  # Hadoop's RawLocalFileSystem
         return StoreError(f"Spark cannot write to {folder}: check who owns it; these rows were not committed")
     return SparkError(
-        f"the rows for the table {table.name} could not be computed: {reason(said) or errors.of_job(said)}"
+        f"the rows for the table {table.name} could not be computed: {reason(message) or errors.of_job(message)}"
     )
 
 
-def _written(paths: Iterable[Path], run: Path, table: Table) -> list[DataFile]:
+def _written_files(paths: Iterable[Path], run: Path, table: Table) -> list[DataFile]:
     never = {column.name for column in table.columns if not column.null}
-    found = []
+    files = []
     for path in paths:
         try:
             footer = pq.read_metadata(path)
@@ -166,16 +166,16 @@ def _written(paths: Iterable[Path], run: Path, table: Table) -> list[DataFile]:
             ) from error
         if not footer.num_rows:
             continue  # Spark writes an empty file if there are no rows and no partitions
-        partition = data_files.partition(path.relative_to(run))
-        nulls = _nulls(footer) | {name for name, value in partition.items() if value is None}
+        partition = data_files.partition_of_path(path.relative_to(run))
+        nulls = _null_columns(footer) | {name for name, value in partition.items() if value is None}
         if nulls & never:
             missing = ", ".join(sorted(nulls & never))
             raise StoreError(f"a row for the table {table.name} has no {missing}: these rows were not committed")
-        found.append(data_file(path, partition, footer))
-    return found
+        files.append(data_file(path, partition, footer))
+    return files
 
 
-def write(
+def write_file(
     path: Path, partition: Mapping[str, str | None], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> DataFile:
     """Write a file that no commit has taken yet, of at least one row. Raises StoreError if it cannot be written."""
@@ -200,24 +200,24 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        why = plain(error) if isinstance(error, OSError) else str(error)
-        raise StoreError(f"cannot write to {path}: {why}; these rows were not committed") from error
+        reason = plain(error) if isinstance(error, OSError) else str(error)
+        raise StoreError(f"cannot write to {path}: {reason}; these rows were not committed") from error
 
 
 def data_file(path: Path, partition: Mapping[str, str | None], footer: pq.FileMetaData) -> DataFile:
     """Return a file that was written, with what its footer says."""
-    return DataFile(path, partition, footer.num_rows, path.stat().st_size, statistics.ranges(footer))
+    return DataFile(path, partition, footer.num_rows, path.stat().st_size, statistics.column_ranges(footer))
 
 
-def _nulls(footer: pq.FileMetaData) -> set[str]:
+def _null_columns(footer: pq.FileMetaData) -> set[str]:
     """Return the columns of a file that contain NULL, according to its statistics."""
-    groups = (footer.row_group(at) for at in range(footer.num_row_groups))
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     chunks = [group.column(at) for group in groups for at in range(footer.num_columns)]
     return {chunk.path_in_schema for chunk in chunks if chunk.statistics and chunk.statistics.null_count}
 
 
-def place(staged: Staged, table: Path) -> list[DataFile]:
-    """Move files to their final place. They survive a power cut once this returns.
+def move_into_table(staged: Staged, table: Path) -> list[DataFile]:
+    """Move files into the table's folder. They survive a power cut once this returns.
 
     Raises StoreError if the disk refuses.
     """

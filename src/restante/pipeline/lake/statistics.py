@@ -18,79 +18,79 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 """The precision of timestamps in Delta tables' statistics."""
 
 Value = date | datetime | int | str
-"""A least or greatest value. There is none of doubles, because a NaN is in no statistic, so that a reader could skip
-a file that has one; nor of bytes, because Delta tables have none."""
+"""A minimum or a maximum. A column of doubles has neither: a NaN is in no statistic, so a reader could skip a file
+that has one. A column of bytes has neither, because Delta tables have none."""
 
 
 class Range(NamedTuple):
     """The values of a column in a file."""
 
-    least: Value | None
+    minimum: Value | None
     """None if all values are NULL."""
-    greatest: Value | None
+    maximum: Value | None
     nulls: int
     """The number of NULLs."""
 
     @property
     def only(self) -> Value | None:
         """Return the value that all rows have, or None."""
-        return self.least if self.least == self.greatest and not self.nulls else None
+        return self.minimum if self.minimum == self.maximum and not self.nulls else None
 
 
-def ranges(footer: pq.FileMetaData) -> dict[str, Range]:
+def column_ranges(footer: pq.FileMetaData) -> dict[str, Range]:
     """Return the ranges of a file's columns; of a column without exact statistics there is none."""
-    found: dict[str, Range] = {}
-    for at in range(footer.num_columns):
-        chunks = [footer.row_group(group).column(at) for group in range(footer.num_row_groups)]
+    ranges: dict[str, Range] = {}
+    for column in range(footer.num_columns):
+        chunks = [footer.row_group(group).column(column) for group in range(footer.num_row_groups)]
         if (range_ := _range([chunk.statistics for chunk in chunks], footer.num_rows)) is not None:
-            found[chunks[0].path_in_schema] = range_
-    return found
+            ranges[chunks[0].path_in_schema] = range_
+    return ranges
 
 
 def _range(groups: list[Any], rows: int) -> Range | None:
     """Return the range of a column from the statistics of its row groups."""
-    if not groups or not all(each is not None and each.has_null_count for each in groups):
+    if not groups or not all(group is not None and group.has_null_count for group in groups):
         return None
-    nulls = sum(each.null_count for each in groups)
+    nulls = sum(group.null_count for group in groups)
     if nulls == rows:
         return Range(None, None, nulls)
-    valued = [each for each in groups if each.num_values]
-    if not all(each.has_min_max for each in valued):
+    valued = [group for group in groups if group.num_values]
+    if not all(group.has_min_max for group in valued):
         return None
-    least, greatest = min(each.min for each in valued), max(each.max for each in valued)
-    known = isinstance(least, Value) and not isinstance(least, bool)
-    return Range(least, greatest, nulls) if known else None
+    minimum, maximum = min(group.min for group in valued), max(group.max for group in valued)
+    is_supported = isinstance(minimum, Value) and not isinstance(minimum, bool)
+    return Range(minimum, maximum, nulls) if is_supported else None
 
 
-def delta(rows: int, of: Mapping[str, Range]) -> str:
+def delta_statistics(rows: int, column_ranges: Mapping[str, Range]) -> str:
     """Return statistics as Delta tables have them (Delta protocol, "Per-file Statistics")."""
     valued = {
-        name: (_below(each.least), _above(each.greatest))
-        for name, each in of.items()
-        if each.least is not None and each.greatest is not None and not _long(each.least, each.greatest)
+        name: (_rounded_down(range_.minimum), _rounded_up(range_.maximum))
+        for name, range_ in column_ranges.items()
+        if range_.minimum is not None and range_.maximum is not None and not _is_long(range_.minimum, range_.maximum)
     }
     statistics = {
         "numRecords": rows,
-        "minValues": {name: least for name, (least, _) in valued.items()},
-        "maxValues": {name: greatest for name, (_, greatest) in valued.items()},
-        "nullCount": {name: each.nulls for name, each in of.items()},
+        "minValues": {name: minimum for name, (minimum, _) in valued.items()},
+        "maxValues": {name: maximum for name, (_, maximum) in valued.items()},
+        "nullCount": {name: range_.nulls for name, range_ in column_ranges.items()},
     }
     return json.dumps(statistics, separators=(",", ":"))
 
 
-def _long(*values: Value) -> bool:
+def _is_long(*values: Value) -> bool:
     return any(isinstance(value, str) and len(value) > MAX_VALUE_CHARACTERS for value in values)
 
 
-def _below(value: Value) -> int | str:
+def _rounded_down(value: Value) -> int | str:
     """Return a value as it is in the log; a time is rounded down."""
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value.isoformat() if isinstance(value, date) else value
 
 
-def _above(value: Value) -> int | str:
+def _rounded_up(value: Value) -> int | str:
     """Return a value as it is in the log; a time is rounded up."""
     if isinstance(value, datetime) and value.microsecond % 1000:
         value += MILLISECOND
-    return _below(value)
+    return _rounded_down(value)

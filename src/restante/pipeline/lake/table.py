@@ -1,7 +1,7 @@
 """A table of the lake: a Delta table whose files Spark reads and writes and whose log `deltalake` commits to.
 
-Spark needs no jar for Delta. It writes Parquet files that no reader sees, then one commit lists them in the table's
-log; Spark reads the files that the log lists. So readers see either all rows of a commit or none.
+Spark needs no jar for Delta. It writes Parquet files that no reader sees. Then one commit lists them in the table's
+log, and Spark reads the files that the log lists. So readers see either all rows of a commit or none.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from restante.common.atomic_file import flush
 from restante.common.errors import StoreError
 from restante.pipeline.lake import columns, commit_info, data_files, delta_log, delta_table, staging
-from restante.pipeline.lake.commit_info import CommitInfo, Mark, Point, State, Totals
+from restante.pipeline.lake.commit_info import CommitInfo, Mark, TableCommit, TableState, Totals
 from restante.pipeline.lake.data_files import DataFile, Selected, Where
-from restante.pipeline.lake.replacing import NOTHING, Replaced, Replacer
+from restante.pipeline.lake.replacing import NOTHING, Replacement, Replacer
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.statistics import Range
 from restante.pipeline.schemas import BY_DAY_AND_SOURCE, Table
@@ -62,7 +62,7 @@ class LakeTable:
         self._run: Final = run
         self._committed: Final = committed
         self._delta = delta_table.open_table(folder, table)
-        self._state: tuple[int | None, State] = None, State()
+        self._state: tuple[int | None, TableState] = None, TableState()
 
     @property
     def version(self) -> int | None:
@@ -78,36 +78,36 @@ class LakeTable:
         return None if self.version is None else delta_log.read_info(self.folder, self.version).finished
 
     @property
-    def state(self) -> State:
+    def state(self) -> TableState:
         """Return the summary of all its commit infos. Raises StoreError if the log is damaged."""
         version = self.version
         if version is not None and self._state[0] != version:
-            self._state = version, delta_log.state(self.folder, version)
+            self._state = version, delta_log.read_state(self.folder, version)
         return self._state[1]
 
     @property
-    def point(self) -> Point | None:
+    def current_commit(self) -> TableCommit | None:
         """Return the current commit, or None if there is none yet. Raises StoreError if the log is damaged."""
         if self._delta is None or self.version is None:
             return None
-        return Point(
+        return TableCommit(
             str(self._delta.metadata().id),
             self.version,
             self.state.commits[-commit_info.COMMIT_ID_CHARACTERS :],
             self.state.kept,
         )
 
-    def follows(self, point: Point) -> bool:
+    def has_commit(self, commit: TableCommit) -> bool:
         """Return whether a commit is part of the table's history.
 
         It is not if the table was removed and made again, or was restored from a backup without the commit, or if
         commit_info.MAX_COMMIT_IDS or more commits followed. Raises StoreError if the log is damaged.
         """
-        now = self.point
+        now = self.current_commit
         return (
             now is not None
-            and now.table == point.table
-            and self.state.commit(point.version, now.version) == point.commit
+            and now.table == commit.table
+            and self.state.commit(commit.version, now.version) == commit.commit
         )
 
     def changed_after(self, version: int) -> bool:
@@ -115,8 +115,8 @@ class LakeTable:
 
         If State.last_change is unknown, any commit counts. Raises StoreError if the log is damaged.
         """
-        last = self.version if self.state.last_change is None else self.state.last_change
-        return last is not None and last > version
+        last_change = self.version if self.state.last_change is None else self.state.last_change
+        return last_change is not None and last_change > version
 
     def marks(self, source: str) -> Mapping[str, Mark]:
         """Return the marks of the last commit from a source, or {} if there is none.
@@ -131,8 +131,8 @@ class LakeTable:
 
         If an older version of Restante made all commits, the sums are those of the last commit alone.
         """
-        if found := self.state.totals.get(source):
-            return found
+        if totals := self.state.totals.get(source):
+            return totals
         info = self._last_info(source)
         return None if info is None else commit_info.totals_of(info)
 
@@ -148,11 +148,11 @@ class LakeTable:
         if self._delta is None:
             return []
         actions = pa.table(self._delta.get_add_actions(flatten=True))
-        needed = [name for name in actions.column_names if not name.startswith(_STATISTICS)]
-        needed += [f"{of}{name}" for of in _STATISTICS for name in BY_DAY_AND_SOURCE]
-        actions = self._of_partitions(actions.select([n for n in needed if n in actions.column_names]), where or {})
-        found = map(self._file, actions.to_pylist())
-        return [file for file in found if file.selected(where or {}) is not Selected.NONE]
+        names = [name for name in actions.column_names if not name.startswith(_STATISTICS)]
+        names += [f"{prefix}{name}" for prefix in _STATISTICS for name in BY_DAY_AND_SOURCE]
+        actions = self._of_partitions(actions.select([n for n in names if n in actions.column_names]), where or {})
+        files = map(self._file, actions.to_pylist())
+        return [file for file in files if file.selected(where or {}) is not Selected.NONE]
 
     def _of_partitions(self, actions: pa.Table, where: Where) -> pa.Table:
         """Return the files of the selected partitions.
@@ -166,10 +166,13 @@ class LakeTable:
         return actions
 
     def _file(self, action: Mapping[str, Any]) -> DataFile:
-        path = self.folder / delta_log.decoded(action["path"])
+        path = self.folder / delta_log.decoded_path(action["path"])
         values = {name: action[f"partition.{name}"] for name in self.table.partitions}
         partition = {name: None if value is None else str(value) for name, value in values.items()}
-        if not path.is_relative_to(self.folder) or data_files.partition(path.relative_to(self.folder)) != partition:
+        if (
+            not path.is_relative_to(self.folder)
+            or data_files.partition_of_path(path.relative_to(self.folder)) != partition
+        ):
             # Spark and DuckDB take a file's partition from its path.
             raise StoreError(f"{path} is not in the folder of its partition: another program added it to the lake")
         ranges = {name: range_ for name in BY_DAY_AND_SOURCE if (range_ := _range(action, name)) is not None}
@@ -177,11 +180,11 @@ class LakeTable:
 
     def read(self, spark: SparkSession, where: Where | None = None) -> DataFrame:
         """Return all or the selected rows as a DataFrame. Raises StoreError if a file is missing."""
-        schema = columns.spark(self.table)
-        files = data_files.whole(self.files(where))
+        schema = columns.spark_schema(self.table)
+        files = data_files.existing_files(self.files(where))
         if not files:
             # For an empty list Spark would start a job with Python workers. Connect needs the schema.
-            return spark.createDataFrame(columns.rows(self.table.columns).empty_table(), schema)
+            return spark.createDataFrame(columns.row_schema(self.table.columns).empty_table(), schema)
         reader = spark.read.schema(schema).option("basePath", str(self.folder))  # partitions are the folders below it
         frame = one_task(reader.parquet(*(str(file.path) for file in files)))
         if where and any(file.selected(where) is Selected.SOME for file in files):
@@ -192,26 +195,26 @@ class LakeTable:
         """Return the condition for Spark that a row is selected."""
         from pyspark.sql import functions as f
 
-        found = f.lit(True)
+        condition = f.lit(True)
         types = {column.name: column.type for column in self.table.columns}
         for name, texts in where.items():
-            values: list[str | date] = [each for each in texts if each is not None]
+            values: list[str | date] = [text for text in texts if text is not None]
             column = f.col(f"`{name}`")
             if types[name] == "DATE":  # compared as dates, Parquet's statistics spare groups of rows
-                values = [date.fromisoformat(str(each)) for each in values]
+                values = [date.fromisoformat(str(day)) for day in values]
             typed = column if types[name] == "DATE" else column.cast("string")
-            one = typed.isin(values)
-            found &= one | column.isNull() if None in texts else one
-        return found
+            selected = typed.isin(values)
+            condition &= selected | column.isNull() if None in texts else selected
+        return condition
 
     def stage(self, frame: DataFrame) -> Staged:
         """Write rows with Spark that no reader sees until a commit takes them: a file per task and partition.
 
         The frame's columns are matched by name. Their types must be the table's, or be convertible to them without
-        loss. Raises what staging.stage raises.
+        loss. Raises what staging.stage_rows raises.
         """
         assert self._run is not None, "the lake is not open for writing"
-        return staging.stage(frame, self.folder, self.table, self._run)
+        return staging.stage_rows(frame, self.folder, self.table, self._run)
 
     def job_folder(self) -> Path:
         """Return the path of a new folder for files that no commit has taken yet; the caller makes it."""
@@ -232,71 +235,78 @@ class LakeTable:
         when this returns. Raises StoreError if it cannot be written; then readers see nothing of it.
         """
         assert self.writing, "the lake is not open for writing"
-        added = [file for each in staged for file in staging.place(each, self.folder)]
+        added = [file for files in staged for file in staging.move_into_table(files, self.folder)]
         if replace is None:
             return self._commit(added, info, lambda: NOTHING, transactions or {})
         replacer = Replacer(self.folder, self.job_folder, replace)
-        return self._commit(added, info, lambda: replacer.replaced(self.files(replace)), transactions or {})
+        return self._commit(added, info, lambda: replacer.replace(self.files(replace)), transactions or {})
 
     def swap(self, old: Sequence[DataFile], new: Staged, info: CommitInfo) -> None:
-        """Put staged files in the place of others that have the same rows, in one commit that changes no day.
+        """Replace files by staged ones that have the same rows, in one commit that changes no day.
 
         Raises StoreError if it cannot be written, or if another program removed one of the old files.
         """
         assert self.writing, "the lake is not open for writing"
 
-        def swapped() -> Replaced:
+        def swapped() -> Replacement:
             if not {file.path for file in old} <= {file.path for file in self.files()}:
                 raise StoreError(f"another program changed {self.folder} at the same time: run this again")
-            return Replaced(list(old), [], 0, set())
+            return Replacement(list(old), [], 0, set())
 
-        added = staging.place(new, self.folder)
+        added = staging.move_into_table(new, self.folder)
         self._commit(added, info, swapped, {}, data_change=False)
 
-    def keep(self, first: str, info: CommitInfo) -> int:
-        """Drop the rows of the days before `first` (ISO) in one commit, if there are any; return how many.
+    def drop_days_before(self, day: str, info: CommitInfo) -> int:
+        """Drop the rows of the days before an ISO day in one commit, if there are any; return how many.
 
-        The commit info has the day after the last one that had rows, and not `first`: if a clock that is ahead
-        chooses `first`, later days are still built once that clock is right.
+        The commit info has the day after the last one that had rows, and not `day`: if a clock that is ahead
+        chooses `day`, later days are still built once that clock is right.
         """
         assert self.writing, "the lake is not open for writing"
-        files = [file for file in self.files() if file.first_day < first]
-        old = {"day": {day for day in data_files.days(files) if day < first}}
+        files = [file for file in self.files() if file.first_day < day]
+        old = {"day": {earlier for earlier in data_files.all_days(files) if earlier < day}}
         if not old["day"]:
             return 0
-        kept = (date.fromisoformat(max(old["day"])) + timedelta(1)).isoformat()
+        kept_from = (date.fromisoformat(max(old["day"])) + timedelta(1)).isoformat()
         replacer = Replacer(self.folder, self.job_folder, old)
         dropped = 0
 
-        def without() -> Replaced:
+        def without() -> Replacement:
             nonlocal dropped
-            replaced = replacer.replaced(self.files(old))
+            replaced = replacer.replace(self.files(old))
             dropped = replaced.rows
             return replaced
 
-        self._commit([], msgspec.structs.replace(info, kept=kept), without, {})
+        self._commit([], msgspec.structs.replace(info, kept=kept_from), without, {})
         return dropped
 
     def _commit(
         self,
         added: Sequence[DataFile],
         info: CommitInfo,
-        replace: Callable[[], Replaced],
+        replace: Callable[[], Replacement],
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
     ) -> int:
         """Commit, again if another program committed first; each attempt replaces rows of the table as it then is."""
         for _ in range(MAX_COMMIT_ATTEMPTS):
-            if self._delta is not None and delta_table.lacking(self._delta, self.table):
+            if self._delta is not None and delta_table.missing_columns(self._delta, self.table):
                 # A commit of its own: deltalake adds no columns in a commit that adds files.
                 add_columns = partial(delta_table.add_columns, self._delta, self.table)
                 bare = CommitInfo(run=info.run, table=info.table, finished=info.finished)
                 if self._write(bare, set(), add_columns) is None:
                     continue
             replaced = replace()
-            touched = data_files.days(added) | replaced.days if data_change and not info.kept else set()
-            append = partial(self._append, [*added, *replaced.rest], replaced.removed, transactions, data_change)
+            touched = data_files.all_days(added) | replaced.days if data_change and not info.kept else set()
+            append = partial(
+                delta_table.append_commit,
+                *(self._delta, self.folder, self.table),
+                added=[*added, *replaced.added],
+                removed=replaced.removed,
+                transactions=transactions,
+                data_change=data_change,
+            )
             version = self._write(info, touched, append)
             if version is not None:
                 self._committed.append((self.table.name, info.source))
@@ -308,7 +318,7 @@ class LakeTable:
         version = 0 if self.version is None else self.version + 1
         # Random: a table that was restored from a backup and then written to has other commits with the same numbers.
         stamped = msgspec.structs.replace(info, days=sorted(touched), commit=secrets.token_urlsafe(3))
-        stamped = msgspec.structs.replace(stamped, state=commit_info.after(self.state, [(version, stamped)]))
+        stamped = msgspec.structs.replace(stamped, state=commit_info.state_after(self.state, [(version, stamped)]))
         try:
             write(stamped)
         except CommitFailedError:
@@ -316,53 +326,34 @@ class LakeTable:
             return None
         except (DeltaError, OSError) as error:
             raise StoreError(
-                f"cannot commit to {self.folder}: {delta_table.message(error)}; this commit was not made"
+                f"cannot commit to {self.folder}: {delta_table.error_message(error)}; this commit was not made"
             ) from error
-        self._keep_on_disk(version, info.finished)
+        self._flush_commit(version, info.finished)
         return version
 
-    def _append(
-        self,
-        added: Sequence[DataFile],
-        removed: Sequence[DataFile],
-        transactions: Mapping[str, int],
-        data_change: bool,
-        info: CommitInfo,
-    ) -> None:
-        delta_table.append(
-            self._delta,
-            self.folder,
-            self.table,
-            added=added,
-            removed=removed,
-            info=info,
-            transactions=transactions,
-            data_change=data_change,
-        )
-
-    def _keep_on_disk(self, version: int, now: float) -> None:
+    def _flush_commit(self, version: int, now: float) -> None:
         log = self.folder / delta_log.LOG_FOLDER
         try:
-            for path in (delta_log.file(self.folder, version), log, self.folder):
+            for path in (delta_log.entry_path(self.folder, version), log, self.folder):
                 flush(path)
             if self._delta is None:
                 self._delta = delta_table.open_table(self.folder, self.table)
             else:
                 self._delta.update_incremental()
-            if self._delta is not None and version - delta_log.checkpoint(self.folder) >= COMMITS_PER_CHECKPOINT:
+            if self._delta is not None and version - delta_log.last_checkpoint(self.folder) >= COMMITS_PER_CHECKPOINT:
                 self._delta.create_checkpoint()
                 for path in (*log.glob(f"{self._delta.version():020}.checkpoint*"), log / "_last_checkpoint", log):
                     flush(path)
                 self._clean(now)
         except (DeltaError, OSError) as error:
             raise StoreError(
-                f"{self.folder} has a new version, but it may not be on disk: {delta_table.message(error)}"
+                f"{self.folder} has a new version, but it may not be on disk: {delta_table.error_message(error)}"
             ) from error
 
     def _clean(self, now: float) -> None:
         """Remove the log's files that the new checkpoint makes unnecessary."""
-        with contextlib.suppress(OSError):  # the table is intact; the next cleaning removes what is left
-            for path in delta_log.expired(self.folder, self.state.sources.values(), now):
+        with contextlib.suppress(OSError):  # the table is intact; the next call removes the other files
+            for path in delta_log.expired_entries(self.folder, self.state.sources.values(), now):
                 path.unlink()
 
     def transaction(self, app: str) -> int | None:
@@ -372,7 +363,7 @@ class LakeTable:
 
 def _range(action: Mapping[str, Any], name: str) -> Range | None:
     """Return a column's range in a file of the log, or None if the log does not have it."""
-    least, greatest, nulls = (action.get(f"{of}{name}") for of in _STATISTICS)
-    if nulls is None or ((least is None or greatest is None) and nulls != action["num_records"]):
+    minimum, maximum, nulls = (action.get(f"{prefix}{name}") for prefix in _STATISTICS)
+    if nulls is None or ((minimum is None or maximum is None) and nulls != action["num_records"]):
         return None
-    return Range(least, greatest, nulls)
+    return Range(minimum, maximum, nulls)

@@ -1,4 +1,4 @@
-"""Removes files from a table's folder that belong to no version any more, or never did."""
+"""Removes files from a table's folder that belong to no version of it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from restante.pipeline.lake import delta_log, staging
 from restante.pipeline.lake.table import LakeTable
 
 
-class Waste(NamedTuple):
-    """A file that is not needed."""
+class UnneededFile(NamedTuple):
+    """A file that no version needs."""
 
     path: Path
     size: int
     """In bytes."""
 
 
-def waste(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
+def unneeded_files(table: LakeTable, *, grace: float, now: float) -> list[UnneededFile]:
     """Return the files to remove: those of runs that were killed, and those in no version for `grace` seconds.
 
     Readers of an older version must finish within `grace`, which is at most delta_log.LOG_RETENTION_SECONDS. The time
@@ -35,18 +35,18 @@ def waste(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
     assert table.writing, "the lake is not open for writing"
     current = {file.path for file in table.files()}
     removed = {} if table.version is None else delta_log.removals(table.folder, table.version)
-    found = []
-    for path in () if table.version is None else _parquet(table.folder):
+    files = []
+    for path in () if table.version is None else _parquet_files(table.folder):
         written = path.stat()
         # A time in the future is of a clock that was set back since: with a grace of 0 the file may go.
         age = max(0.0, now - removed.get(path, written.st_mtime))
         if path not in current and age >= grace:
-            found.append(Waste(path, written.st_size))
-    left = (path for job in staging.job_folders(table.folder) for path in job.rglob("*") if path.is_file())
-    return found + [Waste(path, path.stat().st_size) for path in left]
+            files.append(UnneededFile(path, written.st_size))
+    leftover_paths = (path for job in staging.job_folders(table.folder) for path in job.rglob("*") if path.is_file())
+    return files + [UnneededFile(path, path.stat().st_size) for path in leftover_paths]
 
 
-def _parquet(folder: Path) -> Iterator[Path]:
+def _parquet_files(folder: Path) -> Iterator[Path]:
     for top, folders, names in os.walk(folder):
         if Path(top) == folder:
             folders[:] = [
@@ -55,18 +55,19 @@ def _parquet(folder: Path) -> Iterator[Path]:
         yield from (Path(top) / name for name in names if name.endswith(".parquet"))
 
 
-def vacuum(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
-    """Remove the waste and the folders that it leaves empty; return it. Raises StoreError if that fails."""
-    found = waste(table, grace=grace, now=now)
+def vacuum(table: LakeTable, *, grace: float, now: float) -> list[UnneededFile]:
+    """Remove the unneeded files, and the folders that are then empty; return the files. Raises StoreError."""
+    files = unneeded_files(table, grace=grace, now=now)
+
     try:
-        for each in found:
-            each.path.unlink()
+        for file in files:
+            file.path.unlink()
         for job in staging.job_folders(table.folder):
             shutil.rmtree(job)
     except OSError as error:
         raise StoreError(f"cannot remove files from {table.folder}: {plain(error)}") from error
-    emptied = {folder for each in found for folder in each.path.parents if table.folder in folder.parents}
+    emptied = {folder for file in files for folder in file.path.parents if table.folder in folder.parents}
     for folder in sorted(emptied, reverse=True):  # subfolders come before their parents
         with contextlib.suppress(OSError):  # it is not empty
             folder.rmdir()
-    return found
+    return files

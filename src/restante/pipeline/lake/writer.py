@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from restante.pipeline.lake.data_files import folder
+from restante.pipeline.lake.data_files import partition_folder
 from restante.pipeline.schemas import MONTH_COLUMN
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ PART_BYTES: Final = 4 << 20
 this much smaller than ROW_GROUP_BYTES; smaller parts would cost more time than they save."""
 
 
-def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def task_writer(
+    run: Path, partitions: Sequence[str]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for DataFrame.mapInArrow that writes a task's rows below `run`.
 
     Rows may come in any order. Rows of a partition that are not adjacent go into several files. A partition `month`
@@ -46,27 +48,27 @@ def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.Record
         import pyarrow as pa
 
         task = uuid.uuid4().hex
-        made: list[str] = []
-        place_of: PartitionValues = ()
-        open_: OpenFile | None = None
+        paths: list[str] = []
+        file: OpenFile | None = None
+        file_values: PartitionValues = ()
         try:
             for batch in batches:
                 for values, rows in _runs(batch, partitions):
-                    if open_ is None or place_of != values:
-                        if open_ is not None:
-                            open_.close()
-                        place = _made(run, folder(zip(partitions, values, strict=True)))
-                        made.append(str(place / f"part-{len(made):05}-{task}.parquet"))
-                        open_ = OpenFile(made[-1], rows.schema)
-                        place_of = values
-                    open_.add(rows)
-            if open_ is not None:
-                open_.close()
+                    if file is None or file_values != values:
+                        if file is not None:
+                            file.close()
+                        folder = _make_folder(run, partition_folder(zip(partitions, values, strict=True)))
+                        paths.append(str(folder / f"part-{len(paths):05}-{task}.parquet"))
+                        file = OpenFile(paths[-1], rows.schema)
+                        file_values = values
+                    file.add(rows)
+            if file is not None:
+                file.close()
         except BaseException:
-            if open_ is not None:
-                open_.abandon()
+            if file is not None:
+                file.abandon()
             raise
-        yield pa.RecordBatch.from_pydict({"path": pa.array(made, pa.string())})
+        yield pa.RecordBatch.from_pydict({"path": pa.array(paths, pa.string())})
 
     return write
 
@@ -75,13 +77,13 @@ PartitionValues = tuple[str | None, ...]
 """The values of a partition, as text."""
 
 
-def _made(run: Path, below: Path) -> Path:
-    """Make a folder, but not `run` itself: if `run` is gone, the job was cancelled."""
-    place = run
+def _make_folder(run: Path, below: Path) -> Path:
+    """Make a folder, but not `run` itself: if `run` does not exist, the job was cancelled."""
+    path = run
     for part in below.parts:
-        place /= part
-        place.mkdir(exist_ok=True)
-    return place
+        path /= part
+        path.mkdir(exist_ok=True)
+    return path
 
 
 def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
@@ -98,22 +100,22 @@ def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Pa
     cuts = np.zeros(batch.num_rows, dtype=bool)
     cuts[0] = True
     for name in partitions:
-        places = pc.dictionary_encode(batch.column(name), null_encoding="encode").indices.to_numpy()
-        cuts[1:] |= places[1:] != places[:-1]
+        codes = pc.dictionary_encode(batch.column(name), null_encoding="encode").indices.to_numpy()
+        cuts[1:] |= codes[1:] != codes[:-1]
     starts = np.flatnonzero(cuts)
     texts = [pc.cast(batch.column(name).take(pa.array(starts)), pa.string()).to_pylist() for name in partitions]
-    rest = batch.drop_columns(list(partitions))
+    rows = batch.drop_columns(list(partitions))
     ends = [*starts[1:].tolist(), batch.num_rows]
-    for first, end, *values in zip(starts.tolist(), ends, *texts, strict=True):
-        yield tuple(values), rest.slice(first, end - first)
+    for start, end, *values in zip(starts.tolist(), ends, *texts, strict=True):
+        yield tuple(values), rows.slice(start, end - start)
 
 
-def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _cut_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Cut a batch in halves until each is of PART_BYTES or one row."""
     if batch.num_rows > 1 and (batch.nbytes > PART_BYTES or batch.num_rows > ROW_GROUP_ROWS):
         half = batch.num_rows // 2
-        yield from _parts(batch.slice(0, half))
-        yield from _parts(batch.slice(half))
+        yield from _cut_parts(batch.slice(0, half))
+        yield from _cut_parts(batch.slice(half))
     else:
         yield batch
 
@@ -130,7 +132,7 @@ class OpenFile:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Append rows. They are written with the rest of their group."""
-        for part in _parts(rows):
+        for part in _cut_parts(rows):
             size = part.nbytes
             if self._bytes + size > ROW_GROUP_BYTES or self._rows + part.num_rows > ROW_GROUP_ROWS:
                 self._write()

@@ -40,12 +40,12 @@ def ddl(table: Table) -> str:
 
 def arrow_schema(table: Table) -> pa.Schema:
     """Return the schema of rows from a source for Arrow."""
-    return lake_columns.rows(columns(table))
+    return lake_columns.row_schema(columns(table))
 
 
 def numbered_schema(table: Table) -> pa.Schema:
     """Return the schema of numbered rows from a source for Arrow."""
-    return lake_columns.rows((*columns(table), NUMBER_COLUMN))
+    return lake_columns.row_schema((*columns(table), NUMBER_COLUMN))
 
 
 def numbered(some: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
