@@ -26,8 +26,7 @@ from pyspark.sql import SparkSession
 from restante.common.errors import Misuse, StoreError
 from restante.pipeline.lake import columns, delta_log, delta_table, staging
 from restante.pipeline.lake import table as lake_table
-from restante.pipeline.lake.changed import decode_changes, encode_changes
-from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, TableCommit
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, TableCommit, decode_changes, encode_changes
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile, Selected
 from restante.pipeline.lake.statistics import Range
