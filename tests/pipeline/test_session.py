@@ -35,8 +35,8 @@ from restante.pipeline.spark.java_options import (
     JAVA_OPTIONS_VARIABLES,
     java_options,
 )
-from restante.pipeline.spark.session import CONTEXT_SETTINGS, LOCAL_SETTINGS, SESSION_SETTINGS, local, session
-from restante.pipeline.spark.workers import SharedFile, check, reason
+from restante.pipeline.spark.session import CONTEXT_SETTINGS, LOCAL_SETTINGS, SESSION_SETTINGS, is_local, session
+from restante.pipeline.spark.workers import SharedFile, check_workers, worker_failure
 from support.bounds import PATIENCE
 from support.pipeline.runs import LakeWorld
 from support.pipeline.sessions import INTERPRETED, environment
@@ -175,7 +175,7 @@ def test_a_connect_server_gives_our_session_unless_it_is_too_old(address: str, v
             assert cast(object, spark) is client
             assert client.conf.set.call_args_list == [call(*setting) for setting in settings.items()]
             client.stop.assert_not_called()
-            assert not local(spark)
+            assert not is_local(spark)
             assert spark_module.watch_tasks(spark, "anything")() is None
             spark_module.disconnect(spark)
     [builder] = create.call_args.args
@@ -311,7 +311,7 @@ def test_a_session_goes_on_after_the_machine_was_suspended() -> None:
     ids=["Spark's", "other"],
 )
 def test_an_untranslated_error_is_one_sentence(error: Exception, raised: type[Exception], sentence: str) -> None:
-    with pytest.raises(raised, match=sentence), errors.in_one_sentence():
+    with pytest.raises(raised, match=sentence), errors.translated_errors():
         raise error
 
 
@@ -335,7 +335,7 @@ def test_a_lost_connection_means_that_java_ended_if_it_did(monkeypatch: pytest.M
 
 def test_too_little_memory_and_a_cause_are_told() -> None:
     """Spark 4.3.0 said the second with a Kubernetes master that nobody serves."""
-    assert errors.of_job("Job aborted\nCaused by: java.lang.OutOfMemoryError: Java heap space\n") == (
+    assert errors.job_failure("Job aborted\nCaused by: java.lang.OutOfMemoryError: Java heap space\n") == (
         "Spark has too little memory: give it more (--memory; on a cluster spark.executor.memory as well)"
     )
     output = (
@@ -344,7 +344,7 @@ def test_too_little_memory_and_a_cause_are_told() -> None:
         "Caused by: java.io.IOException: Connection refused: /127.0.0.1:1\n"
         "Caused by: java.net.ConnectException: Connection refused\n"
     )
-    assert errors.of_start(output) == "An error has occurred. (Connection refused: /127.0.0.1:1)"
+    assert errors.start_failure(output) == "An error has occurred. (Connection refused: /127.0.0.1:1)"
 
 
 ADVICE: Final = (
@@ -371,26 +371,26 @@ def test_a_file_that_workers_do_not_see_is_named(spark: SparkSession, tmp_path: 
     gone.unlink()
     with file.open("ab") as growing:
         growing.write(b"2")
-    assert check(spark, [seen]) == "", "a trace may grow"
+    assert check_workers(spark, [seen]) == "", "a trace may grow"
     sentence = f"the worker on {socket.gethostname()} does not see {{}} as this machine does"
     for other in (seen._replace(size=3), seen._replace(number=1)):
-        assert check(spark, [seen, other]) == sentence.format(file)
-    many = check(spark, [seen] * 12_000 + [unseen] * 300)
+        assert check_workers(spark, [seen, other]) == sentence.format(file)
+    many = check_workers(spark, [seen] * 12_000 + [unseen] * 300)
     assert many == sentence.format(gone), "of many files some of all parts are checked"
 
 
 def test_a_worker_without_a_library_is_reported(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_MODULES", ["restante.nothing"])
     with pytest.raises(SparkError) as refusal:
-        check(spark)
+        check_workers(spark)
     assert str(refusal.value) == (
         f"the worker on {socket.gethostname()} cannot run Restante: No module named 'restante.nothing': {ADVICE}"
     )
     # So does a job that fails on a worker that no check has met.
-    assert reason("Task 0 failed\nModuleNotFoundError: No module named 'restante'\n") == (
+    assert worker_failure("Task 0 failed\nModuleNotFoundError: No module named 'restante'\n") == (
         f"a worker cannot run Restante: No module named 'restante' in {sys.executable}: {ADVICE}"
     )
-    assert reason("java.lang.OutOfMemoryError: Java heap space") == ""
+    assert worker_failure("java.lang.OutOfMemoryError: Java heap space") == ""
 
 
 def test_a_worker_of_another_version_or_without_our_python_is_reported(spark: SparkSession) -> None:
@@ -404,5 +404,5 @@ def test_a_worker_of_another_version_or_without_our_python_is_reported(spark: Sp
         (context, "pythonExec", "/none/python", f"the workers cannot start the Python /none/python: {ADVICE}"),
     ):
         with patch.object(owner, name, value), pytest.raises(SparkError) as refusal:
-            check(spark)
+            check_workers(spark)
         assert str(refusal.value) == sentence

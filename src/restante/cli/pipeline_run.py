@@ -30,7 +30,7 @@ from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.sources.source import Source
 from restante.pipeline.spark import session
-from restante.pipeline.spark.errors import in_one_sentence
+from restante.pipeline.spark.errors import translated_errors
 from restante.pipeline.steps import Steps
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def open_run(
             list_classes=archive_classes,
         )
         of_run.enter_context(sessions)
-        of_run.enter_context(in_one_sentence())
+        of_run.enter_context(translated_errors())
         yield Run(
             opened, uuid.uuid4().hex, time.time, sessions.spark, steps, folder, sessions.local, sessions.large_jobs
         )

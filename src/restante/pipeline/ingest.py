@@ -40,7 +40,7 @@ from restante.pipeline.sources.source import (
 )
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.errors import SparkError
-from restante.pipeline.spark.workers import SharedFile, check
+from restante.pipeline.spark.workers import SharedFile, check_workers
 from restante.pipeline.steps import Step, Steps
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _session(run: Run, source: Source, files: Sequence[SharedFile]) -> SparkSess
     if not files:
         return run.local()
     spark = run.spark()
-    unseen = check(spark, files)
+    unseen = check_workers(spark, files)
     if not unseen:
         return spark
     run.steps.say(f"source {source.name} is read by this machine: {unseen}")

@@ -26,9 +26,9 @@ from restante.pipeline.lake.writer import WRITTEN_DDL, OpenFile, task_writer
 from restante.pipeline.schemas import MONTH_COLUMN, Table
 from restante.pipeline.spark import errors
 from restante.pipeline.spark.errors import SparkError
-from restante.pipeline.spark.session import local
+from restante.pipeline.spark.session import is_local
 from restante.pipeline.spark.small_jobs import is_small, one_task
-from restante.pipeline.spark.workers import reason
+from restante.pipeline.spark.workers import worker_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -117,7 +117,7 @@ def _write_rows(frame: DataFrame, run: Path, table: Table) -> list[Path]:
             f"the rows for the table {table.name} could not be computed: there is no column {min(missing)}"
         )
     rows = frame.to(schema)
-    if not local(frame.sparkSession):  # workers on other machines may lack Python or our modules
+    if not is_local(frame.sparkSession):  # workers on other machines may lack Python or our modules
         if table.by_month:
             rows = rows.withColumn(MONTH_COLUMN.name, f.trunc("day", "month"))
         # Spark sorts by the partitions unless the rows are sorted by them already; then their order stays.
@@ -150,7 +150,7 @@ def _job_failure(error: Exception, table: Table, folder: Path) -> SparkError | S
     if "Mkdirs failed" in message or "Permission denied" in message:  # Hadoop's RawLocalFileSystem
         return StoreError(f"Spark cannot write to {folder}: check who owns it; these rows were not committed")
     return SparkError(
-        f"the rows for the table {table.name} could not be computed: {reason(message) or errors.of_job(message)}"
+        f"the rows for the table {table.name} could not be computed: {worker_failure(message) or errors.job_failure(message)}"
     )
 
 

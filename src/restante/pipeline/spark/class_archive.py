@@ -22,9 +22,9 @@ from restante.common.lock_file import lock_file
 from restante.pipeline.spark import java
 from restante.pipeline.spark.java import cache_folder
 
-PREFIX: Final = "classes-"
+ARCHIVE_PREFIX: Final = "classes-"
 
-SUFFIX: Final = ".jsa"
+ARCHIVE_SUFFIX: Final = ".jsa"
 
 CLASSES_FILE: Final = "classes"
 """The file in a run's folder in which its Java lists the classes that it loads."""
@@ -34,15 +34,15 @@ _GENERATED: Final = re.compile(rb"@lambda-form-invoker |java/lang/invoke/BoundMe
 observes classes as they are loaded (a profiler, Flight Recorder), Java 17 crashes when it loads them from an archive,
 in KlassFactory::check_shared_class_file_load_hook."""
 
-NEEDED_BYTES: Final = 300 << 20
+MIN_FREE_BYTES: Final = 300 << 20
 """Free space without which no archive is begun. It takes 200 MB; Java does not say that a disk is full."""
 
-MAKING_TIMEOUT: Final = 600.0
+DUMP_TIMEOUT: Final = 600.0
 """Seconds after which Java is killed while it makes an archive. It needs half a minute of CPU time."""
 
 
-def place(home: Path, spark: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where the archive for a Java (its JAVA_HOME) and a Spark (its SPARK_HOME) is, or would be.
+def archive_path(home: Path, spark: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of the archive for a Java (its JAVA_HOME) and a Spark (its SPARK_HOME).
 
     The name begins with a digest of the two paths. The rest changes when the Java or the jars are replaced.
     """
@@ -50,7 +50,8 @@ def place(home: Path, spark: Path, environ: Mapping[str, str] = os.environ) -> P
     version = release.read_text(errors="replace") if release.exists() else ""
     changed = jars.stat().st_mtime_ns if jars.exists() else 0
     return (
-        cache_folder(environ) / f"{PREFIX}{_digest(str(home), str(spark))}-{_digest(version, str(changed))}{SUFFIX}"
+        cache_folder(environ)
+        / f"{ARCHIVE_PREFIX}{_digest(str(home), str(spark))}-{_digest(version, str(changed))}{ARCHIVE_SUFFIX}"
     )
 
 
@@ -58,28 +59,29 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def ours() -> Path:
-    """Return where the archive for the Java and the Spark of our sessions is, or would be."""
+def our_archive_path() -> Path:
+    """Return the path of the archive for the Java and the Spark of our sessions."""
     from pyspark.find_spark_home import _find_spark_home
 
-    return place(java.find_home(), Path(_find_spark_home()))
+    return archive_path(java.find_home(), Path(_find_spark_home()))
 
 
-def session_option(folder: Path | None) -> str:
-    """Return `option` for our sessions; "" if the cache folder cannot be read, or is not known: no run needs it."""
+def session_archive_option(folder: Path | None) -> str:
+    """Return archive_option for our sessions; "" if the cache folder cannot be read, or is not known."""
     try:
-        return option(ours(), folder)
+        return archive_option(our_archive_path(), folder)
     except (OSError, RuntimeError):  # RuntimeError: of Path.home
-        return ""
+        return ""  # a run does not need the archive
 
 
-def option(archive: Path, folder: Path | None) -> str:
+def archive_option(archive: Path, folder: Path | None) -> str:
     """Return the option with which Java uses the archive, if there is one.
 
-    If there is no archive, but one can be written, the options make Java list its classes in `folder`, for `make`.
+    If there is no archive, but one can be written, the option makes Java list its classes in `folder`, for
+    make_archive.
     """
     if re.search(r'["\\]', f"{archive}{folder}"):
-        return ""  # Spark takes a string of options apart, and has a syntax of its own for these two
+        return ""  # Spark parses a string of options, and has a syntax of its own for these two
     if archive.exists():
         return f'"-XX:SharedArchiveFile={archive}"'
     if folder is None or not _can_be_written(archive):
@@ -95,7 +97,7 @@ def _can_be_written(path: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
-def make(archive: Path, home: Path, class_path: str, classes: Path) -> bool:
+def make_archive(archive: Path, home: Path, class_path: str, classes: Path) -> bool:
     """Make the archive of the classes that a file names, with the class path of the Java that loaded them.
 
     Return whether it was made: not if another process is making one, or has made it. Archives of the same Java and
@@ -103,7 +105,7 @@ def make(archive: Path, home: Path, class_path: str, classes: Path) -> bool:
     """
     try:
         archive.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        held = lock_file(archive.parent / f"{PREFIX}lock")
+        lock = lock_file(archive.parent / f"{ARCHIVE_PREFIX}lock")
     except BlockingIOError:
         return False
     except OSError as error:
@@ -112,8 +114,8 @@ def make(archive: Path, home: Path, class_path: str, classes: Path) -> bool:
     try:
         if archive.exists():
             return False
-        if shutil.disk_usage(archive.parent).free < NEEDED_BYTES:
-            raise StoreError(f"{archive.parent} has no room for it, {NEEDED_BYTES >> 20} MiB (XDG_CACHE_HOME)")
+        if shutil.disk_usage(archive.parent).free < MIN_FREE_BYTES:
+            raise StoreError(f"{archive.parent} has no room for it, {MIN_FREE_BYTES >> 20} MiB (XDG_CACHE_HOME)")
         same = archive.name.rpartition("-")[0]
         for old in archive.parent.glob(f"{same}-*"):  # also the draft of a process that was killed
             old.unlink()
@@ -124,7 +126,7 @@ def make(archive: Path, home: Path, class_path: str, classes: Path) -> bool:
         raise StoreError(f"cannot write {archive}: {plain(error)} (XDG_CACHE_HOME)") from error
     finally:
         draft.unlink(missing_ok=True)
-        os.close(held)
+        os.close(lock)
     return True
 
 
@@ -135,16 +137,17 @@ def _dump(draft: Path, home: Path, class_path: str, classes: Path) -> None:
     command = [str(home / "bin" / "java"), "-Xshare:dump", "-Xlog:disable", "-Xlog:all=error:stderr"]
     command += [f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={draft}", "-cp", class_path]
     try:
-        java = subprocess.run(  # noqa: S603 - our Java
+        process = subprocess.run(  # noqa: S603 - our Java
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
-            timeout=MAKING_TIMEOUT,
+            timeout=DUMP_TIMEOUT,
         )
     except subprocess.TimeoutExpired as error:
-        raise StoreError(f"Java did not finish within {MAKING_TIMEOUT:g} s") from error
-    if java.returncode:
-        last = [line for line in java.stdout.decode(errors="replace").splitlines() if line.strip()][-1:]
-        raise StoreError(f"Java ended with {java.returncode}: {''.join(last) or 'it said nothing'}")
+        raise StoreError(f"Java did not finish within {DUMP_TIMEOUT:g} s") from error
+    if process.returncode:
+        lines = reversed(process.stdout.decode(errors="replace").splitlines())
+        last_line = next((line for line in lines if line.strip()), "")
+        raise StoreError(f"Java ended with {process.returncode}: {last_line or 'it said nothing'}")

@@ -30,36 +30,34 @@ class SparkError(RestanteError):
     """Spark could not be started, or a job failed on it."""
 
 
-def of_start(said: str) -> str:
-    """Return the most useful line of what a Java that did not start has printed.
+def start_failure(text: str) -> str:
+    """Return the most useful line of the output of a Java that did not start.
 
-    It is the text of its first exception or error, with that of what caused it; else the first line.
+    It is the text of its first exception or error, with that of its cause; else the first line.
     """
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("Picked up ")]
-    telling = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
-    texts = [
-        re.sub(r"^.*?(Exception|Error)[^:]*: ", "", line) for line in [*telling, *lines, "Spark gives no reason"]
-    ]
-    caused = len(telling) > 1 and telling[1].startswith("Caused by: ") and texts[1] not in texts[0]
-    return f"{texts[0]} ({texts[1]})" if caused else texts[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Picked up ")]
+    errors = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
+    texts = [re.sub(r"^.*?(Exception|Error)[^:]*: ", "", line) for line in [*errors, *lines, "Spark gives no reason"]]
+    has_cause = len(errors) > 1 and errors[1].startswith("Caused by: ") and texts[1] not in texts[0]
+    return f"{texts[0]} ({texts[1]})" if has_cause else texts[0]
 
 
-def of_job(said: str) -> str:
+def job_failure(message: str) -> str:
     """Return the cause from the message of a job that failed, which may have stack traces of Java and Python."""
-    lines = [line for line in said.splitlines() if line.strip() and not line[0].isspace()]
-    if "java.lang.OutOfMemoryError" in said:
+    lines = [line for line in message.splitlines() if line.strip() and not line[0].isspace()]
+    if "java.lang.OutOfMemoryError" in message:
         return MEMORY_ENDED
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     if causes:
         return causes[-1]
     if "Traceback (most recent call last):" in lines:
         return next((line for line in reversed(lines) if _RAISED.match(line)), lines[-1])
-    told = [line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling")]
-    return told[0] if told else "Spark gives no reason"
+    texts = (line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling"))
+    return next(texts, "Spark gives no reason")
 
 
 def java_has_ended(error: BaseException) -> bool:
-    """Return whether an error came about because this process's Java has ended."""
+    """Return whether this process's Java has ended, and caused the error so."""
     if "py4j" not in sys.modules:  # none was started
         return False
     from py4j.protocol import Py4JError, Py4JJavaError
@@ -67,8 +65,8 @@ def java_has_ended(error: BaseException) -> bool:
 
     process = getattr(SparkContext._gateway, "proc", None)
     if process is None or not any(
-        isinstance(each, (Py4JError, ConnectionError)) and not isinstance(each, Py4JJavaError)
-        for each in _chain(error)
+        isinstance(link, (Py4JError, ConnectionError)) and not isinstance(link, Py4JJavaError)
+        for link in _chain(error)
     ):
         return False
     try:
@@ -88,15 +86,15 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 @contextmanager
-def in_one_sentence() -> Iterator[None]:
-    """Raise SparkError for an error of Spark, or of the connection to its Java, that nothing else has translated."""
+def translated_errors() -> Iterator[None]:
+    """Raise SparkError for an error of Spark, or of the connection to its Java, that no other code has translated."""
     try:
         yield
     except Exception as error:
         if java_has_ended(error):
             raise SparkError(JAVA_ENDED) from error
         if _is_of_spark(error):
-            raise SparkError(f"a job failed: {of_job(str(error))}") from error
+            raise SparkError(f"a job failed: {job_failure(str(error))}") from error
         raise
 
 

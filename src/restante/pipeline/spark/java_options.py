@@ -30,12 +30,12 @@ SMALL_JOBS_COMPILER_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
 the second compiler takes, and the profiles that it needs (docs/decisions/small-jobs.md)."""
 
 
-def java_options(given: str, environment: Mapping[str, str], *, small_jobs: bool = False) -> str:
+def java_options(settings: str, environment: Mapping[str, str], *, small_jobs: bool = False) -> str:
     """Return the options of a local session's Java that go before the ones that are `given`."""
-    named = " ".join([given, *(environment.get(each, "") for each in JAVA_OPTIONS_VARIABLES)])
+    options = " ".join([settings, *(environment.get(name, "") for name in JAVA_OPTIONS_VARIABLES)])
     collector, compiler = (
         (SMALL_JOBS_COLLECTOR_OPTION, SMALL_JOBS_COMPILER_OPTIONS)
         if small_jobs
         else (COLLECTOR_OPTION, COMPILER_OPTIONS)
     )
-    return compiler if re.search(r"-XX:\+Use\w+GC\b", named) else f"{collector} {compiler}"
+    return compiler if re.search(r"-XX:\+Use\w+GC\b", options) else f"{collector} {compiler}"

@@ -44,7 +44,7 @@ SESSION_SETTINGS: Final = {
     # (4.3.0: HadoopFSUtils.parallelListLeafFiles), which takes longer than to look for them here.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": str((1 << 31) - 1),
 }
-"""Settings of every session, wherever it runs: the tables' rows and files depend on them."""
+"""Settings of every session, on any machine: the tables' rows and files depend on them."""
 
 CONNECT_SETTINGS: Final = {
     # As a number: PySpark since 4.2 cannot read the default of a server of 4.1, which is "3221225472b".
@@ -73,8 +73,8 @@ LOCAL_SETTINGS: Final = {
 }
 """Settings of a session whose master is this machine."""
 
-_GIVEN: Final = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP")}
-"""The operator's values for sessions on other machines; a local session has its own."""
+_OPERATOR_ENVIRONMENT: Final = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP")}
+"""The operator's values for sessions on other machines. A local session has its own."""
 
 LOCAL_JAVA_MEMORY: Final = "1g"
 """Heap size of a local session's Java, enough for the largest job of bench/pipeline.py."""
@@ -103,7 +103,8 @@ NOISY_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 JAVA_OPTIONS_SETTING: Final = "spark.driver.extraJavaOptions"
 
 SMALL_JOBS_SETTING: Final = "spark.restante.smallJobs"
-"""A setting of ours: whether a Java was started for small jobs."""
+"""Our own setting: whether a Java was started for small jobs."""
+
 
 SPARK_MISSING: Final = "Spark is not installed: install the extra 'pipeline', or start with ./run pipeline"
 
@@ -128,7 +129,7 @@ def session(
     Raises Misuse if there is no Java, SparkError if the session does not start.
     """
     options = {"verbose": verbose, "small_jobs": small_jobs, "list_classes": list_classes}
-    spark = _connected(remote) if remote else _begun(master, settings or {}, folder, **options)
+    spark = _connect(remote) if remote else _start(master, settings or {}, folder, **options)
     try:
         if remote:
             _check_version(spark, remote)
@@ -138,25 +139,21 @@ def session(
             spark.conf.set(name, value)
         yield spark
     finally:
-        _stop(spark)
+        from py4j.protocol import Py4JError
+
+        with contextlib.suppress(Py4JError, OSError):  # its Java has ended, and another error has the reason
+            spark.stop()
         if remote:  # or PySpark's functions would still be those of Connect (4.3.0: pyspark/sql/utils.py:270)
             os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
 
 
-def _stop(spark: SparkSession) -> None:
-    from py4j.protocol import Py4JError
-
-    with contextlib.suppress(Py4JError, OSError):  # its Java has ended, and the reason is told elsewhere
-        spark.stop()
-
-
 def worker_python() -> str:
     """Return the Python that workers on other machines run: the operator's choice, or the path of this one."""
-    return _GIVEN["PYSPARK_PYTHON"] or sys.executable
+    return _OPERATOR_ENVIRONMENT["PYSPARK_PYTHON"] or sys.executable
 
 
 def _silence() -> None:
-    """Keep off standard error what libraries write there about errors that are raised as well."""
+    """Keep libraries from writing to standard error about errors that are raised as well."""
     from pyspark import SparkContext
     from pyspark.logger import PySparkLogger
 
@@ -170,71 +167,71 @@ def _silence() -> None:
         server.handle_error = lambda *_: None
 
 
-def _connected(remote: str) -> SparkSession:
+def _connect(remote: str) -> SparkSession:
     try:
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise Misuse(SPARK_MISSING) from error
 
-    at = urlsplit(remote)
-    if at.scheme != "sc" or not at.hostname:
+    url = urlsplit(remote)
+    if url.scheme != "sc" or not url.hostname:
         raise Misuse(f"--remote: '{remote}' is not a URL like sc://HOST:PORT")
-    if not _answers(at.hostname, at.port or CONNECT_PORT):
+    if not _is_listening(url.hostname, url.port or CONNECT_PORT):
         raise SparkError(f"no Spark Connect server answers at {remote} (--remote)")
     try:
         return SparkSession.builder.remote(remote).create()
     except PySparkException as error:
         raise SparkError(
-            f"the Spark Connect server at {remote} opened no session: {errors.of_start(str(error))}"
+            f"the Spark Connect server at {remote} opened no session: {errors.start_failure(str(error))}"
         ) from error
 
 
 def _check_version(spark: SparkSession, remote: str) -> None:
     """Raise SparkError if a Connect server runs a version of Spark that is too old."""
-    there = spark.version
-    found = re.match(r"(\d+)\.(\d+)", there)
-    if found and (int(found[1]), int(found[2])) < MIN_CONNECT_VERSION:
-        needed = ".".join(map(str, MIN_CONNECT_VERSION))
-        raise SparkError(f"the Spark Connect server at {remote} runs Spark {there}: it must run {needed} or newer")
+    version = spark.version
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match and (int(match[1]), int(match[2])) < MIN_CONNECT_VERSION:
+        oldest = ".".join(map(str, MIN_CONNECT_VERSION))
+        raise SparkError(f"the Spark Connect server at {remote} runs Spark {version}: it must run {oldest} or newer")
 
 
-def _settings(master: str, given: Mapping[str, str], local: Mapping[str, str], *, verbose: bool) -> dict[str, str]:
-    """Return all settings of a session with a master: the `given` ones, and those of a `local` one."""
-    found = {**CONTEXT_SETTINGS, "spark.master": master, "spark.app.name": "restante", **local}
-    found |= {**SESSION_SETTINGS, **given}
-    options = [local.get(JAVA_OPTIONS_SETTING, ""), given.get(JAVA_OPTIONS_SETTING, "")]
+def _settings(master: str, chosen: Mapping[str, str], local: Mapping[str, str], *, verbose: bool) -> dict[str, str]:
+    """Return all settings of a session with a master: the `chosen` ones, and those of a `local` one."""
+    settings = {**CONTEXT_SETTINGS, "spark.master": master, "spark.app.name": "restante", **local}
+    settings |= {**SESSION_SETTINGS, **chosen}
+    options = [local.get(JAVA_OPTIONS_SETTING, ""), chosen.get(JAVA_OPTIONS_SETTING, "")]
     if not verbose:
         quiet = Path(__file__).with_name("log4j2.properties")
         options.append(f"-Dlog4j2.configurationFile={quiet.as_uri()}")
-    if joined := " ".join(each for each in options if each):
-        found[JAVA_OPTIONS_SETTING] = joined
-    return found
+    if joined := " ".join(option for option in options if option):
+        settings[JAVA_OPTIONS_SETTING] = joined
+    return settings
 
 
 def _local_settings(
-    given: Mapping[str, str], folder: Path | None, *, small_jobs: bool, list_classes: bool
+    chosen: Mapping[str, str], folder: Path | None, *, small_jobs: bool, list_classes: bool
 ) -> dict[str, str]:
     """Return the settings of a session whose Java runs the jobs on this machine."""
     options = [
-        java_options(given.get(JAVA_OPTIONS_SETTING, ""), os.environ, small_jobs=small_jobs),
-        class_archive.session_option(folder if list_classes else None),
+        java_options(chosen.get(JAVA_OPTIONS_SETTING, ""), os.environ, small_jobs=small_jobs),
+        class_archive.session_archive_option(folder if list_classes else None),
     ]
-    found = {
+    settings = {
         **LOCAL_SETTINGS,
         SMALL_JOBS_SETTING: str(small_jobs).lower(),
         "spark.driver.memory": LOCAL_JAVA_MEMORY,
         "spark.sql.shuffle.partitions": str(min(PARTITIONS_PER_CORE * (os.cpu_count() or 1), 512)),
     }
     if folder is not None:
-        found["spark.local.dir"] = str(folder)
+        settings["spark.local.dir"] = str(folder)
         options.append(f'"-Djava.io.tmpdir={folder}"')
-    return found | {JAVA_OPTIONS_SETTING: " ".join(each for each in options if each)}
+    return settings | {JAVA_OPTIONS_SETTING: " ".join(option for option in options if option)}
 
 
-def _begun(
+def _start(
     master: str,
-    given: Mapping[str, str],
+    chosen: Mapping[str, str],
     folder: Path | None,
     *,
     verbose: bool,
@@ -251,32 +248,29 @@ def _begun(
         raise Misuse(SPARK_MISSING) from error
 
     if master.startswith("spark://"):
-        each = (urlsplit(f"spark://{one}") for one in master.removeprefix("spark://").split(","))
-        if not any(_answers(at.hostname or "", at.port or MASTER_PORT) for at in each):
+        urls = (urlsplit(f"spark://{address}") for address in master.removeprefix("spark://").split(","))
+        if not any(_is_listening(url.hostname or "", url.port or MASTER_PORT) for url in urls):
             raise SparkError(f"no Spark master answers at {master} (--master)")
     _set_environment(master)
     local: Mapping[str, str] = {}
     if master.startswith("local"):
-        local = _local_settings(given, folder, small_jobs=small_jobs, list_classes=list_classes)
-    settings = _settings(master, given, local, verbose=verbose)
-    _end_java_of_another(settings)  # before a SparkConf, which is in the Java that there is
+        local = _local_settings(chosen, folder, small_jobs=small_jobs, list_classes=list_classes)
+    settings = _settings(master, chosen, local, verbose=verbose)
+    _end_other_java(settings)  # before a SparkConf, which is in this process's Java
     conf = SparkConf(loadDefaults=False)
     for name, value in settings.items():
         conf.set(name, value)
-    with (
-        _temporary_files_in(folder),
-        tempfile.TemporaryFile() as noise,
-    ):  # Java's own warnings, shown if it does not start
-        popen: dict[str, Any] = {} if verbose else {"stderr": noise, "stdout": noise}
+    with _temporary_files_in(folder), tempfile.TemporaryFile() as java_output:  # it is shown if Java does not start
+        popen: dict[str, Any] = {} if verbose else {"stderr": java_output, "stdout": java_output}
         try:
             # A process has one Java, which its later sessions use, too (4.3.0: SparkContext._ensure_initialized).
             gateway = SparkContext._gateway or launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (PySparkException, Py4JError, OSError) as error:
-            noise.seek(0)
-            said = str(error) if isinstance(error, Py4JError) else noise.read().decode(errors="replace")
-            why = _refusal(master, said or str(error))
-            raise SparkError(f"Spark did not start with master {master}: {why} (-v shows Spark's log)") from error
+            java_output.seek(0)
+            output = str(error) if isinstance(error, Py4JError) else java_output.read().decode(errors="replace")
+            reason = _start_failure(master, output or str(error))
+            raise SparkError(f"Spark did not start with master {master}: {reason} (-v shows Spark's log)") from error
 
 
 def _set_environment(master: str) -> None:
@@ -284,14 +278,14 @@ def _set_environment(master: str) -> None:
     os.environ["JAVA_HOME"] = str(java.find_home())
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = sys.executable if is_local_master(master) else worker_python()
-    address = "127.0.0.1" if master.startswith("local") else _GIVEN["SPARK_LOCAL_IP"]
+    address = "127.0.0.1" if master.startswith("local") else _OPERATOR_ENVIRONMENT["SPARK_LOCAL_IP"]
     if address:
         os.environ["SPARK_LOCAL_IP"] = address
     else:
         os.environ.pop("SPARK_LOCAL_IP", None)
 
 
-def _end_java_of_another(chosen: Mapping[str, str]) -> None:
+def _end_other_java(settings: Mapping[str, str]) -> None:
     """End this process's Java if it was started for another master or other jobs, and has no session.
 
     It keeps the settings and the environment that it was started with. The address of a local session's Java, for
@@ -303,7 +297,7 @@ def _end_java_of_another(chosen: Mapping[str, str]) -> None:
     if gateway is None or SparkContext._active_spark_context is not None:
         return
     property_ = gateway.jvm.System.getProperty
-    if all(property_(name) == chosen.get(name) for name in ("spark.master", SMALL_JOBS_SETTING)):
+    if all(property_(name) == settings.get(name) for name in ("spark.master", SMALL_JOBS_SETTING)):
         return
     SparkContext._gateway = SparkContext._jvm = None
     gateway.shutdown()
@@ -335,17 +329,20 @@ def archive_classes(folder: Path) -> bool:
     if SparkContext._gateway is None or not classes.exists():
         return False
     try:
-        archive = class_archive.ours()
+        archive = class_archive.our_archive_path()
         class_path = SparkContext._gateway.jvm.System.getProperty("java.class.path")
     except Py4JError as error:
         raise StoreError("Java has ended") from error
     except (OSError, RuntimeError) as error:  # RuntimeError: of Path.home
         raise StoreError(f"the cache folder cannot be read: {error} (XDG_CACHE_HOME)") from error
-    return class_archive.make(archive, java.find_home(), class_path, classes)
+    return class_archive.make_archive(archive, java.find_home(), class_path, classes)
 
 
-def _answers(host: str, port: int) -> bool:
-    """Return within seconds whether a server listens there: Spark itself tries for a minute, its client for ten."""
+def _is_listening(host: str, port: int) -> bool:
+    """Return within seconds whether a server listens at an address.
+
+    Spark itself tries for a minute, and its client for ten.
+    """
     try:
         socket.create_connection((host, port), timeout=CONNECT_TIMEOUT).close()
     except OSError:
@@ -353,16 +350,16 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
-def _refusal(master: str, said: str) -> str:
+def _start_failure(master: str, message: str) -> str:
     """Return why a session did not start. A master of another version of Spark does not answer for a minute."""
-    if master.startswith("spark://") and "stopped SparkContext" in said:
+    if master.startswith("spark://") and "stopped SparkContext" in message:
         from pyspark import __version__ as version
 
         return f"it does not accept this program: it must run Spark {version}, as this machine does"
-    return errors.of_start(said)
+    return errors.start_failure(message)
 
 
-def local(spark: SparkSession) -> bool:
+def is_local(spark: SparkSession) -> bool:
     """Return whether the session's workers are child processes of this one, with our modules."""
     context = getattr(spark, "_sc", None)  # None on Connect
     return context is not None and is_local_master(context.master)
@@ -392,7 +389,7 @@ def disconnect(spark: SparkSession) -> None:
 def watch_tasks(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] | None]:
     """Name the jobs that this thread starts from now on, and return a function that counts their running tasks.
 
-    It returns how many tasks are done and how many there are; None on Connect, which does not report them.
+    It returns how many tasks are done and how many there are. It returns None on Connect, which does not report them.
     """
     context = getattr(spark, "_sc", None)
     if context is None:
@@ -401,9 +398,9 @@ def watch_tasks(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] 
     tracker = context.statusTracker()
 
     def count() -> tuple[int, int]:
-        jobs = (job for each in tracker.getJobIdsForGroup(name) if (job := tracker.getJobInfo(each)))
+        jobs = (job for number in tracker.getJobIdsForGroup(name) if (job := tracker.getJobInfo(number)))
         running = {stage for job in jobs for stage in job.stageIds}.intersection(tracker.getActiveStageIds())
         stages = [info for stage in running if (info := tracker.getStageInfo(stage))]
-        return sum(each.numCompletedTasks for each in stages), sum(each.numTasks for each in stages)
+        return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
 
     return count

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from restante.pipeline.spark.session import local
+from restante.pipeline.spark.session import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,21 +59,21 @@ class JobSize(NamedTuple):
 
 def session_for(spark: SparkSession, size: JobSize) -> SparkSession:
     """Return the session for a job of this size: the given one, unless the job is small and runs on this machine."""
-    if not size.small or not local(spark):
+    if not size.small or not is_local(spark):
         return spark
     with _lock:  # tables are built in several threads
         if spark not in _sessions:
-            found = spark.newSession()
+            session = spark.newSession()
             for name, value in SMALL_JOB_SETTINGS.items():
-                found.conf.set(name, value)
-            _sessions[spark] = found
+                session.conf.set(name, value)
+            _sessions[spark] = session
         return _sessions[spark]
 
 
 def is_small(spark: SparkSession) -> bool:
     """Return whether the jobs of a session are small."""
     with _lock:
-        return any(each is spark for each in _sessions.values())
+        return any(session is spark for session in _sessions.values())
 
 
 def one_task(frame: DataFrame) -> DataFrame:

@@ -1,8 +1,8 @@
 """Checks what Spark's workers on other machines have, before a job needs it there.
 
 A job that runs our code on a worker needs a Python of the same minor version there, this version of Restante with its
-libraries, and the files that it reads. A worker that a check misses fails in the job itself; `reason` explains both
-failures in one sentence.
+libraries, and the files that it reads. A worker that a check does not reach fails in the job itself; `worker_failure`
+explains both failures in one sentence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from restante import __version__
-from restante.pipeline.spark.errors import SparkError, of_job
+from restante.pipeline.spark.errors import SparkError, job_failure
 from restante.pipeline.spark.session import worker_python
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SharedFile(NamedTuple):
 
 
 class _Worker(NamedTuple):
-    """What a task found on its worker."""
+    """The result of a task's check of its worker."""
 
     host: str
     version: str
@@ -54,8 +54,8 @@ class _Worker(NamedTuple):
     """The path of the first file that is not there as it is here; "" if all are."""
 
 
-def check(spark: SparkSession, files: Sequence[SharedFile] = ()) -> str:
-    """Return which worker does not see which of the files, in words; "" if they see them.
+def check_workers(spark: SparkSession, files: Sequence[SharedFile] = ()) -> str:
+    """Return which worker does not see which of the files, as text; "" if they see them.
 
     Raises SparkError if a worker lacks our Python, our modules or this version of them.
     """
@@ -64,21 +64,25 @@ def check(spark: SparkSession, files: Sequence[SharedFile] = ()) -> str:
     from pyspark.sql import functions as f
 
     look = f.udf(
-        _look(_MODULES, [(each.path, each.size, each.number) for each in _some(files)]), "string", useArrow=False
+        _look_function(_MODULES, [(file.path, file.size, file.number) for file in _sample(files)]),
+        "string",
+        useArrow=False,
     )
     try:
-        found = spark.range(0, CHECK_TASKS, 1, CHECK_TASKS).select(look("id").alias("worker")).collect()
+        rows = spark.range(0, CHECK_TASKS, 1, CHECK_TASKS).select(look("id").alias("worker")).collect()
     except (PySparkException, Py4JError) as error:
-        raise SparkError(reason(str(error)) or f"the workers could not be checked: {of_job(str(error))}") from error
-    workers = sorted({_Worker(*json.loads(row["worker"])) for row in found})
-    for each in workers:
-        if fault := _fault(each):
+        raise SparkError(
+            worker_failure(str(error)) or f"the workers could not be checked: {job_failure(str(error))}"
+        ) from error
+    workers = sorted({_Worker(*json.loads(row["worker"])) for row in rows})
+    for worker in workers:
+        if fault := _fault(worker):
             raise SparkError(fault)
     return next(
         (
-            f"the worker on {each.host} does not see {each.unseen} as this machine does"
-            for each in workers
-            if each.unseen
+            f"the worker on {worker.host} does not see {worker.unseen} as this machine does"
+            for worker in workers
+            if worker.unseen
         ),
         "",
     )
@@ -100,12 +104,12 @@ _ADVICE: Final = (
 )
 
 
-def _some(files: Sequence[SharedFile]) -> Sequence[SharedFile]:
+def _sample(files: Sequence[SharedFile]) -> Sequence[SharedFile]:
     """Return files from all parts of the list, at most MAX_CHECKED_FILES."""
     return files[:: len(files) // MAX_CHECKED_FILES + 1]
 
 
-def _look(modules: Sequence[str], files: Sequence[tuple[str, int, int]]) -> Callable[[int], str]:
+def _look_function(modules: Sequence[str], files: Sequence[tuple[str, int, int]]) -> Callable[[int], str]:
     """Return the function that a worker runs. It is sent whole, because the worker may lack our modules.
 
     PySpark sends functions of a module by name only, but a function within another one whole (cloudpickle), so it
@@ -127,8 +131,8 @@ def _look(modules: Sequence[str], files: Sequence[tuple[str, int, int]]) -> Call
             fault = str(error)
         for path, size, number in files:
             try:
-                found = os.stat(path)  # noqa: PTH116 - Path has a name more
-                seen = found.st_size >= size and found.st_ino == number
+                status = os.stat(path)  # noqa: PTH116 - Path has a name more
+                seen = status.st_size >= size and status.st_ino == number
             except OSError:
                 seen = False
             if not seen:
@@ -139,15 +143,15 @@ def _look(modules: Sequence[str], files: Sequence[tuple[str, int, int]]) -> Call
     return look
 
 
-def reason(said: str) -> str:
+def worker_failure(message: str) -> str:
     """Return why a job could not run our code on a worker, from Spark's message; "" if it is something else."""
-    if found := re.search(r'Cannot run program "([^"]+)"', said):
-        return f"the workers cannot start the Python {found[1]}: {_ADVICE}"
-    if found := re.search(r"Python in worker has different version: ([\d.]+)", said):
+    if match := re.search(r'Cannot run program "([^"]+)"', message):
+        return f"the workers cannot start the Python {match[1]}: {_ADVICE}"
+    if match := re.search(r"Python in worker has different version: ([\d.]+)", message):
         return (
-            f"the workers have Python {found[1]}, and this machine has {sys.version_info[0]}.{sys.version_info[1]}:"
+            f"the workers have Python {match[1]}, and this machine has {sys.version_info[0]}.{sys.version_info[1]}:"
             " set PYSPARK_PYTHON to a Python of the same version that all machines have"
         )
-    if found := re.search(r"ModuleNotFoundError: (No module named '[^']+')", said):
-        return f"a worker cannot run Restante: {found[1]} in {worker_python()}: {_ADVICE}"
+    if match := re.search(r"ModuleNotFoundError: (No module named '[^']+')", message):
+        return f"a worker cannot run Restante: {match[1]} in {worker_python()}: {_ADVICE}"
     return ""
