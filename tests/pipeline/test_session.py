@@ -26,10 +26,10 @@ from pyspark.sql import SparkSession
 from restante import __version__
 from restante.common.errors import Misuse, RestanteError, StoreError
 from restante.pipeline.spark import errors, java, workers
-from restante.pipeline.spark import java_options as java_opts
+from restante.pipeline.spark import java as java_opts
 from restante.pipeline.spark import session as spark_module
 from restante.pipeline.spark.errors import SparkError
-from restante.pipeline.spark.java_options import (
+from restante.pipeline.spark.java import (
     COLLECTOR_OPTION,
     COMPILER_OPTIONS,
     JAVA_OPTIONS_VARIABLES,

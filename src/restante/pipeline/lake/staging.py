@@ -149,9 +149,8 @@ def _job_failure(error: Exception, table: Table, folder: Path) -> SparkError | S
         )
     if "Mkdirs failed" in message or "Permission denied" in message:  # Hadoop's RawLocalFileSystem
         return StoreError(f"Spark cannot write to {folder}: check who owns it; these rows were not committed")
-    return SparkError(
-        f"the rows for the table {table.name} could not be computed: {worker_failure(message) or errors.job_failure(message)}"
-    )
+    reason = worker_failure(message) or errors.job_failure(message)
+    return SparkError(f"the rows for the table {table.name} could not be computed: {reason}")
 
 
 def _written_files(paths: Iterable[Path], run: Path, table: Table) -> list[DataFile]:

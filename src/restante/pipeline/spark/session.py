@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 from restante.common.errors import Misuse, StoreError
 from restante.pipeline.spark import class_archive, errors, java
 from restante.pipeline.spark.errors import SparkError
-from restante.pipeline.spark.java_options import java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -214,7 +213,7 @@ def _local_settings(
 ) -> dict[str, str]:
     """Return the settings of a session whose Java runs the jobs on this machine."""
     options = [
-        java_options(chosen.get(JAVA_OPTIONS_SETTING, ""), os.environ, small_jobs=small_jobs),
+        java.java_options(chosen.get(JAVA_OPTIONS_SETTING, ""), os.environ, small_jobs=small_jobs),
         class_archive.session_archive_option(folder if list_classes else None),
     ]
     settings = {
