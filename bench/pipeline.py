@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import harness
 from harness import Figure, Results, own
 from restante.pipeline.build.freshness import DayRange
-from restante.pipeline.build.run import build
+from restante.pipeline.build.run import build_tables
 from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.commit_info import CommitInfo
@@ -297,7 +297,7 @@ def build_next_days(spark: SparkSession, folder: Path, rows: int, rounds: int, r
     with Lake.open(folder / "lake", write=True, make=True) as lake:
         run = Run(lake, "bench", time.time, lambda: spark, Quiet("bench"), folder)
         _ingest(run, folder / "old", 0, rows, start_day)
-        build(run, builds=TABLES)
+        build_tables(run, builds=TABLES)
         results.add("hundred_days", _time_build(run, all_days)[0])  # a second time: the first warms the session
         seconds = []
         for day in range(LAKE_DAYS, LAKE_DAYS + rounds + 1):
@@ -332,7 +332,7 @@ def _ingest(run: Run, folder: Path, new_day: int, rows: int, start_day: date) ->
 def _time_build(run: Run, only: DayRange | None = None) -> tuple[float, dict[str, int]]:
     """Build. Return how long it took, and how many days of which tables were built."""
     start = time.perf_counter()
-    tables = build(run, only, builds=TABLES)
+    tables = build_tables(run, only, builds=TABLES)
     return time.perf_counter() - start, {table.table: len(table.days) for table in tables if table.days}
 
 

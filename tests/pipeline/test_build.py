@@ -23,7 +23,7 @@ from restante.pipeline.build import run as build_run
 from restante.pipeline.build import sources as build_module
 from restante.pipeline.build.freshness import TableWithInputs
 from restante.pipeline.build.row_budget import RowBudget
-from restante.pipeline.build.run import BuildResult, info_of
+from restante.pipeline.build.run import BuildResult, commit_info_of
 from restante.pipeline.build.sources import build_sources
 from restante.pipeline.lake import commit_info, delta_log
 from restante.pipeline.lake.commit_info import Ledger, Mark
@@ -469,9 +469,9 @@ def bring_up_to_date(world: LakeWorld) -> None:
     ingested = datetime.fromtimestamp(NOW, UTC)
     records = dicts("sources", [row("relay", "usage", (0,) * 6, None, ingested)])
     with world.run() as run:
-        tables = TableWithInputs.of(sources.BUILD, run.lake.table)
+        tables = TableWithInputs.open(sources.BUILD, run.lake.table)
         staged = tables.target.stage(held(records, SOURCES_TABLE))
-        tables.target.commit([staged], info=info_of(run, tables, tables.input_commits()), replace={})
+        tables.target.commit([staged], info=commit_info_of(run, tables, tables.input_commits()), replace={})
 
 
 def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:

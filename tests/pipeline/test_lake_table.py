@@ -104,7 +104,7 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any
                 assert ordered(kept_by_reader) == ordered(before_model), "a reader keeps its version"
                 if step.keep:
                     old = [row for row in model if str(row["day"]) < step.keep]
-                    assert table.drop_days_before(step.keep, info()) == len(old)
+                    assert table.drop_before(step.keep, info()) == len(old)
                     model = [row for row in model if row not in old]
                     if old:
                         commits.append((table.current_commit, set()))

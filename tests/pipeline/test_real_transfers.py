@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from restante.pipeline.build.run import build
+from restante.pipeline.build.run import build_tables
 from restante.pipeline.tables import BUILDS
 from support.mailbox.scene import Scene
 from support.mailbox.servers import Reference, Restante, Server
@@ -46,7 +46,7 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Lake
     assert world.version("quarantine") is None
     with world.run() as run:
         names = ("outcomes", "versions", "timing", "deliveries", "transfers")
-        build(run, builds={name: BUILDS[name] for name in names})
+        build_tables(run, builds={name: BUILDS[name] for name in names})
     lake = world.bytes()
     assert [secret for secret in secrets if secret.encode() in lake] == []
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from restante.cli import pipeline_run
 from restante.pipeline.build import run as build_run
 from restante.pipeline.build import sources as build_sources
-from restante.pipeline.build.run import build
+from restante.pipeline.build.run import build_tables
 from restante.pipeline.ingest import Run, ingest
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.sources.recognise import recognise
@@ -80,7 +80,7 @@ def ingests(spec: str) -> Callable[[Run], object]:
 
 
 def builds(*names: str) -> Callable[[Run], object]:
-    return lambda run: build(run, builds={name: BUILDS[name] for name in names})
+    return lambda run: build_tables(run, builds={name: BUILDS[name] for name in names})
 
 
 def add(lake: LakeWorld, *days: str, source: str = "relay") -> None:

@@ -181,7 +181,7 @@ def build_into(
     Return each result with the clean tables that the lake lacks, if nothing was built because of that. `planned`
     are the clean tables into which the run would read rows, if it only plans.
     """
-    from restante.pipeline.build.run import WholeBuild, build, missing_inputs  # imports pyspark
+    from restante.pipeline.build.run import WholeBuild, build_tables, missing_inputs  # imports pyspark
     from restante.pipeline.build.sources import build_sources, job_size
     from restante.pipeline.tables import BUILDS, BUILT_TABLES
     from restante.pipeline.tables.sources import SOURCES_TABLE
@@ -193,7 +193,7 @@ def build_into(
         if not plan and not size.small:
             run.large_jobs()
         whole.append(WholeBuild(size.rows, partial(build_sources, run, first, plan=plan, planned=planned)))
-    found = build(run, only, plan=plan, whole=whole, planned=planned)
+    found = build_tables(run, only, plan=plan, whole_builds=whole, planned=planned)
     if not plan:
         _drop_old(run, {name: days for name, days in kept.items() if name in BUILT_TABLES})
     missing = [
@@ -211,7 +211,7 @@ def _drop_old(run: Run, kept: Mapping[str, int]) -> None:
 
     for name, days in kept.items():
         first = _first_day(run, days)
-        dropped = run.lake.table(TABLES[name]).drop_days_before(
+        dropped = run.lake.table(TABLES[name]).drop_before(
             first, CommitInfo(run=run.name, table=name, finished=run.now())
         )
         if dropped:

@@ -19,8 +19,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from restante.pipeline.build.freshness import DayRange
-from restante.pipeline.build.run import BuildResult
-from restante.pipeline.build.run import build as build_tables
+from restante.pipeline.build.run import BuildResult, build_tables
 from restante.pipeline.ingest import IngestResult, Run
 from restante.pipeline.ingest import ingest as ingest_sources
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger
@@ -107,7 +106,7 @@ class LakeWorld:
 
     def keep(self, table: str, first: str) -> int:
         with self.run() as run:
-            return run.lake.table(TABLES[table]).drop_days_before(first, self.info(table))
+            return run.lake.table(TABLES[table]).drop_before(first, self.info(table))
 
     def rows(self, table: str) -> list[Row]:
         """Return a table's rows, in an order that has nothing to do with how they came."""

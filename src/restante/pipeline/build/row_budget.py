@@ -13,7 +13,7 @@ class RowBudget:
     """The number of rows that concurrent jobs may read together."""
 
     def __init__(self, rows: int) -> None:
-        self._all: Final = rows
+        self._limit: Final = rows
         self._reserved = 0
         self._closed = False
         self._changed: Final = threading.Condition()
@@ -25,7 +25,7 @@ class RowBudget:
         Raises CancelledError if no more jobs may start.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or not self._reserved or self._reserved + rows <= self._all)
+            self._changed.wait_for(lambda: self._closed or not self._reserved or self._reserved + rows <= self._limit)
             if self._closed:
                 raise CancelledError
             self._reserved += rows

@@ -73,103 +73,106 @@ def _clean_inputs(build: Build) -> Iterator[str]:
             yield name
 
 
-def build(
+def build_tables(
     run: Run,
     only: DayRange | None = None,
     *,
     plan: bool = False,
     builds: Mapping[str, Build] = BUILDS,
-    whole: Sequence[WholeBuild] = (),
+    whole_builds: Sequence[WholeBuild] = (),
     planned: Collection[str] = (),
 ) -> list[BuildResult]:
     """Build the tables' days that are not up to date, or only return which ones are due (`plan`).
 
-    `only` builds the days of this range, up to date or not, and no others. The results of `whole` come last.
+    `only` builds the days of this range, up to date or not, and no others. The results of `whole_builds` come last.
     `planned` are the clean tables into which the run would read rows, if it only plans. Raises StoreError if the lake
     cannot be read or written, SparkError if a job fails.
     """
-    due: dict[str, Sequence[date]] = {}
-    asked = functools.cache(run.lake.table)
-    for name, each in builds.items():
-        tables = TableWithInputs.of(each, asked)
-        say_removed(run, tables, {*planned, *(name for name, days in due.items() if days)})
-        due[name] = due_days(tables, run.now(), only, due)
-        if due[name] and only is None:
-            for why in dict.fromkeys(tables.replaced().values()):
-                run.steps.say(f"{name}: all days are built again: {why}")
-    if plan or not any(due.values()):
+    days_due: dict[str, Sequence[date]] = {}
+    open_table = functools.cache(run.lake.table)
+    for name, build in builds.items():
+        tables = TableWithInputs.open(build, open_table)
+        report_removed(run, tables, {*planned, *(name for name, days in days_due.items() if days)})
+        days_due[name] = due_days(tables, run.now(), only, days_due)
+        if days_due[name] and only is None:
+            for reason in dict.fromkeys(tables.replaced_inputs().values()):
+                run.steps.say(f"{name}: all days are built again: {reason}")
+    if plan or not any(days_due.values()):
         if not plan and only is None:
-            for each in builds.values():
-                commit_inputs(run, TableWithInputs.of(each, asked))
-        return [*(BuildResult(name, days) for name, days in due.items()), *(each.build() for each in whole)]
-    if not _all_small([(TableWithInputs.of(builds[name], asked), days) for name, days in due.items() if days]):
+            for build in builds.values():
+                commit_inputs(run, TableWithInputs.open(build, open_table))
+        results = [BuildResult(name, days) for name, days in days_due.items()]
+        return results + [whole_build.build() for whole_build in whole_builds]
+    jobs = [(TableWithInputs.open(builds[name], open_table), days) for name, days in days_due.items() if days]
+    if not _all_small(jobs):
         run.large_jobs()
+
     run.spark()  # started here: starting it sets signal handlers, which only the main thread may do
     budget = RowBudget(MAX_JOB_ROWS)
     futures: dict[str, Future[BuildResult]] = {}
     with ThreadPoolExecutor(TABLES_AT_ONCE, "build") as pool:
-        others = [pool.submit(_build_whole, run, each, budget) for each in whole]
-        for name, each in builds.items():
-            first = [futures[made] for made in each.inputs if made in futures]
-            futures[name] = pool.submit(_build_after, run, each, only, first, budget)
+        whole_futures = [pool.submit(_build_whole, run, whole_build, budget) for whole_build in whole_builds]
+        for name, build in builds.items():
+            inputs = [futures[input_] for input_ in build.inputs if input_ in futures]
+            futures[name] = pool.submit(_build_after, run, build, only, inputs, budget)
         try:
-            ended, _ = wait([*futures.values(), *others], return_when=FIRST_EXCEPTION)
+            done, _ = wait([*futures.values(), *whole_futures], return_when=FIRST_EXCEPTION)
         finally:  # all are done; or one failed, or the run was interrupted, and no more jobs start
             budget.close()
             pool.shutdown(wait=False, cancel_futures=True)
-    return [each.result() for each in (*futures.values(), *others) if each in ended]
+    return [future.result() for future in (*futures.values(), *whole_futures) if future in done]
 
 
-def _build_whole(run: Run, each: WholeBuild, budget: RowBudget) -> BuildResult:
+def _build_whole(run: Run, whole_build: WholeBuild, budget: RowBudget) -> BuildResult:
     spark = run.spark()
     try:
-        with budget.reserve(each.rows):
-            return each.build()
+        with budget.reserve(whole_build.rows):
+            return whole_build.build()
     finally:
         disconnect(spark)
 
 
 def _build_after(
-    run: Run, each: Build, only: DayRange | None, first: Sequence[Future[BuildResult]], budget: RowBudget
+    run: Run, build: Build, only: DayRange | None, inputs: Sequence[Future[BuildResult]], budget: RowBudget
 ) -> BuildResult:
     """Build a table after its inputs have been built; runs in a thread of the pool."""
-    for made in first:
-        made.result()
-    tables = TableWithInputs.of(each, run.lake.table)
+    for future in inputs:
+        future.result()
+    tables = TableWithInputs.open(build, run.lake.table)
     days = due_days(tables, run.now(), only, {})
     rows = 0
     if days:
         spark = run.spark()
         try:
-            with run.step(each.table.name) as step:
+            with run.step(build.table.name) as step:
                 rows = _build_days(run, tables, days, step, budget, up_to_date=only is None)
                 step.done(f"{counted(len(days), 'day')}, {counted(rows, 'row')}")
         finally:
             disconnect(spark)
     elif only is None:
         commit_inputs(run, tables)
-    return BuildResult(each.table.name, days, rows)
+    return BuildResult(build.table.name, days, rows)
 
 
-def say_removed(run: Run, tables: TableWithInputs, coming: Collection[str] = ()) -> None:
-    """Say that a table is not built because an input was removed (TableWithInputs.removed), if it has another one.
+def report_removed(run: Run, tables: TableWithInputs, pending: Collection[str] = ()) -> None:
+    """Say that a table is not built because an input was removed (removed_inputs), if it has another one.
 
     If the lake has none of its inputs, `missing_inputs` tells the caller.
     """
-    gone = tables.removed(coming)
-    if gone and any(table.version is not None for table in tables.inputs.values()):
-        verb = "was" if len(gone) == 1 else "were"
+    removed = tables.removed_inputs(pending)
+    if removed and any(table.version is not None for table in tables.inputs.values()):
+        verb = "was" if len(removed) == 1 else "were"
         run.steps.say(
-            f"{tables.target.table.name}: stays as it was built, because {' and '.join(gone)} {verb} removed:"
+            f"{tables.target.table.name}: stays as it was built, because {' and '.join(removed)} {verb} removed:"
             f" ingest it again, or remove the folder of {tables.target.table.name}, too"
         )
 
 
 def commit_inputs(run: Run, tables: TableWithInputs) -> None:
     """Commit the input commits of a table without days to build, if a later run could not find them otherwise."""
-    if tables.target.version is None or tables.removed():
+    if tables.target.version is None or tables.removed_inputs():
         return
-    replaced, commits = tables.replaced(), tables.input_commits()
+    replaced, commits = tables.replaced_inputs(), tables.input_commits()
     for name, commit in commits.items():
         before = tables.target.state.inputs.get(name)
         if (
@@ -178,11 +181,11 @@ def commit_inputs(run: Run, tables: TableWithInputs) -> None:
             or before.kept != commit.kept
             or commit.version - before.version > MAX_COMMIT_IDS // 2
         ):
-            tables.target.commit(info=info_of(run, tables, commits))
+            tables.target.commit(info=commit_info_of(run, tables, commits))
             return
 
 
-def info_of(run: Run, tables: TableWithInputs, inputs: Mapping[str, TableCommit]) -> CommitInfo:
+def commit_info_of(run: Run, tables: TableWithInputs, inputs: Mapping[str, TableCommit]) -> CommitInfo:
     """Return the info of a commit to a built table, which is then up to date with these commits of its inputs."""
     return CommitInfo(
         run=run.name,
@@ -197,9 +200,9 @@ def _build_days(
     run: Run, tables: TableWithInputs, days: Sequence[date], step: Step, budget: RowBudget, *, up_to_date: bool
 ) -> int:
     commits = tables.input_commits()
-    rows, past = 0, 0
+    rows = days_built = 0
     batches = list(_batches(tables, days, {}))
-    folders = tables.folders()
+    folders = tables.required_folders()
     for batch in batches:
         with budget.reserve(batch.size.rows):
             staged = _stage(run, tables, folders, batch)
@@ -207,19 +210,19 @@ def _build_days(
         # The table is up to date when all its days are: not before the last commit.
         tables.target.commit(
             [staged],
-            info=info_of(run, tables, commits if up_to_date and batch is batches[-1] else {}),
+            info=commit_info_of(run, tables, commits if up_to_date and batch is batches[-1] else {}),
             replace={"day": {day.isoformat() for day in batch.days}},
         )
-        past += len(batch.days)
-        if past < len(days):
-            step.so_far(f"{past:,} of {counted(len(days), 'day')}, {counted(rows, 'row')}")
+        days_built += len(batch.days)
+        if days_built < len(days):
+            step.so_far(f"{days_built:,} of {counted(len(days), 'day')}, {counted(rows, 'row')}")
     return rows
 
 
 def _stage(run: Run, tables: TableWithInputs, folders: Collection[Folder], batch: _DayBatch) -> Staged:
     build, days = tables.build, batch.days
     spark = small_jobs.session_for(run.spark(), batch.size)
-    frames = {name: table.read(spark, _wanted(build, name, days)) for name, table in tables.inputs.items()}
+    frames = {name: table.read(spark, _read_by(build, name, days)) for name, table in tables.inputs.items()}
     if build.folders is not None:
         frames[FOLDERS.name] = build.folders_frame(spark, [folder for folder in folders if folder[0] in days])
     return tables.target.stage(build.written(frames, days))
@@ -236,68 +239,69 @@ RowsByDay = Mapping[str, Mapping[str, int]]
 """Table → ISO day → rows."""
 
 
-def _wanted(build: Build, name: str, days: Collection[date]) -> dict[str, set[str]]:
+def _read_by(build: Build, name: str, days: Collection[date]) -> dict[str, set[str]]:
     """Return which rows of an input a job reads to build these days."""
     return {"day": {day.isoformat() for day in build.reads(name, days)}}
 
 
-def _batches(tables: TableWithInputs, days: Sequence[date], coming: RowsByDay) -> Iterator[_DayBatch]:
+def _batches(tables: TableWithInputs, days: Sequence[date], pending: RowsByDay) -> Iterator[_DayBatch]:
     """Yield batches of at most MAX_JOB_ROWS rows; a day with more is a batch of its own.
 
-    A row counts for each day that needs it. `coming` has the rows of days of inputs that will be built first.
+    A row counts for each day that needs it. `pending` has the rows of days of inputs that will be built first.
     """
     build = tables.build
-    files = {name: table.files(_wanted(build, name, days)) for name, table in tables.inputs.items()}
-    weights = _rows_by_day(files, coming)
+    files = {name: table.files(_read_by(build, name, days)) for name, table in tables.inputs.items()}
+    rows_by_day = _rows_by_day(files, pending)
 
-    def rows(of: Collection[date]) -> int:
-        return sum(each[day] for name, each in weights.items() for day in _wanted(build, name, of)["day"])
+    def rows_of(days: Collection[date]) -> int:
+        return sum(counts[day] for name, counts in rows_by_day.items() for day in _read_by(build, name, days)["day"])
 
-    def batch(of: Sequence[date]) -> _DayBatch:
-        wanted = {name: _wanted(build, name, of) for name in files}
-        opened = [file for name in files for file in files[name] if file.selected(wanted[name]) is not Selected.NONE]
-        return _DayBatch(of, JobSize(rows(of), sum(file.rows for file in opened), sum(file.size for file in opened)))
+    def batch_of(days: Sequence[date]) -> _DayBatch:
+        where = {name: _read_by(build, name, days) for name in files}
+        opened = [file for name in files for file in files[name] if file.selected(where[name]) is not Selected.NONE]
+        size = JobSize(rows_of(days), sum(file.rows for file in opened), sum(file.size for file in opened))
+        return _DayBatch(days, size)
 
-    some: list[date] = []
-    counted_ = 0
+    batch: list[date] = []
+    batch_rows = 0
     for day in days:
-        more = rows({day})
-        if some and counted_ + more > MAX_JOB_ROWS:
-            yield batch(some)
-            some, counted_ = [], 0
-        some.append(day)
-        counted_ += more
-    if some:
-        yield batch(some)
+        rows = rows_of({day})
+        if batch and batch_rows + rows > MAX_JOB_ROWS:
+            yield batch_of(batch)
+            batch, batch_rows = [], 0
+        batch.append(day)
+        batch_rows += rows
+    if batch:
+        yield batch_of(batch)
 
 
-def _rows_by_day(files: Mapping[str, Sequence[DataFile]], coming: RowsByDay) -> dict[str, Counter[str]]:
-    """Return the rows of each input by day: those of its files, or those that are coming, if these are more."""
-    found: dict[str, Counter[str]] = {}
-    for name, each in files.items():
-        found[name] = Counter()
-        for file in each:
-            found[name].update(file.days())
-        found[name] |= Counter(coming.get(name, {}))
-    return found
+def _rows_by_day(files: Mapping[str, Sequence[DataFile]], pending: RowsByDay) -> dict[str, Counter[str]]:
+    """Return the rows of each input by day: those of its files, or those that are pending, if these are more."""
+    counts: dict[str, Counter[str]] = {}
+    for name, input_files in files.items():
+        counts[name] = Counter()
+        for file in input_files:
+            counts[name].update(file.days())
+        counts[name] |= Counter(pending.get(name, {}))
+    return counts
 
 
-def _all_small(due: Sequence[tuple[TableWithInputs, Sequence[date]]]) -> bool:
+def _all_small(jobs: Sequence[tuple[TableWithInputs, Sequence[date]]]) -> bool:
     """Return whether all jobs that build these days are small. Each table comes after its inputs.
 
     Of a table that is built first, the rows are not known yet. They are estimated from those of its inputs
     (Build.growth). The bytes of its files are not: they are few if its rows are few and its own job is small.
     """
-    coming: dict[str, Mapping[str, int]] = {}
-    inputs = {name for tables, _ in due for name in tables.inputs}
-    for tables, days in due:
-        if not all(batch.size.small for batch in _batches(tables, days, coming)):
+    pending: dict[str, Mapping[str, int]] = {}
+    inputs = {name for tables, _ in jobs for name in tables.inputs}
+    for tables, days in jobs:
+        if not all(batch.size.small for batch in _batches(tables, days, pending)):
             return False
         name, growth = tables.build.table.name, tables.build.growth
         if name not in inputs:
             continue
-        of_days = {day.isoformat() for day in days}
-        files = {each: table.files({"day": of_days}) for each, table in tables.inputs.items()}
-        rows = sum(_rows_by_day(files, coming).values(), Counter())
-        coming[name] = {day: growth * rows[day] for day in of_days}
+        iso_days = {day.isoformat() for day in days}
+        files = {input_: table.files({"day": iso_days}) for input_, table in tables.inputs.items()}
+        rows = sum(_rows_by_day(files, pending).values(), Counter())
+        pending[name] = {day: growth * rows[day] for day in iso_days}
     return True

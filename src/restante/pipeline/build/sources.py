@@ -1,22 +1,23 @@
 """Builds the table `sources`, which is not built day by day: rows of any day may change any of its rows.
 
-It is built whole if a clean table has commits with rows or a ledger after the one that it was built from. That is
+It is built as a whole if
+ a clean table has commits with rows or a ledger after the one that it was built from. That is
 cheap. The counts are in the commits' states (Totals). Of each clean table only the latest day of each source is read,
 and of the quarantine one column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from restante.common.texts import counted
 from restante.pipeline.build.freshness import TableWithInputs
-from restante.pipeline.build.run import BuildResult, commit_inputs, info_of, say_removed
+from restante.pipeline.build.run import BuildResult, commit_info_of, commit_inputs, report_removed
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.data_files import Where
@@ -25,66 +26,64 @@ from restante.pipeline.schemas import QUARANTINE, SOURCE_KIND_ARCHIVE, SOURCE_KI
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.tables.sources import BUILD, COUNT_COLUMNS, LEDGERS, SOURCE_KINDS
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 _UNKNOWN: Final = "~"
 """Later than each day: the last day of a file that another program added, and that only its rows show."""
 
 
-def build_sources(run: Run, first: str = "", *, plan: bool = False, planned: Collection[str] = ()) -> BuildResult:
+def build_sources(run: Run, first_day: str = "", *, plan: bool = False, planned: Collection[str] = ()) -> BuildResult:
     """Build the table if it is not up to date, or only return the days that its rows will have (`plan`).
 
-    Rows of days before `first` (ISO) are left out, and rows of days that were dropped from the table by age before.
+    Rows of days before `first_day` (ISO) are left out, and rows of days that were dropped from the table by age.
     `planned` are the clean tables into which the run would read rows, if it only plans. Raises StoreError if the lake
     cannot be read or written, SparkError if the job fails.
     """
-    tables = TableWithInputs.of(BUILD, cache(run.lake.table))
+    tables = TableWithInputs.open(BUILD, cache(run.lake.table))
     name, target = BUILD.table.name, tables.target
-    say_removed(run, tables, planned)
-    if not tables.must_be_built_whole():
+    report_removed(run, tables, planned)
+    if not tables.is_outdated():
         if not plan:
             commit_inputs(run, tables)
         return BuildResult(name, ())
-    first = max(first, target.state.kept or "")
-    rows = [row for row in _ledgers(tables.inputs) if row["last_ingest"].date().isoformat() >= first]
+    first_day = max(first_day, target.state.kept or "")
+    rows = [row for row in _ledgers(tables.inputs) if row["last_ingest"].date().isoformat() >= first_day]
     days = sorted({row["last_ingest"].date() for row in rows})
     if plan or not rows:
         return BuildResult(name, days)
     with run.step(name) as step:
-        wanted = _wanted(tables)
-        spark = small_jobs.session_for(run.spark(), _size(tables, wanted))
-        frames = {each: tables.inputs[each].read(spark, where) for each, where in wanted.items()}
-        frames[LEDGERS.name] = _ledger_frame(spark, rows)
+        selected = _selected_rows(tables)
+        spark = small_jobs.session_for(run.spark(), _job_size(tables, selected))
+        frames = {input_: tables.inputs[input_].read(spark, where) for input_, where in selected.items()}
+        ledgers = spark.createDataFrame(pa.Table.from_pylist(rows, columns.row_schema(LEDGERS.columns)))
+        frames[LEDGERS.name] = small_jobs.one_task(ledgers)
         staged = target.stage(BUILD.rows(frames).coalesce(1))
-        target.commit([staged], info=info_of(run, tables, tables.input_commits()), replace={})
+        target.commit([staged], info=commit_info_of(run, tables, tables.input_commits()), replace={})
         step.done(counted(staged.rows, "row"))
     return BuildResult(name, days, staged.rows)
 
 
 def job_size(run: Run) -> small_jobs.JobSize:
     """Return what the job of `build_sources` reads: nothing if the table is up to date."""
-    tables = TableWithInputs.of(BUILD, cache(run.lake.table))
-    return _size(tables, _wanted(tables) if tables.must_be_built_whole() else {})
+    tables = TableWithInputs.open(BUILD, cache(run.lake.table))
+    return _job_size(tables, _selected_rows(tables) if tables.is_outdated() else {})
 
 
-def _wanted(tables: TableWithInputs) -> dict[str, Where]:
+def _selected_rows(tables: TableWithInputs) -> dict[str, Where]:
     """Return which rows of each input the job reads."""
     return {
-        name: {} if name == QUARANTINE.name else _latest(table)
+        name: {} if name == QUARANTINE.name else _latest_days(table)
         for name, table in tables.inputs.items()
         if table.version is not None
     }
 
 
-def _size(tables: TableWithInputs, wanted: Mapping[str, Where]) -> small_jobs.JobSize:
-    """Return what a job reads that reads these rows.
+def _job_size(tables: TableWithInputs, selected: Mapping[str, Where]) -> small_jobs.JobSize:
+    """Return the size of a job that reads these rows.
 
     The quarantine is read whole, but only one column of it, whose values are counted. So its rows count as those of
     files that are opened.
     """
     rows = file_rows = file_bytes = 0
-    for name, where in wanted.items():
+    for name, where in selected.items():
         for file in tables.inputs[name].files(where):
             file_rows += file.rows
             if name != QUARANTINE.name:
@@ -97,13 +96,13 @@ def _size(tables: TableWithInputs, wanted: Mapping[str, Where]) -> small_jobs.Jo
 
 def _ledgers(inputs: Mapping[str, LakeTable]) -> list[dict[str, Any]]:
     """Return the rows of LEDGERS."""
-    found = []
+    ledgers = []
     for name, table in inputs.items():
         for source in table.state.sources:
             totals = table.totals(source)
             if totals is None:
                 continue
-            found.append(
+            ledgers.append(
                 {
                     "source": source,
                     "kind": SOURCE_KINDS.get(name) or _envelope_kind(table, source),
@@ -112,7 +111,7 @@ def _ledgers(inputs: Mapping[str, LakeTable]) -> list[dict[str, Any]]:
                     **{column.name: getattr(totals, column.name) for column in COUNT_COLUMNS},
                 }
             )
-    return found
+    return ledgers
 
 
 def _envelope_kind(table: LakeTable, source: str) -> str:
@@ -120,15 +119,10 @@ def _envelope_kind(table: LakeTable, source: str) -> str:
     return SOURCE_KIND_ARCHIVE if "" in table.marks(source) else SOURCE_KIND_FILES
 
 
-def _ledger_frame(spark: SparkSession, ledgers: Sequence[Mapping[str, Any]]) -> DataFrame:
-    rows = pa.Table.from_pylist(list(ledgers), columns.row_schema(LEDGERS.columns))
-    return small_jobs.one_task(spark.createDataFrame(rows))
-
-
-def _latest(table: LakeTable) -> Where:
+def _latest_days(table: LakeTable) -> Where:
     """Return the latest days of all sources.
 
-    Files are looked into from the last one, until no other can have a later day of a source.
+    Files are read from the last one on, until no other can have a later day of a source.
     """
     latest: dict[str, str] = {}
     sources = set(table.state.sources)

@@ -256,7 +256,7 @@ class LakeTable:
         added = staging.move_into_table(new, self.folder)
         self._commit(added, info, swapped, {}, data_change=False)
 
-    def drop_days_before(self, day: str, info: CommitInfo) -> int:
+    def drop_before(self, day: str, info: CommitInfo) -> int:
         """Drop the rows of the days before an ISO day in one commit, if there are any; return how many.
 
         The commit info has the day after the last one that had rows, and not `day`: if a clock that is ahead
