@@ -39,15 +39,15 @@ class LakeTables:
         self._database = duckdb.connect(config={"threads": 1})
         self._database.execute("SET TimeZone = 'UTC'")
         for table in TABLES.values():
-            types = ", ".join(f"{views.name(c.name)} {columns.column_type(c).duckdb}" for c in table.columns)
+            types = ", ".join(f"{views.sql_name(c.name)} {columns.column_type(c).duckdb}" for c in table.columns)
 
-            self._database.execute(f"CREATE TABLE {views.name(table.name)} ({types})")
+            self._database.execute(f"CREATE TABLE {views.sql_name(table.name)} ({types})")
         for name, of_table in rows.items():
             self.insert(TABLES[name], of_table)
 
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
         self._database.register("new", pa.Table.from_pylist([*rows], columns.row_schema(table.columns)))
-        self._database.execute(f"INSERT INTO {views.name(table.name)} SELECT * FROM new")
+        self._database.execute(f"INSERT INTO {views.sql_name(table.name)} SELECT * FROM new")
         self._database.unregister("new")
 
     def fetch(self, sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -161,7 +161,7 @@ def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_a
         (mount / name).mkdir()
         (mount / name / "x.rlp").write_bytes(content)
     paths = [mount / {"one": "traces/x.rlp", "glob": "files/*.rlp"}.get(name, name) for name in named]
-    refused = ingest._refused  # nothing public is between finding a source and reading it
+    refused = ingest._refusals  # nothing public is between finding a source and reading it
 
     def gone(*arguments: Any) -> dict[str, str]:
         for folder in mount.iterdir():
@@ -172,7 +172,7 @@ def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_a
 
     options = [f"--source={name}={path}" for name, path in zip(named, paths, strict=True)]
     run_line = ["ingest", "--plan", "--lake", str(tmp_path / "lake"), *options, *sources]
-    with patch.object(ingest, "_refused", gone):
+    with patch.object(ingest, "_refusals", gone):
         done = command(*run_line, ends=1)
     printed = done.stdout.splitlines()
     assert printed[:2] == [f"relay: {table}: 1 row to read" for table in ("live", "nameplates")]
@@ -193,7 +193,7 @@ def test_a_source_that_disappears_during_a_run_is_finished_by_the_next(world: La
     (tmp_path / "logs" / "log").write_text(json.dumps([{"name": "pake1", "start": T0, "stop": T0 + 1}]))
     (tmp_path / "files" / "x.rlp").write_bytes(letter(1).raw)
     specs = [f"{name}={tmp_path / name}" for name in ("logs", "files")]
-    read = ingest._read  # nothing public is between two sources of a run
+    read = ingest._ingest_span  # nothing public is between two sources of a run
 
     def meanwhile(run: ingest.Run, spark: SparkSession, source: Source, *rest: Any) -> Any:
         rows = read(run, spark, source, *rest) if source.name == "logs" else None
@@ -201,7 +201,7 @@ def test_a_source_that_disappears_during_a_run_is_finished_by_the_next(world: La
             (tmp_path / source.name).rename(tmp_path / "away" / source.name)
         return rows or read(run, spark, source, *rest)
 
-    with patch.object(ingest, "_read", meanwhile):
+    with patch.object(ingest, "_ingest_span", meanwhile):
         failures = [result.failure for result in world.ingest(*specs) if result.failure]
     assert failures == [
         f"source {path.parent}: cannot read {tmp_path / path}: No such file or directory"

@@ -22,7 +22,7 @@ from restante.demo.generate import SOURCES, TRUTH
 from restante.demo.story import story_entries
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables import TABLES
-from restante.pipeline.views import views
+from restante.pipeline.views import all_views
 from support import processes
 from support.documents import Document
 from support.pipeline.runs import command, spark_command
@@ -82,7 +82,7 @@ def test_the_guides_demo_makes_a_fleet_once_and_prints_what_to_look_at(words: li
 def test_the_guides_demo_has_tables_that_show_what_happened(spark: SparkSession, words: list[str]) -> None:
     truth, printed = demo(words, partial(spark_command, spark))
     with Lake.open(Path("restante-demo/lake"), write=False) as lake, duckdb.connect() as tables:
-        for statement in views(lake, TABLES.values()):
+        for statement in all_views(lake, TABLES.values()):
             tables.execute(statement)
         assert tables.sql("SELECT * FROM quarantine").fetchall() == []
         counts = tables.sql("SELECT read, clean, in_quarantine FROM sources").fetchall()

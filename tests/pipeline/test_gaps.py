@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from restante.pipeline import gaps as module
-from restante.pipeline.gaps import Clip, Gap, requests
+from restante.pipeline.gaps import Gap, GapFilter, ranges_to_request
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables.gaps import GAPS
 from restante.waku.archive.sqlite import open_archive
@@ -40,7 +40,7 @@ from support.waku.processes import serving
 DAY = date(2026, 11, 20)
 MIDNIGHT = int(datetime(2026, 11, 20, tzinfo=UTC).timestamp())
 HOUR = 3600
-ALWAYS = Clip(0, 2**32 - 1)
+ALWAYS = GapFilter(0, 2**32 - 1)
 
 
 def gap(topic: str | None, first: float, last: float, missing: int = 1, holders: str = "west") -> Gap:
@@ -74,7 +74,7 @@ def in_hours(ranges: list[MissingRange]) -> list[tuple[Any, ...]]:
     ],
 )
 def test_gaps_that_are_close_are_joined(gaps: list[Gap], expected: list[Any]) -> None:
-    assert in_hours(requests(gaps, ALWAYS)) == expected
+    assert in_hours(ranges_to_request(gaps, ALWAYS)) == expected
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_gaps_that_are_close_are_joined(gaps: list[Gap], expected: list[Any]) ->
 )
 def test_ranges_are_clipped_to_times_topics_and_a_holder(clip: Mapping[str, Any], expected: list[Any]) -> None:
     gaps = [gap("aa", 1, 2.5), gap("bb", 2, 4, holders="north"), gap(None, 8, 8)]
-    assert in_hours(requests(gaps, ALWAYS._replace(**clip))) == expected
+    assert in_hours(ranges_to_request(gaps, ALWAYS._replace(**clip))) == expected
 
 
 def test_however_many_gaps_there_are_the_requests_are_few_and_cover_all_of_them() -> None:
@@ -105,7 +105,7 @@ def test_however_many_gaps_there_are_the_requests_are_few_and_cover_all_of_them(
             last = min(first + dice.choice((0, 0.5, 3)), first // 24 * 24 + 23.99)
             gaps.append(gap(dice.choice(("aa", "bb", "cc", None)), first, last, dice.randrange(1, 9)))
         most = dice.choice((1, 2, 10, 100))
-        ranges = requests(gaps, ALWAYS, most)
+        ranges = ranges_to_request(gaps, ALWAYS, most)
         assert 0 < len(ranges) <= most
         assert all(one.upper < other.lower for one, other in pairwise(ranges)), "they are in order, and none overlap"
         assert sum(one.missing for one in ranges) == sum(lack.missing for lack in gaps)
@@ -228,13 +228,13 @@ def test_only_rows_of_the_mailserver_and_the_days_are_read(lake: LakeWorld) -> N
     lake.add("gaps", [{**row, "day": DAY + timedelta(days), "source": "east"} for days in (1, 2, 3, 19)])
     with Lake.open(lake.path, write=False) as opened:
         assert len(opened.table(GAPS).files()) == 3, "a file has several days"
-        gaps = module.read(opened, "east", Clip(MIDNIGHT, MIDNIGHT + 2 * 24 * HOUR))
+        gaps = module.read_gaps(opened, "east", GapFilter(MIDNIGHT, MIDNIGHT + 2 * 24 * HOUR))
     assert sorted(lack.day.day for lack in gaps) == [20, 20, 20, 21, 22]
 
 
 def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gaps = [gap("0000000a", 2.5 * number, 2.5 * number) for number in range(8)]
-    monkeypatch.setattr(module, "read", lambda *_: gaps)
+    monkeypatch.setattr(module, "read_gaps", lambda *_: gaps)
     monkeypatch.setattr("restante.cli.pipeline_gaps.MAX_LINES", 3)
     printed, _ = gaps_command(lake, f"{DAYS} --retention 0", "-o", tmp_path / "all.json")
     lines = printed.splitlines()

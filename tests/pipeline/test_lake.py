@@ -235,7 +235,7 @@ def test_a_missing_file_is_reported_to_every_reader_and_its_day_can_be_built_aga
     with pytest.raises(StoreError, match=rf"\A\S*[^\n]*the lake is damaged: {gone} is missing[^\n]*\Z"):
         seen(lake).read(cast(SparkSession, None))  # Spark is not asked for anything
     with pytest.raises(StoreError, match="is missing"):
-        views.view(seen(lake))
+        views.view_statement(seen(lake))
     with opened(lake) as table:
         add(table, [letter(1), letter(2)], replace={"day": {"2026-11-01"}})
     assert stored(lake) == [letter(1), letter(2)]

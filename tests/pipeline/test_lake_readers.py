@@ -50,7 +50,7 @@ def plain(read: pa.Table) -> pa.Table:
 def by_duckdb(lake: Path, table: Table = LETTERS) -> pa.Table:
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
-        database.execute(views.view(seen(lake, table)))
+        database.execute(views.view_statement(seen(lake, table)))
         return database.sql('FROM "letters"').to_arrow_table()
 
 

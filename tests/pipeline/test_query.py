@@ -18,7 +18,7 @@ from restante.common.errors import RestanteError, StoreError
 from restante.pipeline import query as module
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
-from restante.pipeline.query import Result, ResultColumn, database, named
+from restante.pipeline.query import Result, ResultColumn, open_database, tables_in_sql
 from restante.pipeline.tables import TABLES
 from support.pipeline.runs import LakeWorld, command
 from support.processes import RESTANTE, child, on_a_terminal, run
@@ -189,7 +189,7 @@ def test_tables_that_the_sql_does_not_name_are_not_opened(lake: LakeWorld) -> No
     assert query(lake, "SELECT count(*) FROM nameplates", "--format", "csv").endswith("\r\n1\r\n")
     assert query(lake, "FROM OutComes", ends=1).startswith("the lake is damaged")
     hidden = "FROM query_table('out' || 'comes')"
-    assert not named(hidden)
+    assert not tables_in_sql(hidden)
     assert query(lake, hidden, ends=2).startswith("the SQL cannot be run: write the name of the table outcomes in")
 
 
@@ -199,7 +199,7 @@ def test_a_query_may_fill_neither_the_memory_nor_the_disk(lake: LakeWorld, tmp_p
         patch.object(module, "MEMORY_SHARE", 0.003),
         patch.object(module, "FREE_SHARE", 1e-9),
         Lake.open(lake.path, write=False) as opened,
-        database(opened, sql, tmp_path, ()) as db,
+        open_database(opened, sql, tmp_path, ()) as db,
         pytest.raises(StoreError, match=r"^the query needs more than \d+ MiB of memory or 0 MiB of temporary files"),
     ):
         list(db.run().rows)
@@ -228,7 +228,7 @@ def test_an_error_in_the_sql_is_one_sentence_with_its_place(lake: LakeWorld, sql
 @pytest.mark.parametrize("change", ["vacuum", None, b"", b"PAR1" + bytes(100) + b"PAR1"], ids=str)
 def test_a_file_lost_in_a_query_is_one_sentence(lake: LakeWorld, tmp_path: Path, change: str | bytes | None) -> None:
     sql = "SELECT count(app_id) FROM outcomes"
-    with Lake.open(lake.path, write=False) as opened, database(opened, sql, tmp_path, named(sql)) as db:
+    with Lake.open(lake.path, write=False) as opened, open_database(opened, sql, tmp_path, tables_in_sql(sql)) as db:
         [file] = opened.table(TABLES["outcomes"]).files()
         sentence = f"the lake is damaged: {lake.path}/outcomes/"
         if change == "vacuum":

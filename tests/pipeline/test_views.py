@@ -40,7 +40,7 @@ def lake(tmp_path: Path) -> Path:
 
 def test_every_table_has_a_view_with_its_types_and_meanings_even_if_it_is_empty(lake: Path) -> None:
     with Lake.open(lake, write=False) as there, duckdb.connect() as database:
-        script = "".join(views.views(there))
+        script = "".join(views.all_views(there))
         for _ in range(2):
             database.execute(script)
         database.execute("SET TimeZone = 'UTC'")
@@ -69,11 +69,11 @@ def test_a_file_that_may_lack_a_column_and_cannot_be_read_is_reported(tmp_path: 
         with pytest.raises(
             StoreError, match=re.escape(f"{file.path} cannot be read (it is not a Parquet file): rest")
         ):
-            views.view(table)
+            views.view_statement(table)
         file.path.unlink()
         file.path.mkdir()
         with pytest.raises(StoreError, match=re.escape(f"{file.path} cannot be read (Is a directory): restore it")):
-            views.view(table)
+            views.view_statement(table)
 
 
 def test_any_name_and_comment_is_quoted(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_any_name_and_comment_is_quoted(tmp_path: Path) -> None:
         with opened(tmp_path, table) as there:
             if rows_:
                 add(there, rows_)
-            statement = views.view(there)
+            statement = views.view_statement(there)
         with duckdb.connect() as database:
-            database.execute(statement + views.comments(table))
+            database.execute(statement + views.comment_statements(table))
             assert database.sql('FROM "or""der"').fetchall() == [tuple(row.values()) for row in rows_]
             [(of_table,)] = database.sql("SELECT comment FROM duckdb_views() WHERE NOT internal").fetchall()
             assert of_table == 'one row per thing that\'s "here"'

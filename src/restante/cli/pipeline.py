@@ -74,10 +74,10 @@ def ingest(
     """
     from restante.cli.pipeline_arguments import check_names, read_keep
     from restante.cli.pipeline_run import ingest_into, open_run, show_failures
-    from restante.pipeline.ingest import recognise_all
+    from restante.pipeline.ingest import recognise_sources
     from restante.pipeline.schemas import CLEAN_TABLES
 
-    sources, unread = recognise_all(check_names(source))
+    sources, unread = recognise_sources(check_names(source))
     kept = read_keep(keep, CLEAN_TABLES)
     with open_run(
         "ingest", lake, write=not plan, make=True, master=master, remote=remote, memory=memory, verbose=verbose
@@ -142,12 +142,12 @@ def ingest_and_build(
     """
     from restante.cli.pipeline_arguments import check_names, read_keep
     from restante.cli.pipeline_run import build_into, ingest_into, open_run, show_failures
-    from restante.pipeline.ingest import recognise_all
+    from restante.pipeline.ingest import recognise_sources
     from restante.pipeline.tables import TABLES
 
     if reports is not None:
         _check_reports(reports)
-    sources, unread = recognise_all(check_names(source))
+    sources, unread = recognise_sources(check_names(source))
     kept = read_keep(keep, TABLES)
     with open_run(
         "run",
@@ -211,10 +211,10 @@ def sql(lake: LakeDir = DEFAULT_LAKE) -> None:
     """
     from restante.pipeline.lake.lake import Lake
     from restante.pipeline.tables import TABLES
-    from restante.pipeline.views import views
+    from restante.pipeline.views import all_views
 
     with Lake.open(lake, write=False) as opened:
-        for statement in views(opened, TABLES.values()):
+        for statement in all_views(opened, TABLES.values()):
             print(statement)
 
 

@@ -17,7 +17,7 @@ from restante.common.errors import Misuse, StoreError, plain
 from restante.common.texts import counted
 
 if TYPE_CHECKING:
-    from restante.pipeline.gaps import Clip
+    from restante.pipeline.gaps import GapFilter
     from restante.waku.files.missing_ranges import MissingRange, MissingRanges
 
 app = typer.Typer()
@@ -76,9 +76,9 @@ def gaps(
     clip, whole = _clips(begin, end, topic or [], retention, config or [], int(time.time()), holder)
     for_people = output is not None or sys.stdout.isatty()
     with Lake.open(lake, write=False) as opened:
-        found = every = table.requests(table.read(opened, mailserver, clip), clip)
+        found = every = table.ranges_to_request(table.read_gaps(opened, mailserver, clip), clip)
         if for_people and whole != clip:
-            every = table.requests(table.read(opened, mailserver, whole), whole)
+            every = table.ranges_to_request(table.read_gaps(opened, mailserver, whole), whole)
     ranges = MissingRanges(mailserver=mailserver, missing=sum(each.missing for each in found), ranges=tuple(found))
     content = missing_ranges.write(ranges)
     if output is not None:
@@ -98,14 +98,14 @@ def _clips(
     configs: list[Path],
     now: int,
     holder: str | None,
-) -> tuple[Clip, Clip]:
+) -> tuple[GapFilter, GapFilter]:
     """Return which gaps are wanted: what the options and all Mailservers of `configs` allow.
 
     The second one is the same without what retentions and lists of topics leave out. Raises Misuse.
     """
     from restante.cli.times import read_time
     from restante.common.settings import convert, resolve_settings
-    from restante.pipeline.gaps import Clip
+    from restante.pipeline.gaps import GapFilter
     from restante.waku.files.missing_ranges import MAX_TOPICS
     from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY, WAKU, read_topic
 
@@ -132,7 +132,7 @@ def _clips(
     if len(wanted) > MAX_TOPICS:
         most = counted(MAX_TOPICS, "topic")
         raise Misuse(f"there are more than {most}, which no request can name: name fewer with --topic")
-    return Clip(lower, upper, wanted, holder), Clip(first, upper, holder=holder)
+    return GapFilter(lower, upper, wanted, holder), GapFilter(first, upper, holder=holder)
 
 
 def _write(output: Path, content: bytes) -> None:

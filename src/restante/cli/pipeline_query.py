@@ -68,7 +68,7 @@ def query(
         places = stack.enter_context(ending_on_signals())  # before a library starts threads
 
         from restante.pipeline.lake.lake import Lake
-        from restante.pipeline.query import database, named
+        from restante.pipeline.query import open_database, tables_in_sql
         from restante.pipeline.sources.scratch import scratch
 
         text = "" if describe else _sql(sql)
@@ -77,8 +77,8 @@ def query(
         opened = stack.enter_context(Lake.open(lake, write=False))
         if describe:
             text = described(opened, sql or "")
-        tables = () if describe else named(text)
-        _print(stack.enter_context(database(opened, text, temporary, tables)), form, describe=describe)
+        tables = () if describe else tables_in_sql(text)
+        _print(stack.enter_context(open_database(opened, text, temporary, tables)), form, describe=describe)
 
 
 def _print(database: Database, form: Format, *, describe: bool) -> None:

@@ -45,8 +45,8 @@ class Gap(NamedTuple):
     holders: frozenset[str]
 
 
-class Clip(NamedTuple):
-    """Which gaps are wanted."""
+class GapFilter(NamedTuple):
+    """Which gaps to request."""
 
     lower: int
     """In seconds since 1970; both ends are included."""
@@ -57,8 +57,8 @@ class Clip(NamedTuple):
     """Only gaps of which this source has envelopes. None: all."""
 
 
-def read(lake: Lake, mailserver: str, clip: Clip) -> list[Gap]:
-    """Return the gaps of a mailserver on the days of `clip`.
+def read_gaps(lake: Lake, mailserver: str, gap_filter: GapFilter) -> list[Gap]:
+    """Return the gaps of a mailserver on the days of `gap_filter`.
 
     Raises Misuse if the table was not built yet or the lake has no such mailserver or holder, StoreError if the lake
     is damaged.
@@ -73,129 +73,117 @@ def read(lake: Lake, mailserver: str, clip: Clip) -> list[Gap]:
     covered = data_files.existing_files(lake.table(COVERAGE).files())
     names = {source for file in covered for _, source in file.days_and_sources()}
     if mailserver not in names:
-        known = f"it has {', '.join(sorted(names))}" if names else "it has none"
-        raise Misuse(f"the lake has no Mailserver {mailserver}: {known} (--mailserver)")
+        others = f"it has {', '.join(sorted(names))}" if names else "it has none"
+        raise Misuse(f"the lake has no Mailserver {mailserver}: {others} (--mailserver)")
     sources = {file.partition["source"] for file in lake.table(ARCHIVED).files()}
-    if clip.holder is not None and clip.holder not in sources:
-        raise Misuse(f"the lake has no envelopes from a source {clip.holder} (--holder)")
-    first, last = (datetime.fromtimestamp(end, UTC).date() for end in (clip.lower, clip.upper))
-    wanted = (pc.field("source") == mailserver) & (pc.field("day") >= first) & (pc.field("day") <= last)
-    found: list[Gap] = []
+    if gap_filter.holder is not None and gap_filter.holder not in sources:
+        raise Misuse(f"the lake has no envelopes from a source {gap_filter.holder} (--holder)")
+    first_day, last_day = (datetime.fromtimestamp(end, UTC).date() for end in (gap_filter.lower, gap_filter.upper))
+    condition = (pc.field("source") == mailserver) & (pc.field("day") >= first_day) & (pc.field("day") <= last_day)
+    gaps: list[Gap] = []
     for file in data_files.existing_files(table.files({"source": {mailserver}})):
-        if file.first_day > last.isoformat() or (file.last_day or first.isoformat()) < first.isoformat():
+        if file.first_day > last_day.isoformat() or (file.last_day or first_day.isoformat()) < first_day.isoformat():
             continue
         try:
             # From a path, pyarrow would take columns, too.
             with data_files.native_file(file.path) as opened:
-                rows = pq.read_table(opened, columns=_COLUMNS, filters=wanted)
+                rows = pq.read_table(opened, columns=_COLUMNS, filters=condition)
         except (OSError, pa.ArrowException) as error:
             raise StoreError(
                 f"the lake is damaged: {file.path} cannot be read: restore it from a backup,"
                 " or remove the folder of the table gaps and run build again"
             ) from error
-        found += _gaps(rows)
-    return found
+        gaps += _gaps_of_rows(rows)
+    return gaps
 
 
-def _gaps(rows: pa.Table) -> Iterable[Gap]:
+def _gaps_of_rows(rows: pa.Table) -> Iterable[Gap]:
     # Envelopes are sent at whole seconds.
     first, last = (
         pc.cast(rows[name], pa.timestamp("s", "UTC"), safe=False).cast(pa.int64()).to_pylist()
         for name in ("first", "last")
     )
     others = (rows[name].to_pylist() for name in ("day", "topic", "missing", "holders"))
-    names: dict[str, frozenset[str]] = {}  # many rows have the same holders
+    sources: dict[str, frozenset[str]] = {}  # many rows have the same holders
     for lower, upper, day, topic, missing, holders in zip(first, last, *others, strict=True):
-        each = names.setdefault(holders, frozenset(holders.split(",")))
-        yield Gap(day, topic and topic.removeprefix("0x"), lower, upper, missing, each)
+        names = sources.setdefault(holders, frozenset(holders.split(",")))
+        yield Gap(day, topic and topic.removeprefix("0x"), lower, upper, missing, names)
 
 
-class _Request:
-    """A range that grows."""
+class _JoinedGaps:
+    """Gaps that are requested together."""
 
     def __init__(self, gap: Gap, lower: int, upper: int, topics: frozenset[str] | None) -> None:
         self.day, self.lower, self.upper, self.topics = gap.day, lower, upper, topics
         self.missing, self.holders = gap.missing, gap.holders
 
-    def add(self, other: _Request) -> None:
-        self.day, self.upper = other.day, max(self.upper, other.upper)
-        self.topics = _union(self.topics, other.topics)
-        self.missing += other.missing
-        self.holders |= other.holders
+    def add(self, later: _JoinedGaps) -> None:
+        self.day, self.upper = later.day, max(self.upper, later.upper)
+        self.missing += later.missing
+        self.holders |= later.holders
+        # None: all topics, also if they are more than a request can name.
+        topics = None if self.topics is None or later.topics is None else self.topics | later.topics
+        self.topics = None if topics is not None and len(topics) > MAX_TOPICS else topics
 
 
-def _union(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    """Return both sets of topics. None, all topics, also if they are more than a request can name."""
-    both = None if one is None or other is None else one | other
-    return None if both is not None and len(both) > MAX_TOPICS else both
-
-
-def requests(gaps: Collection[Gap], clip: Clip, max_requests: int = MAX_REQUESTS) -> list[MissingRange]:
+def ranges_to_request(
+    gaps: Collection[Gap], gap_filter: GapFilter, max_requests: int = MAX_REQUESTS
+) -> list[MissingRange]:
     """Return the ranges to request, sorted by time, with at most MAX_TOPICS topics each.
 
     Gaps of a day that are no further apart than JOINED_SECONDS become one range, and so do successive ranges of
-    several days if they have the same topics. `clip` has at most MAX_TOPICS topics.
+    several days if they have the same topics. `gap_filter` has at most MAX_TOPICS topics.
     """
-    found = _joined(
-        sorted(_clipped(gaps, clip), key=lambda each: (each.lower, each.upper)), JOINED_SECONDS, _same_day
-    )
-    found = _joined(found, JOINED_SECONDS, _same_topics)
+    ranges = sorted(_select_gaps(gaps, gap_filter), key=lambda gap: (gap.lower, gap.upper))
+    ranges = _joined(ranges, JOINED_SECONDS, lambda gaps: gaps.day)
+    ranges = _joined(ranges, JOINED_SECONDS, lambda gaps: gaps.topics)
     apart = JOINED_SECONDS
-    while len(found) > max_requests:
-        found = _joined(found, apart, _always)
+    while len(ranges) > max_requests:
+        ranges = _joined(ranges, apart, lambda _: None)
         apart *= 2
     return [
         MissingRange(
-            lower=each.lower,
-            upper=each.upper,
-            topics=None if each.topics is None else tuple(sorted(each.topics)),
-            missing=each.missing,
-            holders=tuple(sorted(each.holders)),
+            lower=gaps.lower,
+            upper=gaps.upper,
+            topics=None if gaps.topics is None else tuple(sorted(gaps.topics)),
+            missing=gaps.missing,
+            holders=tuple(sorted(gaps.holders)),
         )
-        for each in found
+        for gaps in ranges
     ]
 
 
-def _clipped(gaps: Collection[Gap], clip: Clip) -> Iterable[_Request]:
-    named: dict[date, set[str]] = defaultdict(set)
+def _select_gaps(gaps: Collection[Gap], gap_filter: GapFilter) -> Iterable[_JoinedGaps]:
+    named_topics: dict[date, set[str]] = defaultdict(set)
     for gap in gaps:
         if gap.topic is not None:
-            named[gap.day].add(gap.topic)
+            named_topics[gap.day].add(gap.topic)
     for gap in gaps:
-        lower, upper = max(gap.first, clip.lower), min(gap.last, clip.upper)
-        if lower > upper or (clip.holder is not None and clip.holder not in gap.holders):
+        lower, upper = max(gap.first, gap_filter.lower), min(gap.last, gap_filter.upper)
+        if lower > upper or (gap_filter.holder is not None and gap_filter.holder not in gap.holders):
             continue
         if gap.topic is not None:
             topics: frozenset[str] | None = frozenset({gap.topic})
-            if clip.topics and gap.topic not in clip.topics:
+            if gap_filter.topics and gap.topic not in gap_filter.topics:
                 continue
-        elif clip.topics:
-            topics = clip.topics - named[gap.day]
+        elif gap_filter.topics:
+            topics = gap_filter.topics - named_topics[gap.day]
             if not topics:
                 continue
         else:
             topics = None
-        yield _Request(gap, lower, upper, topics)
+        yield _JoinedGaps(gap, lower, upper, topics)
 
 
-def _joined(parts: Iterable[_Request], apart: int, alike: Callable[[_Request, _Request], bool]) -> list[_Request]:
-    """Join each part with the one before it, if they are alike and no further apart. The parts are sorted."""
-    found: list[_Request] = []
-    for each in parts:
-        if found and each.lower <= found[-1].upper + apart and alike(found[-1], each):
-            found[-1].add(each)
+def _joined(ranges: Iterable[_JoinedGaps], apart: int, key: Callable[[_JoinedGaps], object]) -> list[_JoinedGaps]:
+    """Join each range with the one before it, if they have the same key and are no further apart.
+
+    The ranges are sorted.
+    """
+    joined: list[_JoinedGaps] = []
+    for later in ranges:
+        if joined and later.lower <= joined[-1].upper + apart and key(joined[-1]) == key(later):
+            joined[-1].add(later)
         else:
-            found.append(each)
-    return found
-
-
-def _same_day(one: _Request, other: _Request) -> bool:
-    return one.day == other.day
-
-
-def _same_topics(one: _Request, other: _Request) -> bool:
-    return one.topics == other.topics
-
-
-def _always(_one: _Request, _other: _Request) -> bool:
-    return True
+            joined.append(later)
+    return joined

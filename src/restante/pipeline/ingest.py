@@ -2,7 +2,7 @@
 
 Each row is read once. It is clean, a duplicate, or goes into quarantine; a commit's ledger compares these counts with
 the source's own count. The commit carries the marks from which the next run goes on. So a run that is killed has
-either finished a table or not changed it, and the next run reads what is left.
+either finished a table or not changed it, and the next run reads the other rows.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 
 MAX_READS: Final = 3
-"""How often files are read if Spark observes more rows than they have. It repeats the finished tasks of a worker that
-it lost, and observes their rows again (DAGScheduler.updateAccumulators, of tasks before a shuffle)."""
+"""How often files are read if Spark observes more rows than they have. Spark repeats the finished tasks of a worker
+that it lost, and observes their rows again (DAGScheduler.updateAccumulators, of tasks before a shuffle)."""
 
 MAX_REJECTED_PER_TASK: Final = 1_000
 """Rejected rows of a task that reach the main process with the counts, some hundred bytes each. If a task rejects
@@ -100,19 +100,19 @@ class IngestResult(NamedTuple):
     """Why the source was not read from here on; "" if it was."""
 
 
-def recognise_all(specs: Sequence[str]) -> tuple[list[Source], list[IngestResult]]:
+def recognise_sources(specs: Sequence[str]) -> tuple[list[Source], list[IngestResult]]:
     """Recognise the sources that the operator named. A source that cannot be read gives a result with the reason.
 
     Raises Misuse if a text does not name a source.
     """
-    found, unread = [], []
+    sources, failures = [], []
     for spec in specs:
         try:
-            found.append(recognise(spec))
+            sources.append(recognise(spec))
         except SourceError as error:
             name = parse(spec).name
-            unread.append(IngestResult(name, "", None, failure=error.of(name)))
-    return found, unread
+            failures.append(IngestResult(name, "", None, failure=error.of(name)))
+    return sources, failures
 
 
 def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[IngestResult]:
@@ -123,64 +123,67 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
     first, in a session on this one.
     """
     tables = [run.lake.table(table) for table in CLEAN_TABLES.values()]
-    refused = _refused(sources, tables)
+    refused = _refusals(sources, tables)
     imported = origins([source for source in sources if source.name not in refused])
     context = IngestContext(run.now(), run.lake.first_day, imported, _last_commit(run.lake, tables))
     if context.set_back:
-        run.steps.say(_clocks(context))
-    results: dict[str, list[IngestResult]] = {}
-    for source in sources if run.local is None else sorted(sources, key=lambda each: not each.whole):
-        found = results[source.name] = []
+        run.steps.say(_clock_message(context))
+    by_source: dict[str, list[IngestResult]] = {}
+    for source in sources if run.local is None else sorted(sources, key=lambda source: not source.whole):
+        results = by_source[source.name] = []
         if source.name in refused:
-            found.append(IngestResult(source.name, "", None, failure=refused[source.name]))
+            results.append(IngestResult(source.name, "", None, failure=refused[source.name]))
             continue
         try:
             with source.opened(run.scratch, run.steps.say, context) as opened:
-                found.extend(_ingest_table(run, context, source, opened, table, plan=plan) for table in opened.tables)
+                results.extend(
+                    _ingest_table(run, context, source, opened, table, plan=plan) for table in opened.tables
+                )
         except SourceError as error:
-            found.append(IngestResult(source.name, "", None, failure=error.of(source.name)))
-    return [result for source in sources for result in results[source.name]]
+            results.append(IngestResult(source.name, "", None, failure=error.of(source.name)))
+    return [result for source in sources for result in by_source[source.name]]
 
 
 def _last_commit(lake: Lake, tables: Iterable[LakeTable]) -> float:
     """Return when the lake was last written to, in seconds since 1970: not before its first day."""
-    first = datetime(lake.first_day.year, lake.first_day.month, lake.first_day.day, tzinfo=UTC).timestamp()
-    return max([first, *(made for table in tables if (made := table.last_commit) is not None)])
+    start = datetime(lake.first_day.year, lake.first_day.month, lake.first_day.day, tzinfo=UTC).timestamp()
+    return max([start, *(seconds for table in tables if (seconds := table.last_commit) is not None)])
 
 
-def _clocks(context: IngestContext) -> str:
-    """Return the words for a clock that was set back."""
-    now, last = (datetime.fromtimestamp(int(at), UTC).isoformat(" ") for at in (context.now, context.last_commit))
-    return f"this machine's clock says {now}, before the lake's last commit or first day, {last}: set the clock"
+def _clock_message(context: IngestContext) -> str:
+    """Return the text about a clock that was set back."""
+    times = (context.now, context.last_commit)
+    now, latest = (datetime.fromtimestamp(int(seconds), UTC).isoformat(" ") for seconds in times)
+    return f"this machine's clock says {now}, before the lake's last commit or first day, {latest}: set the clock"
 
 
-def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str, str]:
+def _refusals(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str, str]:
     """Return why sources are not read, by name: two sources read the same file, or a source's kind has changed."""
-    found = {}
+    refusals = {}
     twice = shared(sources)
     for source in sources:
         # A table's transactions name the sources that fed it, without reading all of its commit infos.
-        fed = [each.table.name for each in tables if each.transaction(source.name) is not None]
+        fed_tables = [table.table.name for table in tables if table.transaction(source.name) is not None]
         if source.name in twice:
-            found[source.name] = (
+            refusals[source.name] = (
                 f"source {source.name}: what is in {source.path} is read as source {twice[source.name]}, too, and"
                 " would be counted twice: leave one of them out"
             )
-        elif fed and not {table.name for table in source.feeds}.intersection(fed):
-            found[source.name] = str(another_kind(source, ", ".join(fed)))
-    return found
+        elif fed_tables and not {table.name for table in source.feeds}.intersection(fed_tables):
+            refusals[source.name] = str(another_kind(source, ", ".join(fed_tables)))
+    return refusals
 
 
 def _ingest_table(
     run: Run, context: IngestContext, source: Source, opened: OpenedSource, table: Table, *, plan: bool
 ) -> IngestResult:
     target = run.lake.table(table)
-    known = target.marks(source.name)
-    if known and all((part == "") != source.whole for part in known):
+    marks = target.marks(source.name)
+    if marks and all((part == "") != source.whole for part in marks):
         raise another_kind(source, table.name)
-    span = opened.find_new(table.name, known)
-    if span is not None and source.whole and not known:
-        for other in _begins_like(target, source.name, span):
+    span = opened.find_new(table.name, marks)
+    if span is not None and source.whole and not marks:
+        for other in _sources_with_same_start(target, source.name, span):
             twice = (
                 "it counts as another holder of its envelopes" if table is ARCHIVED else "its rows are counted twice"
             )
@@ -196,19 +199,19 @@ def _ingest_table(
     size = small_jobs.JobSize(span.counted, file_bytes=span.envelope_bytes)
     if not size.small:
         run.large_jobs()
-    spark = _session(run, source, opened.files(span))
+    spark = _session_for(run, source, opened.files(span))
     if not any(column.type == "BINARY" for column in table.columns):  # few envelopes may have many bytes
         spark = small_jobs.session_for(spark, size)
     with run.step(f"{source.name}: {table.name}", spark) as step:
         try:
-            ledger = _read(run, spark, source, opened, span, target, context)
+            ledger = _ingest_span(run, spark, source, opened, span, target, context)
         except SparkError as error:
-            raise _blamed(error) from error
+            raise _source_error(error) from error
         step.done(counted(ledger.read, "row"))
     return IngestResult(source.name, table.name, span, ledger)
 
 
-def _session(run: Run, source: Source, files: Sequence[SharedFile]) -> SparkSession:
+def _session_for(run: Run, source: Source, files: Sequence[SharedFile]) -> SparkSession:
     """Return a session whose workers can read the source: that of the run, or one on this machine.
 
     Raises SparkError if workers cannot run our code.
@@ -225,20 +228,20 @@ def _session(run: Run, source: Source, files: Sequence[SharedFile]) -> SparkSess
     return run.local()
 
 
-def _begins_like(target: LakeTable, source: str, span: Span) -> list[str]:
+def _sources_with_same_start(target: LakeTable, source: str, span: Span) -> list[str]:
     """Return the other sources in the lake whose first row is the first one of this new source."""
-    first = {mark.first_digest for mark in span.marks.values()} - {""}
+    first_digests = {mark.first_digest for mark in span.marks.values()} - {""}
     return [
         other
         for other in target.state.sources
-        if other != source and first & {mark.first_digest for mark in target.marks(other).values()}
+        if other != source and first_digests & {mark.first_digest for mark in target.marks(other).values()}
     ]
 
 
-def _blamed(error: SparkError) -> SparkError | SourceError:
+def _source_error(error: SparkError) -> SparkError | SourceError:
     """Return the SourceError that one of Spark's workers raised, if any, so that the others are still read."""
-    _, source, words = str(error).partition(f"{SourceError.__module__}.{SourceError.__name__}: ")
-    return SourceError(words) if source else error
+    _, source, message = str(error).partition(f"{SourceError.__module__}.{SourceError.__name__}: ")
+    return SourceError(message) if source else error
 
 
 class _Rejected(msgspec.Struct):
@@ -249,7 +252,7 @@ class _Rejected(msgspec.Struct):
     digest: str
 
 
-class _Found(NamedTuple):
+class _SpanRows(NamedTuple):
     """The rows of a span that was read."""
 
     staged: Staged
@@ -263,7 +266,7 @@ class _Found(NamedTuple):
     """Rows whose fault may be our clock's."""
 
 
-def _read(
+def _ingest_span(
     run: Run,
     spark: SparkSession,
     source: Source,
@@ -273,22 +276,22 @@ def _read(
     context: IngestContext,
 ) -> Ledger:
     """Read a span, and commit its rows."""
-    for left in reversed(range(MAX_READS if opened.files(span) else 1)):
-        found = _stage(spark, source, opened, span, target)
-        if found.ledger.read <= found.ledger.counted or not left:
+    for attempts_left in reversed(range(MAX_READS if opened.files(span) else 1)):
+        span_rows = _stage(spark, source, opened, span, target)
+        if span_rows.ledger.read <= span_rows.ledger.counted or not attempts_left:
             break
-        found.staged.discard()
-    ledger = found.ledger
+        span_rows.staged.discard()
+    ledger = span_rows.ledger
     try:
-        _check(ledger, source, span)
-        _check_clock(found.too_late, source, span, context)
+        _check_counts(ledger, source, span)
+        _check_clock_faults(span_rows.too_late, source, span, context)
         if ledger.quarantined:
-            _quarantine(run, spark, source, span.table, found)
+            _quarantine(run, spark, source, span.table, span_rows)
     except BaseException:
-        found.staged.discard()
+        span_rows.staged.discard()
         raise
     target.commit(
-        [found.staged],
+        [span_rows.staged],
         info=CommitInfo(
             run=run.name,
             table=span.table,
@@ -304,29 +307,29 @@ def _read(
     return ledger
 
 
-def _stage(spark: SparkSession, source: Source, opened: OpenedSource, span: Span, target: LakeTable) -> _Found:
+def _stage(spark: SparkSession, source: Source, opened: OpenedSource, span: Span, target: LakeTable) -> _SpanRows:
     """Write the clean rows of a span, and count the rows of each kind."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    seen = Observation("ledger")
+    observation = Observation("ledger")
     rows = opened.read(spark, span)
-    watched = rows.observe(
-        seen,
+    # One text with a line for each row: a type that a Spark Connect server surely returns.
+    line = f.when(f.col("rejected") <= MAX_REJECTED_PER_TASK, f.to_json(_rejected_struct()))
+    observed = rows.observe(
+        observation,
         f.count(f.lit(1)).alias("read"),
         f.count_if(f.col("fault") == DUPLICATE).alias("duplicate"),
         f.count("rejected").alias("quarantined"),
         f.count_if(f.col("fault").isin(*_clock_faults(source))).alias("too_late"),
-        # One text with a line for each row: a type that a Spark Connect server surely returns.
-        f.listagg(f.when(f.col("rejected") <= MAX_REJECTED_PER_TASK, f.to_json(_rejected())), f.lit("\n")).alias(
-            "lines"
-        ),
+        f.listagg(line, f.lit("\n")).alias("lines"),
     )
-    clean = watched.where("fault IS NULL").select(*(f"`{column.name}`" for column in target.table.columns))
+    clean = observed.where("fault IS NULL").select(*(f"`{column.name}`" for column in target.table.columns))
     # Few files per day, even if the days are mixed; a small job writes one anyway.
     staged = target.stage(clean if small_jobs.is_small(spark) else clean.hint("rebalance", "day"))
+    counts = observation.get
     ledger = Ledger(
-        **{name: int(seen.get[name]) for name in ("read", "duplicate", "quarantined")},
+        **{name: int(counts[name]) for name in ("read", "duplicate", "quarantined")},
         clean=staged.rows,
         missed=span.missed,
         counted=span.counted,
@@ -334,11 +337,11 @@ def _stage(spark: SparkSession, source: Source, opened: OpenedSource, span: Span
         last=max((part.last for part in span.parts), default=None),
         replaced=span.replace,
     )
-    rejected = [msgspec.json.decode(line, type=_Rejected) for line in (seen.get["lines"] or "").split("\n") if line]
-    return _Found(staged, rows, rejected, ledger, int(seen.get["too_late"]))
+    rejected = [msgspec.json.decode(line, type=_Rejected) for line in (counts["lines"] or "").split("\n") if line]
+    return _SpanRows(staged, rows, rejected, ledger, int(counts["too_late"]))
 
 
-def _rejected() -> Expression:
+def _rejected_struct() -> Expression:
     """Return the columns of _Rejected as a struct."""
     from pyspark.sql import functions as f
 
@@ -350,7 +353,7 @@ def _clock_faults(source: Source) -> Sequence[str]:
     return (OUT_OF_RANGE,) if source.whole else (OUT_OF_RANGE, SENT_TOO_LATE)
 
 
-def _check(ledger: Ledger, source: Source, span: Span) -> None:
+def _check_counts(ledger: Ledger, source: Source, span: Span) -> None:
     if ledger.read != ledger.counted:
         raise SourceError(
             f"source {source.name}: {span.table} counts {counted(ledger.counted, 'row')}, but {ledger.read:,} could"
@@ -364,26 +367,26 @@ def _check(ledger: Ledger, source: Source, span: Span) -> None:
         )
 
 
-def _check_clock(too_late: int, source: Source, span: Span, context: IngestContext) -> None:
+def _check_clock_faults(too_late: int, source: Source, span: Span, context: IngestContext) -> None:
     """Raise SourceError if rows would go into quarantine, and never be read again, because our clock was set back."""
     if too_late and context.set_back:
         raise SourceError(
             f"source {source.name}: the times of {counted(too_late, 'row')} of {span.table} are out of range, perhaps"
-            f" only by this machine's clock; none was taken, because {_clocks(context)}, and run this again"
+            f" only by this machine's clock; none was taken, because {_clock_message(context)}, and run this again"
         )
 
 
-def _quarantine(run: Run, spark: SparkSession, source: Source, table: str, found: _Found) -> None:
+def _quarantine(run: Run, spark: SparkSession, source: Source, table: str, span_rows: _SpanRows) -> None:
     """Commit the rows with a fault. Skip those already in quarantine: a run that was killed may have written them."""
     from pyspark.sql import functions as f
 
     target = run.lake.table(QUARANTINE)
     today = datetime.fromtimestamp(run.now(), UTC).date()
-    if len(found.rejected) == found.ledger.quarantined:
-        rows = [msgspec.structs.asdict(each) for each in found.rejected]
+    if len(span_rows.rejected) == span_rows.ledger.quarantined:
+        rows = [msgspec.structs.asdict(rejected) for rejected in span_rows.rejected]
         bad = spark.createDataFrame(pa.Table.from_pylist(rows)).coalesce(1)
     else:
-        bad = found.rows.where("rejected IS NOT NULL").select(_rejected().alias("row")).select("row.*")
+        bad = span_rows.rows.where("rejected IS NOT NULL").select(_rejected_struct().alias("row")).select("row.*")
     bad = bad.select(
         f.lit(table).alias("table"),
         "identity",
@@ -392,8 +395,8 @@ def _quarantine(run: Run, spark: SparkSession, source: Source, table: str, found
         f.lit(today).alias("day"),
         f.lit(source.name).alias("source"),
     )
-    known = target.read(spark, {"source": {source.name}}).select("table", "identity", "digest")
-    new = target.stage(bad.join(known, ["table", "identity", "digest"], "left_anti"))
+    quarantined = target.read(spark, {"source": {source.name}}).select("table", "identity", "digest")
+    new = target.stage(bad.join(quarantined, ["table", "identity", "digest"], "left_anti"))
     if not new.rows:
         new.discard()
         return

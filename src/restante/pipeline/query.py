@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -39,16 +39,16 @@ memory holds writes to this disk, and servers on the same disk have to go on."""
 ROWS_PER_FETCH: Final = 2000
 """Rows that are in Python's memory at a time. With fewer, the calls take most of the time."""
 
-_NUMBERS: Final = (
+_NUMBER_TYPES: Final = (
     *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
     *("UHUGEINT", "BIGNUM", "DECIMAL", "FLOAT", "DOUBLE"),
 )
-"""How the names of types of numbers begin."""
+"""The types of numbers. A type's name begins with one of these."""
 
-_PLAIN: Final = (*_NUMBERS, "BOOLEAN", "DATE", "TIME", "INTERVAL", "BLOB", "BIT", "UUID")
-"""How the names of types begin whose values are no texts of others. TIMESTAMP is one of TIME."""
+_NON_TEXT_TYPES: Final = (*_NUMBER_TYPES, "BOOLEAN", "DATE", "TIME", "INTERVAL", "BLOB", "BIT", "UUID")
+"""The types whose values are no texts of strangers. A type's name begins with one of these: TIMESTAMP with TIME."""
 
-_FLOATS: Final = ("FLOAT", "DOUBLE", "VARIANT")
+_FLOAT_TYPES: Final = ("FLOAT", "DOUBLE", "VARIANT")
 """Types that have NaN and infinity, which JSON does not have. They are null there."""
 
 
@@ -62,12 +62,12 @@ class ResultColumn(NamedTuple):
     @property
     def is_text(self) -> bool:
         """Return whether its values may be texts of strangers, and no numbers or times."""
-        return not self.type.startswith(_PLAIN) or self.type.endswith("]")
+        return not self.type.startswith(_NON_TEXT_TYPES) or self.type.endswith("]")
 
     @property
     def is_number(self) -> bool:
         """Return whether its values are numbers."""
-        return self.type.startswith(_NUMBERS) and not self.is_text
+        return self.type.startswith(_NUMBER_TYPES) and not self.is_text
 
 
 Row = tuple[str | None, ...]
@@ -94,20 +94,20 @@ class Database:
         """
         self._lake: Final = lake
         self._sql: Final = sql
-        self._named: Final = [lake.table(table) for table in tables]
+        self._tables: Final = [lake.table(table) for table in tables]
         self._database: Final = duckdb.connect(config={"autoinstall_known_extensions": "false"})
         execute = self._database.execute
         execute("SET TimeZone = 'UTC'")
         for table in TABLES.values():
-            execute(views.unread(table))
-        for found in self._named:
+            execute(views.unreadable_view(table))
+        for lake_table in self._tables:
             with self._errors(0):  # it reads the columns of the first file
-                execute(views.view(found))
+                execute(views.view_statement(lake_table))
         self._limit(scratch)
         execute("SET python_enable_replacements = false")  # a variable of ours is no table
         execute("SET autoload_known_extensions = false")
         execute("SET errors_as_json = true")
-        execute(f"SET allowed_directories = [{views.text(str(lake.path))}]")
+        execute(f"SET allowed_directories = [{views.sql_text(str(lake.path))}]")
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
 
@@ -115,10 +115,10 @@ class Database:
         [(default,)] = self._database.execute(
             "SELECT value FROM duckdb_settings() WHERE name = 'memory_limit'"
         ).fetchall()
-        self._memory = int(_bytes(default) * MEMORY_SHARE)
+        self._memory = int(_parse_size(default) * MEMORY_SHARE)
         self._disk = int(shutil.disk_usage(scratch).free * FREE_SHARE)
         self._database.execute(f"SET memory_limit = '{self._memory}B'")
-        self._database.execute(f"SET temp_directory = {views.text(str(scratch / 'duckdb'))}")
+        self._database.execute(f"SET temp_directory = {views.sql_text(str(scratch / 'duckdb'))}")
         self._database.execute(f"SET max_temp_directory_size = '{self._disk}B'")
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Database:
         Raises Misuse if the query is wrong or is no query; StoreError if a file is missing or damaged, or the query
         needs too much memory. Reading the rows raises the same.
         """
-        explain, begin, query = self._checked()
+        explain, begin, query = self._parse()
         # Within a subquery DuckDB allows only what reads: not COPY and INSERT in a WITH clause, which it counts as
         # SELECT. The query is a statement of its own, so no bracket in it closes the subquery.
         select, end = "SELECT * FROM (\n", "\n) AS restante_result"
@@ -140,12 +140,12 @@ class Database:
             return Result(columns, self._rows(0, ()), is_plan=True)
         columns = self._execute(select, query, f"{end} LIMIT 0", begin)
         aliases = [f"c{number}" for number in range(len(columns))]
-        form = _json if as_json else _text
+        form = _json_sql if as_json else _text_sql
         values = ", ".join(form(alias, column.type) for alias, column in zip(aliases, columns, strict=True))
         select = f"SELECT {values} FROM (\n"  # noqa: S608 - they are names that we made
         self._execute(select, query, f"{end}({', '.join(aliases)})", begin)
         repaired = [number for number, column in enumerate(columns) if as_json and _may_have_nan(column.type)]
-        return Result(columns, self._rows(_length(select) - begin, repaired))
+        return Result(columns, self._rows(_byte_length(select) - begin, repaired))
 
     def fetch(self, sql: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Run a query of ours with named parameters. Return all rows, with Python's values.
@@ -157,11 +157,11 @@ class Database:
 
     def _execute(self, before: str, query: str, after: str, begin: int) -> list[ResultColumn]:
         """Begin a statement around the query, which begins at this byte of the SQL. Return its columns."""
-        with self._errors(_length(before) - begin):
-            done = self._database.execute(f"{before}{query}{after}")
-            return [ResultColumn(name, str(type_).strip('"')) for name, type_, *_ in done.description or ()]
+        with self._errors(_byte_length(before) - begin):
+            result = self._database.execute(f"{before}{query}{after}")
+            return [ResultColumn(name, str(type_).strip('"')) for name, type_, *_ in result.description or ()]
 
-    def _checked(self) -> tuple[str, int, str]:
+    def _parse(self) -> tuple[str, int, str]:
         """Return EXPLAIN, EXPLAIN ANALYZE or "", and the query after it with the byte at which it begins.
 
         Raises Misuse if it is no query, or more than one.
@@ -171,7 +171,7 @@ class Database:
         if len(statements) != 1:
             raise Misuse("write one query, not several" if statements else "the SQL is empty: write a query")
         encoded = self._sql.encode()
-        tokens = [at for at, kind in duckdb.tokenize(self._sql) if kind != duckdb.token_type.comment]
+        tokens = [position for position, kind in duckdb.tokenize(self._sql) if kind != duckdb.token_type.comment]
         end = len(encoded)
         while encoded[tokens[-1] :].startswith(b";"):
             end = tokens.pop()
@@ -185,78 +185,74 @@ class Database:
             _refuse_changes(self._database.extract_statements(query))
         return "EXPLAIN ANALYZE" if analyze else "EXPLAIN", begin, query
 
-    def _rows(self, at: int, repaired: Sequence[int]) -> Iterator[Row]:
-        """Yield the rows; in columns that are `repaired`, NaN and infinity become null."""
+    def _rows(self, offset: int, repaired: Sequence[int]) -> Iterator[Row]:
+        """Yield the rows. In columns that are `repaired`, NaN and infinity become null."""
         while True:
-            with self._errors(at):
-                some: list[Row] = self._database.fetchmany(ROWS_PER_FETCH)
-            if not some:
+            with self._errors(offset):
+                rows: list[Row] = self._database.fetchmany(ROWS_PER_FETCH)
+            if not rows:
                 return
-            for row in some:
+            for row in rows:
                 if repaired:
                     yield tuple(_finite(value) if n in repaired else value for n, value in enumerate(row))
                 else:
                     yield row
 
     @contextmanager
-    def _errors(self, at: int) -> Iterator[None]:
+    def _errors(self, offset: int) -> Iterator[None]:
         """Raise DuckDB's errors as ours. The SQL begins at this byte of the statement."""
         try:
             yield
         except duckdb.Error as error:
-            raise self._error(error, at) from error
+            raise self._translate(error, offset) from error
 
-    def _error(self, error: duckdb.Error, at: int) -> Misuse | StoreError:
-        said, position = _message(error)
+    def _translate(self, error: duckdb.Error, offset: int) -> Misuse | StoreError:
+        message, position = _error_message(error)
         if isinstance(error, duckdb.OutOfMemoryException):
             return StoreError(
-                f"the query needs more than {_size(self._memory)} of memory or {_size(self._disk)} of temporary"
-                f" files ({said}): choose fewer days or columns, or name another folder for temporary files (TMPDIR)"
+                f"the query needs more than {_size_text(self._memory)} of memory or {_size_text(self._disk)} of"
+                f" temporary files ({message}): choose fewer days or columns, or name another folder for temporary"
+                " files (TMPDIR)"
             )
-        for found in self._named:
-            for file in found.files():
+        for table in self._tables:
+            for file in table.files():
                 if not file.path.exists():
-                    return self._missing(found, file.path)
-                if str(file.path) in said:
-                    return data_files.unreadable_file(file.path, said.replace(str(file.path), "the file"))
+                    return self._missing(table, file.path)
+                if str(file.path) in message:
+                    return data_files.unreadable_file(file.path, message.replace(str(file.path), "the file"))
         if isinstance(error, duckdb.InternalException | duckdb.FatalException):
-            return StoreError(f"DuckDB failed: {said}")
-        where = "" if position is None else _place(self._sql, position - at)
-        return Misuse(f"the SQL cannot be run: {said}{where}")
+            return StoreError(f"DuckDB failed: {message}")
+        position_text = "" if position is None else _position_text(self._sql, position - offset)
+        return Misuse(f"the SQL cannot be run: {message}{position_text}")
 
-    def _missing(self, found: LakeTable, path: Path) -> StoreError:
-        """Return the error for a file that was there when the query began."""
+    def _missing(self, table: LakeTable, path: Path) -> StoreError:
+        """Return the error for a file that existed when the query began."""
         try:
-            if path not in {file.path for file in self._lake.table(found.table).files()}:
+            if path not in {file.path for file in self._lake.table(table.table).files()}:
                 return StoreError(
-                    f"the table {found.table.name} was changed while the query ran, and `vacuum` removed {path}:"
+                    f"the table {table.table.name} was changed while the query ran, and `vacuum` removed {path}:"
                     " run it again"
                 )
-            data_files.existing_files(found.files())
+            data_files.existing_files(table.files())
         except (Misuse, StoreError) as error:
             return StoreError(str(error))
         return StoreError(f"{path} was missing for a moment: run it again")
 
 
-def named(sql: str) -> list[Table]:
+def tables_in_sql(sql: str) -> list[Table]:
     """Return the tables whose names are words of the SQL. To open all tables of a large lake takes seconds."""
-    words = set(re.findall(r"\w+", sql.lower()))
-    return [table for name, table in TABLES.items() if name in words]
+    sql_words = set(re.findall(r"\w+", sql.lower()))
+    return [table for name, table in TABLES.items() if name in sql_words]
 
 
-@contextmanager
-def database(lake: Lake, sql: str, scratch: Path, tables: Iterable[Table]) -> Iterator[Database]:
+def open_database(lake: Lake, sql: str, scratch: Path, tables: Iterable[Table]) -> closing[Database]:
     """Open a database for a query of these tables. Raises what Database raises."""
-    opened = Database(lake, sql, scratch, tables)
-    try:
-        yield opened
-    finally:
-        opened.close()
+    return closing(Database(lake, sql, scratch, tables))
 
 
 def _refuse_changes(statements: Sequence[duckdb.Statement]) -> None:
     """Raise Misuse unless all statements are queries. DuckDB also counts DESCRIBE, SHOW and SUMMARIZE as SELECT."""
-    kinds = {each.type for each in statements}
+    kinds = {statement.type for statement in statements}
     if kinds == {duckdb.StatementType.MULTI}:
         raise Misuse("PIVOT needs the values that become columns: PIVOT … ON column IN (value, …)")
     if kinds != {duckdb.StatementType.SELECT}:
@@ -268,12 +264,12 @@ def _refuse_changes(statements: Sequence[duckdb.Statement]) -> None:
 
 def rows_as_sql(names: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
     """Return a query whose result is these rows."""
-    values = [f"({', '.join(views.text(v) if isinstance(v, str) else str(v) for v in row)})" for row in rows]
-    described = f"described({', '.join(map(views.name, names))})"
+    values = [f"({', '.join(views.sql_text(v) if isinstance(v, str) else str(v) for v in row)})" for row in rows]
+    described = f"described({', '.join(map(views.sql_name, names))})"
     return f"SELECT * FROM (VALUES {', '.join(values)}) AS {described}"  # noqa: S608 - they are quoted
 
 
-def _text(column: str, kind: str) -> str:
+def _text_sql(column: str, kind: str) -> str:
     """Return the SQL of a value's text."""
     if kind == "BLOB":
         return f"lower(hex({column}))"
@@ -285,12 +281,12 @@ def _text(column: str, kind: str) -> str:
     return text
 
 
-def _json(column: str, kind: str) -> str:
+def _json_sql(column: str, kind: str) -> str:
     """Return the SQL of a value as JSON. NULL stays NULL."""
     if kind == "NULL":
         return "NULL"
-    text = _text(column, kind)
-    if kind in _FLOATS[:2]:
+    text = _text_sql(column, kind)
+    if kind in _FLOAT_TYPES[:2]:
         return f"CASE WHEN isfinite({column}) THEN {text} END"
     if kind.startswith("DECIMAL") and not kind.endswith("]"):
         return text  # to_json makes a DOUBLE of it
@@ -298,45 +294,45 @@ def _json(column: str, kind: str) -> str:
 
 
 def _may_have_nan(kind: str) -> bool:
-    return kind not in _FLOATS[:2] and any(each in kind for each in _FLOATS)
+    return kind not in _FLOAT_TYPES[:2] and any(name in kind for name in _FLOAT_TYPES)
 
 
 def _finite(value: str | None) -> str | None:
     """Return JSON in which NaN and infinity, as DuckDB writes them, are null."""
-    if value is None or not any(each in value for each in ("NaN", "Infinity")):
+    if value is None or not any(word in value for word in ("NaN", "Infinity")):
         return value
     nothing: Callable[[str], None] = lambda _: None  # noqa: E731
     return json.dumps(json.loads(value, parse_constant=nothing), ensure_ascii=False)
 
 
-class _Said(msgspec.Struct):
-    """What DuckDB says of an error (errors_as_json)."""
+class _DuckDBError(msgspec.Struct):
+    """An error as DuckDB writes it (errors_as_json)."""
 
     exception_message: str
     position: str | None = None
 
 
-def _message(error: duckdb.Error) -> tuple[str, int | None]:
+def _error_message(error: duckdb.Error) -> tuple[str, int | None]:
     """Return DuckDB's message as one line, and the byte of the statement that it is about."""
-    kind, _, rest = str(error).partition(": ")
+    kind, _, text = str(error).partition(": ")
     try:
-        said = msgspec.json.decode(rest, type=_Said)
+        data = msgspec.json.decode(text, type=_DuckDBError)
     except msgspec.DecodeError:
-        return next((line.strip() for line in rest.splitlines() if line.strip()), kind), None
-    position = int(said.position) if said.position and said.position.isdecimal() else None
-    return " ".join(line.strip() for line in said.exception_message.splitlines() if line.strip()), position
+        return next((line.strip() for line in text.splitlines() if line.strip()), kind), None
+    position = int(data.position) if data.position and data.position.isdecimal() else None
+    return " ".join(line.strip() for line in data.exception_message.splitlines() if line.strip()), position
 
 
-def _place(sql: str, at: int) -> str:
+def _position_text(sql: str, position: int) -> str:
     """Return the line and column of a byte of the SQL in words, or "" if it has no such byte."""
     encoded = sql.encode()
-    if not 0 <= at <= len(encoded):
+    if not 0 <= position <= len(encoded):
         return ""
-    before = encoded[:at].decode(errors="replace").split("\n")
+    before = encoded[:position].decode(errors="replace").split("\n")
     return f" (line {len(before)}, column {len(before[-1]) + 1})"
 
 
-def _length(sql: str) -> int:
+def _byte_length(sql: str) -> int:
     """Return the length in bytes, in which DuckDB counts positions."""
     return len(sql.encode())
 
@@ -344,11 +340,11 @@ def _length(sql: str) -> int:
 _UNITS: Final = {"bytes": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4, "PiB": 5}
 
 
-def _bytes(size: str) -> float:
+def _parse_size(size: str) -> float:
     """Return the bytes of a size as DuckDB writes it: 5.8 GiB."""
     number, _, unit = size.partition(" ")
     return float(number) * float(1024 ** _UNITS[unit])
 
 
-def _size(count: int) -> str:
+def _size_text(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -84,9 +84,9 @@ MAX_TEXT_CHARACTERS: Final = 128
 """Characters that are kept of a text that a client chose (applications, implementations, versions)."""
 
 
-def day_of(what: str) -> Column:
+def day_of(event: str) -> Column:
     """Return the column of the day. Its comment names the event of that day."""
-    return Column("day", "DATE", f"UTC day of {what}.")
+    return Column("day", "DATE", f"UTC day of {event}.")
 
 
 SOURCE_COLUMN: Final = Column("source", "STRING", "Name of the source, as given in --source.")
@@ -182,12 +182,12 @@ CLIENT_VERSIONS: Final = Table(
             Column(
                 name,
                 "BOOLEAN",
-                f"Whether this is the first bind of the day at this server from its address{of}. NULL: the address is"
-                " not known, or an older version of Restante read the row.",
+                f"Whether this is the first bind of the day at this server from its address{suffix}. NULL: the"
+                " address is not known, or an older version of Restante read the row.",
                 null=True,
                 added=True,
             )
-            for name, of in (("new_address", ""), ("new_address_of_app", " for this application"))
+            for name, suffix in (("new_address", ""), ("new_address_of_app", " for this application"))
         ),
         *(day_of("connect_time"), SOURCE_COLUMN),
     ),
@@ -391,7 +391,7 @@ CLEAN_TABLES: Final = {
 """The tables that ingest writes."""
 
 SOURCES: Final = {
-    **{each.name: "a mailbox server's data directory" for each in (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, LIVE)},
+    **{table.name: "a mailbox server's data directory" for table in (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, LIVE)},
     SERVER_COMMANDS.name: "a server's trace",
     CLIENT_EVENTS.name: "a client's timing log",
     ARCHIVED.name: "a Waku archive or envelope files",

@@ -26,33 +26,33 @@ class Step:
 
     def __init__(self, name: str, say: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._name, self._say, self._clock = name, say, clock
-        self._began = clock()
-        self.words = name
+        self._started = clock()
+        self.text = name
         """The text of the live line."""
 
-    def so_far(self, words: str) -> None:
+    def so_far(self, text: str) -> None:
         """Write a line about the progress, and show it in the live line from now on."""
-        self.words = f"{self._name} · {words}"
-        self.done(words)
+        self.text = f"{self._name} · {text}"
+        self.done(text)
 
-    def done(self, words: str) -> None:
+    def done(self, text: str) -> None:
         """Write a line about the result, with the time since the step began."""
-        self._say(f"{self._name}: {words}, {self._clock() - self._began:.1f} s")
+        self._say(f"{self._name}: {text}, {self._clock() - self._started:.1f} s")
 
 
 class Steps:
     """The steps of a run: a line for each that is done, and live lines on a terminal. Threads may share it."""
 
-    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._what, self._clock = what, clock
+    def __init__(self, prefix: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._prefix, self._clock = prefix, clock
         self._live = can_rewrite(sys.stderr)
         self._lock = threading.Lock()
-        self._shown: Progress | None = None
-        self._going = 0
+        self._display: Progress | None = None
+        self._running_steps = 0
 
-    def say(self, words: str) -> None:
+    def say(self, text: str) -> None:
         """Write a line."""
-        sys.stderr.write(f"{self._what}: {words}\n")
+        sys.stderr.write(f"{self._prefix}: {text}\n")
         sys.stderr.flush()
 
     @contextmanager
@@ -62,43 +62,43 @@ class Steps:
         if not self._live:
             yield step
             return
-        with self._progress() as progress:
-            line = progress.add_task(step.words, total=None)
-            over = threading.Event()
+        with self._shared_display() as progress:
+            line = progress.add_task(step.text, total=None)
+            step_ended = threading.Event()
 
             def poll() -> None:
-                while not over.wait(POLL_SECONDS):
-                    found = tasks()
-                    count = f" · task {found[0]} of {found[1]}" if found and found[1] else ""
-                    progress.update(line, description=f"{step.words}{count}")
+                while not step_ended.wait(POLL_SECONDS):
+                    counts = tasks()
+                    count = f" · task {counts[0]} of {counts[1]}" if counts and counts[1] else ""
+                    progress.update(line, description=f"{step.text}{count}")
 
             watcher = threading.Thread(target=poll, daemon=True)
             watcher.start()
             try:
                 yield step
             finally:
-                over.set()
+                step_ended.set()
                 watcher.join()
                 progress.remove_task(line)
 
     @contextmanager
-    def _progress(self) -> Iterator[Progress]:
+    def _shared_display(self) -> Iterator[Progress]:
         """Yield the live display, which all running steps share: a terminal can show only one."""
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         with self._lock:
-            if self._shown is None:
+            if self._display is None:
                 columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-                self._shown = Progress(*columns, console=Console(stderr=True), transient=True)
-                self._shown.start()
-            self._going += 1
-            shown = self._shown
+                self._display = Progress(*columns, console=Console(stderr=True), transient=True)
+                self._display.start()
+            self._running_steps += 1
+            display = self._display
         try:
-            yield shown
+            yield display
         finally:
             with self._lock:
-                self._going -= 1
-                if not self._going:
-                    shown.stop()
-                    self._shown = None
+                self._running_steps -= 1
+                if not self._running_steps:
+                    display.stop()
+                    self._display = None

@@ -18,88 +18,85 @@ from restante.pipeline.schemas import Column, Table
 from restante.pipeline.tables import TABLES
 
 
-def views(lake: Lake, tables: Iterable[Table] = tuple(TABLES.values())) -> Iterator[str]:
+def all_views(lake: Lake, tables: Iterable[Table] = tuple(TABLES.values())) -> Iterator[str]:
     """Yield the statements of each table. Raises StoreError if the lake is damaged."""
     for table in tables:
-        found = lake.table(table)
-        yield f"{view(found)}{comments(found.table)}"
+        lake_table = lake.table(table)
+        yield f"{view_statement(lake_table)}{comment_statements(lake_table.table)}"
 
 
-def comments(table: Table) -> str:
+def comment_statements(table: Table) -> str:
     """Return the statements that comment a view and its columns (duckdb_views(), duckdb_columns())."""
-    view = name(table.name)
-    said = [f"COMMENT ON VIEW {view} IS {text(f'one row per {table.grain}')};\n"]
-    said += [f"COMMENT ON COLUMN {view}.{name(c.name)} IS {text(c.comment)};\n" for c in table.columns]
-    return "".join(said)
+    view = sql_name(table.name)
+    statements = [f"COMMENT ON VIEW {view} IS {sql_text(f'one row per {table.grain}')};\n"]
+    statements += [f"COMMENT ON COLUMN {view}.{sql_name(c.name)} IS {sql_text(c.comment)};\n" for c in table.columns]
+    return "".join(statements)
 
 
-def view(table: LakeTable) -> str:
+def view_statement(table: LakeTable) -> str:
     """Return the statement that makes a table's view. The view of a table without files has no rows."""
     files = data_files.existing_files(table.files())
-    create = f"CREATE OR REPLACE VIEW {name(table.table.name)} AS"
+    create = f"CREATE OR REPLACE VIEW {sql_name(table.table.name)} AS"
     if not files:
-        every = {each.name for each in table.table.columns}
-        return f"{create}\nSELECT {_selected(table.table.columns, every)}\nWHERE false;\n"
+        names = {column.name for column in table.table.columns}
+        return f"{create}\nSELECT {_selected_columns(table.table.columns, names)}\nWHERE false;\n"
     types = [
-        f"{text(each.name)}: {columns.column_type(each).duckdb}"
-        for each in table.table.columns
-        if each.name in table.table.partitions
+        f"{sql_text(column.name)}: {columns.column_type(column).duckdb}"
+        for column in table.table.columns
+        if column.name in table.table.partitions
     ]
     # Of the partitions only columns of the table are read from the paths: not the month.
     partitions = (
         f"hive_partitioning = true, hive_types = {{{', '.join(types)}}}" if types else "hive_partitioning = false"
     )
-    selects = [
-        f"SELECT {_selected(table.table.columns, lacking)}\nFROM read_parquet([\n{_listed(group)}\n], {partitions})"
-        for lacking, group in _grouped(table.table, files).items()
-    ]
+    selects = []
+    for missing, group in _files_by_missing_columns(table.table, files).items():
+        paths = ",\n".join(f"    {sql_text(str(file.path))}" for file in group)
+        select = f"SELECT {_selected_columns(table.table.columns, missing)}\n"
+        selects.append(f"{select}FROM read_parquet([\n{paths}\n], {partitions})")
     return "\n".join([create, "\nUNION ALL\n".join(selects)]) + ";\n"
 
 
-def unread(table: Table) -> str:
+def unreadable_view(table: Table) -> str:
     """Return the statement that makes a view whose columns are those of a table and which cannot be read."""
-    every = {each.name for each in table.columns}
-    why = f"write the name of the table {table.name} in the SQL, which tells which tables to open"
+    names = {column.name for column in table.columns}
+    reason = f"write the name of the table {table.name} in the SQL, which tells which tables to open"
     return (
-        f"CREATE OR REPLACE VIEW {name(table.name)} AS\nSELECT {_selected(table.columns, every)}\n"
-        f"WHERE CAST(error({text(why)}) AS BOOLEAN);\n"
+        f"CREATE OR REPLACE VIEW {sql_name(table.name)} AS\nSELECT {_selected_columns(table.columns, names)}\n"
+        f"WHERE CAST(error({sql_text(reason)}) AS BOOLEAN);\n"
     )
 
 
-def _grouped(table: Table, files: Iterable[DataFile]) -> dict[frozenset[str], list[DataFile]]:
+def _files_by_missing_columns(table: Table, files: Iterable[DataFile]) -> dict[frozenset[str], list[DataFile]]:
     """Return the files by the columns that they lack, because the columns were added later (Column.added).
 
     DuckDB can find out itself (`union_by_name`), but it then opens all files for each query.
     """
     added = {column.name for column in table.columns if column.added}
-    found: dict[frozenset[str], list[DataFile]] = {}
+    groups: dict[frozenset[str], list[DataFile]] = {}
     for file in files:
-        lacking = added - data_files.column_names(file) if added else added
-        found.setdefault(frozenset(lacking), []).append(file)
-    return found
+        missing = added - data_files.column_names(file) if added else added
+        groups.setdefault(frozenset(missing), []).append(file)
+    return groups
 
 
-def _selected(of: Iterable[Column], lacking: Collection[str]) -> str:
-    """Return the columns of a SELECT; those that are lacking are NULL."""
+def _selected_columns(selected: Iterable[Column], missing: Collection[str]) -> str:
+    """Return the columns of a SELECT; those that are missing are NULL."""
     null = "CAST(NULL AS {}) AS {}"
     return ", ".join(
-        null.format(columns.column_type(each).duckdb, name(each.name)) if each.name in lacking else name(each.name)
-        for each in of
+        null.format(columns.column_type(c).duckdb, sql_name(c.name)) if c.name in missing else sql_name(c.name)
+        for c in selected
     )
 
 
-def _listed(files: Iterable[DataFile]) -> str:
-    return ",\n".join(f"    {text(str(file.path))}" for file in files)
-
-
-def name(of: str) -> str:
+def sql_name(identifier: str) -> str:
     """Return an identifier of SQL."""
-    return '"' + of.replace('"', '""') + '"'
+    return '"' + identifier.replace('"', '""') + '"'
 
 
-def text(of: str) -> str:
+def sql_text(literal: str) -> str:
     """Return a text literal of SQL."""
-    return "'" + of.replace("'", "''") + "'"
+    return "'" + literal.replace("'", "''") + "'"
 
 
 def files(lake: Path, table: str) -> list[Path]:
