@@ -207,7 +207,7 @@ def by_spark(spark: SparkSession, table: str) -> Callable[[Path, Path], None]:
         if "nameplates" in build.inputs:
             inputs["nameplates"] = inputs["mailboxes"].limit(0).drop("for_nameplate")
         days = (START.astype("datetime64[D]") + np.arange(MONTH_DAYS)).astype(date).tolist()
-        stage_rows(build.written(inputs, days), out, build.table, "bench")
+        stage_rows(build.rows_to_write(inputs, days), out, build.table, "bench")
 
     return run
 

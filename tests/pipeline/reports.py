@@ -22,7 +22,7 @@ from restante.pipeline.report.model import Cell, Changes, Fact, PunchCard, Repor
 from restante.pipeline.report.periods import parse
 from restante.pipeline.schemas import Table
 from restante.pipeline.tables import TABLES
-from restante.pipeline.tables.buckets import edges
+from restante.pipeline.tables.buckets import bucket_edges
 
 Row = dict[str, Any]
 Tables = Mapping[str, Sequence[Row]]
@@ -76,7 +76,7 @@ def lake(dice: Random, days: Sequence[date]) -> Tables:
     return tables
 
 
-EDGES = edges()[::150]
+EDGES = bucket_edges()[::150]
 
 
 def _add_server(tables: dict[str, list[Row]], dice: Random, key: Row) -> None:

@@ -363,9 +363,9 @@ def test_what_ended_before_the_days_to_build_is_left_out(spark: SparkSession) ->
     ]
     build, days = BUILDS["pressure"], [date(2026, 3, 10), date(2026, 3, 11)]
     inputs = {name: frame(spark, name, rows(name, of)) for name, of in (("nameplates", ended), ("live", live))}
-    every = collected(build._replace(needed=None).written(inputs, days))
-    assert collected(build.written(inputs, days)) == every
+    every = collected(build._replace(relevant_rows=None).rows_to_write(inputs, days))
+    assert collected(build.rows_to_write(inputs, days)) == every
     assert len(every) > 24
-    assert build.needed is not None
-    kept = {name: build.needed(name, table, days[0]).count() for name, table in inputs.items()}
+    assert build.relevant_rows is not None
+    kept = {name: build.relevant_rows(name, table, days[0]).count() for name, table in inputs.items()}
     assert kept == {"nameplates": 6, "live": 1}, "those that end at midnight are kept, too"

@@ -36,7 +36,7 @@ from restante.pipeline.report.summary import summary
 from restante.pipeline.report.top_rows import MAX_ROWS_OF_NAMES
 from restante.pipeline.report.values import spoken_value
 from restante.pipeline.tables import BUILT_TABLES
-from restante.pipeline.tables.buckets import edges
+from restante.pipeline.tables.buckets import bucket_edges
 from restante.timing.model.phases import ALL_PHASES
 from support.markup import Tags
 
@@ -357,7 +357,7 @@ def test_rare_names_are_all_others_and_a_server_may_be_called_other() -> None:
 @given(st.lists(st.integers(-10, 10**9) | st.integers(1, 200), min_size=1, max_size=60), st.data())
 def test_a_percentile_is_within_one_percent_of_that_of_the_durations(durations: list[int], data: Any) -> None:
     parts: list[tuple[int | None, int]] = [
-        (0 if us <= 0 else max(edge for edge in edges() if edge <= us), 1) for us in durations
+        (0 if us <= 0 else max(edge for edge in bucket_edges() if edge <= us), 1) for us in durations
     ]
     parts.insert(data.draw(st.integers(0, len(parts))), (None, 7))
     result = percentiles(parts)

@@ -240,7 +240,7 @@ def spread(
         for table, values in together(name, whole(name)).items()
     }
     days = {FIRST + timedelta(number) for number in range(SPAN)} - {LEFT_OUT}
-    result = collected(build.written(frames, sorted(days)).withColumn("task", f.spark_partition_id()))
+    result = collected(build.rows_to_write(frames, sorted(days)).withColumn("task", f.spark_partition_id()))
     tasks: dict[Values, set[int]] = {}
     values = Counter[Values]()
     for (*row, task), times in result.items():
@@ -265,7 +265,7 @@ def test_no_split_no_order_of_its_input_and_no_generated_code_changes_a_table(sp
             if any(map(any, BUILDS[name].reach.values())):  # a day is made of other days' rows too
                 expected = Counter({row: n for row, n in expected.items() if of(name)(row) != LEFT_OUT})
             assert cases.get(number, Counter()) == expected, case
-    if BUILDS[name].placed:
+    if BUILDS[name].task_per_folder:
         for tasks in (of_few, of_many):
             assert len(set().union(*tasks.values())) > 1, "one task alone shows nothing"
             assert all(len(numbers) == 1 for numbers in tasks.values()), "the rows of a folder are one task's"
@@ -281,7 +281,7 @@ def test_the_days_that_a_day_reads_mirror_the_days_that_it_affects() -> None:
             assert len(build.touches(name, {day})) == len(build.reads(name, {day})) <= 8
 
 
-EDGES = buckets.edges()
+EDGES = buckets.bucket_edges()
 BY_HAND = {1: -349, 2: -314, 3: -294, 999: -1, 1000: 0, 1001: 0, 1019: 0, 1020: 1, 1021: 1}
 
 
@@ -291,7 +291,7 @@ def test_every_edge_and_its_neighbours_are_in_their_bucket(spark: SparkSession) 
     values = [None, 0, -5, -(10**15), 10**17, 2**63 - 1, *BY_HAND, *around]
     frame = spark.createDataFrame([(us,) for us in dict.fromkeys(values)], "us BIGINT").coalesce(1)
     bucket = buckets.bucket(f.col("us"))
-    rows = frame.select("us", bucket.alias("bucket"), buckets.least(bucket).alias("least")).collect()
+    rows = frame.select("us", bucket.alias("bucket"), buckets.bucket_start(bucket).alias("least")).collect()
     assert {row["us"]: row["bucket"] for row in rows if row["us"] in BY_HAND} == BY_HAND
     for us, number, least in rows:
         if us is None:

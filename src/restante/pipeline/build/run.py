@@ -225,7 +225,7 @@ def _stage(run: Run, tables: TableWithInputs, folders: Collection[Folder], batch
     frames = {name: table.read(spark, _read_by(build, name, days)) for name, table in tables.inputs.items()}
     if build.folders is not None:
         frames[FOLDERS.name] = build.folders_frame(spark, [folder for folder in folders if folder[0] in days])
-    return tables.target.stage(build.written(frames, days))
+    return tables.target.stage(build.rows_to_write(frames, days))
 
 
 class _DayBatch(NamedTuple):

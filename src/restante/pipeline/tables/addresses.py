@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import CLIENT_VERSIONS, SOURCE_COLUMN, Column, Table, day_of
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.top_n import MAX_NAMES, OTHER_NAME, by_day, grouped
+from restante.pipeline.tables.top_n import MAX_NAMES, OTHER_NAME, group_rare, task_per_day
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,16 +58,16 @@ def addresses(inputs: Mapping[str, DataFrame]) -> DataFrame:
         f.count_if("new_address_of_app").alias("addresses"),
         f.count_if("new_address").alias("new"),
     )
-    rows = by_day(of_apps)
-    all_ = rows.groupBy("source", "day").agg(
+    rows = task_per_day(of_apps)
+    totals = rows.groupBy("source", "day").agg(
         f.lit(None).cast("string").alias("app_id"),
-        *(f.sum(each).alias(each) for each in ("connections", "unknown")),
+        *(f.sum(column).alias(column) for column in ("connections", "unknown")),
         f.sum("new").alias("addresses"),
     )
-    named = grouped(rows, "connections", "app_id").groupBy("source", "day", "app_id")
-    each = named.agg(*(f.sum(each).alias(each) for each in _COUNTS))
-    known = f.col("connections") > f.col("unknown")
-    return each.unionByName(all_).withColumn("addresses", f.when(known, f.col("addresses")))
+    groups = group_rare(rows, "connections", "app_id").groupBy("source", "day", "app_id")
+    apps = groups.agg(*(f.sum(column).alias(column) for column in _COUNTS))
+    has_known = f.col("connections") > f.col("unknown")
+    return apps.unionByName(totals).withColumn("addresses", f.when(has_known, f.col("addresses")))
 
 
 BUILDS: Final = (Build(ADDRESSES, {CLIENT_VERSIONS.name: (0, 0)}, addresses),)

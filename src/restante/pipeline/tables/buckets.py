@@ -39,7 +39,7 @@ FROM_COLUMN: Final = Column(
 )
 
 
-def edges() -> list[int]:
+def bucket_edges() -> list[int]:
     """Return the least microseconds of buckets -349 to LAST_BUCKET: the ceiling of 1000 * 1.02^k, exactly."""
     return [math.ceil(1000 * Fraction(51, 50) ** k) for k in range(ZERO_BUCKET + 1, LAST_BUCKET + 1)]
 
@@ -49,19 +49,19 @@ def bucket(us: Expression) -> Expression:
     guess = f.floor(f.log(us / f.lit(1000.0)) / f.lit(math.log(1.02)))
     near = f.least(f.greatest(guess, f.lit(ZERO_BUCKET + 1)), f.lit(LAST_BUCKET)).cast("int")
     right = (
-        f.when(us < _edge(near), near - 1)
-        .when((near < LAST_BUCKET) & (us >= _edge(near + 1)), near + 1)
+        f.when(us < _bucket_edge(near), near - 1)
+        .when((near < LAST_BUCKET) & (us >= _bucket_edge(near + 1)), near + 1)
         .otherwise(near)
     )
     return f.when(us.isNull(), None).when(us <= 0, ZERO_BUCKET).otherwise(right).cast("int")
 
 
-def least(of: Expression) -> Expression:
+def bucket_start(number: Expression) -> Expression:
     """Return the least microseconds of a bucket."""
-    return f.when(of == ZERO_BUCKET, 0).otherwise(_edge(of)).cast("bigint")
+    return f.when(number == ZERO_BUCKET, 0).otherwise(_bucket_edge(number)).cast("bigint")
 
 
-def _edge(of: Expression) -> Expression:
+def _bucket_edge(number: Expression) -> Expression:
     # One text, which Spark turns into an array once, when it plans: 1650 literals, several times, take it seconds.
-    edge = f.split(f.lit(",".join(map(str, edges()))), ",").cast("array<bigint>")
-    return f.get(edge, of - (ZERO_BUCKET + 1))
+    edge = f.split(f.lit(",".join(map(str, bucket_edges()))), ",").cast("array<bigint>")
+    return f.get(edge, number - (ZERO_BUCKET + 1))

@@ -41,15 +41,15 @@ class Build(NamedTuple):
     reach: Mapping[str, tuple[int, int]]
     """Input → how many days before and after a day must be read to build that day."""
     make: Callable[[Mapping[str, DataFrame]], DataFrame]
-    placed: bool = False
-    """Whether `make` returns rows as they are to be written: all rows of a folder in one task."""
+    task_per_folder: bool = False
+    """Whether `make` returns all rows of a folder in one task, as they are to be written."""
     folders: Callable[[Iterable[Partition]], set[Folder]] | None = None
     """Returns the folders that the table must have, given the partitions of all days of its inputs. A day that lacks
     one is not up to date. `make` gets the folders of the days to build as the frame FOLDERS."""
     growth: int = 1
     """How many rows of a day `make` returns at most, roughly, for each row that the inputs have of it. `build`
     estimates with it the rows of a table that others are built from."""
-    needed: Callable[[str, DataFrame, date], DataFrame] | None = None
+    relevant_rows: Callable[[str, DataFrame, date], DataFrame] | None = None
     """Returns the rows of an input on which the days from a given one on may depend. `make` gets no others: it reads
     days whose rows might reach into those to build, and most do not."""
     definition: int = 1
@@ -76,8 +76,8 @@ class Build(NamedTuple):
         ordered = sorted(folders)
         days = pa.array([day for day, _ in ordered], pa.date32())
         return spark.createDataFrame(
-            pa.table({"day": days, "source": pa.array([s for _, s in ordered], pa.string())}),
-            "day DATE, source STRING",  # which Connect cannot infer if there are no folders
+            pa.table({"day": days, "source": pa.array([source for _, source in ordered], pa.string())}),
+            "day DATE, source STRING",  # Connect cannot infer it if there are no folders
         )
 
     def rows(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -86,13 +86,14 @@ class Build(NamedTuple):
             *(f"CAST(`{c.name}` AS {c.type}) AS `{c.name}`" for c in self.table.columns)
         )
 
-    def written(self, inputs: Mapping[str, DataFrame], days: Sequence[date]) -> DataFrame:
+    def rows_to_write(self, inputs: Mapping[str, DataFrame], days: Sequence[date]) -> DataFrame:
         """Return the rows of these days, distributed so that a folder does not get many small files."""
-        if self.needed is not None:
-            inputs = {name: self.needed(name, frame, min(days)) for name, frame in inputs.items()}
+        if self.relevant_rows is not None:
+            inputs = {name: self.relevant_rows(name, frame, min(days)) for name, frame in inputs.items()}
         rows = self.rows(inputs)
         if any(map(any, self.reach.values())):
             rows = rows.where(f.col("day").isin(list(days)))
         # Spark puts small tasks together, so a month is cut into several files only if its days are large.
-        spread = ("day",) if self.table.by_month else self.table.partitions
-        return rows if self.placed or is_small(rows.sparkSession) else rows.hint("rebalance", *spread)
+        if self.task_per_folder or is_small(rows.sparkSession):
+            return rows
+        return rows.hint("rebalance", *(("day",) if self.table.by_month else self.table.partitions))

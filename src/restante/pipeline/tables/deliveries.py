@@ -117,7 +117,7 @@ def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
     receipt = f.struct("at", "tx", "id", "us", "offset_us", "error_us")
     author, peer = f.struct("source", "file", "id", "server", "at", "us", "offset_us", "error_us"), ("source", "file")
     each_way = _messages(inputs["client_events"], inputs["timing"]).groupBy(*_MESSAGE)
-    found = (
+    messages = (
         each_way.agg(
             f.collect_list(f.when(f.col("is_sent"), author)).alias("sent"),
             f.collect_list(f.when(~f.col("is_sent"), f.struct(*peer, receipt.alias("receipt")))).alias("received"),
@@ -133,7 +133,7 @@ def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
     )
     at_server = f.col("first.tx") - f.col("rx")
     times = {"sent": f.col("author.at"), "server_rx": f.col("rx"), "received": f.col("first.at")}
-    return _of_pairs(found).select(
+    return _of_two_logs(messages).select(
         *("author.file", "author.id", "author.server", "peer_file", "peer_source"),
         *(f.col("first.id").alias("peer_id"), "phase"),
         *(f.timestamp_micros(time).alias(name) for name, time in times.items()),
@@ -166,13 +166,13 @@ def _messages(events: DataFrame, timing: DataFrame) -> DataFrame:
         )
     )
     ways = f.expr(f"what = 'add' AND phase = '{NETWORK_OUT}' OR what = 'message' AND phase = '{NETWORK_IN}'")
-    known = timing.where(ways).select("source", "file", "id", "day", "us", "error_us", "offset_us")
+    durations = timing.where(ways).select("source", "file", "id", "day", "us", "error_us", "offset_us")
     rx = f.when(f.col("is_sent"), f.col("at") + f.col("us") - f.col("offset_us")).otherwise(f.col("rx"))
-    messages = chosen.join(known, ["source", "file", "id", "day"]).withColumn("rx", rx)
+    messages = chosen.join(durations, ["source", "file", "id", "day"]).withColumn("rx", rx)
     return messages.dropna(subset=list(_MESSAGE))
 
 
-def _of_pairs(found: DataFrame) -> DataFrame:
+def _of_two_logs(messages: DataFrame) -> DataFrame:
     """Return the rows of logs each of which shares messages of that day with one other log only.
 
     A log that received its own messages as those of the other side has the events of both, and is its own partner.
@@ -184,10 +184,10 @@ def _of_pairs(found: DataFrame) -> DataFrame:
     of_log = Window.partitionBy("day", "end.log")
     alone = f.min("end.partner").over(of_log) == f.max("end.partner").over(of_log)
     message = ("phase", "rx", "author", "peer_source", "peer_file", "first", "day")
-    both = found.withColumn("end", f.explode(ends)).withColumn(
+    by_log = messages.withColumn("end", f.explode(ends)).withColumn(
         "alone", alone & (f.col("end.log") != f.col("end.partner"))
     )
-    return both.where("alone").groupBy(*message).agg(f.count("*").alias("ends")).where("ends = 2")
+    return by_log.where("alone").groupBy(*message).agg(f.count("*").alias("ends")).where("ends = 2")
 
 
 BUILDS: Final = (Build(DELIVERIES, {"client_events": (1, 1), "timing": (1, 1)}, deliveries),)

@@ -36,7 +36,7 @@ SENT_DAY_COLUMN: Final = day_of("the time at which the envelopes were sent")
 
 _COPY_COLUMN_NAMES: Final = frozenset({"file", "arrival", *ARCHIVED.partitions})
 
-_SHARED_COLUMNS: Final = tuple(each for each in ARCHIVED.columns if each.name not in _COPY_COLUMN_NAMES)
+_SHARED_COLUMNS: Final = tuple(column for column in ARCHIVED.columns if column.name not in _COPY_COLUMN_NAMES)
 
 ENVELOPES: Final = Table(
     "envelopes",
@@ -121,16 +121,16 @@ def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     archived = inputs["archived"]
     hour = _hour_of_day("sent")
     busy = archived.select("day", hour).groupBy("day", "hour").agg((f.count("*") >= MIN_HOUR_ROWS).alias("many"))
-    columns = ["day", "source", "file", "arrival", *(each.name for each in _SHARED_COLUMNS)]
+    columns = ["day", "source", "file", "arrival", *(column.name for column in _SHARED_COLUMNS)]
     in_archive = (f.col("source_kind") == SOURCE_KIND_ARCHIVE).alias("in_archive")
     rows = archived.select(*columns, in_archive, hour).join(f.broadcast(busy), ["day", "hour"])
     rows = rows.withColumn("hour", f.when(f.col("many"), f.col("hour"))).drop("many").repartition("day", "hour")
     same = Window.partitionBy("day", "hour", "hash")
     # The last row in this order is kept. By then every mailserver has been counted, at the first of its copies.
-    order = same.orderBy("in_archive", *(f.desc(each) for each in ("source", "arrival", "file", "arrived")))
+    order = same.orderBy("in_archive", *(f.desc(name) for name in ("source", "arrival", "file", "arrived")))
     rows = rows.withColumn("after", f.lead(f.lit(1)).over(order))
-    first = ~f.col("source").eqNullSafe(f.lag("source").over(order))
-    rows = rows.withColumn("counts", (first & f.col("in_archive")).cast("int"))
+    is_first_copy = ~f.col("source").eqNullSafe(f.lag("source").over(order))
+    rows = rows.withColumn("counts", (is_first_copy & f.col("in_archive")).cast("int"))
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     rows = rows.withColumn("holders", f.sum("counts").over(so_far))
     return rows.where(f.col("after").isNull()).withColumnRenamed("source", "holder")
@@ -152,14 +152,14 @@ def traffic(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 def coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return how many envelopes each mailserver has and lacks."""
-    held = inputs["archived"].groupBy("day", "hash").agg(_mailservers())
+    mailservers = inputs["archived"].groupBy("day", "hash").agg(_mailservers())
     alone = (f.size("mailservers") == 1).cast("bigint").alias("alone")
-    copies = held.select("day", f.explode("mailservers").alias("source"), f.lit(1).alias("envelopes"), alone)
+    copies = mailservers.select("day", f.explode("mailservers").alias("source"), f.lit(1).alias("envelopes"), alone)
     nothing = inputs[FOLDERS.name].select("day", "source", f.lit(0).alias("envelopes"), f.lit(0).alias("alone"))
     counts = copies.unionAll(nothing).groupBy("day", "source")
     own = counts.agg(f.sum("envelopes").alias("envelopes"), f.sum("alone").alias("alone"))
-    all_ = held.groupBy("day").agg(f.count("*").alias("all"))
-    return own.join(f.broadcast(all_), "day").withColumn("missing", f.col("all") - f.col("envelopes"))
+    totals = mailservers.groupBy("day").agg(f.count("*").alias("all"))
+    return own.join(f.broadcast(totals), "day").withColumn("missing", f.col("all") - f.col("envelopes"))
 
 
 def hourly_coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -169,15 +169,15 @@ def hourly_coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
     are many hashes, and few sets of mailservers.
     """
     # Equal hashes have the same time.
-    held = inputs["archived"].groupBy("day", "hash").agg(_mailservers(), f.max("sent").alias("sent"))
-    counts = held.groupBy("day", _hour_of_day("sent"), f.sort_array("mailservers").alias("mailservers")).agg(
+    mailservers = inputs["archived"].groupBy("day", "hash").agg(_mailservers(), f.max("sent").alias("sent"))
+    counts = mailservers.groupBy("day", _hour_of_day("sent"), f.sort_array("mailservers").alias("mailservers")).agg(
         f.count("*").alias("count")
     )
     rows = counts.join(f.broadcast(inputs["coverage"].select("day", "source")), "day")
     has = f.array_contains("mailservers", f.col("source"))
-    of = {"envelopes": has, "alone": has & (f.size("mailservers") == 1), "missing": ~has}
+    conditions = {"envelopes": has, "alone": has & (f.size("mailservers") == 1), "missing": ~has}
     return rows.groupBy("source", "day", "hour").agg(
-        *(f.sum(f.when(which, f.col("count")).otherwise(0)).alias(name) for name, which in of.items())
+        *(f.sum(f.when(condition, f.col("count")).otherwise(0)).alias(name) for name, condition in conditions.items())
     )
 
 
@@ -194,17 +194,17 @@ def _hour_of_day(time: str) -> Expression:
 def mailserver_days(partitions: Iterable[Partition]) -> set[Folder]:
     """Return the days and mailservers of which coverage has a row, given the partitions of archived."""
     days: set[date] = set()
-    first: dict[str, date] = {}
+    first_days: dict[str, date] = {}
     for partition in partitions:
         day, source = date.fromisoformat(partition["day"] or ""), partition["source"] or ""
         days.add(day)
         if partition["source_kind"] == SOURCE_KIND_ARCHIVE:
-            first[source] = min(day, first.get(source, day))
-    return {(day, source) for source, begun in first.items() for day in days if day >= begun}
+            first_days[source] = min(day, first_days.get(source, day))
+    return {(day, source) for source, first_day in first_days.items() for day in days if day >= first_day}
 
 
 BUILDS: Final = (
-    Build(ENVELOPES, {"archived": (0, 0)}, envelopes, placed=True, definition=2),
+    Build(ENVELOPES, {"archived": (0, 0)}, envelopes, task_per_folder=True, definition=2),
     Build(TRAFFIC, {"envelopes": (0, 0)}, traffic),
     Build(COVERAGE, {"archived": (0, 0)}, coverage, folders=mailserver_days),
     Build(HOURLY_COVERAGE, {"archived": (0, 0), "coverage": (0, 0)}, hourly_coverage),

@@ -22,10 +22,10 @@ from restante.pipeline.tables.outcomes import (
     RESULT_COUNT_COLUMNS,
     RESULTS,
     STARTED_DAY_COLUMN,
-    ended,
-    results,
+    ended_rows,
+    result_counts,
 )
-from restante.pipeline.tables.top_n import by_day, grouped
+from restante.pipeline.tables.top_n import group_rare, task_per_day
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -50,13 +50,13 @@ def failures(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the count of each failure by the hour of the start."""
     keys = ("source", "day", "hour", "app_id", "kind")
     hour = f.when(hour_is_known(), f.pmod(f.floor(f.unix_micros("started") / HOUR_US), f.lit(24))).alias("hour")
-    rows = ended(inputs, "result", "started", "blur_us").select(
+    rows = ended_rows(inputs, "result", "started", "blur_us").select(
         *(key for key in keys if key != "hour"), "result", hour
     )
-    counted = rows.groupBy(*keys).agg(f.count("*").alias("ended"), *results())
-    together = grouped(by_day(counted), "ended", "app_id").groupBy(*keys)
-    found = together.agg(*(f.sum(name).alias(name) for name in ("ended", *RESULTS)))
-    return found.withColumn("failed", reduce(lambda a, b: a + b, (f.col(name) for name in FAILURES)))
+    counted = rows.groupBy(*keys).agg(f.count("*").alias("ended"), *result_counts())
+    together = group_rare(task_per_day(counted), "ended", "app_id").groupBy(*keys)
+    sums = together.agg(*(f.sum(name).alias(name) for name in ("ended", *RESULTS)))
+    return sums.withColumn("failed", reduce(lambda a, b: a + b, (f.col(name) for name in FAILURES)))
 
 
 # ── guesses ──────────────────────────────────────────────────────────────────────────────────────
@@ -149,8 +149,8 @@ def guesses(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the results of each day that guesses cause, and those of the days before it."""
     nameplate = f.col("kind") == "nameplate"
 
-    def added(name: str, of: Expression) -> Expression:
-        return f.sum(f.when(of, f.col(name)).otherwise(0))
+    def added(name: str, condition: Expression) -> Expression:
+        return f.sum(f.when(condition, f.col(name)).otherwise(0))
 
     counted = (
         inputs["outcomes"]
@@ -173,11 +173,11 @@ def guesses(inputs: Mapping[str, DataFrame]) -> DataFrame:
     by_server = Window.partitionBy("source").orderBy("number").rangeBetween(-COMPARED_DAYS, -1)
     by_app = Window.partitionBy("source", "app_id").orderBy("number").rangeBetween(-COMPARED_DAYS, -1)
     rows = rows.withColumn("compared_days", f.size(f.collect_set("number").over(by_server)))
-    rows = rows.withColumn("there", f.collect_list("suspects").over(by_app))
-    absent = f.array_repeat(f.lit(0).cast("bigint"), f.col("compared_days") - f.size("there"))
-    rows = rows.withColumn("before", f.when(f.col("compared_days") >= MIN_COMPARED_DAYS, f.concat("there", absent)))
+    rows = rows.withColumn("earlier", f.collect_list("suspects").over(by_app))
+    absent = f.array_repeat(f.lit(0).cast("bigint"), f.col("compared_days") - f.size("earlier"))
+    rows = rows.withColumn("before", f.when(f.col("compared_days") >= MIN_COMPARED_DAYS, f.concat("earlier", absent)))
     rows = rows.withColumn("median", _median(f.col("before")))
-    rows = rows.withColumn("mad", _median(f.transform("before", lambda each: f.abs(each - f.col("median")))))
+    rows = rows.withColumn("mad", _median(f.transform("before", lambda count: f.abs(count - f.col("median")))))
     excess = f.greatest(MADS * f.col("mad"), f.lit(MIN_EXCESS), f.floor(f.col("median") / MIN_EXCESS_SHARE))
     rows = rows.withColumn("threshold", f.when(f.col("median").isNotNull(), f.col("median") + excess))
     return rows.withColumn("stands_out", f.col("suspects") > f.col("threshold"))
@@ -189,6 +189,6 @@ def _median(numbers: Expression) -> Expression:
 
 
 BUILDS: Final = (
-    Build(FAILED, {"nameplates": (0, 0), "mailboxes": (0, 0)}, failures, placed=True),
-    Build(GUESSES, {"outcomes": (COMPARED_DAYS, 0)}, guesses, placed=True),
+    Build(FAILED, {"nameplates": (0, 0), "mailboxes": (0, 0)}, failures, task_per_folder=True),
+    Build(GUESSES, {"outcomes": (COMPARED_DAYS, 0)}, guesses, task_per_folder=True),
 )

@@ -63,7 +63,7 @@ def gaps(inputs: Mapping[str, DataFrame]) -> DataFrame:
     lacking = inputs["coverage"].where(f.col("missing") > 0)
     lacking = lacking.groupBy("day").agg(f.collect_set("source").alias("mailservers"))
     # Equal hashes have the same topic and time.
-    held = (
+    envelopes = (
         inputs["archived"]
         .groupBy("day", "hash")
         .agg(
@@ -73,17 +73,17 @@ def gaps(inputs: Mapping[str, DataFrame]) -> DataFrame:
         )
     )
     hour = f.floor(f.unix_micros("sent") / HOUR_US).alias("hour")
-    counts = held.groupBy("day", "topic", hour, "sources").agg(
+    counts = envelopes.groupBy("day", "topic", hour, "sources").agg(
         f.count("*").alias("missing"), f.min("sent").alias("first"), f.max("sent").alias("last")
     )
     missing = counts.join(f.broadcast(lacking), "day").withColumn(
         "source", f.explode(f.array_except("mailservers", "sources"))
     )
-    named = top_n.grouped(top_n.by_day(_together(missing, "hour")), "missing", "topic")
-    named = named.withColumn("topic", f.nullif("topic", f.lit(top_n.OTHER_NAME)))
+    by_topic = top_n.group_rare(top_n.task_per_day(_together(missing, "hour")), "missing", "topic")
+    by_topic = by_topic.withColumn("topic", f.nullif("topic", f.lit(top_n.OTHER_NAME)))
     # In a run of successive hours, the hour less its place is the same.
     in_order = Window.partitionBy("source", "day", "topic").orderBy("hour")
-    ranges = _together(named, "hour").withColumn("run", f.col("hour") - f.row_number().over(in_order))
+    ranges = _together(by_topic, "hour").withColumn("run", f.col("hour") - f.row_number().over(in_order))
     return _together(ranges, "run").withColumn("holders", f.array_join("sources", ","))
 
 

@@ -49,29 +49,29 @@ HOUR_COLUMN: Final = Column(
 )
 
 
-def _pressure_table(name: str, one: str, some: str) -> Table:
-    """Return the schema of a table of what was live, in the words for one and for several of its kind."""
+def _pressure_table(name: str, singular: str, plural: str) -> Table:
+    """Return the schema of a table of what was live, given the singular and the plural of its name."""
     return Table(
         name,
-        f"server, day and hour in which a {one} was live",
+        f"server, day and hour in which a {singular} was live",
         (
             HOUR_COLUMN,
             Column(
                 "started",
                 "BIGINT",
-                f"{some.capitalize()} that started, with those that were live when ingest last read the server's"
+                f"{plural.capitalize()} that started, with those that were live when ingest last read the server's"
                 " database.",
             ),
             Column(
                 "peak",
                 "BIGINT",
-                f"Largest number of {some} that were live at the same time. NULL: the hour is not known.",
+                f"Largest number of {plural} that were live at the same time. NULL: the hour is not known.",
                 null=True,
             ),
             Column(
                 "live_us",
                 "BIGINT",
-                f"Time for which {some} were live in this hour, added up. NULL: the hour is not known.",
+                f"Time for which {plural} were live in this hour, added up. NULL: the hour is not known.",
                 null=True,
                 unit=MICROSECONDS,
             ),
@@ -127,10 +127,10 @@ def _pressure(ended: DataFrame, live: DataFrame) -> DataFrame:
 
     What is still live counts as if it had ended when its server last wrote to its database: nobody knows more.
     """
-    at = f.unix_micros("started").alias("at")
+    start = f.unix_micros("started").alias("at")
     so_far = _so_far().alias("total_us")
-    together = ended.select("source", "day", "total_us", "blur_us", at, f.lit(1).cast("bigint").alias("count"))
-    together = together.unionAll(live.select("source", "day", so_far, "blur_us", at, "count"))
+    together = ended.select("source", "day", "total_us", "blur_us", start, f.lit(1).cast("bigint").alias("count"))
+    together = together.unionAll(live.select("source", "day", so_far, "blur_us", start, "count"))
     cut = f.when(f.col("total_us") > MAX_LIFE_US, f.col("count")).otherwise(0).alias("cut")
     rows = together.select("*", cut)
     unknown = rows.where(~hour_is_known()).groupBy("source", "day")
@@ -147,11 +147,11 @@ def _so_far() -> Expression:
     return f.unix_micros("as_of") - f.unix_micros("started")
 
 
-def live_since(name: str, rows: DataFrame, first: date) -> DataFrame:
-    """Return the rows of an input of `pressure` that were live on the first day, or started later (Build.needed)."""
+def live_since(name: str, rows: DataFrame, first_day: date) -> DataFrame:
+    """Return the rows of an input that were live on the first day, or started later (Build.relevant_rows)."""
     total = _so_far() if name == LIVE.name else f.col("total_us")
     end = f.unix_micros("started") + f.greatest(total, f.lit(0))
-    return rows.where(end >= f.unix_micros(f.lit(first).cast("timestamp")))
+    return rows.where(end >= f.unix_micros(f.lit(first_day).cast("timestamp")))
 
 
 def _events(rows: DataFrame) -> DataFrame:
@@ -168,9 +168,9 @@ def _events(rows: DataFrame) -> DataFrame:
 def _by_hour(events: DataFrame) -> DataFrame:
     """Return each hour's sums, as if no nameplate had lived before it."""
     running = f.sum("change").over(Window.partitionBy("source", "hour").orderBy("at", "change"))
-    left = (f.col("hour") + 1) * HOUR_US - f.col("at")
+    remaining = (f.col("hour") + 1) * HOUR_US - f.col("at")
     return (
-        events.select("*", running.alias("running"), (f.col("change") * left).alias("lived"))
+        events.select("*", running.alias("running"), (f.col("change") * remaining).alias("lived"))
         .groupBy("source", "hour")
         .agg(
             f.sum("started").alias("started"),
@@ -189,13 +189,13 @@ def _filled(hours: DataFrame) -> DataFrame:
     following = f.lead("hour").over(in_order)
     carried = hours.select("*", after.alias("after"), following.alias("following"))
     until = f.when(f.col("after") > 0, f.col("following") - 1).otherwise(f.col("hour"))
-    filled = carried.withColumn("each", f.explode(f.sequence("hour", until)))
-    own = f.col("each") == f.col("hour")
+    filled = carried.withColumn("live_hour", f.explode(f.sequence("hour", until)))
+    own = f.col("live_hour") == f.col("hour")
     before = f.when(own, f.col("after") - f.col("net")).otherwise(f.col("after"))
     return filled.select(
         "source",
-        f.date_add(f.lit("1970-01-01").cast("date"), f.floor(f.col("each") / 24).cast("int")).alias("day"),
-        f.pmod("each", f.lit(24)).alias("hour"),
+        f.date_add(f.lit("1970-01-01").cast("date"), f.floor(f.col("live_hour") / 24).cast("int")).alias("day"),
+        f.pmod("live_hour", f.lit(24)).alias("hour"),
         f.when(own, f.col("started")).otherwise(0).alias("started"),
         (before + f.when(own, f.col("top")).otherwise(0)).alias("peak"),
         (before * HOUR_US + f.when(own, f.col("lived")).otherwise(0)).alias("live_us"),
@@ -210,11 +210,11 @@ def busy_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
     parts = []
     for (name, time), counted in zip(times.items(), counts, strict=True):
         hour = f.pmod(f.floor(f.unix_micros(time) / HOUR_US), f.lit(24))
-        ones = [(f.count("*") if each == counted else f.lit(0)).cast("bigint").alias(each) for each in counts]
+        ones = [(f.count("*") if name == counted else f.lit(0)).cast("bigint").alias(name) for name in counts]
         rows = inputs[name].select("source", "day", f.when(hour_is_known(), hour).alias("hour"))
         parts.append(rows.groupBy("source", "day", "hour").agg(*ones))
     together = parts[0].unionAll(parts[1]).unionAll(parts[2]).groupBy("source", "day", "hour")
-    return together.agg(*(f.sum(each).alias(each) for each in counts))
+    return together.agg(*(f.sum(name).alias(name) for name in counts))
 
 
 BUILDS: Final = (
@@ -222,14 +222,14 @@ BUILDS: Final = (
         PRESSURE,
         dict.fromkeys((NAMEPLATES.name, LIVE.name), (MAX_LIFE_DAYS, 0)),
         pressure,
-        needed=live_since,
+        relevant_rows=live_since,
         definition=2,
     ),
     Build(
         MAILBOX_PRESSURE,
         dict.fromkeys((MAILBOXES.name, LIVE.name), (MAX_LIFE_DAYS, 0)),
         mailbox_pressure,
-        needed=live_since,
+        relevant_rows=live_since,
         definition=2,
     ),
     Build(BUSY_HOURS, {"client_versions": (0, 0), "mailboxes": (0, 0), "nameplates": (0, 0)}, busy_hours),

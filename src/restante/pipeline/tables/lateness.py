@@ -69,7 +69,7 @@ def lateness(inputs: Mapping[str, DataFrame]) -> DataFrame:
         "day", "source", "measured.measure", buckets.bucket(f.col("measured.us")).alias("bucket")
     )
     counted = rows.groupBy("day", "source", "measure", "bucket").agg(f.count("*").alias("count"))
-    return counted.withColumn("from_us", buckets.least(f.col("bucket")))
+    return counted.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
 
 
 BUILDS: Final = (Build(LATENESS, {"archived": (0, 0)}, lateness),)

@@ -12,7 +12,7 @@ from restante.common.usage_records import Result
 from restante.pipeline.schemas import APP_COLUMN, SOURCE_COLUMN, Column, Table, day_of
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.top_n import by_day, grouped
+from restante.pipeline.tables.top_n import group_rare, task_per_day
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -67,12 +67,12 @@ DURATIONS: Final = Table(
 """Invariant: for each measure, `count` adds up to the rows of nameplates and mailboxes."""
 
 
-def results() -> list[Expression]:
+def result_counts() -> list[Expression]:
     """Return one count per result, in a column of its name."""
     return [f.count_if(f.col("result") == result).alias(result) for result in RESULTS]
 
 
-def ended(inputs: Mapping[str, DataFrame], *columns: str) -> DataFrame:
+def ended_rows(inputs: Mapping[str, DataFrame], *columns: str) -> DataFrame:
     """Return nameplates and mailboxes with their kind. A column that only mailboxes have is NULL for nameplates."""
     claimed = f.when(f.col("for_nameplate"), "claimed").otherwise("opened")
     plates = inputs["nameplates"].withColumn("visitors", f.lit(None).cast("bigint"))
@@ -85,26 +85,26 @@ def outcomes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the count of each result."""
     keys = ("source", "day", "app_id", "kind")
     visited = f.sum((f.col("visitors") > 0).cast("bigint")).alias("visited")  # NULL if all are
-    counted = ended(inputs, "result", "visitors").groupBy(*keys).agg(*results(), visited)
+    counted = ended_rows(inputs, "result", "visitors").groupBy(*keys).agg(*result_counts(), visited)
     counted = counted.withColumn("ended", reduce(lambda a, b: a + b, (f.col(result) for result in RESULTS)))
-    together = grouped(by_day(counted), "ended", "app_id").groupBy(*keys)
+    together = group_rare(task_per_day(counted), "ended", "app_id").groupBy(*keys)
     return together.agg(*(f.sum(name).alias(name) for name in ("ended", *RESULTS, "visited")))
 
 
 def durations(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the counts of both durations by bucket."""
     keys = ("source", "day", "app_id", "kind", "measure", "bucket")
-    rows = ended(inputs, "waiting_us", "total_us")
+    rows = ended_rows(inputs, "waiting_us", "total_us")
     measures = [
         rows.select(*keys[:4], f.lit(name).alias("measure"), buckets.bucket(f.col(f"{name}_us")).alias("bucket"))
         for name in ("waiting", "total")
     ]
     counted = measures[0].unionAll(measures[1]).groupBy(*keys).agg(f.count("*").alias("count"))
-    together = grouped(by_day(counted), "count", "app_id").groupBy(*keys).agg(f.sum("count").alias("count"))
-    return together.withColumn("from_us", buckets.least(f.col("bucket")))
+    together = group_rare(task_per_day(counted), "count", "app_id").groupBy(*keys).agg(f.sum("count").alias("count"))
+    return together.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
 
 
 BUILDS: Final = (
-    Build(OUTCOMES, {"nameplates": (0, 0), "mailboxes": (0, 0)}, outcomes, placed=True),
-    Build(DURATIONS, {"nameplates": (0, 0), "mailboxes": (0, 0)}, durations, placed=True),
+    Build(OUTCOMES, {"nameplates": (0, 0), "mailboxes": (0, 0)}, outcomes, task_per_folder=True),
+    Build(DURATIONS, {"nameplates": (0, 0), "mailboxes": (0, 0)}, durations, task_per_folder=True),
 )

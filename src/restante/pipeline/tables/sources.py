@@ -138,23 +138,23 @@ def sources(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """
     counts = [column.name for column in COUNT_COLUMNS]
     parts = [
-        inputs[name].selectExpr("source", f"{at} AS at", "0L AS rejected")
-        for name, at in _TIMES.items()
+        inputs[name].selectExpr("source", f"{time} AS at", "0L AS rejected")
+        for name, time in _TIMES.items()
         if name in inputs
     ]
     if QUARANTINE.name in inputs:
         parts.append(inputs[QUARANTINE.name].selectExpr("source", "CAST(NULL AS TIMESTAMP) AS at", "1L AS rejected"))
-    rows = reduce(lambda one, other: one.unionAll(other), parts)
+    rows = reduce(lambda left, right: left.unionAll(right), parts)
     together = rows.unionByName(inputs[LEDGERS.name], allowMissingColumns=True).groupBy("source")
-    found = together.agg(
-        *(f.max(each).alias(each) for each in ("kind", "last_ingest")),
+    sums = together.agg(
+        *(f.max(name).alias(name) for name in ("kind", "last_ingest")),
         f.min("counted_since").alias("counted_since"),
-        *(f.sum(each).alias(each) for each in counts),
+        *(f.sum(name).alias(name) for name in counts),
         f.max("at").alias("last_row"),
         f.coalesce(f.sum("rejected"), f.lit(0)).alias("in_quarantine"),
     )
     lag = f.unix_micros("last_ingest") - f.unix_micros("last_row")
-    return found.where(f.col("kind").isNotNull()).select(
+    return sums.where(f.col("kind").isNotNull()).select(
         "*", lag.alias("lag_us"), f.col("last_ingest").cast("date").alias("day")
     )
 

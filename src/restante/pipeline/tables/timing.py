@@ -127,8 +127,8 @@ _BACK: Final = -1
 def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the duration of each phase of each event."""
     events = inputs["client_events"]
-    exchanges = _with_line(_exchanges(events), inputs["server_commands"])
-    rows = _of_exchanges(exchanges).unionAll(_of_others(events)).unionAll(_of_spans(events))
+    exchanges = _add_trace_lines(_exchanges(events), inputs["server_commands"])
+    rows = _command_phases(exchanges).unionAll(_message_phases(events)).unionAll(_span_phases(events))
     offset = f.col("crosses") * f.col("offset_us")
     us = f.when(f.col("crosses") == _ONE_CLOCK, f.col("us")).otherwise(f.col("us") + offset)
     error = f.when(f.col("crosses") != _ONE_CLOCK, f.when(us.isNotNull(), f.col("error_us")))
@@ -173,7 +173,7 @@ def _exchanges(events: DataFrame) -> DataFrame:
     )
 
 
-def _with_line(exchanges: DataFrame, commands: DataFrame) -> DataFrame:
+def _add_trace_lines(exchanges: DataFrame, commands: DataFrame) -> DataFrame:
     """Add each command's line in the trace of the named server: the earliest that matches. Times become microseconds.
 
     `traced` says whether there is one.
@@ -183,17 +183,17 @@ def _with_line(exchanges: DataFrame, commands: DataFrame) -> DataFrame:
     echoed = f.col("line.server_rx") == f.col("rx")
     answered = f.col("rx").isNull() & (f.abs(f.col("line.server_tx") - f.col("tx")) < STAMP_TOLERANCE_SECONDS)
     near = f.abs(f.col("line.server_rx") * US_PER_SECOND - f.col("t0")) <= MAX_APART_US
-    found = (
+    exchanges = (
         exchanges.join(lines, ["server", "command_id"], "left")
         .groupBy(*_EVENT_KEY, "command", "t0", "rx", "t3", "tx")
         .agg(f.min(f.when((echoed | answered) & near, f.col("line"))).alias("line"))
     )
-    times = found.select(
+    times = exchanges.select(
         *(*_EVENT_KEY, "command", "t0", "t3", "tx"),
         *(f.coalesce("rx", "line.server_rx").alias("rx"), f.col("line").isNotNull().alias("traced")),
-        *(f.col(f"line.{each}").alias(each) for each in _LINE_TIMES),
+        *(f.col(f"line.{name}").alias(name) for name in _LINE_TIMES),
     )
-    return times.withColumns({each: us_of(each) for each in ("rx", "tx", *_LINE_TIMES)})
+    return times.withColumns({name: us_of(name) for name in ("rx", "tx", *_LINE_TIMES)})
 
 
 def _offsets(exchanges: DataFrame, events: DataFrame) -> DataFrame:
@@ -202,10 +202,10 @@ def _offsets(exchanges: DataFrame, events: DataFrame) -> DataFrame:
     `lower` and `upper` are bounds of the server's clock less the client's, `least` the lower bounds of exchanges.
     `first` and `last` are the times between which the bounds were true.
     """
-    way = f.col("tx") - f.col("t3")
+    lower_bound = f.col("tx") - f.col("t3")
     upper = f.coalesce("rx", "tx") - f.col("t0")
-    of_exchanges = exchanges.where(way.isNotNull()).select(
-        *(*_LOG_KEY, "day", way.alias("lower"), upper.alias("upper"), way.alias("least")),
+    of_exchanges = exchanges.where(lower_bound.isNotNull()).select(
+        *(*_LOG_KEY, "day", lower_bound.alias("lower"), upper.alias("upper"), lower_bound.alias("least")),
         *(f.col("t0").alias("first"), f.col("t3").alias("last")),
     )
     frames = events.where("name = 'ws_receive'").where(us_of("server_tx").isNotNull())
@@ -238,44 +238,47 @@ def _offsets(exchanges: DataFrame, events: DataFrame) -> DataFrame:
     )
 
 
-def _of_exchanges(exchanges: DataFrame) -> DataFrame:
+def _command_phases(exchanges: DataFrame) -> DataFrame:
     """Return the phases of commands."""
-    each = f.explode(f.array(*_phases_of_command())).alias("each")
+    phase = f.explode(f.array(*_phase_structs())).alias("phase_values")
     what = f.coalesce("command", f.lit("")).alias("what")
-    return exchanges.select(*_EVENT_KEY, what, each).where("each IS NOT NULL").select(*_EVENT_KEY, "what", "each.*")
+    rows = exchanges.select(*_EVENT_KEY, what, phase).where("phase_values IS NOT NULL")
+    return rows.select(*_EVENT_KEY, "what", "phase_values.*")
 
 
-def _phases_of_command() -> Iterator[Expression]:
+def _phase_structs() -> Iterator[Expression]:
     """Yield structs; NULL for a phase that a command does not have."""
     t0, rx, tx, t3 = (f.col(name) for name in ("t0", "rx", "tx", "t3"))
-    came, began, commit, said = (f.col(name) for name in _LINE_TIMES)
-    changed, timed = f.col("traced") & commit.isNotNull(), began.isNotNull()
+    received, commit_began, commit, sent = (f.col(name) for name in _LINE_TIMES)
+    changed, timed = f.col("traced") & commit.isNotNull(), commit_began.isNotNull()
     unchanged = f.col("traced") & commit.isNull()
     yield _phase(phases.NETWORK_OUT, rx - t0, _OUT)
     yield _phase(phases.SERVER, tx - rx)
-    yield f.when(unchanged, _phase(phases.QUEUE, said - came))
-    yield f.when(changed & timed, _phase(phases.QUEUE, began - came))
-    yield f.when(changed & timed, _phase(phases.COMMIT, commit - began))
-    yield f.when(changed & ~timed, _phase(phases.QUEUE_AND_COMMIT, commit - came))
-    yield f.when(changed, _phase(phases.ANSWER, said - commit))
+    yield f.when(unchanged, _phase(phases.QUEUE, sent - received))
+    yield f.when(changed & timed, _phase(phases.QUEUE, commit_began - received))
+    yield f.when(changed & timed, _phase(phases.COMMIT, commit - commit_began))
+    yield f.when(changed & ~timed, _phase(phases.QUEUE_AND_COMMIT, commit - received))
+    yield f.when(changed, _phase(phases.ANSWER, sent - commit))
     yield _phase(phases.NETWORK_IN, t3 - tx, _BACK)
     yield _phase(phases.ROUND_TRIP, t3 - t0)
 
 
-def _of_others(events: DataFrame) -> DataFrame:
+def _message_phases(events: DataFrame) -> DataFrame:
     """Return the phases of messages that this client did not send."""
-    heard = events.where("name = 'ws_receive' AND command = 'message' AND NOT own")
-    way = _phase(phases.NETWORK_IN, us_of("start") - us_of("server_tx"), _BACK).alias("each")
-    return heard.select(*_EVENT_KEY, f.col("command").alias("what"), way).select(*_EVENT_KEY, "what", "each.*")
+    received = events.where("name = 'ws_receive' AND command = 'message' AND NOT own")
+    phase = _phase(phases.NETWORK_IN, us_of("start") - us_of("server_tx"), _BACK).alias("phase_values")
+    return received.select(*_EVENT_KEY, f.col("command").alias("what"), phase).select(
+        *_EVENT_KEY, "what", "phase_values.*"
+    )
 
 
-def _of_spans(events: DataFrame) -> DataFrame:
+def _span_phases(events: DataFrame) -> DataFrame:
     """Return the phases of events that have a duration."""
     phase = f.lit(None).cast("string")
-    for name, called in SPAN_PHASES.items():
-        phase = f.when(f.col("name") == name, called).otherwise(phase)
-    for whom, called in WAIT_PHASES.items():
-        phase = f.when(f.col("waiting") == whom, called).otherwise(phase)
+    for name, span_phase in SPAN_PHASES.items():
+        phase = f.when(f.col("name") == name, span_phase).otherwise(phase)
+    for cause, wait_phase in WAIT_PHASES.items():
+        phase = f.when(f.col("waiting") == cause, wait_phase).otherwise(phase)
     spans = events.select(
         *(*_EVENT_KEY, f.col("name").alias("what"), phase.alias("phase")),
         *((us_of("stop") - us_of("start")).alias("us"), f.lit(_ONE_CLOCK).alias("crosses")),
@@ -291,10 +294,11 @@ def times(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the number of timing's rows by phase and bucket."""
     keys = ("source", "day", "server", "phase", "bucket")
     rows = inputs["timing"].withColumn("bucket", buckets.bucket(f.col("us")))
-    return rows.groupBy(*keys).agg(f.count("*").alias("count")).withColumn("from_us", buckets.least(f.col("bucket")))
+    counted = rows.groupBy(*keys).agg(f.count("*").alias("count"))
+    return counted.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
 
 
-# A command has up to seven phases (`_phases_of_command`) and three rows in the inputs: sent, acknowledged, traced.
+# A command has up to seven phases (`_phase_structs`) and three rows in the inputs: sent, acknowledged, traced.
 BUILDS: Final = (
     Build(TIMING, {"client_events": (0, 1), "server_commands": (1, 1)}, timing, growth=3, definition=3),
     Build(TIMES, {"timing": (0, 0)}, times),

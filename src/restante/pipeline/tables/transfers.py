@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def _waited(one: str, other: str) -> Column:
+def _waited_column(client: str, peer: str) -> Column:
     return Column(
-        f"{one}_waited_us",
+        f"{client}_waited_us",
         "BIGINT",
-        f"Time from the {one}'s first message until it had the {other}'s first one, by the {one}'s clock. 0: it had"
-        f" that one before. NULL: the {one} sent no message that the {other} received, or the reverse.",
+        f"Time from the {client}'s first message until it had the {peer}'s first one, by the {client}'s clock. 0: it"
+        f" had that one before. NULL: the {client} sent no message that the {peer} received, or the reverse.",
         null=True,
         unit=MICROSECONDS,
     )
@@ -54,7 +54,7 @@ TRANSFERS: Final = Table(
         ),
         Column("first", "TIMESTAMP", "When the server received the first of these messages, by its clock."),
         Column("last", "TIMESTAMP", "When the server received the last of these messages, by its clock."),
-        *(_waited("sender", "receiver"), _waited("receiver", "sender")),
+        *(_waited_column("sender", "receiver"), _waited_column("receiver", "sender")),
         Column(
             "offset_us",
             "BIGINT",
@@ -84,16 +84,16 @@ _PAIR: Final = ("one_file", "two_file")
 def transfers(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the transfers. Messages of two logs that are more than 24 hours apart are of two transfers."""
     roles = _roles(inputs["client_events"])
-    found = _pairs(inputs["deliveries"])
-    for each in ("one", "two"):
-        of_each = roles.select("day", *(f.col(name).alias(f"{each}_{name}") for name in ("source", "file", "role")))
-        found = found.join(of_each, ["day", f"{each}_source", f"{each}_file"], "left")
+    pairs = _pairs(inputs["deliveries"])
+    for side in ("one", "two"):
+        names = [f.col(name).alias(f"{side}_{name}") for name in ("source", "file", "role")]
+        pairs = pairs.join(roles.select("day", *names), ["day", f"{side}_source", f"{side}_file"], "left")
     one_role, two_role = f.col("one_role"), f.col("two_role")
-    known = ~one_role.eqNullSafe(two_role)
+    roles_known = ~one_role.eqNullSafe(two_role)
     by_role = f.coalesce(one_role == "sender", f.lit(False)) | f.coalesce(two_role == "receiver", f.lit(False))
-    one_sends = f.when(known, by_role).otherwise(f.col("began.file") == f.col("one_file"))
-    one, two = (f.struct(*(f.col(f"{each}_{name}").alias(name) for name in _OF_CLIENT)) for each in ("one", "two"))
-    sides = found.withColumns(
+    one_sends = f.when(roles_known, by_role).otherwise(f.col("began.file") == f.col("one_file"))
+    one, two = (f.struct(*(f.col(f"{side}_{name}").alias(name) for name in _OF_CLIENT)) for side in ("one", "two"))
+    sides = pairs.withColumns(
         {
             "sender": f.when(one_sends, one).otherwise(two),
             "receiver": f.when(one_sends, two).otherwise(one),
@@ -102,9 +102,9 @@ def transfers(inputs: Mapping[str, DataFrame]) -> DataFrame:
     )
     return sides.select(
         *(f.col("sender.file").alias("sender_file"), f.col("receiver.file").alias("receiver_file")),
-        *(f.col("receiver.source").alias("receiver_source"), known.alias("roles_known"), "server", "messages"),
+        *(f.col("receiver.source").alias("receiver_source"), roles_known.alias("roles_known"), "server", "messages"),
         *(f.timestamp_micros("start").alias("first"), "last"),
-        *(f.col(f"{each}.waited_us").alias(f"{each}_waited_us") for each in ("sender", "receiver")),
+        *(f.col(f"{client}.waited_us").alias(f"{client}_waited_us") for client in ("sender", "receiver")),
         *(f.col("ahead").alias("offset_us"), f.col("best.error_us").alias("error_us")),
         *("day", f.col("sender.source").alias("source")),
     )
@@ -133,7 +133,7 @@ def _pairs(deliveries: DataFrame) -> DataFrame:
         .groupBy(*_PAIR, "start")
         .agg(
             f.min("day").alias("day"),
-            *(f.min(f"{each}_source").alias(f"{each}_source") for each in ("one", "two")),
+            *(f.min(f"{side}_source").alias(f"{side}_source") for side in ("one", "two")),
             f.max("server").alias("server"),
             f.count("*").alias("messages"),
             f.max("server_rx").alias("last"),
@@ -167,7 +167,7 @@ def _roles(events: DataFrame) -> DataFrame:
     It is what restante.timing.model.timeline.role_of returns for a log that does not say which command wrote it.
     """
     signs = events.select(
-        *("source", "file", f.explode(f.array(*(f.date_add("day", each) for each in (-1, 0, 1)))).alias("day")),
+        *("source", "file", f.explode(f.array(*(f.date_add("day", days) for days in (-1, 0, 1)))).alias("day")),
         f.coalesce(*(f.when(_shows(sign), number) for number, sign in enumerate(ROLE_SIGNS))).alias("sign"),
     ).where("sign IS NOT NULL")
     strongest = signs.groupBy("source", "file", "day").agg(f.min("sign").alias("sign"))

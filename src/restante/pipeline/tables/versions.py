@@ -17,8 +17,8 @@ from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import APP_COLUMN, SOURCE_COLUMN, Column, Table, day_of
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.outcomes import RESULT_COUNT_COLUMNS, RESULTS, results
-from restante.pipeline.tables.top_n import OTHER_NAME, by_day, grouped
+from restante.pipeline.tables.outcomes import RESULT_COUNT_COLUMNS, RESULTS, result_counts
+from restante.pipeline.tables.top_n import OTHER_NAME, group_rare, task_per_day
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,8 +57,8 @@ VERSIONS: Final = Table(
         ),
         Column("mailboxes", "BIGINT", "Mailboxes that started: the sum of the results."),
         *(
-            Column(each.name, each.type, f"How many of these mailboxes ended {each.name}.")
-            for each in RESULT_COUNT_COLUMNS
+            Column(column.name, column.type, f"How many of these mailboxes ended {column.name}.")
+            for column in RESULT_COUNT_COLUMNS
         ),
         day_of("the binds and of the start of the mailboxes"),
         SOURCE_COLUMN,
@@ -75,30 +75,32 @@ def versions(inputs: Mapping[str, DataFrame]) -> DataFrame:
     binds = inputs["client_versions"].groupBy(
         "source", "day", "app_id", f.lit("version").alias("attribution"), *_CLIENT_COLUMNS
     )
-    bound = binds.agg(f.count("*").alias("connections"), *(f.lit(0).cast("bigint").alias(each) for each in RESULTS))
-    ended = _attributed(inputs).groupBy(*_VERSION_KEY).agg(f.lit(0).cast("bigint").alias("connections"), *results())
-    mailboxes = reduce(lambda a, b: a + b, (f.col(each) for each in RESULTS))
-    rows = _added(by_day(bound.unionAll(ended).withColumn("mailboxes", mailboxes)))
-    weighed = grouped(rows.withColumn("weight", f.col("connections") + f.col("mailboxes")), "weight", "app_id")
-    return _added(grouped(weighed, "weight", *_CLIENT_COLUMNS, where=f.col("attribution") == "version"))
+    no_results = [f.lit(0).cast("bigint").alias(result) for result in RESULTS]
+    bound = binds.agg(f.count("*").alias("connections"), *no_results)
+    no_connections = f.lit(0).cast("bigint").alias("connections")
+    ended = _attributed_mailboxes(inputs).groupBy(*_VERSION_KEY).agg(no_connections, *result_counts())
+    mailboxes = reduce(lambda a, b: a + b, (f.col(result) for result in RESULTS))
+    rows = _sums(task_per_day(bound.unionAll(ended).withColumn("mailboxes", mailboxes)))
+    weighed = group_rare(rows.withColumn("weight", f.col("connections") + f.col("mailboxes")), "weight", "app_id")
+    return _sums(group_rare(weighed, "weight", *_CLIENT_COLUMNS, where=f.col("attribution") == "version"))
 
 
-def _added(rows: DataFrame) -> DataFrame:
+def _sums(rows: DataFrame) -> DataFrame:
     return rows.groupBy(*_VERSION_KEY).agg(
-        *(f.sum(each).alias(each) for each in ("connections", "mailboxes", *RESULTS))
+        *(f.sum(name).alias(name) for name in ("connections", "mailboxes", *RESULTS))
     )
 
 
-def _attributed(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def _attributed_mailboxes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return each mailbox's result and the version that it is attributed to."""
     sharp = f.coalesce(f.col("blur_us") <= BIND_WINDOW_US, f.lit(True))
     mailboxes = inputs["mailboxes"].select(
         "source", "day", "app_id", "result", f.unix_micros("started").alias("at"), sharp.alias("sharp")
     )
     blurred = mailboxes.where(~f.col("sharp"))
-    nobody = [f.lit(None).cast("string").alias(each) for each in _CLIENT_COLUMNS]
-    known = blurred.select("source", "day", "app_id", "result", f.lit("blurred").alias("attribution"), *nobody)
-    return _with_versions(mailboxes.where("sharp"), inputs["client_versions"].where(sharp)).unionAll(known)
+    no_version = [f.lit(None).cast("string").alias(name) for name in _CLIENT_COLUMNS]
+    blurred = blurred.select("source", "day", "app_id", "result", f.lit("blurred").alias("attribution"), *no_version)
+    return _with_versions(mailboxes.where("sharp"), inputs["client_versions"].where(sharp)).unionAll(blurred)
 
 
 def _with_versions(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
@@ -114,17 +116,17 @@ def _with_versions(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
     bound = binds.select(
         "source", "app_id", f.unix_micros("connect_time").alias("at"), f.struct(*_CLIENT_COLUMNS).alias("who")
     )
-    nothing = [f.lit(None).alias(each) for each in ("day", "result")]
+    nothing = [f.lit(None).alias(name) for name in ("day", "result")]
     bound = bound.select(*by, "who", *nothing)
     rows = asked.unionAll(bound).unionAll(bound.withColumn("slot", f.col("slot") + 1))
     # A bind at a mailbox's own time counts as before it.
     order = Window.partitionBy("slot", "source", "app_id").orderBy("at", f.col("who").isNull())
     before = order.rowsBetween(Window.unboundedPreceding, -1)
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    last = f.last(f.when(f.col("who").isNotNull(), f.struct("at", "who")), ignorenulls=True)
-    rows = rows.withColumn("before", last.over(before))
+    last_bind = f.last(f.when(f.col("who").isNotNull(), f.struct("at", "who")), ignorenulls=True)
+    rows = rows.withColumn("before", last_bind.over(before))
     other = f.col("who").isNotNull() & ~f.col("who").eqNullSafe(f.col("before")["who"])
-    rows = rows.withColumn("last", last.over(so_far))
+    rows = rows.withColumn("last", last_bind.over(so_far))
     rows = rows.withColumn("other", f.max(f.when(other, f.col("before")["at"])).over(so_far))
     since = f.col("at") - BIND_WINDOW_US
     unbound = f.col("last").isNull() | (f.col("last")["at"] < since)
@@ -133,8 +135,8 @@ def _with_versions(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
     attributed = rows.where(f.col("who").isNull()).select(
         "source", "day", "app_id", "result", how, f.col("last")["who"].alias("who")
     )
-    whose = [f.when(f.col("attribution") == "version", f.col("who")[each]).alias(each) for each in _CLIENT_COLUMNS]
+    whose = [f.when(f.col("attribution") == "version", f.col("who")[name]).alias(name) for name in _CLIENT_COLUMNS]
     return attributed.select("source", "day", "app_id", "result", "attribution", *whose)
 
 
-BUILDS: Final = (Build(VERSIONS, {"client_versions": (1, 0), "mailboxes": (0, 0)}, versions, placed=True),)
+BUILDS: Final = (Build(VERSIONS, {"client_versions": (1, 0), "mailboxes": (0, 0)}, versions, task_per_folder=True),)
