@@ -27,7 +27,7 @@ from restante.pipeline.build.run import BuildResult, commit_info_of
 from restante.pipeline.build.sources import build_sources
 from restante.pipeline.lake import commit_info, delta_log
 from restante.pipeline.lake.commit_info import Ledger, Mark
-from restante.pipeline.lake.staging import Staged
+from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.tables import sources
@@ -232,7 +232,7 @@ def test_days_with_many_rows_are_built_a_few_at_a_time(plain: LakeWorld, monkeyp
 def test_an_interrupted_run_is_finished_by_the_next(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = LakeTable.commit
 
-    def cut_off(table: LakeTable, staged: list[Staged], **options: Any) -> int:
+    def cut_off(table: LakeTable, staged: list[StagedFiles], **options: Any) -> int:
         if str(options.get("replace")) == str({"day": {SECOND}}):
             raise KeyboardInterrupt
         return commit(table, staged, **options)
@@ -265,7 +265,7 @@ def test_a_table_that_fails_ends_the_run_and_tables_built_from_it_wait_for_the_n
     archived(plain, "one", FIRST, SECOND)
     stage = LakeTable.stage
 
-    def fail(table: LakeTable, frame: DataFrame) -> Staged:
+    def fail(table: LakeTable, frame: DataFrame) -> StagedFiles:
         if table.table.name == "envelopes":
             raise StoreError("no room")
         return stage(table, frame)

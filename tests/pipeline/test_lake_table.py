@@ -29,7 +29,7 @@ from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, TableCommit, decode_changes, encode_changes
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile, Selected
-from restante.pipeline.lake.statistics import Range
+from restante.pipeline.lake.statistics import ColumnRange
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark.errors import SparkError
@@ -352,7 +352,7 @@ def test_the_log_has_the_statistics_of_a_month(tmp_path: Path) -> None:
         add(table, [FIRST, OTHER, letter(3, day="2026-11-30") | {"table": "y" * 129}])
         [file] = table.files()
     last = letter(0, day="2026-11-30")["day"]
-    assert file.ranges == {"day": Range(FIRST["day"], last, 0), "source": Range("main", "other", 0)}
+    assert file.ranges == {"day": ColumnRange(FIRST["day"], last, 0), "source": ColumnRange("main", "other", 0)}
     [added] = [line["add"] for line in log_lines(tmp_path) if "add" in line]
     least, greatest, nulls = (json.loads(added["stats"])[name] for name in ("minValues", "maxValues", "nullCount"))
     assert (least["day"], greatest["hour"], nulls["hour"]) == ("2026-11-01", 7, 2)
@@ -468,8 +468,8 @@ def test_the_days_and_sources_of_a_month_are_one_sorted_file(
     ids = [pq.ParquetFile(file.path).read(columns=["id"]).column("id").to_pylist() for file in staged.files]
     assert ids == [[1], [2, 3, 9, 4]]
     [_, november] = staged.files
-    assert november.ranges["source"] == Range("main", "other", 0)
-    assert november.ranges["id"] == Range(2, 9, 0)
+    assert november.ranges["source"] == ColumnRange("main", "other", 0)
+    assert november.ranges["id"] == ColumnRange(2, 9, 0)
 
 
 def test_selected_rows_are_read_from_within_files(spark: SparkSession, tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_the_days_and_sources_of_a_file_are_found(tmp_path: Path, letters: Table
             "2026-10-31": {"main": "2026-10-31"},
             "2026-11-03": {"main": "2026-11-03", "other": "2026-11-02"},
         }
-    ranges = {"day": Range(FIRST["day"], FIRST["day"], 0), "source": Range("main", "main", 0)}
+    ranges = {"day": ColumnRange(FIRST["day"], FIRST["day"], 0), "source": ColumnRange("main", "main", 0)}
     missing = DataFile(Path("none.parquet"), {"month": "2026-11-01"}, 3, 1, ranges)
     assert set(missing.days_and_sources()) == {("2026-11-01", "main")}, "statistics of one spare reading the file"
 
@@ -558,7 +558,7 @@ def test_a_full_disk_or_a_damaged_file_is_reported_and_nothing_is_replaced(tmp_p
         assert table.version == 0
 
 
-RANGES = {"day": Range(FIRST["day"], THIRD["day"], 0), "source": Range("b", "d", 0)}
+RANGES = {"day": ColumnRange(FIRST["day"], THIRD["day"], 0), "source": ColumnRange("b", "d", 0)}
 
 
 @pytest.mark.parametrize(
@@ -572,19 +572,19 @@ RANGES = {"day": Range(FIRST["day"], THIRD["day"], 0), "source": Range("b", "d",
         ({"day": {None}}, RANGES, Selected.NONE),
         ({"source": {"b", "d"}}, RANGES, Selected.SOME),
         ({"source": {"c"}, "day": {"2026-11-04"}}, RANGES, Selected.NONE),
-        ({"source": {"b"}}, {"source": Range("b", "b", 0)}, Selected.ALL),
-        ({"source": {"b"}}, {"source": Range("b", "b", 1)}, Selected.SOME),
-        ({"source": {"b", None}}, {"source": Range("b", "b", 1)}, Selected.ALL),
-        ({"source": {"a", None}}, {"source": Range("b", "b", 1)}, Selected.SOME),
-        ({"source": {"a", None}}, {"source": Range(None, None, 3)}, Selected.ALL),
-        ({"source": {"a"}}, {"source": Range(None, None, 3)}, Selected.NONE),
+        ({"source": {"b"}}, {"source": ColumnRange("b", "b", 0)}, Selected.ALL),
+        ({"source": {"b"}}, {"source": ColumnRange("b", "b", 1)}, Selected.SOME),
+        ({"source": {"b", None}}, {"source": ColumnRange("b", "b", 1)}, Selected.ALL),
+        ({"source": {"a", None}}, {"source": ColumnRange("b", "b", 1)}, Selected.SOME),
+        ({"source": {"a", None}}, {"source": ColumnRange(None, None, 3)}, Selected.ALL),
+        ({"source": {"a"}}, {"source": ColumnRange(None, None, 3)}, Selected.NONE),
         ({"source": {"b"}}, {}, Selected.SOME),
         ({"source": set()}, {}, Selected.NONE),
-        ({"id": {"7"}}, {"id": Range(7, 7, 0)}, Selected.SOME),
+        ({"id": {"7"}}, {"id": ColumnRange(7, 7, 0)}, Selected.SOME),
     ],
 )
 def test_a_file_s_ranges_tell_whether_all_some_or_none_of_its_rows_are_selected(
-    where: dict[str, set[str | None]], ranges: dict[str, Range], expected: Selected
+    where: dict[str, set[str | None]], ranges: dict[str, ColumnRange], expected: Selected
 ) -> None:
     file = DataFile(Path("x.parquet"), {"month": "2026-11-01"}, 3, 1, ranges)
     assert file.selected(where) is expected

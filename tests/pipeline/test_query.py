@@ -18,7 +18,7 @@ from restante.common.errors import RestanteError, StoreError
 from restante.pipeline import query as module
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
-from restante.pipeline.query import Result, ResultColumn, open_database, tables_in_sql
+from restante.pipeline.query import QueryResult, ResultColumn, open_database, tables_in_sql
 from restante.pipeline.tables import TABLES
 from support.pipeline.runs import LakeWorld, command
 from support.processes import RESTANTE, child, on_a_terminal, run
@@ -117,22 +117,22 @@ def test_long_texts_are_cut_and_rows_that_do_not_fit_are_shown_value_by_value() 
     text, number = ResultColumn("text", "VARCHAR"), ResultColumn("number", "BIGINT")
     row = ("word " * 20, "9" * 19, "日本語" * 20)
     of = [text, number, ResultColumn("text 2", "VARCHAR")]
-    assert list(query_output.table(Result(of, iter([row])), 60)) == [
+    assert list(query_output.table(QueryResult(of, iter([row])), 60)) == [
         "text" + " " * 29 + "number  text 2",
         "──────────────────  ───────────────────  ───────────────────",
         "word word word wo…  9999999999999999999  日本語日本語日本語…",
         "(1 row)",
     ]
-    whole = list(query_output.table(Result(of, iter([row])), None))
+    whole = list(query_output.table(QueryResult(of, iter([row])), None))
     assert all(text in whole[2] for text in row[1:])
     rows = iter([("long text, very long", "123456789"), (None, "1")])
-    assert list(query_output.table(Result([text, number], rows), 20)) == [
+    assert list(query_output.table(QueryResult([text, number], rows), 20)) == [
         *("── row 1", "text    long text, …", "number  123456789"),
         *("── row 2", "text    NULL", "number  1"),
         "(2 rows)",
     ]
     meaning = [ResultColumn("column", "VARCHAR"), ResultColumn("meaning", "VARCHAR")]
-    assert list(query_output.described(Result(meaning, iter([("a", "word " * 12)])), 40)) == [
+    assert list(query_output.described(QueryResult(meaning, iter([("a", "word " * 12)])), 40)) == [
         "column  meaning",
         "a       " + " ".join(["word"] * 6),
         "        " + " ".join(["word"] * 6),

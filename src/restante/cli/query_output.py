@@ -13,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 from restante.common.texts import END_OF_LINE, counted, csv_field, in_one_line, visible
 
 if TYPE_CHECKING:
-    from restante.pipeline.query import Result, ResultColumn, Row
+    from restante.pipeline.query import QueryResult, ResultColumn, ResultRow
 
 MAX_ROWS: Final = 100
 """Rows of a table, which are in memory to align the columns: some screens. CSV and JSON have all rows."""
@@ -24,7 +24,7 @@ MIN_CELLS: Final = 12
 GAP: Final = "  "
 
 
-def csv(result: Result) -> Iterator[str]:
+def csv(result: QueryResult) -> Iterator[str]:
     """Yield lines of CSV, the names of the columns first, which are texts, too: PIVOT makes them of values."""
     texts = [column.is_text for column in result.columns]
     yield ",".join(csv_field(column.name, is_text=True) for column in result.columns) + END_OF_LINE
@@ -32,7 +32,7 @@ def csv(result: Result) -> Iterator[str]:
         yield ",".join([csv_field(value, is_text=t) for value, t in zip(row, texts, strict=True)]) + END_OF_LINE
 
 
-def as_json(result: Result) -> Iterator[str]:
+def as_json(result: QueryResult) -> Iterator[str]:
     """Yield the lines of one JSON array, which has an object for each row. The values are JSON already."""
     names = [_escaped(json.dumps(column.name, ensure_ascii=False)) for column in result.columns]
     before = "[\n"
@@ -50,7 +50,7 @@ def _escaped(value: str) -> str:
     return "".join(each if each.isprintable() or each in "\t\n\r" else json.dumps(each)[1:-1] for each in value)
 
 
-def table(result: Result, width: int | None) -> Iterator[str]:
+def table(result: QueryResult, width: int | None) -> Iterator[str]:
     """Yield lines for people: aligned columns, up to MAX_ROWS rows. `width`: the cells of the terminal's line.
 
     On a terminal long texts are cut. If that is not enough, each row becomes several lines, one for each column.
@@ -65,7 +65,7 @@ def table(result: Result, width: int | None) -> Iterator[str]:
         yield f"({counted(len(shown), 'row')})"
 
 
-def described(result: Result, width: int | None) -> Iterator[str]:
+def described(result: QueryResult, width: int | None) -> Iterator[str]:
     """Yield lines for people: aligned columns, of which the last is long and goes on below."""
     columns, rows = result.columns, [[_shown(value) for value in row] for row in result.rows]
     cells = [max(map(cell_len, (column.name, *values))) for column, *values in zip(columns, *rows, strict=True)]
@@ -81,12 +81,12 @@ def described(result: Result, width: int | None) -> Iterator[str]:
         yield from (" " * indent + line for line in lines[1:])
 
 
-def _plan(rows: Iterable[Row]) -> Iterator[str]:
+def _plan(rows: Iterable[ResultRow]) -> Iterator[str]:
     for row in rows:
         yield visible(row[-1] or "").rstrip("\n")
 
 
-def _aligned(columns: Sequence[ResultColumn], rows: Sequence[Row], width: int | None) -> Iterator[str]:
+def _aligned(columns: Sequence[ResultColumn], rows: Sequence[ResultRow], width: int | None) -> Iterator[str]:
     names = [_shown(column.name) for column in columns]
     texts = [[_shown(value, width) for value in row] for row in rows]
     cells = [max(map(cell_len, values)) for values in zip(names, *texts, strict=True)]

@@ -1,8 +1,8 @@
 """`restante pipeline ingest`: reads the new rows of the sources into the lake's clean tables, one commit per table.
 
-Each row is read once. It is clean, a duplicate, or goes into quarantine; a commit's ledger compares these counts with
-the source's own count. The commit carries the marks from which the next run goes on. So a run that is killed has
-either finished a table or not changed it, and the next run reads the other rows.
+Each row is read once. It is clean, a duplicate, or goes into quarantine. A commit's ledger compares these counts with
+the source's own count. The commit has the marks at which the next run continues. So a run that is killed has either
+finished a table or not changed it, and the next run reads the other rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from restante.pipeline.clean.envelopes import SENT_TOO_LATE
 from restante.pipeline.clean.rules import OUT_OF_RANGE
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger
 from restante.pipeline.lake.lake import Lake
-from restante.pipeline.lake.staging import Staged
+from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import ARCHIVED, CLEAN_TABLES, QUARANTINE, Table
 from restante.pipeline.sources.recognise import recognise
@@ -255,7 +255,7 @@ class _Rejected(msgspec.Struct):
 class _SpanRows(NamedTuple):
     """The rows of a span that was read."""
 
-    staged: Staged
+    staged: StagedFiles
     """The clean ones."""
     rows: DataFrame
     """All of them; reading them again reads the source again."""

@@ -1,7 +1,7 @@
 """Runs one SQL query over the tables of the lake, in a DuckDB in memory that cannot write and reads only the lake.
 
-The values of a result come as text. DuckDB makes it, because Python's types cannot hold all of DuckDB's values: years
-above 9999, months of an interval, nanoseconds.
+The values of a result are texts that DuckDB makes. Python's types do not have all of DuckDB's values: years above
+9999, months of an interval, nanoseconds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ MEMORY_SHARE: Final = 0.25
 and a run of the pipeline may be on the same machine."""
 
 FREE_SHARE: Final = 0.5
-"""Share of the free space on the disk of temporary files that a query may use. A query that sorts more than its
-memory holds writes to this disk, and servers on the same disk have to go on."""
+"""Share of the free space on the disk of temporary files that a query may use. A query that sorts more than fits into
+its memory writes to this disk, and servers on the same disk need space, too."""
+
 
 ROWS_PER_FETCH: Final = 2000
 """Rows that are in Python's memory at a time. With fewer, the calls take most of the time."""
@@ -70,14 +71,14 @@ class ResultColumn(NamedTuple):
         return self.type.startswith(_NUMBER_TYPES) and not self.is_text
 
 
-Row = tuple[str | None, ...]
+ResultRow = tuple[str | None, ...]
 
 
-class Result(NamedTuple):
+class QueryResult(NamedTuple):
     """The rows of a query, which are computed while they are read."""
 
     columns: Sequence[ResultColumn]
-    rows: Iterator[Row]
+    rows: Iterator[ResultRow]
     is_plan: bool = False
     """Whether it is the result of EXPLAIN, whose last column is a drawing."""
 
@@ -125,7 +126,7 @@ class Database:
         """Remove the views and temporary files."""
         self._database.close()
 
-    def run(self, *, as_json: bool = False) -> Result:
+    def run(self, *, as_json: bool = False) -> QueryResult:
         """Run the query. `as_json`: each value is JSON.
 
         Raises Misuse if the query is wrong or is no query; StoreError if a file is missing or damaged, or the query
@@ -137,7 +138,7 @@ class Database:
         select, end = "SELECT * FROM (\n", "\n) AS restante_result"
         if explain:
             columns = self._execute(f"{explain} {select}", query, end, begin)
-            return Result(columns, self._rows(0, ()), is_plan=True)
+            return QueryResult(columns, self._rows(0, ()), is_plan=True)
         columns = self._execute(select, query, f"{end} LIMIT 0", begin)
         aliases = [f"c{number}" for number in range(len(columns))]
         form = _json_sql if as_json else _text_sql
@@ -145,7 +146,7 @@ class Database:
         select = f"SELECT {values} FROM (\n"  # noqa: S608 - they are names that we made
         self._execute(select, query, f"{end}({', '.join(aliases)})", begin)
         repaired = [number for number, column in enumerate(columns) if as_json and _may_have_nan(column.type)]
-        return Result(columns, self._rows(_byte_length(select) - begin, repaired))
+        return QueryResult(columns, self._rows(_byte_length(select) - begin, repaired))
 
     def fetch(self, sql: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Run a query of ours with named parameters. Return all rows, with Python's values.
@@ -185,11 +186,11 @@ class Database:
             _refuse_changes(self._database.extract_statements(query))
         return "EXPLAIN ANALYZE" if analyze else "EXPLAIN", begin, query
 
-    def _rows(self, offset: int, repaired: Sequence[int]) -> Iterator[Row]:
+    def _rows(self, offset: int, repaired: Sequence[int]) -> Iterator[ResultRow]:
         """Yield the rows. In columns that are `repaired`, NaN and infinity become null."""
         while True:
             with self._errors(offset):
-                rows: list[Row] = self._database.fetchmany(ROWS_PER_FETCH)
+                rows: list[ResultRow] = self._database.fetchmany(ROWS_PER_FETCH)
             if not rows:
                 return
             for row in rows:

@@ -118,7 +118,8 @@ class TableWithInputs(NamedTuple):
     def input_commits(self) -> dict[str, TableCommit]:
         """Return the inputs' commits that the table is up to date with once it is built from these inputs.
 
-        An input that was removed and made again does not know what was dropped from it before; the built table does.
+        An input that was removed and made again does not have the day before which its rows had been dropped. The
+        built table has it.
         """
         commits = dict(self.target.state.inputs)
         for name, table in self.inputs.items():

@@ -22,7 +22,7 @@ from restante.pipeline.ingest import Run
 from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, CommitInfo, TableCommit
 from restante.pipeline.lake.data_files import DataFile, Selected
 from restante.pipeline.lake.lake import Lake
-from restante.pipeline.lake.staging import Staged
+from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.session import disconnect
@@ -219,7 +219,7 @@ def _build_days(
     return rows
 
 
-def _stage(run: Run, tables: TableWithInputs, folders: Collection[Folder], batch: _DayBatch) -> Staged:
+def _stage(run: Run, tables: TableWithInputs, folders: Collection[Folder], batch: _DayBatch) -> StagedFiles:
     build, days = tables.build, batch.days
     spark = small_jobs.session_for(run.spark(), batch.size)
     frames = {name: table.read(spark, _read_by(build, name, days)) for name, table in tables.inputs.items()}

@@ -1,7 +1,8 @@
 """Rows of a table in memory whose texts are coded: each text of a dictionary once, and a number in each row.
 
 Clients choose some texts. Parquet stores a text that is repeated once, so a small file may have rows whose texts take
-gigabytes in memory. Coded, they take what the file's footer says at most. The rows are decoded in small parts.
+gigabytes in memory. Coded, they take at most the size that the file's footer has. The rows are decoded in small
+parts.
 """
 
 from __future__ import annotations

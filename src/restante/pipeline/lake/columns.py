@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class Type(NamedTuple):
+class ColumnType(NamedTuple):
     """One of Spark's types in Arrow, and its name in DuckDB."""
 
     arrow: pa.DataType
     duckdb: str
 
 
-TYPES: Final = {
-    "BIGINT": Type(pa.int64(), "BIGINT"),
-    "BINARY": Type(pa.binary(), "BLOB"),
-    "BOOLEAN": Type(pa.bool_(), "BOOLEAN"),
-    "DATE": Type(pa.date32(), "DATE"),
-    "DOUBLE": Type(pa.float64(), "DOUBLE"),
-    "INT": Type(pa.int32(), "INTEGER"),
-    "STRING": Type(pa.string(), "VARCHAR"),
-    "TIMESTAMP": Type(pa.timestamp("us", "UTC"), "TIMESTAMP WITH TIME ZONE"),  # a moment, in both
+COLUMN_TYPES: Final = {
+    "BIGINT": ColumnType(pa.int64(), "BIGINT"),
+    "BINARY": ColumnType(pa.binary(), "BLOB"),
+    "BOOLEAN": ColumnType(pa.bool_(), "BOOLEAN"),
+    "DATE": ColumnType(pa.date32(), "DATE"),
+    "DOUBLE": ColumnType(pa.float64(), "DOUBLE"),
+    "INT": ColumnType(pa.int32(), "INTEGER"),
+    "STRING": ColumnType(pa.string(), "VARCHAR"),
+    "TIMESTAMP": ColumnType(pa.timestamp("us", "UTC"), "TIMESTAMP WITH TIME ZONE"),  # a moment, in both
 }
 """The types that a column may have, in Spark's DDL. Arrow's dates are days, and its timestamps microseconds, both
 since 1970."""
 
 
-def column_type(column: Column) -> Type:
+def column_type(column: Column) -> ColumnType:
     """Return a column's type."""
-    return TYPES[column.type]
+    return COLUMN_TYPES[column.type]
 
 
 def delta_arrow_schema(table: Table) -> pa.Schema:

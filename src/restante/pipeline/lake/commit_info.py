@@ -1,6 +1,6 @@
 """The commit info: which run made a commit to the lake, from which inputs, and up to which row.
 
-Commit infos are stored with the commits, in the tables' own logs. From them a run knows what the lake already has,
+Commit infos are stored with the commits, in the tables' own logs. From them a run learns what the lake already has,
 even after a run that was killed. A field that a later version adds has a default; unknown fields are ignored. Each
 commit info contains a summary of all earlier ones (State), so that the earlier ones need not be read and can be
 removed.

@@ -18,7 +18,7 @@ from restante.pipeline.lake import coded, columns, data_files, staging
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.digest import digest
-from restante.pipeline.lake.staging import Staged
+from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.writer import ROW_GROUP_ROWS
 from restante.pipeline.schemas import Table
@@ -107,11 +107,11 @@ def compact(table: LakeTable, name: str, now: Callable[[], float]) -> list[Merge
     for batch in _merges_by_commit(all_merges):
         job = table.job_folder()
         try:
-            new = Staged(job, tuple(_write_merged(merge, table.table, job) for merge in batch))
+            new = StagedFiles(job, tuple(_write_merged(merge, table.table, job) for merge in batch))
             old = [file for merge in batch for file in merge.files]
             table.swap(old, new, CommitInfo(run=name, table=table.table.name, finished=now()))
         except BaseException:
-            Staged(job, ()).discard()
+            StagedFiles(job, ()).discard()
             raise
     return all_merges
 

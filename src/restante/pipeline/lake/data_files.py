@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from restante.common.errors import StoreError, plain
-from restante.pipeline.lake.statistics import Range
+from restante.pipeline.lake.statistics import ColumnRange
 from restante.pipeline.schemas import BY_DAY_AND_SOURCE
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 MAX_COUNTED_FILES: Final = 4096
 """Files whose rows per day, or whose days and sources, are remembered, in some MB: a table of ten years has a few
 files for each month."""
+
+NO_DAMAGE: Final = frozenset(map(os.strerror, (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)))
+"""The system's messages for errors after which the file may be whole."""
 
 _SPECIAL: Final = re.compile(r"""["#%'*/:=?\\{\[\]^\x01-\x1f\x7f]""")
 """The characters that Spark escapes in a folder's name. It escapes no others, and reads each %XX as a character
@@ -57,7 +60,7 @@ class DataFile(NamedTuple):
     rows: int
     size: int
     """In bytes."""
-    ranges: Mapping[str, Range] = {}
+    ranges: Mapping[str, ColumnRange] = {}
     """Column → its range: of day and source if the file was found in the log, else of every column whose range is
     known. A file that another program added may have none."""
 
@@ -115,7 +118,7 @@ def _selected_by_value(value: str | None, values: Collection[str | None]) -> Sel
     return Selected.ALL if value in values else Selected.NONE
 
 
-def _selected_by_range(range_: Range | None, values: Collection[str | None]) -> Selected:
+def _selected_by_range(range_: ColumnRange | None, values: Collection[str | None]) -> Selected:
     """Return which rows have one of the values, given the range of their column."""
     if range_ is None or not isinstance(range_.minimum, date | str | None):
         return Selected.SOME if values else Selected.NONE
@@ -129,7 +132,7 @@ def _selected_by_range(range_: Range | None, values: Collection[str | None]) -> 
     return Selected.ALL if nulls is Selected.ALL and len(within) == _possible_values(range_) else Selected.SOME
 
 
-def _possible_values(range_: Range) -> int | None:
+def _possible_values(range_: ColumnRange) -> int | None:
     """Return how many values a column may have, given its range; None if any number."""
     if range_.minimum == range_.maximum:
         return 1
@@ -201,10 +204,6 @@ def partition_folder(values: Iterable[tuple[str, str | None]]) -> Path:
     return Path(*(f"{name}={_escape(value) if value else NULL_FOLDER}" for name, value in values))
 
 
-NO_DAMAGE: Final = frozenset(map(os.strerror, (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)))
-"""The system's messages for errors after which the file may be whole."""
-
-
 def unreadable_file(path: Path, reason: str) -> StoreError:
     """Return the error for a file or a log of a table that cannot be read."""
     if reason in NO_DAMAGE:
@@ -218,7 +217,7 @@ def unreadable_file(path: Path, reason: str) -> StoreError:
 def native_file(path: Path) -> pa.NativeFile:
     """Open a file to read, without Python's file.
 
-    Threads of pyarrow that hold a Python file may abort the process while the interpreter exits: apache/arrow issues
+    Threads of pyarrow that use a Python file may abort the process while the interpreter exits: apache/arrow issues
     34314, 39862 and 50482.
     """
     import pyarrow as pa

@@ -83,8 +83,8 @@ def entry_path(table: Path, version: int) -> Path:
 def read_info(table: Path, version: int) -> CommitInfo:
     """Return the commit info of a version.
 
-    A commit by another program has none; for it, return one that says which days the commit changed: all days of a
-    month if a file is gone that had several. Raises StoreError if the log is damaged.
+    A commit by another program has none. For it, return one with the days that the commit changed: all days of a
+    month if a file that had several no longer exists. Raises StoreError if the log is damaged.
     """
     path = entry_path(table, version)
     raw = _read(path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from restante.pipeline.lake import data_files, staging
 from restante.pipeline.lake.data_files import DataFile, Selected, Where
-from restante.pipeline.lake.staging import Staged
+from restante.pipeline.lake.staging import StagedFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +82,7 @@ class Replacer:
         try:
             added = staging.move_into_table(_write_unselected(file, where, job, self._table), self._table)
         except BaseException:
-            Staged(job, ()).discard()
+            StagedFiles(job, ()).discard()
             raise
         return Replacement([file], added, rows, removed_days)
 
@@ -101,13 +101,13 @@ def _count_selected(file: DataFile, where: Where) -> tuple[int, Mapping[str, int
     return rows, days
 
 
-def _write_unselected(file: DataFile, where: Where, job: Path, table: Path) -> Staged:
+def _write_unselected(file: DataFile, where: Where, job: Path, table: Path) -> StagedFiles:
     """Write the rows of a file that are not selected. One row group is in memory at a time."""
     folder = job / file.path.relative_to(table).parent
     path = folder / f"rest-{job.name.rpartition('-')[2]}.parquet"
     with data_files.open_parquet(file.path) as parquet:
         batches = _unselected(parquet.iter_batches(MAX_BATCH_ROWS), where)
-        return Staged(job, (staging.write_file(path, file.partition, parquet.schema_arrow, batches),))
+        return StagedFiles(job, (staging.write_file(path, file.partition, parquet.schema_arrow, batches),))
 
 
 def _unselected(batches: Iterable[pa.RecordBatch], where: Where) -> Iterator[pa.RecordBatch]:

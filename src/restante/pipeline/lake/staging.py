@@ -1,8 +1,8 @@
 """Files that Spark's jobs have written and no commit has taken yet.
 
 A job writes into its own folder in the table's folder, run-RUN-JOB. A commit moves its files beside the existing
-ones, into the partition folders that all readers know, and flushes them to disk before the log names them. One run at
-a time holds the lake's lock, so the folders of other runs belong to runs that were killed: a job removes them first.
+ones, into the partition folders, and flushes them to disk before the log names them. One run at a time has the lake's
+lock, so the folders of other runs belong to runs that were killed: a job removes them first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GONE_SUFFIX: Final = ".gone"
 _JOB_FOLDER: Final = re.compile(rf"{RUN_PREFIX}[0-9a-f]{{32}}-[0-9a-f]{{32}}({re.escape(GONE_SUFFIX)})?")
 
 
-class Staged(NamedTuple):
+class StagedFiles(NamedTuple):
     """Files that no commit has taken yet."""
 
     folder: Path
@@ -82,7 +82,7 @@ def job_folders(table: Path) -> list[Path]:
     return sorted((path for path in folders if path.is_dir() and not path.is_symlink()), reverse=True)
 
 
-def stage_rows(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
+def stage_rows(frame: DataFrame, folder: Path, table: Table, run: str) -> StagedFiles:
     """Write rows for a table with Spark, and remove what other runs left in the table's folder.
 
     Raises StoreError if Spark cannot write or a row has NULL in a column that is not nullable, SparkError if the job
@@ -96,7 +96,7 @@ def stage_rows(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged
             _remove_job(old_job)
     job = job_folder(folder, run)
     try:
-        return Staged(job, tuple(_written_files(_write_rows(frame, job, table), job, table)))
+        return StagedFiles(job, tuple(_written_files(_write_rows(frame, job, table), job, table)))
     except (PySparkException, Py4JError) as error:
         _remove_job(job)
         if errors.java_has_ended(error):
@@ -204,7 +204,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def data_file(path: Path, partition: Mapping[str, str | None], footer: pq.FileMetaData) -> DataFile:
-    """Return a file that was written, with what its footer says."""
+    """Return a file that was written, with the statistics of its footer."""
     return DataFile(path, partition, footer.num_rows, path.stat().st_size, statistics.column_ranges(footer))
 
 
@@ -215,7 +215,7 @@ def _null_columns(footer: pq.FileMetaData) -> set[str]:
     return {chunk.path_in_schema for chunk in chunks if chunk.statistics and chunk.statistics.null_count}
 
 
-def move_into_table(staged: Staged, table: Path) -> list[DataFile]:
+def move_into_table(staged: StagedFiles, table: Path) -> list[DataFile]:
     """Move files into the table's folder. They survive a power cut once this returns.
 
     Raises StoreError if the disk refuses.

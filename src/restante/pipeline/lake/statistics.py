@@ -22,7 +22,7 @@ Value = date | datetime | int | str
 that has one. A column of bytes has neither, because Delta tables have none."""
 
 
-class Range(NamedTuple):
+class ColumnRange(NamedTuple):
     """The values of a column in a file."""
 
     minimum: Value | None
@@ -37,32 +37,32 @@ class Range(NamedTuple):
         return self.minimum if self.minimum == self.maximum and not self.nulls else None
 
 
-def column_ranges(footer: pq.FileMetaData) -> dict[str, Range]:
+def column_ranges(footer: pq.FileMetaData) -> dict[str, ColumnRange]:
     """Return the ranges of a file's columns; of a column without exact statistics there is none."""
-    ranges: dict[str, Range] = {}
+    ranges: dict[str, ColumnRange] = {}
     for column in range(footer.num_columns):
         chunks = [footer.row_group(group).column(column) for group in range(footer.num_row_groups)]
-        if (range_ := _range([chunk.statistics for chunk in chunks], footer.num_rows)) is not None:
+        if (range_ := _range_of_groups([chunk.statistics for chunk in chunks], footer.num_rows)) is not None:
             ranges[chunks[0].path_in_schema] = range_
     return ranges
 
 
-def _range(groups: list[Any], rows: int) -> Range | None:
+def _range_of_groups(groups: list[Any], rows: int) -> ColumnRange | None:
     """Return the range of a column from the statistics of its row groups."""
     if not groups or not all(group is not None and group.has_null_count for group in groups):
         return None
     nulls = sum(group.null_count for group in groups)
     if nulls == rows:
-        return Range(None, None, nulls)
+        return ColumnRange(None, None, nulls)
     valued = [group for group in groups if group.num_values]
     if not all(group.has_min_max for group in valued):
         return None
     minimum, maximum = min(group.min for group in valued), max(group.max for group in valued)
     is_supported = isinstance(minimum, Value) and not isinstance(minimum, bool)
-    return Range(minimum, maximum, nulls) if is_supported else None
+    return ColumnRange(minimum, maximum, nulls) if is_supported else None
 
 
-def delta_statistics(rows: int, column_ranges: Mapping[str, Range]) -> str:
+def delta_statistics(rows: int, column_ranges: Mapping[str, ColumnRange]) -> str:
     """Return statistics as Delta tables have them (Delta protocol, "Per-file Statistics")."""
     valued = {
         name: (_rounded_down(range_.minimum), _rounded_up(range_.maximum))

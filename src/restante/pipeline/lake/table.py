@@ -25,8 +25,8 @@ from restante.pipeline.lake import columns, commit_info, data_files, delta_log, 
 from restante.pipeline.lake.commit_info import CommitInfo, Mark, TableCommit, TableState, Totals
 from restante.pipeline.lake.data_files import DataFile, Selected, Where
 from restante.pipeline.lake.replacing import NOTHING, Replacement, Replacer
-from restante.pipeline.lake.staging import Staged
-from restante.pipeline.lake.statistics import Range
+from restante.pipeline.lake.staging import StagedFiles
+from restante.pipeline.lake.statistics import ColumnRange
 from restante.pipeline.schemas import BY_DAY_AND_SOURCE, Table
 from restante.pipeline.spark.small_jobs import one_task
 
@@ -207,7 +207,7 @@ class LakeTable:
             condition &= selected | column.isNull() if None in texts else selected
         return condition
 
-    def stage(self, frame: DataFrame) -> Staged:
+    def stage(self, frame: DataFrame) -> StagedFiles:
         """Write rows with Spark that no reader sees until a commit takes them: a file per task and partition.
 
         The frame's columns are matched by name. Their types must be the table's, or be convertible to them without
@@ -223,7 +223,7 @@ class LakeTable:
 
     def commit(
         self,
-        staged: Sequence[Staged] = (),
+        staged: Sequence[StagedFiles] = (),
         *,
         info: CommitInfo,
         replace: Where | None = None,
@@ -241,7 +241,7 @@ class LakeTable:
         replacer = Replacer(self.folder, self.job_folder, replace)
         return self._commit(added, info, lambda: replacer.replace(self.files(replace)), transactions or {})
 
-    def swap(self, old: Sequence[DataFile], new: Staged, info: CommitInfo) -> None:
+    def swap(self, old: Sequence[DataFile], new: StagedFiles, info: CommitInfo) -> None:
         """Replace files by staged ones that have the same rows, in one commit that changes no day.
 
         Raises StoreError if it cannot be written, or if another program removed one of the old files.
@@ -361,9 +361,9 @@ class LakeTable:
         return None if self._delta is None else self._delta.transaction_version(app)
 
 
-def _range(action: Mapping[str, Any], name: str) -> Range | None:
+def _range(action: Mapping[str, Any], name: str) -> ColumnRange | None:
     """Return a column's range in a file of the log, or None if the log does not have it."""
     minimum, maximum, nulls = (action.get(f"{prefix}{name}") for prefix in _STATISTICS)
     if nulls is None or ((minimum is None or maximum is None) and nulls != action["num_records"]):
         return None
-    return Range(minimum, maximum, nulls)
+    return ColumnRange(minimum, maximum, nulls)

@@ -2,7 +2,7 @@
 
 Spark's own writer goes through Hadoop, which starts a `chmod` for each folder and makes each folder twice (Hadoop's
 RawLocalFileSystem.setPermission and FileOutputCommitter): two seconds for sixty small files. It also lets its
-committer decide which of two attempts at a task counts; here the paths that the job returns decide.
+committer decide which of two attempts at a task counts. With ours, the paths that the job returns decide.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from restante.pipeline.schemas import MONTH_COLUMN
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PartitionValues = tuple[str | None, ...]
+"""The values of a partition, as text."""
+
 WRITTEN_DDL: Final = "path STRING"
 """The schema of what a job returns, in Spark's DDL: one row per file."""
 
 ROW_GROUP_BYTES: Final = 64 << 20
 """Maximum bytes of a row group, in memory; a larger row is a group alone. A reader reads a group as a whole, and a
-task holds one in memory. Spark's writer, which also holds one per core, uses twice as much."""
+task has one in memory. Spark's writer, which also has one per core, uses twice as much."""
 
 ROW_GROUP_ROWS: Final = 1 << 20
 """Maximum rows of a row group. Readers share a file's groups among their cores, so a group of small rows must not
@@ -71,10 +74,6 @@ def task_writer(
         yield pa.RecordBatch.from_pydict({"path": pa.array(paths, pa.string())})
 
     return write
-
-
-PartitionValues = tuple[str | None, ...]
-"""The values of a partition, as text."""
 
 
 def _make_folder(run: Path, below: Path) -> Path:
@@ -127,7 +126,7 @@ class OpenFile:
         import pyarrow.parquet as pq
 
         self._file = pq.ParquetWriter(path, schema, compression="zstd", store_schema=False)
-        self._held: list[pa.RecordBatch] = []
+        self._parts: list[pa.RecordBatch] = []
         self._bytes = self._rows = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -136,17 +135,17 @@ class OpenFile:
             size = part.nbytes
             if self._bytes + size > ROW_GROUP_BYTES or self._rows + part.num_rows > ROW_GROUP_ROWS:
                 self._write()
-            self._held.append(part)
+            self._parts.append(part)
             self._bytes += size
             self._rows += part.num_rows
 
     def _write(self) -> None:
         import pyarrow as pa
 
-        if not self._held:
+        if not self._parts:
             return
-        self._file.write_table(pa.Table.from_batches(self._held))
-        self._held.clear()
+        self._file.write_table(pa.Table.from_batches(self._parts))
+        self._parts.clear()
         self._bytes = self._rows = 0
 
     def close(self) -> None:
@@ -155,6 +154,6 @@ class OpenFile:
         self._file.close()
 
     def abandon(self) -> None:
-        """Close the file as it is, and ignore errors: the caller reports what went wrong."""
+        """Close the unfinished file, and ignore errors: the caller reports the error."""
         with contextlib.suppress(Exception):
             self._file.close()

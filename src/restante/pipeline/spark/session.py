@@ -39,8 +39,8 @@ SESSION_SETTINGS: Final = {
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     # This rule loses the observations (DataFrame.observe) of rows if a filter removes all of them.
     "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
-    # We name the files of a table. With more than 32 Spark would look for them in a job of one task per file
-    # (4.3.0: HadoopFSUtils.parallelListLeafFiles), which takes longer than to look for them here.
+    # We name the files of a table. With more than 32 Spark would list them in a job of one task per file (4.3.0:
+    # HadoopFSUtils.parallelListLeafFiles), which takes longer than to list them in this process.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": str((1 << 31) - 1),
 }
 """Settings of every session, on any machine: the tables' rows and files depend on them."""

@@ -1,6 +1,6 @@
 """Small jobs: their rows are read and written by this process, and Spark runs each as one task, without new code.
 
-With few rows most of a job's time goes into what surrounds them: Python workers that import libraries, code that is
+With few rows most of a job's time is for its preparation: Python workers that import libraries, code that is
 generated and compiled for each query, and a stage for each shuffle (docs/decisions/small-jobs.md). Small jobs have a
 session of their own, with other settings. Code that makes, reads or writes a DataFrame asks its session (`is_small`).
 """
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_SMALL_JOB_ROWS: Final = 100_000
-"""Rows that a small job reads. The main process holds them all, as Arrow: some tens of MB."""
+"""Rows that a small job reads. The main process has all of them in memory, as Arrow: some tens of MB."""
 
 MAX_SMALL_JOB_FILE_ROWS: Final = 1_000_000
 """Rows of the files that a small job opens. Of a month's merged file one task reads all groups of rows in which a
-wanted day may be."""
+selected day may be."""
 
 MAX_SMALL_JOB_FILE_BYTES: Final = 32 << 20
 """Bytes of the files that a small job opens. What they contain must fit into this process's memory."""

@@ -1,7 +1,7 @@
 """Messages from client to client: which two timing logs belong together, and when each message was received.
 
 docs/timing/specification.md, "Deliveries" and "Transfers", specifies it. restante.timing.model.timeline does the
-same in Python for two logs that are known to belong together, and tests/vectors/deliveries.json tests both.
+same in Python for two logs that belong together, and tests/vectors/deliveries.json tests both.
 
 The lake has no sides and no mailbox ids. A message is recognised by the id that its author gave it, its phase, and
 the time at which the server received it, which the author's log shows (timing's `network out`) and the peer's has.

@@ -112,7 +112,7 @@ HOURLY_COVERAGE: Final = Table(
 def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return one row per hash: a mailserver's before that of exported files, then by least source and arrival.
 
-    Only a mailserver's archive knows when the envelope arrived.
+    Only a mailserver's archive has the time at which the envelope arrived.
 
     Equal hashes were sent in the same hour. So one shuffle by hour suffices, which the folders need anyway, followed
     by one sort; the folders' order is a prefix of the sort order. No step needs a folder's rows in memory, whatever

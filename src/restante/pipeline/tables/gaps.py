@@ -81,7 +81,7 @@ def gaps(inputs: Mapping[str, DataFrame]) -> DataFrame:
     )
     by_topic = top_n.group_rare(top_n.task_per_day(_together(missing, "hour")), "missing", "topic")
     by_topic = by_topic.withColumn("topic", f.nullif("topic", f.lit(top_n.OTHER_NAME)))
-    # In a run of successive hours, the hour less its place is the same.
+    # In a run of successive hours, the hour less its number in the order is the same.
     in_order = Window.partitionBy("source", "day", "topic").orderBy("hour")
     ranges = _together(by_topic, "hour").withColumn("run", f.col("hour") - f.row_number().over(in_order))
     return _together(ranges, "run").withColumn("holders", f.array_join("sources", ","))

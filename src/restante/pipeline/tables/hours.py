@@ -125,7 +125,7 @@ def mailbox_pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
 def _pressure(ended: DataFrame, live: DataFrame) -> DataFrame:
     """Return what lived in each hour, counted from starts and ends within the hour, and from what lived before it.
 
-    What is still live counts as if it had ended when its server last wrote to its database: nobody knows more.
+    What is still live counts as if it had ended when its server last wrote to its database.
     """
     start = f.unix_micros("started").alias("at")
     so_far = _so_far().alias("total_us")

@@ -133,8 +133,8 @@ _TIMES: Final[Mapping[str, str]] = {
 def sources(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return a row for each source of LEDGERS. Of a clean table each source's latest day suffices.
 
-    Clean tables that the lake does not have may be missing. All that is known about a source goes through one
-    aggregation, so this is one job with one shuffle.
+    Clean tables that the lake does not have may be missing. One aggregation computes all columns of a source, so this
+    is one job with one shuffle.
     """
     counts = [column.name for column in COUNT_COLUMNS]
     parts = [

@@ -1,7 +1,7 @@
 """Where the time goes: compares a client's log with the trace of its server, phase by phase.
 
 docs/timing/specification.md specifies it. restante.timing does the same in Python (exchanges.py, offsets.py,
-phases.py), and tests/vectors/timing.json tests both. A log is known by its source and file, and its trace is that of
+phases.py), and tests/vectors/timing.json tests both. A log is identified by its source and file. Its trace is that of
 the source that its `server` names.
 """
 
@@ -176,7 +176,7 @@ def _exchanges(events: DataFrame) -> DataFrame:
 def _add_trace_lines(exchanges: DataFrame, commands: DataFrame) -> DataFrame:
     """Add each command's line in the trace of the named server: the earliest that matches. Times become microseconds.
 
-    `traced` says whether there is one.
+    `traced` is whether there is one.
     """
     line = f.struct(*_LINE_TIMES).alias("line")
     lines = commands.select(f.col("source").alias("server"), "command_id", line)

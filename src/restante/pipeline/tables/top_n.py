@@ -1,6 +1,6 @@
 """Bounds the names that clients choose freely: only the most frequent ones are counted by name.
 
-A hundred thousand rare names say nothing, and would make a table as long as its input.
+A hundred thousand rare names are of no use, and would make a table as long as its input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_NAMES: Final = 1000
 """Names per server and day. The public server has dozens of applications and a few hundred client versions."""
 
 OTHER_NAME: Final = "other"
-"""The name of all other names of a day. A client that uses this name itself is counted with them."""
+"""The name of all other names of a day. A client that itself uses this name is counted with them."""
 
 
 def task_per_day(counts: DataFrame) -> DataFrame:
