@@ -40,7 +40,6 @@ class LakeTables:
         self._database.execute("SET TimeZone = 'UTC'")
         for table in TABLES.values():
             types = ", ".join(f"{views.sql_name(c.name)} {columns.column_type(c).duckdb}" for c in table.columns)
-
             self._database.execute(f"CREATE TABLE {views.sql_name(table.name)} ({types})")
         for name, of_table in rows.items():
             self.insert(TABLES[name], of_table)

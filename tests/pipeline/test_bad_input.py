@@ -65,9 +65,9 @@ def test_every_command_works_on_an_empty_lake(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     with ours(tmp_path / "relay"):
         command("run", "--lake", lake, "--source", f"relay={tmp_path / 'relay'}", "--keep", "3")
-    for words in COMMANDS[:-1]:
-        done = command(*words, "--lake", lake)
-        assert done.stderr == "", words
+    for arguments in COMMANDS[:-1]:
+        done = command(*arguments, "--lake", lake)
+        assert done.stderr == "", arguments
         assert "restante" not in done.stdout
     assert one_sentence(command(*COMMANDS[-1], "--lake", lake, ends=2)) == (
         "the lake has no envelopes yet: run `restante pipeline run` with a Waku archive or envelope files"
@@ -79,9 +79,9 @@ def test_every_command_refuses_a_lake_of_an_older_version(plain: LakeWorld, sour
     plain.lived("2023-11-14")
     (plain.path / "lake.json").write_text(json.dumps({"format": LAKE_FORMAT - 1, "first_day": "2015-01-01"}))
     before = plain.bytes()
-    for words in (*COMMANDS, ("run", *sources), ("ingest", *sources), ("run", *sources, "--plan")):
-        sentence = one_sentence(command(*words, "--lake", plain.path, ends=2))
-        assert "was made by an older version of Restante" in sentence, words
+    for arguments in (*COMMANDS, ("run", *sources), ("ingest", *sources), ("run", *sources, "--plan")):
+        sentence = one_sentence(command(*arguments, "--lake", plain.path, ends=2))
+        assert "was made by an older version of Restante" in sentence, arguments
         assert "name a new folder with --lake, and run ingest and build again; keep this one if a" in sentence
     assert plain.bytes() == before
 
@@ -115,12 +115,12 @@ def test_a_lake_that_may_not_be_read_or_written_to_is_not_called_damaged(plain: 
         ("", 0o500, "compact", "cannot write to the lake {}"),
         ("", 0o500, "sql", ""),
     ]
-    words = []
+    names = []
     for number, (name, mode, what, _) in enumerate(cases):
         lake = shutil.copytree(plain.path, plain.folder / str(number))
         (lake / name).chmod(mode)
-        words.append([what, "--lake", str(lake)])
-    program = [sys.executable, "-c", ENDS, json.dumps(words)]
+        names.append([what, "--lake", str(lake)])
+    program = [sys.executable, "-c", ENDS, json.dumps(names)]
     done = subprocess.run(
         program, preexec_fn=as_anybody, capture_output=True, check=True, text=True, timeout=PATIENCE
     )
@@ -137,8 +137,8 @@ def test_a_lake_without_some_of_its_tables_is_read(plain: LakeWorld, sources: tu
     plain.lived("2023-11-14")
     plain.build(builds=COUNTING, only="outcomes")
     shutil.rmtree(plain.path / "nameplates")
-    for words in COMMANDS[1:-1]:
-        assert command(*words, "--lake", plain.path).stderr == "", words
+    for arguments in COMMANDS[1:-1]:
+        assert command(*arguments, "--lake", plain.path).stderr == "", arguments
     printed = command("build", "--plan", "--lake", plain.path).stdout
     assert re.search(r"^outcomes, .*: nothing to build until you ingest a mailbox server's", printed, re.MULTILINE)
     assert len(plain.rows("outcomes")) == 1
@@ -148,9 +148,9 @@ def test_a_lake_without_some_of_its_tables_is_read(plain: LakeWorld, sources: tu
 
 
 @pytest.mark.parametrize("leaves", ["nothing", "an empty folder"], ids=["removed", "unmounted"])
-@pytest.mark.parametrize("named", [("usage", "waku", "traces", "logs", "files"), ("one", "glob")], ids=len)
+@pytest.mark.parametrize("names", [("usage", "waku", "traces", "logs", "files"), ("one", "glob")], ids=len)
 def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_are_read(
-    tmp_path: Path, sources: tuple[str, ...], named: tuple[str, ...], leaves: str
+    tmp_path: Path, sources: tuple[str, ...], names: tuple[str, ...], leaves: str
 ) -> None:
     mount = tmp_path / "mount"
     mount.mkdir()
@@ -160,7 +160,7 @@ def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_a
     for name, content in (("traces", b'{"connection": 1}\n'), ("logs", b"[]"), ("files", letter(1).raw)):
         (mount / name).mkdir()
         (mount / name / "x.rlp").write_bytes(content)
-    paths = [mount / {"one": "traces/x.rlp", "glob": "files/*.rlp"}.get(name, name) for name in named]
+    paths = [mount / {"one": "traces/x.rlp", "glob": "files/*.rlp"}.get(name, name) for name in names]
     refused = ingest._refusals  # nothing public is between finding a source and reading it
 
     def gone(*arguments: Any) -> dict[str, str]:
@@ -170,7 +170,7 @@ def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_a
                 folder.mkdir()
         return refused(*arguments)
 
-    options = [f"--source={name}={path}" for name, path in zip(named, paths, strict=True)]
+    options = [f"--source={name}={path}" for name, path in zip(names, paths, strict=True)]
     run_line = ["ingest", "--plan", "--lake", str(tmp_path / "lake"), *options, *sources]
     with patch.object(ingest, "_refusals", gone):
         done = command(*run_line, ends=1)

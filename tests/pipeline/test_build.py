@@ -137,8 +137,8 @@ def test_the_days_of_a_story_are_built(plain: LakeWorld, monkeypatch: pytest.Mon
         monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
     world, now = plain, COUNTING["outcomes"]
     for step in STORIES[name].replace("\n", ";").split(";"):
-        left, _, expected = (part.strip() for part in step.partition("="))
-        what, *names = left.split() or [""]
+        command, _, expected = (part.strip() for part in step.partition("="))
+        what, *names = command.split() or [""]
         dates = [day if "-" in day else f"2023-11-{day}" for day in names]
         gives: object = ""
         match what:
@@ -372,7 +372,7 @@ def make(world: LakeWorld) -> BuildResult:
         return build_sources(run)
 
 
-def due(world: LakeWorld, first: str = "") -> list[str]:
+def days_due(world: LakeWorld, first: str = "") -> list[str]:
     with world.run() as run:
         return [str(day) for day in build_sources(run, first, plan=True).days]
 
@@ -475,45 +475,45 @@ def bring_up_to_date(world: LakeWorld) -> None:
 
 
 def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not due(built)
+    assert not days_due(built)
     with monkeypatch.context() as patched:
         patched.setattr(build_module, "BUILD", sources.BUILD._replace(definition=2))
-        assert due(built), "this version computes it in another way"
+        assert days_due(built), "this version computes it in another way"
     built.merge("nameplates")
     built.add("nameplates", [])
-    assert not due(built)
+    assert not days_due(built)
     built.add("nameplates", [], source="relay", ledger=Ledger(read=1, duplicate=1, counted=1))
-    assert due(built), "it read a duplicate"
+    assert days_due(built), "it read a duplicate"
     bring_up_to_date(built)
     add_foreign(built.path, [built.rows("nameplates")[0] | {"id": 99}], NAMEPLATES)
-    assert due(built), "another program added a row"
+    assert days_due(built), "another program added a row"
     bring_up_to_date(built)
     day = max(record["day"] for record in built.rows("nameplates"))
     tomorrow = (day + timedelta(1)).isoformat()
     assert built.keep("nameplates", tomorrow) == 7
-    assert due(built), "rows were dropped by age"
+    assert days_due(built), "rows were dropped by age"
     bring_up_to_date(built)
     read_rows(built, "late", 1)
     bring_up_to_date(built)
-    assert not due(built)
+    assert not days_due(built)
     assert built.keep("nameplates", tomorrow) == 1, "of a day from which rows were dropped before"
-    assert due(built)
+    assert days_due(built)
 
 
 def test_the_table_stays_while_an_input_is_removed(built: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     version = built.version("sources")
     shutil.rmtree(built.path / "nameplates")
     built.add("mailboxes", [], source="relay", ledger=Ledger(read=1, duplicate=1, counted=1))
-    assert not due(built), "the sources of nameplates would vanish from it"
+    assert not days_due(built), "the sources of nameplates would vanish from it"
     sentence = "because nameplates was removed: ingest it again, or remove the folder of sources, too"
     assert f"sources: stays as it was built, {sentence}" in built.said
     with monkeypatch.context() as patched:
         patched.setattr(build_module, "BUILD", sources.BUILD._replace(definition=2))
-        assert not due(built)
+        assert not days_due(built)
     make(built)
     assert built.version("sources") == version
     shutil.rmtree(built.path / "sources")
-    assert due(built), "it was removed itself"
+    assert days_due(built), "it was removed itself"
 
 
 def test_many_commits_of_nothing_make_no_table_due(built: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,11 +523,11 @@ def test_many_commits_of_nothing_make_no_table_due(built: LakeWorld, monkeypatch
         built.add("nameplates", [])
         assert make(built) == BuildResult("sources", ())
     version = built.version("sources")
-    assert not due(built)
+    assert not days_due(built)
     assert built.version("sources") == version
     for _ in range(4):
         built.add("nameplates", [])
-    assert due(built), "no build was run between them"
+    assert days_due(built), "no build was run between them"
 
 
 def test_counts_begin_again_when_rows_are_replaced(idle: LakeWorld) -> None:
@@ -543,8 +543,8 @@ def test_a_source_whose_row_was_dropped_by_age_does_not_come_back(idle: LakeWorl
     read_rows(idle, "old", 3)
     bring_up_to_date(idle)
     idle.keep("sources", "2026-12-31")
-    assert not due(idle)
+    assert not days_due(idle)
     idle.now = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
     read_rows(idle, "new", 1)
-    assert due(idle) == ["2027-01-01"]
-    assert not due(idle, first="2027-01-02")
+    assert days_due(idle) == ["2027-01-01"]
+    assert not days_due(idle, first="2027-01-02")

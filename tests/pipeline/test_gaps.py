@@ -104,17 +104,17 @@ def test_however_many_gaps_there_are_the_requests_are_few_and_cover_all_of_them(
             first = dice.randrange(dice.choice((48, 24 * 4000)))
             last = min(first + dice.choice((0, 0.5, 3)), first // 24 * 24 + 23.99)
             gaps.append(gap(dice.choice(("aa", "bb", "cc", None)), first, last, dice.randrange(1, 9)))
-        most = dice.choice((1, 2, 10, 100))
-        ranges = ranges_to_request(gaps, ALWAYS, most)
-        assert 0 < len(ranges) <= most
-        assert all(one.upper < other.lower for one, other in pairwise(ranges)), "they are in order, and none overlap"
-        assert sum(one.missing for one in ranges) == sum(lack.missing for lack in gaps)
+        limit = dice.choice((1, 2, 10, 100))
+        ranges = ranges_to_request(gaps, ALWAYS, limit)
+        assert 0 < len(ranges) <= limit
+        assert all(a.upper < b.lower for a, b in pairwise(ranges)), "they are in order, and none overlap"
+        assert sum(range_.missing for range_ in ranges) == sum(lack.missing for lack in gaps)
         for lack in gaps:
             assert any(
-                one.lower <= lack.first <= lack.last <= one.upper
-                and (one.topics is None or lack.topic in one.topics)
-                and lack.holders <= set(one.holders)
-                for one in ranges
+                range_.lower <= lack.first <= lack.last <= range_.upper
+                and (range_.topics is None or lack.topic in range_.topics)
+                and lack.holders <= set(range_.holders)
+                for range_ in ranges
             )
 
 
@@ -146,7 +146,7 @@ def gaps_command(lake: LakeWorld, options: str, *more: str | Path, ends: int = 0
 def printed_ranges(lake: LakeWorld, options: str) -> list[tuple[float, list[str] | None, int]]:
     printed, _ = gaps_command(lake, options)
     return [
-        ((one["to"] - one["from"]) / HOUR, one["topics"], one["missing"]) for one in json.loads(printed)["ranges"]
+        ((row["to"] - row["from"]) / HOUR, row["topics"], row["missing"]) for row in json.loads(printed)["ranges"]
     ]
 
 
@@ -158,9 +158,9 @@ def test_the_file_has_what_to_request(lake: LakeWorld, tmp_path: Path) -> None:
         "east lacks 11 envelopes, in 1 range",
         "  2026-11-20 05:00:00 to 2026-11-20 07:00:00: 11 envelopes of all topics, held by north, west",
     ]
-    whole = {"from": MIDNIGHT + 5 * HOUR, "to": MIDNIGHT + 7 * HOUR, "topics": None, "missing": 11}
+    range_ = {"from": MIDNIGHT + 5 * HOUR, "to": MIDNIGHT + 7 * HOUR, "topics": None, "missing": 11}
     head = {"format": "restante missing ranges", "version": 1, "mailserver": "east", "missing": 11}
-    assert json.loads(file.read_text()) == {**head, "ranges": [{**whole, "holders": ["north", "west"]}]}
+    assert json.loads(file.read_text()) == {**head, "ranges": [{**range_, "holders": ["north", "west"]}]}
     assert missing_ranges.write(missing_ranges.read(file)) == file.read_bytes()
     assert printed_ranges(lake, f"{DAYS} --retention 0") == [(2, None, 11)], "without a file it is printed"
     arguments = f"pipeline gaps --mailserver full {DAYS} --retention 0 --lake".split()
@@ -210,9 +210,9 @@ def test_only_what_the_mailservers_keep_and_accept_is_listed(lake: LakeWorld, op
 @pytest.mark.usefixtures("configs")
 def test_what_the_mailservers_do_not_keep_or_accept_is_counted(lake: LakeWorld) -> None:
     printed, _ = gaps_command(lake, f"{DAYS} --config ab.toml --config bd.toml -o file.json")
-    first, *_, last = printed.splitlines()
-    assert first == "east lacks 3 envelopes, in 1 range"
-    assert last == "8 more envelopes are too old, or of other topics"
+    header, *_, total = printed.splitlines()
+    assert header == "east lacks 3 envelopes, in 1 range"
+    assert total == "8 more envelopes are too old, or of other topics"
     printed, _ = gaps_command(lake, "--from 2026-11-20 --config half-a-day.toml --holder west -o file.json")
     assert printed.splitlines() == [
         "east lacks nothing of these times and topics that west has",
@@ -300,21 +300,21 @@ def sh(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def done(line: str, folder: Path) -> list[str]:
-    ended = sh(line, folder)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.splitlines()
+    process = sh(line, folder)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
 
 
 @pytest.mark.thorough
 def test_the_commands_of_the_guide_close_a_gap(tmp_path: Path) -> None:
     now = int(time.time())
     yesterday = now // DAY_SECONDS * DAY_SECONDS - DAY_SECONDS  # midnight ends a range
-    kept = [letter(n, now=yesterday + 600 * n, topic=TOPICS[n % 3]) for n in range(60)]
-    lacked = kept[20:40]
+    envelopes = [letter(n, now=yesterday + 600 * n, topic=TOPICS[n % 3]) for n in range(60)]
+    lacked = envelopes[20:40]
     only_in_a_file = letter(200, now=yesterday - DAY_SECONDS, topic=TOPICS[0])
-    first = letter(300, now=yesterday - 2 * DAY_SECONDS, topic=TOPICS[0])  # gaps before this one would not be listed
-    archive(tmp_path / "west", kept)
-    archive(tmp_path / "east", [first, *kept[:20], *kept[40:]])
+    early = letter(300, now=yesterday - 2 * DAY_SECONDS, topic=TOPICS[0])  # gaps before this one would not be listed
+    archive(tmp_path / "west", envelopes)
+    archive(tmp_path / "east", [early, *envelopes[:20], *envelopes[40:]])
     archive(tmp_path / "north", [only_in_a_file])
     export(tmp_path / "north", tmp_path / "export.rlp")
     ingest, gaps, request = GUIDE.commands("gaps", "pipeline run", "pipeline gaps", "waku request")
@@ -351,4 +351,4 @@ def test_the_commands_of_the_guide_close_a_gap(tmp_path: Path) -> None:
             assert lines[1].endswith("held by export")
             fetched = sh(again, tmp_path)
             assert fetched.stdout == "fetched 0 envelopes of 1 range; 1 range open\n"
-    assert set(raws_of(tmp_path / "east")) == {envelope.raw for envelope in (*kept, first)}
+    assert set(raws_of(tmp_path / "east")) == {envelope.raw for envelope in (*envelopes, early)}

@@ -246,21 +246,21 @@ def test_what_is_live_started_with_its_first_side_and_is_read_again_when_it_chan
     with ours(tmp_path / "data", current(None)) as server:
         add(server, claimed(1, 10.0), claimed(2, 70.5, 20.25), claimed(3, 10.0), opened(1, 10.0), opened(2))
         saved_at(server, 100)
-        first = live(tmp_path / "data")
-        assert summed(first) == [
+        snapshot = live(tmp_path / "data")
+        assert summed(snapshot) == [
             ("listener", None, 2, 0.0),  # as of the prune
             ("mailbox", 10.0, 1, 100.0),
             ("nameplate", 10.0, 2, 100.0),
             ("nameplate", 20.25, 1, 100.0),
         ]
-        assert {(row["blur_us"], str(row["day"]), row["source"]) for row in first.clean} == {
+        assert {(row["blur_us"], str(row["day"]), row["source"]) for row in snapshot.clean} == {
             (None, "2023-11-14", "relay")
         }
         server.write(replace(current(None), updated=T0 + 500, connections_websocket=9))
         saved_at(server, 600)
-        assert live(tmp_path / "data", first).span is None, "only time has passed"
+        assert live(tmp_path / "data", snapshot).span is None, "only time has passed"
         server.write(client(5))
-        second = live(tmp_path / "data", first)
+        second = live(tmp_path / "data", snapshot)
         assert summed(second)[0] == ("listener", None, 9, 500.0)
         assert {row[3] for row in summed(second)[1:]} == {600.0}
         assert second.span.replace
@@ -346,7 +346,7 @@ def test_a_nameplate_is_counted_while_it_is_live_and_once_when_it_has_ended(worl
 
 def test_what_ended_before_the_days_to_build_is_left_out(spark: SparkSession) -> None:
     hour = 3_600_000_000
-    ended = [
+    nameplates = [
         {"started": "2026-03-09T10:00:00", "total_us": hour},
         {"started": "2026-03-09T23:00:00", "total_us": hour},
         {"started": "2026-03-09T23:00:00", "total_us": 30 * hour},
@@ -362,10 +362,10 @@ def test_what_ended_before_the_days_to_build_is_left_out(spark: SparkSession) ->
         {"kind": "nameplate", "started": "2026-03-09T02:00:00", "as_of": "2026-03-10T01:30:00"},
     ]
     build, days = BUILDS["pressure"], [date(2026, 3, 10), date(2026, 3, 11)]
-    inputs = {name: frame(spark, name, rows(name, of)) for name, of in (("nameplates", ended), ("live", live))}
+    inputs = {name: frame(spark, name, rows(name, of)) for name, of in (("nameplates", nameplates), ("live", live))}
     every = collected(build._replace(relevant_rows=None).rows_to_write(inputs, days))
     assert collected(build.rows_to_write(inputs, days)) == every
     assert len(every) > 24
     assert build.relevant_rows is not None
-    kept = {name: build.relevant_rows(name, table, days[0]).count() for name, table in inputs.items()}
-    assert kept == {"nameplates": 6, "live": 1}, "those that end at midnight are kept, too"
+    counts = {name: build.relevant_rows(name, table, days[0]).count() for name, table in inputs.items()}
+    assert counts == {"nameplates": 6, "live": 1}, "those that end at midnight are kept, too"

@@ -51,13 +51,13 @@ def test_the_version_of_a_java_is_read_from_its_release_file(tmp_path: Path) -> 
 
 
 def test_java_home_comes_before_the_path_and_a_java_is_found_behind_its_links(tmp_path: Path) -> None:
-    named, real = a_java(tmp_path / "named", "21.0.1"), a_java(tmp_path / "real", "17.0.1")
+    java_home, real = a_java(tmp_path / "named", "21.0.1"), a_java(tmp_path / "real", "17.0.1")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(real / "bin" / "java")
     path = {"PATH": str(tmp_path / "bin")}
-    assert java.find_home({"JAVA_HOME": str(named), **path}) == named
+    assert java.find_home({"JAVA_HOME": str(java_home), **path}) == java_home
     assert java.find_home(path) == real
-    assert java.find_home({"JAVA_HOME": str(a_java(named, "11.0.2")), **path}) == real, "too old"
+    assert java.find_home({"JAVA_HOME": str(a_java(java_home, "11.0.2")), **path}) == real, "too old"
 
 
 def test_a_machine_without_java_gets_the_wheel_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,14 +121,14 @@ GENERATED = (
 def test_an_archive_belongs_to_one_java_and_one_spark_as_they_are_now(tmp_path: Path) -> None:
     home, spark, cache = a_java(tmp_path / "java"), tmp_path / "spark", {"XDG_CACHE_HOME": "/cache"}
     (spark / "jars").mkdir(parents=True)
-    first = class_archive.archive_path(home, spark, cache)
-    assert first.parent == Path("/cache/restante")
-    assert class_archive.archive_path(home, spark, cache) == first
+    path = class_archive.archive_path(home, spark, cache)
+    assert path.parent == Path("/cache/restante")
+    assert class_archive.archive_path(home, spark, cache) == path
     newer = class_archive.archive_path(a_java(home, "21.0.9"), spark, cache)
     os.utime(spark / "jars", (1, 1))
     newest = class_archive.archive_path(home, spark, cache)
-    assert len({first, newer, newest}) == 3
-    [same] = {archive.name.rpartition("-")[0] for archive in (first, newer, newest)}  # one replaces the other
+    assert len({path, newer, newest}) == 3
+    [same] = {archive.name.rpartition("-")[0] for archive in (path, newer, newest)}  # one replaces the other
     assert class_archive.archive_path(home, spark / "jars", cache).name.rpartition("-")[0] != same
 
 
@@ -232,7 +232,7 @@ def interrupted(number: signal.Signals, _folder: Path) -> None:
         (session, "archive_classes", StoreError("the disk is full"), "the disk is full"),
         (session, "archive_classes", partial(interrupted, signal.SIGINT), "it was stopped"),
         (session, "archive_classes", partial(interrupted, signal.SIGTERM), "it was stopped"),
-        (class_archive, "ours", RuntimeError("no home"), "the cache folder cannot be read: no home (XDG_CACHE_HOME)"),
+        (class_archive, "our_archive", RuntimeError("!"), "the cache folder cannot be read: ! (XDG_CACHE_HOME)"),
     ],
 )
 def test_a_run_whose_archive_is_not_made_says_so_and_succeeds(

@@ -109,12 +109,12 @@ def kill(lake: Path, moments: Sequence[str], table: Table, new: Sequence[Row] = 
 
 @some_moments
 @pytest.mark.parametrize(
-    ("first", "letters"),
+    ("is_first", "letters"),
     [(True, LETTERS), (False, LETTERS), (False, MONTHLY_LETTERS)],
     ids=["the first commit", "a later one", "one that replaces some rows of a file"],
 )
-def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letters: Table, moments: slice) -> None:
-    old = [] if first else [letter(1), letter(2, day="2026-11-02")]
+def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, is_first: bool, letters: Table, moments: slice) -> None:
+    old = [] if is_first else [letter(1), letter(2, day="2026-11-02")]
     added = [letter(3), letter(4, hour=7)]
     new = [*old[1:], *added]
     with opened(tmp_path / "lake", letters) as table:
@@ -124,9 +124,9 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letter
     for copy, where in kill(tmp_path / "lake", points, letters, added):
         made = where in AFTER
         assert stored(copy, letters) == (new if made else old), where
-        there = seen(copy, letters)
-        assert [commit.run for commit in lakes.infos(there)] == ["new"] * made + ["old"] * bool(old), where
-        assert there.transaction("a") == (2 if made else 1 if old else None), where
+        table_then = seen(copy, letters)
+        assert [commit.run for commit in lakes.infos(table_then)] == ["new"] * made + ["old"] * bool(old), where
+        assert table_then.transaction("a") == (2 if made else 1 if old else None), where
 
         with opened(copy, letters) as table:  # the lock went with the process
             add(table, added, replace={"day": {"2026-11-01"}})
@@ -137,20 +137,20 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letter
 
 @some_moments
 def test_a_killed_compaction_has_merged_the_files_or_has_not(tmp_path: Path, moments: slice) -> None:
-    meant = [letter(number, day=f"2026-11-0{number}") for number in (1, 2, 3)]
+    rows = [letter(number, day=f"2026-11-0{number}") for number in (1, 2, 3)]
     with opened(tmp_path / "lake", MONTHLY_LETTERS) as table:
-        for row in meant:
+        for row in rows:
             add(table, [row])
     before = [point for point in [*BEFORE_REST[:2], *BEFORE] if "flush 4" not in point]
     for copy, where in kill(tmp_path / "lake", [*before, *AFTER][moments], MONTHLY_LETTERS):
-        assert stored(copy, MONTHLY_LETTERS) == meant, where
+        assert stored(copy, MONTHLY_LETTERS) == rows, where
         assert len(seen(copy, MONTHLY_LETTERS).files()) == (1 if where in AFTER else 3), where
         with opened(copy, MONTHLY_LETTERS) as table:
             compact(table, "again", lambda: 2e9)
             vacuum(table, grace=0, now=4e9)
             [file] = table.files()
             assert files(copy) == {file.path}, where
-        assert stored(copy, MONTHLY_LETTERS) == meant, where
+        assert stored(copy, MONTHLY_LETTERS) == rows, where
 
 
 def files(lake: Path) -> set[Path]:
@@ -167,8 +167,8 @@ def test_files_are_flushed_before_the_commit_and_it_after(tmp_path: Path, monkey
         done.append(path)
         properly(path)
 
-    def commit(*arguments: Any, **named: Any) -> None:
-        append(*arguments, **named)
+    def commit(*arguments: Any, **options: Any) -> None:
+        append(*arguments, **options)
         done.append("commit")
 
     for module in (staging, lake_table):
@@ -232,8 +232,8 @@ def test_a_file_whose_removal_was_cleaned_counts_by_its_age(tmp_path: Path, monk
         [old] = files(tmp_path)
         os.utime(old, (1000, 1000))
         add(table, [letter(2)], replace={}, finished=2000.0)
-        [kept] = [file.path for file in table.files()]
-        os.utime(kept, (2000, 2000))
+        [kept_path] = [file.path for file in table.files()]
+        os.utime(kept_path, (2000, 2000))
         assert vacuum(table, grace=1500, now=2600.0) == [], "it was replaced only 600 s ago"
         monkeypatch.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))
         for _ in range(3):
@@ -280,12 +280,12 @@ def test_the_next_writer_of_a_table_removes_what_a_killed_run_left(tmp_path: Pat
     other = LETTERS._replace(name="other")
     for letters in (LETTERS, other):
         with opened(tmp_path, letters) as table:
-            left = table.stage(held([letter(1)])).folder
-            shutil.copytree(left, left.with_name(f"{left.name}.gone"))  # it was being removed, and tasks still wrote
+            job = table.stage(held([letter(1)])).folder
+            shutil.copytree(job, job.with_name(f"{job.name}.gone"))  # it was being removed, and tasks still wrote
     with opened(tmp_path) as table:
-        first, second = [table.stage(held([letter(number)])) for number in (2, 3)]
-        assert set((tmp_path / "letters").glob("run-*")) == {first.folder, second.folder}
-        table.commit([first, second], info=info())
+        old, new = [table.stage(held([letter(number)])) for number in (2, 3)]
+        assert set((tmp_path / "letters").glob("run-*")) == {old.folder, new.folder}
+        table.commit([old, new], info=info())
     assert files(tmp_path) == {file.path for file in seen(tmp_path).files()}
     assert stored(tmp_path) == [letter(2), letter(3)]
     assert len(list((tmp_path / "other").glob("run-*"))) == 2, "nobody wrote there"
@@ -354,7 +354,7 @@ def test_files_are_merged_up_to_a_size_a_number_of_rows_and_what_these_take_in_m
 ) -> None:
     monkeypatch.setattr(coded, "coded_size", lambda file, _: memory[int(file.path.stem) - 1])
     table: Any = SimpleNamespace(table=MONTHLY_LETTERS, files=lambda: files)
-    assert [[int(one.path.stem) for one in merge.files] for merge in lake_compact.planned_merges(table)] == expected
+    assert [[int(file.path.stem) for file in merge.files] for merge in lake_compact.planned_merges(table)] == expected
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["the same text", "each row its own"])
@@ -366,9 +366,9 @@ def test_long_texts_take_little_memory(tmp_path: Path, monkeypatch: pytest.Monke
         for _ in range(2):
             add(table, letters)
         for file in table.files():
-            needed = coded.coded_size(file, MONTHLY_LETTERS)
-            assert needed is not None
-            assert coded.read_coded([file], MONTHLY_LETTERS).nbytes <= needed
+            size = coded.coded_size(file, MONTHLY_LETTERS)
+            assert size is not None
+            assert coded.read_coded([file], MONTHLY_LETTERS).nbytes <= size
     group_bytes = 1 << 19
     monkeypatch.setattr(lake_writer, "ROW_GROUP_BYTES", group_bytes)
     for module in (coded, lake_writer):
@@ -452,11 +452,11 @@ def test_a_digest_is_of_rows_in_any_order_and_any_tables(letters: list[Row], dic
 
 
 def test_a_digest_changes_with_each_column() -> None:
-    one, other = (letter(number, day=f"2026-11-0{number}", source=str(number), hour=number) for number in (1, 2))
+    a, b = (letter(number, day=f"2026-11-0{number}", source=str(number), hour=number) for number in (1, 2))
     zero = {"id": 0, "size": 0, "hour": 0, "weight": 0.0, "table": "", "source": "", "body": b""}
-    for column in one:
-        variants = [one, one | {column: other[column]}, one | {column: None}]
-        variants += [one | {column: zero[column]}] if column in zero else []
+    for column in a:
+        variants = [a, a | {column: b[column]}, a | {column: None}]
+        variants += [a | {column: zero[column]}] if column in zero else []
         assert len({of([row]) for row in variants}) == len(variants), column
 
 

@@ -93,10 +93,10 @@ def test_sparks_workers_write_the_files_that_we_write(spark: SparkSession, tmp_p
     with opened(lake) as table:
         ours, theirs = table.stage(held(ROWS)), table.stage(lakes.frame(spark, ROWS))
         assert len(ours.files) == 5
-        for one, other in zip(ours.files, theirs.files, strict=True):
-            assert one.path.relative_to(ours.folder).parent == other.path.relative_to(theirs.folder).parent
-            assert (one.partition, one.rows) == (other.partition, other.rows)
-            a, b = pq.ParquetFile(one.path), pq.ParquetFile(other.path)
+        for our_file, their_file in zip(ours.files, theirs.files, strict=True):
+            assert our_file.path.relative_to(ours.folder).parent == their_file.path.relative_to(theirs.folder).parent
+            assert (our_file.partition, our_file.rows) == (their_file.partition, their_file.rows)
+            a, b = pq.ParquetFile(our_file.path), pq.ParquetFile(their_file.path)
             assert a.schema.equals(b.schema)
             assert a.schema_arrow.equals(b.schema_arrow, check_metadata=True)
             assert a.read().sort_by("id").equals(b.read().sort_by("id"))
@@ -126,15 +126,15 @@ def test_readers_see_a_column_that_a_later_version_added(spark: SparkSession, tm
     new = [letter(4) | {"answered": 0.5}, letter(5, day="2026-11-03") | {"answered": None}]
     with opened(tmp_path) as table:
         add(table, old)
-    known = [row | {"answered": None} for row in old]
+    later_rows = [row | {"answered": None} for row in old]
     for reader in ours:
-        assert rows(plain(reader(tmp_path))) == known, reader
+        assert rows(plain(reader(tmp_path))) == later_rows, reader
     with opened(tmp_path, lakes.LATER_LETTERS) as later:
         add(later, new)
     for reader in (*ours, by_deltalake, by_pandas, by_polars):
         read = plain(reader(tmp_path))
         assert read.schema.field("answered").type == pa.float64(), reader
-        assert rows(read) == known + new, reader
+        assert rows(read) == later_rows + new, reader
 
 
 STRANGE: Final = [
@@ -144,18 +144,18 @@ STRANGE: Final = [
 
 
 def test_partition_values_that_paths_cannot_contain_are_read_unchanged(spark: SparkSession, tmp_path: Path) -> None:
-    meant = [letter(number, source=source) for number, source in enumerate(STRANGE)]
+    letters = [letter(number, source=source) for number, source in enumerate(STRANGE)]
     with opened(tmp_path) as table:
-        add(table, meant)
+        add(table, letters)
     table = seen(tmp_path)
     for source in STRANGE:
         assert sum(file.rows for file in data_files.existing_files(table.files({"source": {source}}))) == 1, source
-    assert lakes.by_spark(spark, tmp_path) == meant
+    assert lakes.by_spark(spark, tmp_path) == letters
     for reader in READERS:
         assert [row["source"] for row in rows(plain(reader(tmp_path)))] == STRANGE, reader
     with opened(tmp_path) as table:
         add(table, [], replace={"source": set(STRANGE[1:])})
-    assert lakes.by_spark(spark, tmp_path) == meant[:1]
+    assert lakes.by_spark(spark, tmp_path) == letters[:1]
 
 
 Rows = list[tuple[str | None, int, bytes | None]]
@@ -214,8 +214,8 @@ def test_the_first_error_is_reported_and_not_the_unfinished_file(tmp_path: Path)
 
 def test_rows_in_memory_are_written_when_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few: Rows = [("a", 0, b"x")]
-    for name, most, groups in (("ROW_GROUP_ROWS", 10, 1), ("ROW_GROUP_ROWS", 2, 3), ("ROW_GROUP_BYTES", 1, 5)):
-        monkeypatch.setattr(lake_writer, name, most)
+    for name, limit, groups in (("ROW_GROUP_ROWS", 10, 1), ("ROW_GROUP_ROWS", 2, 3), ("ROW_GROUP_BYTES", 1, 5)):
+        monkeypatch.setattr(lake_writer, name, limit)
         [path] = written(tmp_path, *[few] * 5)
         assert pq.ParquetFile(path).num_row_groups == groups
 

@@ -82,7 +82,7 @@ def ordered(rows: list[Row]) -> list[Row]:
 def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any], letters: Table) -> None:
     model: list[Row] = []
     commits: list[tuple[TableCommit | None, set[str]]] = []
-    kept = ""
+    kept_from = ""
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
         patched.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 2)
         patched.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))  # no entry is kept that is not needed
@@ -108,7 +108,7 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any
                     model = [row for row in model if row not in old]
                     if old:
                         commits.append((table.current_commit, set()))
-                        kept = max(kept, str(max(row["day"] for row in old) + timedelta(1)))
+                        kept_from = max(kept_from, str(max(row["day"] for row in old) + timedelta(1)))
                 if step.compact:
                     if compact(table, "compact", lambda: 2e9):
                         commits.append((table.current_commit, set()))
@@ -121,10 +121,10 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any
                 assert table.version == len(commits) - 1
                 for number, (commit, _) in enumerate(commits):
                     later = set().union(*(days for _, days in commits[number + 1 :]))
-                    assert table.state.days(number) == {day for day in later if day >= kept}
+                    assert table.state.days(number) == {day for day in later if day >= kept_from}
                     assert commit is not None
                     assert table.has_commit(commit)
-                assert (table.state.kept or "") == kept
+                assert (table.state.kept or "") == kept_from
             if step.optimize and DeltaTable(lake / "letters").optimize.compact()["numFilesAdded"]:
                 commits.append((seen(lake, letters).current_commit, set()))
             assert ordered(stored(lake, letters)) == ordered(model)
@@ -177,17 +177,17 @@ def test_a_table_with_other_comments_is_read_and_written(tmp_path: Path) -> None
 
 
 def test_spark_stages_rows_and_reads_all_or_some_partitions(spark: SparkSession, tmp_path: Path) -> None:
-    meant = [letter(1), letter(2, source="b"), letter(3, hour=7), letter(4, day="2026-11-02", hour=7)]
+    letters = [letter(1), letter(2, source="b"), letter(3, hour=7), letter(4, day="2026-11-02", hour=7)]
     with opened(tmp_path) as table:
         empty = table.read(spark)
         assert (empty.count(), empty.columns) == (0, [column.name for column in LETTERS.columns])
-        staged, nothing = table.stage(lakes.frame(spark, meant)), table.stage(lakes.frame(spark, []))
+        staged, nothing = table.stage(lakes.frame(spark, letters)), table.stage(lakes.frame(spark, []))
         assert (staged.rows, len(staged.files), staged.days) == (4, 4, {"2026-11-01", "2026-11-02"})
         assert (nothing.rows, nothing.files) == (0, ())
         table.commit([staged, nothing], info=info())
         assert table.read(spark, {"day": ()}).schema == table.read(spark).schema == empty.schema
-    assert lakes.by_spark(spark, tmp_path) == stored(tmp_path) == meant
-    assert lakes.by_spark(spark, tmp_path, {"hour": {None, "7"}, "source": ["main"]}) == [meant[0], *meant[2:]]
+    assert lakes.by_spark(spark, tmp_path) == stored(tmp_path) == letters
+    assert lakes.by_spark(spark, tmp_path, {"hour": {None, "7"}, "source": ["main"]}) == [letters[0], *letters[2:]]
 
 
 def test_many_files_are_read_without_a_job_that_looks_for_them(spark: SparkSession, tmp_path: Path) -> None:
@@ -204,18 +204,18 @@ def test_many_files_are_read_without_a_job_that_looks_for_them(spark: SparkSessi
 
 
 def test_columns_are_found_by_name_and_unfit_rows_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
-    one = lakes.frame(spark, [letter(1)])
-    turned = one.selectExpr("'x' AS more", *reversed(one.columns)).withColumn("id", one["id"].cast("INT"))
+    frame = lakes.frame(spark, [letter(1)])
+    turned = frame.selectExpr("'x' AS more", *reversed(frame.columns)).withColumn("id", frame["id"].cast("INT"))
     sentence = "a row for the table letters has no {}: these rows were not committed"
     with opened(tmp_path) as table:
         staged = table.stage(turned)
         assert staged.rows == 1
         staged.discard()
         for unfit in (
-            one.drop("weight"),
-            one.withColumn("size", one["table"]),
-            one.selectExpr("*", "1 AS id"),
-            one.withColumn("id", one["id"] + (2**63 - 1)),
+            frame.drop("weight"),
+            frame.withColumn("size", frame["table"]),
+            frame.selectExpr("*", "1 AS id"),
+            frame.withColumn("id", frame["id"] + (2**63 - 1)),
         ):
             with pytest.raises(SparkError, match=r"\Athe rows for the table letters could not be computed: [^\n]+\Z"):
                 table.stage(unfit)
@@ -238,7 +238,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     sentence = (
         r"\Athe table \S+/letters has other columns [^\n]+: remove it, and run ingest and build again, [^\n]+\Z"
     )
-    for other in (
+    for copy in (
         LETTERS._replace(columns=(*others,)),
         LETTERS._replace(columns=(*LETTERS.columns, Column("more", "INT", "", null=True))),
         LETTERS._replace(columns=(first._replace(type="INT"), *others)),
@@ -246,7 +246,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
         LETTERS._replace(partitions=("day", "source")),
     ):
         with pytest.raises(Misuse, match=sentence):
-            seen(tmp_path, other)
+            seen(tmp_path, copy)
 
 
 def test_the_first_commit_of_a_later_version_adds_its_columns(tmp_path: Path) -> None:
@@ -276,8 +276,8 @@ def test_the_first_commit_of_a_later_version_adds_its_columns(tmp_path: Path) ->
 def test_endless_commits_of_another_program_are_reported(tmp_path: Path) -> None:
     properly = delta_table.open_table
 
-    def interfere(folder: Path, meant: Table) -> DeltaTable | None:
-        opened_table = properly(folder, meant)
+    def interfere(folder: Path, expected_table: Table) -> DeltaTable | None:
+        opened_table = properly(folder, expected_table)
         lakes.add_foreign(tmp_path, [letter(3)])
         return opened_table
 
@@ -351,13 +351,13 @@ def test_the_log_has_the_statistics_of_a_month(tmp_path: Path) -> None:
     with opened(tmp_path, MONTHLY_LETTERS) as table:
         add(table, [FIRST, OTHER, letter(3, day="2026-11-30") | {"table": "y" * 129}])
         [file] = table.files()
-    last = letter(0, day="2026-11-30")["day"]
-    assert file.ranges == {"day": ColumnRange(FIRST["day"], last, 0), "source": ColumnRange("main", "other", 0)}
+    last_day = letter(0, day="2026-11-30")["day"]
+    assert file.ranges == {"day": ColumnRange(FIRST["day"], last_day, 0), "source": ColumnRange("main", "other", 0)}
     [added] = [line["add"] for line in log_lines(tmp_path) if "add" in line]
-    least, greatest, nulls = (json.loads(added["stats"])[name] for name in ("minValues", "maxValues", "nullCount"))
-    assert (least["day"], greatest["hour"], nulls["hour"]) == ("2026-11-01", 7, 2)
-    assert "table" not in greatest, "it is too long"
-    assert not {"weight", "body", "seen"} & least.keys()
+    minimum, maximum, nulls = (json.loads(added["stats"])[name] for name in ("minValues", "maxValues", "nullCount"))
+    assert (minimum["day"], maximum["hour"], nulls["hour"]) == ("2026-11-01", 7, 2)
+    assert "table" not in maximum, "it is too long"
+    assert not {"weight", "body", "seen"} & minimum.keys()
 
 
 def test_commit_infos_outlive_checkpoints_and_cleaned_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +384,7 @@ def test_unneeded_log_entries_are_removed_after_thirty_days(tmp_path: Path, monk
     log = tmp_path / "letters" / "_delta_log"
     written = 1_000_000_000
 
-    def there(kind: str) -> list[int]:
+    def versions(kind: str) -> list[int]:
         return sorted(int(path.name[:20]) for path in log.glob(f"*.{kind}"))
 
     def commits(count: int, days: float, **fields: Any) -> None:
@@ -398,20 +398,20 @@ def test_unneeded_log_entries_are_removed_after_thirty_days(tmp_path: Path, monk
         commits(6, 1)  # 2 to 7
         commits(1, 20)  # 8
         commits(1, 29)  # 9
-        assert (there("json"), there("checkpoint.parquet")) == ([*range(10)], [3, 6, 9])
+        assert (versions("json"), versions("checkpoint.parquet")) == ([*range(10)], [3, 6, 9])
         commits(3, 40)  # 10 to 12: all before 8 are a month old, and 7 was the table's until 8 came
-        assert (there("json"), there("checkpoint.parquet")) == ([1, *range(6, 13)], [6, 9, 12])
+        assert (versions("json"), versions("checkpoint.parquet")) == ([1, *range(6, 13)], [6, 9, 12])
         commits(3, 49.9)
-        assert there("json") == [1, *range(6, 16)], "the table of day 20 can still be read"
+        assert versions("json") == [1, *range(6, 16)], "the table of day 20 can still be read"
         assert table.marks("idle") == {"": Mark(1, "a", 2, "b")}
         commits(3, 100, source="idle", ledger=Ledger(), marks={"": Mark(2, "c", 2, "c")})
-        assert (there("json"), there("checkpoint.parquet")) == ([15, 16, 17, 18], [15, 18])
+        assert (versions("json"), versions("checkpoint.parquet")) == ([15, 16, 17, 18], [15, 18])
         assert table.marks("idle") == {"": Mark(2, "c", 2, "c")}
         assert DeltaTable(table.folder, version=15).version() == 15
         for _ in range(3):
             lakes.add_foreign(tmp_path, [letter(3)])
         add(table, [letter(2)])
-        assert there("checkpoint.parquet")[-1] == 22, "the next commit writes a missed one"
+        assert versions("checkpoint.parquet")[-1] == 22, "the next commit writes a missed one"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, PermissionError], ids=["interrupted", "refused"])
@@ -429,18 +429,18 @@ def test_a_clean_up_that_was_cut_off_is_finished_by_the_next(
     cut_off = 0
     for count in range(0, 20, 3):
         lake = shutil.copytree(tmp_path / "lake", tmp_path / str(count))
-        left = [count]
+        failures_left = [count]
 
-        def unlink(path: Path, left: list[int] = left, **others: bool) -> None:
-            left[0] -= 1
-            if left[0] < 0:
+        def unlink(path: Path, failures_left: list[int] = failures_left, **others: bool) -> None:
+            failures_left[0] -= 1
+            if failures_left[0] < 0:
                 raise error
             properly(path, **others)
 
         with patch.object(Path, "unlink", unlink), opened(lake) as table:
             with nullcontext() if error is PermissionError else suppress(error):  # it fails no commit
                 add(table, [letter(6)])
-            cut_off += left[0] < 0
+            cut_off += failures_left[0] < 0
         with opened(lake) as table:
             assert table.state.days() == state.days()
             assert table.marks("main") == {"": Mark(5, "a", 2, "b")}
@@ -456,11 +456,11 @@ FIRST, SECOND, THIRD = (letter(number + 1, day=f"2026-11-0{number}") for number 
 OTHER = letter(9, day="2026-11-02", source="other", hour=7)
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["our writer", "Spark's own writer"])
+@pytest.mark.parametrize("local", [True, False], ids=["our writer", "Spark's own writer"])
 def test_the_days_and_sources_of_a_month_are_one_sorted_file(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
-    monkeypatch.setattr(staging, "local", lambda _: here)
+    monkeypatch.setattr(staging, "is_local", lambda _: local)
     letters = [THIRD, OTHER, SECOND, OCTOBER, FIRST]
     staged = staging.stage_rows(lakes.frame(spark, letters), tmp_path, MONTHLY_LETTERS, "r")
     assert [file.partition for file in staged.files] == [{"month": "2026-10-01"}, {"month": "2026-11-01"}]

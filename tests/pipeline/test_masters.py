@@ -135,8 +135,8 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     work = tmp_path_factory.mktemp("cluster")
     with daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})) as started:
         url = started.says(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
-        with worker(url, work / "one") as one, worker(url, work / "other") as other:
-            for begun in (one, other):
+        with worker(url, work / "one") as first_worker, worker(url, work / "other") as other:
+            for begun in (first_worker, other):
                 begun.says("Successfully registered with master")
             yield url
 

@@ -31,15 +31,15 @@ def lake(tmp_path: Path) -> LakeWorld:
     """Return a lake under a path that SQL has to quote, with a row for each hostile text."""
     (tmp_path / 'it\'s "x" é').mkdir()
     world = LakeWorld(None, tmp_path / 'it\'s "x" é')
-    ended = [{"app_id": text, "ended": n, "happy": n, "day": "2026-11-01"} for n, text in enumerate(HOSTILE)]
-    world.write("outcomes", *ended)
+    rows = [{"app_id": text, "ended": n, "happy": n, "day": "2026-11-01"} for n, text in enumerate(HOSTILE)]
+    world.write("outcomes", *rows)
     plate = {"started": "2026-11-01T23:59:59.5", "waiting_us": None, "total_us": 5, "source": "relay"}
     world.write("nameplates", plate)
     return world
 
 
-def query(lake: LakeWorld, *words: str, ends: int = 0) -> str:
-    done = command("query", "--lake", lake.path, *words, ends=ends)
+def query(lake: LakeWorld, *arguments: str, ends: int = 0) -> str:
+    done = command("query", "--lake", lake.path, *arguments, ends=ends)
     if not ends:
         assert done.stderr == ""
         return done.stdout
@@ -76,8 +76,8 @@ def test_every_type_of_duckdb_is_printed_in_every_form(lake: LakeWorld) -> None:
         pytest.fail(f"{name} is no JSON")
 
     all_types = "FROM test_all_types()"
-    [least, most, null] = json.loads(query(lake, all_types, "--format", "json"), parse_constant=refuse)
-    assert least["struct"] == {"a": None, "b": None}
+    [minimum, maximum, null] = json.loads(query(lake, all_types, "--format", "json"), parse_constant=refuse)
+    assert minimum["struct"] == {"a": None, "b": None}
     assert set(null.values()) == {None}
     expected = {
         "hugeint": 2**127 - 1,
@@ -88,7 +88,7 @@ def test_every_type_of_duckdb_is_printed_in_every_form(lake: LakeWorld) -> None:
         "double_array": [42, None, None, None, None, -42],
         "map": {"key1": "🦆🦆🦆🦆🦆🦆", "key2": "goose"},
     }
-    assert {name: most[name] for name in expected} == expected
+    assert {name: maximum[name] for name in expected} == expected
     rows = list(csv.reader(io.StringIO(query(lake, all_types, "--format", "csv"), newline=""), strict=True))
     assert [len(row) for row in rows] == [len(null)] * 4
     assert dict(zip(rows[0], rows[2], strict=True))["dec_18_6"] == "999999999999.999999"
@@ -96,9 +96,9 @@ def test_every_type_of_duckdb_is_printed_in_every_form(lake: LakeWorld) -> None:
 
 
 def test_a_table_has_a_hundred_rows_and_a_plan_is_printed_as_it_is_drawn(lake: LakeWorld) -> None:
-    *rows, last = query(lake, "FROM range(101)").splitlines()
+    *rows, note = query(lake, "FROM range(101)").splitlines()
     assert len(rows) == 2 + query_output.MAX_ROWS
-    assert last == "… only the first 100 rows: --format csv or json prints all"
+    assert note == "… only the first 100 rows: --format csv or json prints all"
     assert query(lake, "FROM range(100)").splitlines()[-1] == "(100 rows)"
     assert query(lake, "FROM range(101)", "--format", "csv").count("\r\n") == 102
     for sql in ("EXPLAIN FROM outcomes", "explain /* é; */ analyze FROM outcomes;"):
@@ -107,8 +107,8 @@ def test_a_table_has_a_hundred_rows_and_a_plan_is_printed_as_it_is_drawn(lake: L
 
 @pytest.mark.parametrize("form", ["table", *(pytest.param(f, marks=pytest.mark.thorough) for f in ("csv", "json"))])
 def test_no_text_steers_a_terminal(lake: LakeWorld, form: str) -> None:
-    words = ("query", "--lake", lake.path, "--format", form, "SELECT app_id FROM outcomes")
-    screen = on_a_terminal(*RESTANTE, "pipeline", *words)
+    arguments = ("query", "--lake", lake.path, "--format", form, "SELECT app_id FROM outcomes")
+    screen = on_a_terminal(*RESTANTE, "pipeline", *arguments)
     assert "31mred" in screen
     assert all(character.isprintable() or character in "\n\t" for character in screen)
 
@@ -123,8 +123,8 @@ def test_long_texts_are_cut_and_rows_that_do_not_fit_are_shown_value_by_value() 
         "word word word wo…  9999999999999999999  日本語日本語日本語…",
         "(1 row)",
     ]
-    whole = list(query_output.table(QueryResult(of, iter([row])), None))
-    assert all(text in whole[2] for text in row[1:])
+    lines = list(query_output.table(QueryResult(of, iter([row])), None))
+    assert all(text in lines[2] for text in row[1:])
     rows = iter([("long text, very long", "123456789"), (None, "1")])
     assert list(query_output.table(QueryResult([text, number], rows), 20)) == [
         *("── row 1", "text    long text, …", "number  123456789"),
@@ -249,7 +249,7 @@ def test_a_file_lost_in_a_query_is_one_sentence(lake: LakeWorld, tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("words", "stdin", "code", "output"),
+    ("options", "stdin", "code", "output"),
     [
         (("-",), "SELECT 1 AS x", 0, "x\r\n1\r\n"),
         ((), "\ufeffSELECT 1 AS x;\n-- é", 0, "x\r\n1\r\n"),
@@ -258,10 +258,10 @@ def test_a_file_lost_in_a_query_is_one_sentence(lake: LakeWorld, tmp_path: Path,
         ((), "SELECT '\udcff'", 2, "restante: the SQL is not UTF-8: byte 9 is wrong\n"),
     ],
 )
-def test_sql_comes_from_stdin(lake: LakeWorld, words: tuple[str, ...], stdin: str, code: int, output: str) -> None:
+def test_sql_comes_from_stdin(lake: LakeWorld, options: tuple[str, ...], stdin: str, code: int, output: str) -> None:
     raw = io.BytesIO(stdin.encode(errors="surrogateescape"))
     with patch("sys.stdin", io.TextIOWrapper(raw)):
-        done = command("query", "--lake", lake.path, "--format", "csv", *words, ends=code)
+        done = command("query", "--lake", lake.path, "--format", "csv", *options, ends=code)
     assert done.stdout + done.stderr == output
 
 
@@ -275,8 +275,8 @@ def test_sql_comes_from_stdin(lake: LakeWorld, words: tuple[str, ...], stdin: st
     ids=["a reader of CSV that leaves", "one of JSON", "a full disk"],
 )
 def test_output_that_cannot_be_written_ends_the_query(lake: LakeWorld, line: str, ends: tuple[int, str, str]) -> None:
-    words = f"{sys.executable} -m restante pipeline query {line}"
-    done = run("sh", "-c", words, variables={"RESTANTE_LAKE": str(lake.path)})
+    command_line = f"{sys.executable} -m restante pipeline query {line}"
+    done = run("sh", "-c", command_line, variables={"RESTANTE_LAKE": str(lake.path)})
     assert (done.returncode, done.stdout, done.stderr) == ends
 
 
@@ -285,8 +285,8 @@ async def test_a_stopped_query_ends_without_files(lake: LakeWorld, tmp_path: Pat
     """After the first rows DuckDB looks for more of them, and does not return."""
     (tmp_path / "tmp").mkdir()
     sql = "SELECT range AS number FROM range(1000000000000) WHERE range < 3000 OR hash(range) = 0"
-    words = ("pipeline", "query", "--lake", str(lake.path), "--format", "csv", sql)
-    async with child(*RESTANTE, *words, TMPDIR=str(tmp_path / "tmp")) as running:
+    arguments = ("pipeline", "query", "--lake", str(lake.path), "--format", "csv", sql)
+    async with child(*RESTANTE, *arguments, TMPDIR=str(tmp_path / "tmp")) as running:
         await running.says("1999")
         running.send(number)
         assert await running.ended() == 128 + number

@@ -315,15 +315,15 @@ def test_an_untranslated_error_is_one_sentence(error: Exception, raised: type[Ex
         raise error
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_a_lost_connection_means_that_java_ended_if_it_did(monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
-    wait = Mock(side_effect=None if ended else subprocess.TimeoutExpired("java", 1))
+@pytest.mark.parametrize("java_ended", [True, False])
+def test_a_lost_connection_means_that_java_ended_if_it_did(monkeypatch: pytest.MonkeyPatch, java_ended: bool) -> None:
+    wait = Mock(side_effect=None if java_ended else subprocess.TimeoutExpired("java", 1))
     monkeypatch.setattr("pyspark.SparkContext._gateway", Mock(proc=Mock(wait=wait)))
     lost = Py4JNetworkError("Answer from Java side is empty")
     during = ConnectionRefusedError()
     during.__context__ = lost
-    assert errors.java_has_ended(lost) is ended
-    assert errors.java_has_ended(during) is ended
+    assert errors.java_has_ended(lost) is java_ended
+    assert errors.java_has_ended(during) is java_ended
     assert not errors.java_has_ended(StoreError("the disk is full"))
     first, second = StoreError("the disk is full"), OSError("no space")
     first.__cause__, second.__context__ = second, first

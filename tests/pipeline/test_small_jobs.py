@@ -144,14 +144,14 @@ def test_the_table_of_sources_is_a_large_job_if_the_latest_days_have_many_rows(l
 def test_a_large_job_for_sources_is_known_before_the_first_table_is_built(lake: LakeWorld) -> None:
     add(lake, FIRST, FIRST)
 
-    def asked(most: int, *, plan: bool = False) -> list[str]:
+    def asked(limit: int, *, plan: bool = False) -> list[str]:
         calls: list[str] = []
 
         def built(*_given: object, **_others: object) -> list[object]:
             calls.append("build")
             return []
 
-        with limits(rows=most), lake.run() as run, patch.object(build_run, "build", built):
+        with limits(rows=limit), lake.run() as run, patch.object(build_run, "build_tables", built):
             pipeline_run.build_into(run._replace(large_jobs=partial(calls.append, "large")), {}, plan=plan)
         return calls
 

@@ -35,7 +35,7 @@ from support.pipeline.tables import (
     column_names,
     dicts,
     frame,
-    needed,
+    input_names,
     parted,
     rows,
     with_folders,
@@ -83,7 +83,7 @@ def strangers() -> Inputs:
 
 
 @cache
-def whole(name: str) -> Mapping[str, Inputs]:
+def inputs_of(name: str) -> Mapping[str, Inputs]:
     cases = {case: inputs for case, (inputs, _) in cases_of(name).items()}
     if name not in OF_LOGS:
         cases[WEEK] = week()
@@ -98,15 +98,15 @@ def alone(name: str) -> Mapping[tuple[str, date], Inputs]:
     days = [
         (case, day) for case, (_, expected) in cases_of(name).items() for day in sorted({*map(of(name), expected)})
     ]
-    days += [(WEEK, day) for day in DAYS] * (WEEK in whole(name))
+    days += [(WEEK, day) for day in DAYS] * (WEEK in inputs_of(name))
     return {
         (case, day): {
             table: [
                 row
-                for row in whole(name)[case].get(table, ())
+                for row in inputs_of(name)[case].get(table, ())
                 if of(table)(row) in (build.reads(table, {day}) if table in build.inputs else {day})
             ]
-            for table in needed(build)
+            for table in input_names(build)
         }
         for case, day in days
     }
@@ -124,7 +124,7 @@ def together(name: str, cases: Mapping[Any, Inputs]) -> dict[str, list[Values]]:
             for number, inputs in enumerate(cases.values(), 1)
             for row in apart(number, table, inputs.get(table, ()))
         ]
-        for table in needed(BUILDS[name])
+        for table in input_names(BUILDS[name])
     }
 
 
@@ -133,7 +133,7 @@ def made(spark: SparkSession) -> Made:
 
     @cache
     def make(name: str) -> Mapping[Any, Counter[Values]]:
-        cases: dict[Any, Inputs] = {**whole(name), **alone(name)}
+        cases: dict[Any, Inputs] = {**inputs_of(name), **alone(name)}
         inputs = together(name, cases)
         frames = {table: frame(spark, table, values) for table, values in inputs.items()}
         by_number = parted(name, collected(BUILDS[name].rows(frames)))
@@ -237,7 +237,7 @@ def spread(
         own.conf.set(setting, value)
     frames = {
         table: frame(own, table, dice.sample(values, len(values))).repartition(parts)
-        for table, values in together(name, whole(name)).items()
+        for table, values in together(name, inputs_of(name)).items()
     }
     days = {FIRST + timedelta(number) for number in range(SPAN)} - {LEFT_OUT}
     result = collected(build.rows_to_write(frames, sorted(days)).withColumn("task", f.spark_partition_id()))
@@ -259,7 +259,7 @@ def test_no_split_no_order_of_its_input_and_no_generated_code_changes_a_table(sp
     many, of_many = spread(spark, name, 8, {})
     assert few == many
     cases = parted(name, few)
-    for number, case in enumerate(whole(name), 1):
+    for number, case in enumerate(inputs_of(name), 1):
         if case in cases_of(name):
             expected = cases_of(name)[case][1]
             if any(map(any, BUILDS[name].reach.values())):  # a day is made of other days' rows too
@@ -269,7 +269,7 @@ def test_no_split_no_order_of_its_input_and_no_generated_code_changes_a_table(sp
         for tasks in (of_few, of_many):
             assert len(set().union(*tasks.values())) > 1, "one task alone shows nothing"
             assert all(len(numbers) == 1 for numbers in tasks.values()), "the rows of a folder are one task's"
-    nothing = {table: frame(spark, table, ()) for table in needed(BUILDS[name])}
+    nothing = {table: frame(spark, table, ()) for table in input_names(BUILDS[name])}
     assert collected(BUILDS[name].rows(nothing)) == Counter(), "no rows give no rows"
 
 
@@ -293,11 +293,11 @@ def test_every_edge_and_its_neighbours_are_in_their_bucket(spark: SparkSession) 
     bucket = buckets.bucket(f.col("us"))
     rows = frame.select("us", bucket.alias("bucket"), buckets.bucket_start(bucket).alias("least")).collect()
     assert {row["us"]: row["bucket"] for row in rows if row["us"] in BY_HAND} == BY_HAND
-    for us, number, least in rows:
+    for us, number, start in rows:
         if us is None:
-            assert (number, least) == (None, None)
+            assert (number, start) == (None, None)
         elif us <= 0:
-            assert (number, least) == (buckets.ZERO_BUCKET, 0)
+            assert (number, start) == (buckets.ZERO_BUCKET, 0)
         else:
             assert number == min(bisect_right(EDGES, us) + buckets.ZERO_BUCKET, buckets.LAST_BUCKET)
-            assert least == EDGES[number - buckets.ZERO_BUCKET - 1]
+            assert start == EDGES[number - buckets.ZERO_BUCKET - 1]

@@ -39,15 +39,15 @@ def lake(tmp_path: Path) -> Path:
 
 
 def test_every_table_has_a_view_with_its_types_and_meanings_even_if_it_is_empty(lake: Path) -> None:
-    with Lake.open(lake, write=False) as there, duckdb.connect() as database:
-        script = "".join(views.all_views(there))
+    with Lake.open(lake, write=False) as opened_lake, duckdb.connect() as database:
+        script = "".join(views.all_views(opened_lake))
         for _ in range(2):
             database.execute(script)
         database.execute("SET TimeZone = 'UTC'")
         for table in TABLES.values():
             described = database.sql(f'DESCRIBE "{table.name}"').fetchall()
-            meant = [(column.name, columns.column_type(column).duckdb) for column in table.columns]
-            assert [(name, kind) for name, kind, *_ in described] == meant
+            expected = [(column.name, columns.column_type(column).duckdb) for column in table.columns]
+            assert [(name, kind) for name, kind, *_ in described] == expected
             count = database.sql(f'SELECT count(*) FROM "{table.name}"').fetchall()
             assert count == [(1 if table is NAMEPLATES else 0,)]
         names = [column.name for column in NAMEPLATES.columns]
@@ -78,14 +78,15 @@ def test_a_file_that_may_lack_a_column_and_cannot_be_read_is_reported(tmp_path: 
 
 def test_any_name_and_comment_is_quoted(tmp_path: Path) -> None:
     meaning = """it's "quoted"; DROP VIEW x; --\n''"""
-    named = (Column('a"b', "BIGINT", meaning), Column("select", "STRING", "", null=True), Column("day", "DATE", ""))
-    table = Table('or"der', 'thing that\'s "here"', named, ("day",))
+    day = Column("day", "DATE", "")
+    columns_ = (Column('a"b', "BIGINT", meaning), Column("select", "STRING", "", null=True), day)
+    table = Table('or"der', 'thing that\'s "here"', columns_, ("day",))
     row = {'a"b': 7, "select": None, "day": dt.date(2026, 11, 1)}
     for rows_ in ([], [row]):
-        with opened(tmp_path, table) as there:
+        with opened(tmp_path, table) as lake_table:
             if rows_:
-                add(there, rows_)
-            statement = views.view_statement(there)
+                add(lake_table, rows_)
+            statement = views.view_statement(lake_table)
         with duckdb.connect() as database:
             database.execute(statement + views.comment_statements(table))
             assert database.sql('FROM "or""der"').fetchall() == [tuple(row.values()) for row in rows_]

@@ -28,7 +28,7 @@ SECOND: Final = 1_000_000
 def busy_week(dice: Random, rows: int) -> Inputs:
     """Return rows of each table from which others are built, about so many of each but those of logs."""
     inputs: dict[str, Sequence[Values]] = {
-        "nameplates": _table("nameplates", (_ended(dice) for _ in range(rows))),
+        "nameplates": _table("nameplates", (_times(dice) for _ in range(rows))),
         "mailboxes": _table("mailboxes", (_mailbox(dice) for _ in range(rows))),
         "client_versions": _table("client_versions", (_bind(dice) for _ in range(rows))),
         "live": _table("live", (_live(dice) for _ in range(rows // 5))),
@@ -45,7 +45,7 @@ def busy_week(dice: Random, rows: int) -> Inputs:
 def crowd(dice: Random, names: int) -> Inputs:
     """Return a day with so many names of applications, versions and topics; a mailserver lacks all its envelopes."""
     app = [f"app {number}" for number in range(names)]
-    ended = [*app, *dice.choices(app, k=names // 2), *["common"] * 10]
+    rows = [*app, *dice.choices(app, k=names // 2), *["common"] * 10]
     binds = [{"app_id": f"app {number}", "version": f"1.{number}"} for number in range(names)]
     sent = [
         {"hash": f"{number:08x}", "topic": f"0x{number:08x}", "sent": f"2026-03-10T{number % 3 * 4:02}:00:00"}
@@ -56,8 +56,8 @@ def crowd(dice: Random, names: int) -> Inputs:
     return {
         "archived": archived,
         "coverage": [(0, 0, len(archived), TODAY.date(), "two")],
-        "nameplates": written("nameplates", [{"app_id": name} for name in ended]),
-        "mailboxes": written("mailboxes", [{"app_id": name, "result": "scary"} for name in ended[::2]]),
+        "nameplates": written("nameplates", [{"app_id": name} for name in rows]),
+        "mailboxes": written("mailboxes", [{"app_id": name, "result": "scary"} for name in rows[::2]]),
         "client_versions": written("client_versions", binds + [{"app_id": "common", "version": "1.0"}] * 10),
     }
 
@@ -92,7 +92,7 @@ def _common(dice: Random, blur: int | None, time: datetime) -> dict[str, Any]:
     return {"app_id": _app(dice), "blur_us": blur, "day": time.date(), "source": dice.choice(SOURCES)}
 
 
-def _ended(dice: Random) -> dict[str, Any]:
+def _times(dice: Random) -> dict[str, Any]:
     blur = dice.choice(BLURS)
     started = _time(dice, blur)
     waiting = dice.choice((None, _long(dice)))
@@ -102,7 +102,7 @@ def _ended(dice: Random) -> dict[str, Any]:
 
 
 def _mailbox(dice: Random) -> dict[str, Any]:
-    return _ended(dice) | {"for_nameplate": dice.random() < 0.8, "visitors": dice.choice((None, 0, 0, 1, 3))}
+    return _times(dice) | {"for_nameplate": dice.random() < 0.8, "visitors": dice.choice((None, 0, 0, 1, 3))}
 
 
 def _bind(dice: Random) -> dict[str, Any]:
@@ -137,8 +137,8 @@ def _envelope(dice: Random) -> dict[str, Any]:
         sent = sent.replace(hour=dice.choice((0, 12, 23)))
     topic = f"0x{int(dice.paretovariate(0.3)) % 3000:08x}"
     envelope = {"hash": sha256(raw).digest(), "topic": topic, "sent": sent, "expiry": sent + timedelta(seconds=50)}
-    known = {"ttl": 50, "size": len(raw), "pow": dice.random(), "raw": raw}
-    return envelope | known | {"arrived": None, "hour": None, "day": sent.date()}
+    values = {"ttl": 50, "size": len(raw), "pow": dice.random(), "raw": raw}
+    return envelope | values | {"arrived": None, "hour": None, "day": sent.date()}
 
 
 def _archived(dice: Random, rows: int) -> Iterator[dict[str, Any]]:

@@ -167,8 +167,8 @@ def seen(path: Path, table: Table = LETTERS) -> LakeTable:
 def infos(table: LakeTable) -> list[CommitInfo]:
     """Return the commit infos of its versions, as far as their entries are there, newest first."""
     last = -1 if table.version is None else table.version
-    there = [version for version in range(last, -1, -1) if delta_log.entry_path(table.folder, version).exists()]
-    read = [delta_log.read_info(table.folder, version) for version in there]
+    versions = [version for version in range(last, -1, -1) if delta_log.entry_path(table.folder, version).exists()]
+    read = [delta_log.read_info(table.folder, version) for version in versions]
     return [info for info in read if info.run or info.days]
 
 
@@ -192,8 +192,8 @@ def contents(table: LakeTable, where: Where | None = None) -> pa.Table:
             if column.added and column.name not in part.schema.names:
                 part = part.append_column(column.name, pa.nulls(file.rows, schema.field(column.name).type))
         parts.append(part.select(schema.names).cast(schema))
-    whole = pa.concat_tables(parts)
-    return whole.filter(pa.array([matches(row, where or {}) for row in whole.to_pylist()], pa.bool_()))
+    rows = pa.concat_tables(parts)
+    return rows.filter(pa.array([matches(row, where or {}) for row in rows.to_pylist()], pa.bool_()))
 
 
 def matches(row: Row, where: Where) -> bool:
@@ -202,10 +202,10 @@ def matches(row: Row, where: Where) -> bool:
 
 def stored(path: Path, table: Table = LETTERS) -> list[Row]:
     """Read the table anew, without Spark; delta-rs must read the same."""
-    there = seen(path, table)
-    ours = rows(contents(there))
-    if there.version is not None:
-        theirs = DeltaTable(there.folder).to_pyarrow_table()
+    lake_table = seen(path, table)
+    ours = rows(contents(lake_table))
+    if lake_table.version is not None:
+        theirs = DeltaTable(lake_table.folder).to_pyarrow_table()
         assert rows(theirs.select([column.name for column in table.columns])) == ours
     return ours
 

@@ -46,17 +46,17 @@ def no_spark(*_: object, **_others: object) -> NoReturn:
     pytest.fail("Spark was asked for")
 
 
-def command(*words: str | Path, ends: int = 0, session: Any = no_spark) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str | Path, ends: int = 0, session: Any = no_spark) -> subprocess.CompletedProcess[str]:
     """Run a command of the pipeline in this process; it must not start Spark."""
     with patch("restante.pipeline.spark.session.session", session):
-        done = called("pipeline", *words)
+        done = called("pipeline", *arguments)
     assert done.returncode == ends, done.stderr
     return done
 
 
-def spark_command(spark: SparkSession, *words: str | Path, ends: int = 0) -> subprocess.CompletedProcess[str]:
+def spark_command(spark: SparkSession, *arguments: str | Path, ends: int = 0) -> subprocess.CompletedProcess[str]:
     """Run a command of the pipeline in this process, on the shared session."""
-    return command(*words, ends=ends, session=lambda *_, **_others: nullcontext(spark))
+    return command(*arguments, ends=ends, session=lambda *_, **_others: nullcontext(spark))
 
 
 class LakeWorld:

@@ -87,7 +87,7 @@ def frame(spark: SparkSession, name: str, values: Sequence[Values]) -> DataFrame
     return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema)).coalesce(1)
 
 
-def needed(build: Build) -> tuple[str, ...]:
+def input_names(build: Build) -> tuple[str, ...]:
     """Return the names of all that `make` gets."""
     return build.inputs if build.folders is None else (*build.inputs, FOLDERS.name)
 

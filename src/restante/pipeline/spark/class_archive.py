@@ -59,7 +59,7 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def our_archive_path() -> Path:
+def our_archive() -> Path:
     """Return the path of the archive for the Java and the Spark of our sessions."""
     from pyspark.find_spark_home import _find_spark_home
 
@@ -69,7 +69,7 @@ def our_archive_path() -> Path:
 def session_archive_option(folder: Path | None) -> str:
     """Return archive_option for our sessions; "" if the cache folder cannot be read, or is not known."""
     try:
-        return archive_option(our_archive_path(), folder)
+        return archive_option(our_archive(), folder)
     except (OSError, RuntimeError):  # RuntimeError: of Path.home
         return ""  # a run does not need the archive
 

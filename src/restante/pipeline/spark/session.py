@@ -328,7 +328,7 @@ def archive_classes(folder: Path) -> bool:
     if SparkContext._gateway is None or not classes.exists():
         return False
     try:
-        archive = class_archive.our_archive_path()
+        archive = class_archive.our_archive()
         class_path = SparkContext._gateway.jvm.System.getProperty("java.class.path")
     except Py4JError as error:
         raise StoreError("Java has ended") from error
