@@ -148,6 +148,6 @@ def _dump(draft: Path, home: Path, class_path: str, classes: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise StoreError(f"Java did not finish within {DUMP_TIMEOUT:g} s") from error
     if process.returncode:
-        lines = reversed(process.stdout.decode(errors="replace").splitlines())
-        last_line = next((line for line in lines if line.strip()), "")
+        output = reversed(process.stdout.decode(errors="replace").splitlines())
+        last_line = next((line for line in output if line.strip()), "")
         raise StoreError(f"Java ended with {process.returncode}: {last_line or 'it said nothing'}")
