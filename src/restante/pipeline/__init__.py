@@ -16,4 +16,4 @@ def files(lake: str | PathLike[str], table: str) -> list[Path]:
     """
     from restante.pipeline import views
 
-    return views.files(Path(lake), table)
+    return views.table_files(Path(lake), table)

@@ -104,7 +104,7 @@ class Database:
         for lake_table in self._tables:
             with self._errors(0):  # it reads the columns of the first file
                 execute(views.view_statement(lake_table))
-        self._limit(scratch)
+        self._set_limits(scratch)
         execute("SET python_enable_replacements = false")  # a variable of ours is no table
         execute("SET autoload_known_extensions = false")
         execute("SET errors_as_json = true")
@@ -112,7 +112,7 @@ class Database:
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
 
-    def _limit(self, scratch: Path) -> None:
+    def _set_limits(self, scratch: Path) -> None:
         [(default,)] = self._database.execute(
             "SELECT value FROM duckdb_settings() WHERE name = 'memory_limit'"
         ).fetchall()
@@ -218,7 +218,7 @@ class Database:
         for table in self._tables:
             for file in table.files():
                 if not file.path.exists():
-                    return self._missing(table, file.path)
+                    return self._missing_file(table, file.path)
                 if str(file.path) in message:
                     return data_files.unreadable_file(file.path, message.replace(str(file.path), "the file"))
         if isinstance(error, duckdb.InternalException | duckdb.FatalException):
@@ -226,7 +226,7 @@ class Database:
         position_text = "" if position is None else _position_text(self._sql, position - offset)
         return Misuse(f"the SQL cannot be run: {message}{position_text}")
 
-    def _missing(self, table: LakeTable, path: Path) -> StoreError:
+    def _missing_file(self, table: LakeTable, path: Path) -> StoreError:
         """Return the error for a file that existed when the query began."""
         try:
             if path not in {file.path for file in self._lake.table(table.table).files()}:

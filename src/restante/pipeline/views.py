@@ -99,7 +99,7 @@ def sql_text(literal: str) -> str:
     return "'" + literal.replace("'", "''") + "'"
 
 
-def files(lake: Path, table: str) -> list[Path]:
+def table_files(lake: Path, table: str) -> list[Path]:
     """Return the current files of a table.
 
     Raises Misuse if there is no lake or no such table, StoreError if the lake is damaged.

@@ -168,7 +168,7 @@ EMPTY: Final[Mapping[str, Any]] = {"STRING": "", "INT": 0, "DOUBLE": 0.0, "BOOLE
 class Counting(Build):
     """A table of its inputs' days and sources, whose whole numbers are how many rows these have; with its folders."""
 
-    def written(self, inputs: Mapping[str, Any], days: Sequence[date]) -> DataFrame:
+    def rows_to_write(self, inputs: Mapping[str, Any], days: Sequence[date]) -> DataFrame:
         """Make the rows of these days, from the inputs' rows as dictionaries."""
         of_source = any(column.name == "source" for column in self.table.columns)
         rows = [row for name in self.inputs for row in inputs[name]]

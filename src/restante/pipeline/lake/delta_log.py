@@ -96,11 +96,11 @@ def read_info(table: Path, version: int) -> CommitInfo:
     if action.restante is not None:
         return msgspec.structs.replace(action.restante, commit=commit)
     changes = [change for line in lines if (change := line.add or line.remove) and change.data_change]
-    days = {day for change in changes for day in _days(table, change)}
+    days = {day for change in changes for day in _changed_days(table, change)}
     return CommitInfo(run="", table=table.name, finished=action.timestamp / 1000, days=sorted(days), commit=commit)
 
 
-def _days(table: Path, change: Change) -> Collection[str]:
+def _changed_days(table: Path, change: Change) -> Collection[str]:
     """Return the days of which a file has rows, or may have had some."""
     path, partition = table / decoded_path(change.path), change.partition_values
     if path.exists():

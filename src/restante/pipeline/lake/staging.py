@@ -220,18 +220,18 @@ def move_into_table(staged: StagedFiles, table: Path) -> list[DataFile]:
 
     Raises StoreError if the disk refuses.
     """
-    placed, folders = [], {table, table.parent}
+    moved, folders = [], {table, table.parent}
     try:
         for file in staged.files:
             flush(file.path)
             path = table / file.path.relative_to(staged.folder)
             path.parent.mkdir(parents=True, exist_ok=True)
             file.path.rename(path)
-            placed.append(file._replace(path=path))
+            moved.append(file._replace(path=path))
             folders |= {folder for folder in path.parents if folder.is_relative_to(table)}
         for folder in folders:
             flush(folder)
     except OSError as error:
         raise StoreError(f"cannot write to {table}: {plain(error)}; these rows were not committed") from error
     shutil.rmtree(staged.folder, ignore_errors=True)
-    return placed
+    return moved

@@ -150,11 +150,11 @@ class LakeTable:
         actions = pa.table(self._delta.get_add_actions(flatten=True))
         names = [name for name in actions.column_names if not name.startswith(_STATISTICS)]
         names += [f"{prefix}{name}" for prefix in _STATISTICS for name in BY_DAY_AND_SOURCE]
-        actions = self._of_partitions(actions.select([n for n in names if n in actions.column_names]), where or {})
-        files = map(self._file, actions.to_pylist())
+        actions = self._in_partitions(actions.select([n for n in names if n in actions.column_names]), where or {})
+        files = map(self._data_file, actions.to_pylist())
         return [file for file in files if file.selected(where or {}) is not Selected.NONE]
 
-    def _of_partitions(self, actions: pa.Table, where: Where) -> pa.Table:
+    def _in_partitions(self, actions: pa.Table, where: Where) -> pa.Table:
         """Return the files of the selected partitions.
 
         A table may have ten thousand files. To make a DataFile of each takes a third of a second, and each build
@@ -165,7 +165,7 @@ class LakeTable:
             actions = actions.filter(pc.is_in(texts, pa.array(list(where[name]), pa.string())))
         return actions
 
-    def _file(self, action: Mapping[str, Any]) -> DataFile:
+    def _data_file(self, action: Mapping[str, Any]) -> DataFile:
         path = self.folder / delta_log.decoded_path(action["path"])
         values = {name: action[f"partition.{name}"] for name in self.table.partitions}
         partition = {name: None if value is None else str(value) for name, value in values.items()}
@@ -175,7 +175,7 @@ class LakeTable:
         ):
             # Spark and DuckDB take a file's partition from its path.
             raise StoreError(f"{path} is not in the folder of its partition: another program added it to the lake")
-        ranges = {name: range_ for name in BY_DAY_AND_SOURCE if (range_ := _range(action, name)) is not None}
+        ranges = {name: range_ for name in BY_DAY_AND_SOURCE if (range_ := _logged_range(action, name)) is not None}
         return DataFile(path, partition, action["num_records"] or 0, action["size_bytes"], ranges)
 
     def read(self, spark: SparkSession, where: Where | None = None) -> DataFrame:
@@ -344,13 +344,13 @@ class LakeTable:
                 self._delta.create_checkpoint()
                 for path in (*log.glob(f"{self._delta.version():020}.checkpoint*"), log / "_last_checkpoint", log):
                     flush(path)
-                self._clean(now)
+                self._remove_expired(now)
         except (DeltaError, OSError) as error:
             raise StoreError(
                 f"{self.folder} has a new version, but it may not be on disk: {delta_table.error_message(error)}"
             ) from error
 
-    def _clean(self, now: float) -> None:
+    def _remove_expired(self, now: float) -> None:
         """Remove the log's files that the new checkpoint makes unnecessary."""
         with contextlib.suppress(OSError):  # the table is intact; the next call removes the other files
             for path in delta_log.expired_entries(self.folder, self.state.sources.values(), now):
@@ -361,7 +361,7 @@ class LakeTable:
         return None if self._delta is None else self._delta.transaction_version(app)
 
 
-def _range(action: Mapping[str, Any], name: str) -> ColumnRange | None:
+def _logged_range(action: Mapping[str, Any], name: str) -> ColumnRange | None:
     """Return a column's range in a file of the log, or None if the log does not have it."""
     minimum, maximum, nulls = (action.get(f"{prefix}{name}") for prefix in _STATISTICS)
     if nulls is None or ((minimum is None or maximum is None) and nulls != action["num_records"]):

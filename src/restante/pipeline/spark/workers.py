@@ -76,7 +76,7 @@ def check_workers(spark: SparkSession, files: Sequence[SharedFile] = ()) -> str:
         ) from error
     workers = sorted({_Worker(*json.loads(row["worker"])) for row in rows})
     for worker in workers:
-        if fault := _fault(worker):
+        if fault := _worker_fault(worker):
             raise SparkError(fault)
     return next(
         (
@@ -88,7 +88,7 @@ def check_workers(spark: SparkSession, files: Sequence[SharedFile] = ()) -> str:
     )
 
 
-def _fault(worker: _Worker) -> str:
+def _worker_fault(worker: _Worker) -> str:
     """Return what a worker lacks, and what to do about it; "" if it lacks nothing."""
     if worker.version and worker.version != __version__:
         return (
