@@ -80,6 +80,12 @@ class DataFile(NamedTuple):
         range_ = self.ranges.get("day")
         return self.partition.get("day") or (str(range_.minimum) if range_ and range_.minimum else "")
 
+    @property
+    def last_day(self) -> str:
+        """Return the last UTC day of the rows, ISO, or "" if only the rows show it."""
+        range_ = self.ranges.get("day")
+        return self.partition.get("day") or (str(range_.maximum) if range_ and range_.maximum else "")
+
     def days(self) -> Mapping[str, int]:
         """Return the number of rows of each UTC day, ISO. Raises StoreError if the file cannot be read for it."""
         if "day" in self.partition:
@@ -89,24 +95,15 @@ class DataFile(NamedTuple):
             return {str(range_.only): self.rows}
         return _read_rows_by_day(self.path)
 
-    @property
-    def last_day(self) -> str | None:
-        """Return the last UTC day of the rows, ISO, or None if only the rows show it."""
-        range_ = self.ranges.get("day")
-        return self.partition.get("day") or (str(range_.maximum) if range_ and range_.maximum else None)
-
     def latest_days(self) -> Mapping[str, str]:
         """Return the latest UTC day, ISO, of each source. Raises StoreError if the file cannot be read for it."""
-        range_, last_day = self.ranges.get("source"), self.last_day
-        source = self.partition.get("source") or (range_.only if range_ else None)
-        return {str(source): last_day} if source and last_day else _read_latest_days(self.path)
+        source, day = self._only("source"), self.last_day
+        return {source: day} if source and day else _read_latest_days(self.path)
 
     def days_and_sources(self) -> Collection[tuple[str, str]]:
         """Return the UTC days, ISO, and sources of the rows. Raises StoreError if the file cannot be read for it."""
-        only = {name: self._only(name) for name in BY_DAY_AND_SOURCE}
-        return (
-            {(only["day"], only["source"])} if only["day"] and only["source"] else _read_days_and_sources(self.path)
-        )
+        day, source = self._only("day"), self._only("source")
+        return {(day, source)} if day and source else _read_days_and_sources(self.path)
 
     def _only(self, column: str) -> str:
         """Return the value of day or source that all rows have, or "" if only the rows show it."""
