@@ -17,7 +17,7 @@ BOXES = {
     "timing": (20, 300, 160, 56, "timing tool", "timing render, compare"),
     "pipeline": (350, 300, 310, 56, "pipeline", "pipeline run, report, query, gaps"),
     "demo": (740, 300, 160, 56, "demo", "pipeline demo"),
-    "page": (40, 400, 120, 36, "", "page of a transfer"),
+    "page": (30, 400, 140, 36, "", "page of a transfer"),
     "lake": (425, 400, 160, 36, "", "lake, reports"),
     "common": (20, 470, 880, 34, "common: what all parts share", ""),
 }
@@ -68,7 +68,9 @@ def arrow(start: str, end: str) -> str:
 
 
 HEAD = 'viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto"'
-STYLE = "rect, line { stroke: #456 } text { fill: #123; font: 13px sans-serif; text-anchor: middle }"
+STYLE = (
+    "rect, line { stroke: #456 } text { fill: #123; font-family: sans-serif; font-size: 13px; text-anchor: middle }"
+)
 PICTURE = [
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 920 524">',
     f'<style>{STYLE}</style><marker id="head" {HEAD}><path d="M0 0L8 4L0 8z" fill="#456"/></marker>',

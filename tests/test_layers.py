@@ -1,4 +1,4 @@
-"""Which folder may import which (docs/design.md, "Layout"); and every public name is described."""
+"""Which folder may import which (docs/design.md); and every public name is described."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class ModelServer:
         self._returned = set()
 
     def in_grace_period(self, now: Now) -> bool:
-        """Return whether it is too early to give away a place or to prune (docs/design.md)."""
+        """Return whether it is too early to give away a place or to prune (docs/decisions/mailbox.md)."""
         return self._grace_period_ends_at is not None and now.service < self._grace_period_ends_at
 
     def save(self) -> None:

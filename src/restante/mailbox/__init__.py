@@ -1,1 +1,1 @@
-"""The mailbox server: protocol, core, store, reference import and server (docs/design.md)."""
+"""The mailbox server: protocol, rules, store and sockets, and import from the reference server (docs/design.md)."""

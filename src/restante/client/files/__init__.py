@@ -1,0 +1,1 @@
+"""Files and directories of a transfer, without the network: names, unfinished files, and archives of a peer."""

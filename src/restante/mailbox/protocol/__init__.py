@@ -1,1 +1,1 @@
-"""The wire format: messages and hashcash stamps. No state."""
+"""The wire format: messages in both directions, refusals, and hashcash stamps. No state."""

@@ -1,1 +1,1 @@
-"""The mailbox server: sockets, the commit loop, signals."""
+"""What runs: sockets with TLS, the commit loop, the admin port's pages, and signals. The rules are in core."""

@@ -1,1 +1,1 @@
-"""The lake: Delta tables, their log and their files."""
+"""The lake: Delta tables, committed without Spark, their log and their files (docs/decisions/lake.md)."""

@@ -1,1 +1,1 @@
-"""The Spark session, and the Java that runs it."""
+"""The Spark session, the Java that runs it, and small jobs (docs/decisions/small-jobs.md)."""

@@ -1,1 +1,1 @@
-"""RLPx and devp2p. These modules take bytes and return events."""
+"""RLPx and devp2p. These modules take bytes and return events. Pure."""

@@ -1,1 +1,1 @@
-"""Envelopes: their encoding, keys, payloads and proof of work."""
+"""Envelopes: their encoding, keys, payloads and proof of work. Pure."""

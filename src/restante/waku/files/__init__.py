@@ -1,4 +1,4 @@
-"""Files of envelopes, for export from an archive and import into one."""
+"""Files of envelopes, for export from an archive and import into one, and files of missing ranges."""
 
 from __future__ import annotations
 

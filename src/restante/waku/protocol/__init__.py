@@ -1,1 +1,1 @@
-"""Packets of Waku v1, and the conversation with one peer."""
+"""Packets of Waku v1, the conversation with one peer, and which envelopes and requests are accepted. Pure."""
