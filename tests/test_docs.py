@@ -45,7 +45,7 @@ def test_every_named_block_is_executed_by_a_test_that_names_it_and_its_document(
         for name in Document(path).blocks:
             assert f'"{name}"' in beside, f"no test executes {name} of {path}"
     # The pipeline's are executed in tests/pipeline/test_commands.py and test_demo.py, those of its guide.
-    readme, guide = Document("README.md"), Document("docs/pipeline/operating.md")
+    readme, guide = Document("README.md"), Document("docs/pipeline/first-lake.md")
     assert readme.commands("pipeline", "run") == guide.commands("first lake", "run --source", "sql")[:1]
     assert readme.lines("demo") == guide.lines("demo")
 
@@ -220,7 +220,7 @@ def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
 
 COMMAND_GUIDES: Final = {
     "waku": ["docs/waku/operating.md", "docs/waku/guide.md", "docs/waku/history.md", "docs/waku/library.md"],
-    "pipeline": ["docs/pipeline/operating.md"],
+    "pipeline": [f"docs/pipeline/{page}.md" for page in ("operating", "first-lake", "reading")],
     "timing": ["docs/timing/guide.md"],
     "send": ["docs/client/guide.md"],
     "receive": ["docs/client/guide.md"],

@@ -31,6 +31,7 @@ from support.processes import RESTANTE, on_a_terminal, run
 from support.waku.archives import archive_of
 from support.waku.letters import letter
 
+FIRST, READING = Document("docs/pipeline/first-lake.md"), Document("docs/pipeline/reading.md")
 GUIDE = Document("docs/pipeline/operating.md")
 
 
@@ -58,7 +59,7 @@ def test_a_command_starts_spark_and_is_quiet(tmp_path: Path) -> None:
 def test_the_guides_first_lake_from_a_server_to_a_query(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_line, sql = GUIDE.commands("first lake", "run --source", "sql")
+    run_line, sql = FIRST.commands("first lake", "run --source", "sql")
     monkeypatch.chdir(tmp_path)
     Path("a.rlp").write_bytes(letter(1, now=int(T0)).raw)
     run_words = [*shlex.split(run_line.removeprefix("./run pipeline ")), "--source", "files=a.rlp"]
@@ -87,14 +88,14 @@ def test_the_guides_first_lake_from_a_server_to_a_query(
     line, _, file = sql.partition(" > ")
     Path(file).write_text(guided(line))
     for program in ("query", "delta", "polars", "files"):
-        exec(GUIDE.blocks[program], {})
+        exec((FIRST.blocks | READING.blocks)[program], {})
         output = capsys.readouterr()
         assert output.err == ""
         assert all(kind in output.out for kind in ("claimed", "nameplate")), program
-    [select] = GUIDE.lines("select")
+    [select] = FIRST.lines("select")
     rows = re.findall(r" (\w+) +(\d+) +(\d+)$", guided(select), re.MULTILINE)
     assert sorted(rows) == [("claimed", "0", "1"), ("nameplate", "1", "1")]
-    *describe, summarize = GUIDE.lines("describe")
+    *describe, summarize = READING.lines("describe")
     described, of_one, shares = map(guided, describe)
     assert re.search(r"^outcomes +2  one row per server, day", described, re.MULTILINE)
     assert re.search(r"^kind +VARCHAR +no +nameplate: a nameplate;", of_one, re.MULTILINE)

@@ -61,7 +61,7 @@ def commands(text: str) -> list[str]:
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
-    [line] = Document("docs/pipeline/operating.md").lines("demo")
+    [line] = Document("docs/pipeline/first-lake.md").lines("demo")
     return shlex.split(line.removeprefix("./run pipeline "))
 
 

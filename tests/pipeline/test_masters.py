@@ -41,7 +41,7 @@ pytestmark = pytest.mark.thorough
 """In a quick run test_session.py shows what a master and a Connect server are asked for, and test_lake_table.py that
 Spark's own writer, which both go by, makes the same files."""
 
-GUIDE = Document("docs/pipeline/operating.md")
+GUIDE = Document("docs/pipeline/clusters.md")
 
 
 def cluster_environment(**variables: str) -> dict[str, str]:

@@ -143,7 +143,7 @@ def test_the_command_writes_all_files_and_prints_the_summary(world: LakeWorld, t
 def test_outdated_csv_files_are_removed(world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "restante-lake").symlink_to(world.path)
-    for line in Document("docs/pipeline/operating.md").lines("reports"):
+    for line in Document("docs/pipeline/reading.md").lines("reports"):
         command(*line.removeprefix("./run pipeline ").split())
     of_week, of_day = (tmp_path / "reports" / name for name in ("2026-W47", "2026-11-21"))
     (of_week / "notes.txt").write_text("mine")
