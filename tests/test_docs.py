@@ -100,11 +100,10 @@ def test_the_five_commands_of_the_guide(checkout: Path) -> None:
 
 
 def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
-    guide = Document("docs/mailbox/operating.md")
+    guide, moving = Document("docs/mailbox/operating.md"), Document("docs/mailbox/from-reference.md")
     serve, *commands = guide.commands("serve", "serve", "status.*post$", "--json", "config show")
-    commands += [
-        line for name in ("backup", "daily", "often", "results", "import", "export") for line in guide.lines(name)
-    ]
+    commands += [line for name in ("backup", "daily", "often", "results") for line in guide.lines(name)]
+    commands += [line for name in ("import", "export") for line in moving.lines(name)]
     (tmp_path / "backups").mkdir()
     create_channel_db(str(tmp_path / "relay.sqlite")).close()  # the reference server was here
     create_usage_db(str(tmp_path / "usage.sqlite")).close()
@@ -167,7 +166,7 @@ def test_an_upgrade_and_the_way_back(tmp_path: Path) -> None:
 
 
 async def test_the_server_with_tls_and_the_one_behind_a_proxy_of_tcp(tmp_path: Path) -> None:
-    guide = Document("docs/mailbox/operating.md")
+    guide = Document("docs/mailbox/network.md")
     certificate = Certificate(tmp_path)
     for name in ("fullchain.pem", "privkey.pem"):
         (tmp_path / name).symlink_to(certificate.path)
@@ -228,13 +227,13 @@ COMMAND_GUIDES: Final = {
     "completion": ["docs/install.md"],
     "man": ["docs/install.md"],
 }
-"""Where the flags of commands are described; those of all others are in docs/mailbox/operating.md."""
+"""Where the flags of commands are described; those of all others are in two pages of the mailbox server."""
 
 
 def test_the_guides_name_every_flag_of_every_command() -> None:
     missing = []
     for name, outer in typer.main.get_group(application()).commands.items():
-        pages = COMMAND_GUIDES.get(name, ["docs/mailbox/operating.md"])
+        pages = COMMAND_GUIDES.get(name, ["docs/mailbox/operating.md", "docs/mailbox/from-reference.md"])
         guides = "".join((ROOT / page).read_text() for page in pages)
         for command in (outer, *getattr(outer, "commands", {}).values()):
             flags = [flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")]
@@ -364,7 +363,7 @@ def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell) -> None:
 
 def test_the_caddyfile_is_that_of_the_operations_guide_and_the_drop_in_sets_what_the_flag_sets() -> None:
     """Caddy reads it in tests/interop/test_reverse_proxies.py and test_clients.py."""
-    assert GUIDE.blocks["caddy"] == Document("docs/mailbox/operating.md").blocks["caddy"]
+    assert GUIDE.blocks["caddy"] == Document("docs/mailbox/network.md").blocks["caddy"]
     [(name, value)] = re.findall(r"^Environment=(\w+)=(\S+)$", GUIDE.blocks["proxy"], re.MULTILINE)
     done = called("config", "show", **{name: value})
     assert re.search(r"trust.proxy.*127\.0\.0\.0/8.*RESTANTE_TRUST_PROXY", done.stdout), done.stdout

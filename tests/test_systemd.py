@@ -39,7 +39,7 @@ SERVICES: Final = sorted(unit.name for unit in UNITS.glob("*.service"))
 SERVERS: Final = ("restante.service", "restante-waku.service")
 PROGRAM: Final = "/opt/restante/bin/restante"
 
-GUIDE = Document("docs/mailbox/operating.md")
+GUIDE, NETWORK = Document("docs/mailbox/operating.md"), Document("docs/mailbox/network.md")
 
 
 def systemd_analyze(*arguments: str | Path) -> str:
@@ -72,8 +72,8 @@ def test_a_service_may_do_little(unit: str) -> None:
 
 def test_systemd_knows_every_line_also_of_the_socket_in_the_guide(tmp_path: Path) -> None:
     texts = {unit.name: unit.read_text() for unit in UNITS.iterdir()}
-    texts |= {"restante.socket": GUIDE.blocks["socket"]}
-    texts |= {"restante.service.d/override.conf": GUIDE.blocks["socket service"]}
+    texts |= {"restante.socket": NETWORK.blocks["socket"]}
+    texts |= {"restante.service.d/override.conf": NETWORK.blocks["socket service"]}
     (tmp_path / "restante.service.d").mkdir()
     for name, text in texts.items():
         (tmp_path / name).write_text(text.replace(PROGRAM, "/bin/true"))
@@ -147,7 +147,7 @@ os.execvp(command[0], command)
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
 async def test_a_socket_unit_serves_a_client_that_came_before(tmp_path: Path, family: socket.AddressFamily) -> None:
-    [start] = re.findall(r"^ExecStart=(.+)$", GUIDE.blocks["socket service"], re.MULTILINE)
+    [start] = re.findall(r"^ExecStart=(.+)$", NETWORK.blocks["socket service"], re.MULTILINE)
     start = start.replace(PROGRAM, f"{sys.executable} -m restante")
     start = start.replace("${STATE_DIRECTORY}", str(tmp_path / "data"))
     path = tmp_path / "s"

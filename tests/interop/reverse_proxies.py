@@ -1,4 +1,4 @@
-"""Real reverse proxies before a mailbox server, set up as docs/mailbox/operating.md says."""
+"""Real reverse proxies before a mailbox server, set up as docs/mailbox/network.md says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.mailbox.wormhole import HOMES
 from support.ports import held_port
 from support.processes import RESTANTE, child, serving
 
-OPERATING: Final = Document("docs/mailbox/operating.md")
+NETWORK: Final = Document("docs/mailbox/network.md")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ async def behind(
     inside: tuple[str, ...] = (),
 ) -> AsyncIterator[int]:
     program, proxy = foreign.program(name), proxy or PROXIES[name]
-    block = OPERATING.blocks[proxy.block or name].replace(*proxy.instead)
+    block = NETWORK.blocks[proxy.block or name].replace(*proxy.instead)
     block = block.replace("127.0.0.1:4000", f"127.0.0.1:{upstream}")
     tls = proxy.tls.format(pem=certificate.path) if certificate else ""
     with held_port() as port:

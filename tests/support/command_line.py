@@ -306,6 +306,7 @@ def _fish(text: str) -> str:
 
 GUIDES: Final[dict[Path, ServerSettings[Any]]] = {
     ROOT / "docs/mailbox/operating.md": SERVE,
+    ROOT / "docs/mailbox/limits.md": SERVE,
     ROOT / "docs/waku/operating.md": WAKU,
 }
 
@@ -313,7 +314,8 @@ GUIDES: Final[dict[Path, ServerSettings[Any]]] = {
 def guide(path: Path, part: ServerSettings[Any]) -> str:
     """Return a guide with new tables between its marks."""
     text = path.read_text()
-    for name, rows in (("flags", _flag_rows(part)), ("limits", _limit_rows(part))):
+    tables = {"flags": _flag_rows(part), "limits": _limit_rows(part)}
+    for name, rows in ((name, rows) for name, rows in tables.items() if f"<!-- the {name}: " in text):
         before, begin, rest = re.split(f"(<!-- the {name}: generated .*-->\n)", text)
         _, end, after = re.split(f"(<!-- end of the {name} -->)", rest)
         table = "".join(f"{row}\n" for row in (f"| {name[:-1]} | default | meaning |", "|---|---|---|", *rows))

@@ -43,12 +43,12 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
             " proxy: before it demands a PROXY header, plain: before it leaves TLS out.",
             "ADDRESS",
         ),
-        guide_text("See [where the server listens](#where-the-server-listens)."),
+        guide_text("See [where the server listens](network.md#where-the-server-listens)."),
     ] = ("127.0.0.1:4000",)
     tls_cert: Annotated[
         NonEmpty | None,
         help_text("Certificate in PEM form, with the chain; clients then use wss://.", "FILE"),
-        guide_text("See [TLS](#tls)."),
+        guide_text("See [TLS](network.md#tls)."),
     ] = None
     tls_key: Annotated[
         NonEmpty | None, help_text("Private key of the certificate, in PEM form, without password.", "FILE")
@@ -95,7 +95,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     permission: Annotated[
         Mode,
         help_text("When clients must show proof of work."),
-        guide_text("See [permission](#permission)."),
+        guide_text("See [permission](limits.md#permission)."),
     ] = "none"
     permission_bits: Annotated[
         int,
@@ -113,12 +113,12 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     trust_proxy: Annotated[
         tuple[str, ...],
         help_text("Network of proxies whose headers name the client, like 127.0.0.0/8.", "NETWORK"),
-        guide_text("See [addresses of clients behind a proxy](#addresses-of-clients-behind-a-proxy)."),
+        guide_text("See [addresses of clients behind a proxy](network.md#addresses-of-clients-behind-a-proxy)."),
     ] = ()
     limits: Annotated[
         Limits,
         help_text("Set a limit; `restante config show` lists them.", "NAME=NUMBER"),
-        guide_text("See [limits](#limits)."),
+        guide_text("See [limits](limits.md)."),
     ] = Limits()
     trace: Annotated[
         NonEmpty | None,

@@ -47,8 +47,8 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
             "ADDRESS",
         ),
         guide_text(
-            "See [the forms](../mailbox/operating.md#where-the-server-listens)"
-            " and [PROXY headers](../mailbox/operating.md#proxy-headers) of version 1 and 2."
+            "See [the forms](../mailbox/network.md#where-the-server-listens)"
+            " and [PROXY headers](../mailbox/network.md#proxy-headers) of version 1 and 2."
         ),
     ] = ("127.0.0.1:30303",)
     trust_proxy: Annotated[
