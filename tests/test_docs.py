@@ -32,7 +32,6 @@ from support.mailbox.wormhole import HANDSHAKE_SECONDS, HOMES, Client
 from support.ports import held_port
 from support.processes import called, run
 from support.proxy_headers import header
-from support.waku import leveldbs
 from support.waku.archives import ROWS, archive_of, raws_of
 from test_serve import welcome, welcomed
 
@@ -194,11 +193,10 @@ def test_the_commands_of_the_address_book(tmp_path: Path) -> None:
     assert [line.removesuffix(" (friend)") for line in bob.splitlines()] == both[::-1]
 
 
-@pytest.mark.leveldb
 def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
     guide = Document("docs/waku/operating.md")
     [serve, config], [post] = guide.commands("serve", "waku serve", "waku config"), guide.lines("post")
-    others = ("vacuum", "check", "backup", "restore", "export", "import")
+    others = ("vacuum", "check", "backup", "restore", "export")
     commands = [config, *(line for name in others for line in guide.lines(name))]
     (tmp_path / "away").mkdir()
     (tmp_path / "serving").mkdir()
@@ -208,12 +206,10 @@ def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
             assert len(serving.run(post).strip()) == 64
         assert node.wait(PATIENCE) == 0
     archive_of(tmp_path / "waku")  # a Mailserver ran here
-    (tmp_path / "status-go").mkdir()
-    leveldbs.of(tmp_path / "status-go" / "waku", ROWS)
     with shell(tmp_path) as here:
         for command in commands:
             here.run(command)
-    for folder in ("waku-copy", "another", "taken-over"):
+    for folder in ("waku-copy", "another"):
         assert sorted(raws_of(tmp_path / folder)) == sorted(row.raw for row in ROWS), folder
 
 
