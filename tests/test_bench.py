@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from restante.cli.pipeline_demo import DEMO_FOLDER
-from restante.cli.pipeline_options import DEFAULT_LAKE
-from restante.cli.pipeline_report import DEFAULT_FOLDER
 from restante.mailbox.settings import Serve
+from restante.pipeline.cli.demo import DEMO_FOLDER
+from restante.pipeline.cli.options import DEFAULT_LAKE
+from restante.pipeline.cli.report import DEFAULT_FOLDER
 from restante.waku.settings import WakuServe
 from support.bounds import PATIENCE
 from support.documents import ROOT

@@ -34,7 +34,7 @@ _LAYERS = """
     timing: logs model transfers rank_test comparison outputs cli
     demo: fleet load events story people simulation server client world conversations guessing usage envelopes
     demo: generate
-    pipeline: schemas spark lake clean sources tables views query gaps report steps ingest build
+    pipeline: schemas spark lake clean sources tables views query gaps report steps ingest build cli
 """
 LAYERS = by_name(_LAYERS)
 """The folders and modules of each part: each may import those before it."""

@@ -19,7 +19,6 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace
 
-from restante.cli.pipeline_demo import demo as pipeline_demo
 from restante.common.errors import InUse, Misuse, StoreError
 from restante.common.lock_file import lock_file
 from restante.demo import usage as served
@@ -29,6 +28,7 @@ from restante.demo.generate import SOURCES, TRUTH, UNFINISHED, find_demo, make_d
 from restante.demo.story import story_entries
 from restante.mailbox.core import usage
 from restante.mailbox.settings import Serve
+from restante.pipeline.cli.demo import demo as pipeline_demo
 from restante.timing.logs import log_items, read_event, read_line
 from restante.waku.envelope.envelope import parse
 from restante.waku.protocol.acceptance import Policy, judge
@@ -260,7 +260,7 @@ def test_two_demos_are_not_made_in_one_folder_at_a_time(tmp_path: Path) -> None:
     (tmp_path / UNFINISHED).mkdir()
     lock = lock_file(tmp_path / UNFINISHED / "lock")
     try:
-        with patch("restante.cli.pipeline_run.end_run_on_signals") as handled, pytest.raises(InUse, match="another"):
+        with patch("restante.pipeline.cli.run.end_run_on_signals") as handled, pytest.raises(InUse, match="another"):
             pipeline_demo(tmp_path)
         assert not handled.called, "Ctrl-C would remove what the other one has made"
     finally:

@@ -15,11 +15,11 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from restante.cli.pipeline_demo import told
 from restante.demo.events import GroundTruth, decode_truth, draw_events
 from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, Fleet
 from restante.demo.generate import SOURCES, TRUTH
 from restante.demo.story import story_entries
+from restante.pipeline.cli.demo import told
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import all_views
@@ -67,8 +67,8 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_the_guides_demo_makes_a_fleet_once_and_prints_what_to_look_at(words: list[str]) -> None:
     """Its sources are not read here: tests/demo tests them."""
-    ingested = patch("restante.cli.pipeline_run.ingest_into", return_value=[])
-    with ingested as ingest, patch("restante.cli.pipeline_run.build_into") as build:
+    ingested = patch("restante.pipeline.cli.run.ingest_into", return_value=[])
+    with ingested as ingest, patch("restante.pipeline.cli.run.build_into") as build:
         demo(words, command)
     servers = (server.name for server in MAILBOX_SERVERS)
     _, sources, *_ = ingest.call_args.args

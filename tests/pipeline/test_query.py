@@ -13,9 +13,9 @@ from unittest.mock import patch
 
 import pytest
 
-from restante.cli import query_output
 from restante.common.errors import RestanteError, StoreError
 from restante.pipeline import query as module
+from restante.pipeline.cli import query_output
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.query import QueryResult, ResultColumn, open_database, tables_in_sql

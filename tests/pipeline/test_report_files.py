@@ -24,10 +24,10 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from pipeline import reports
-from restante.cli import report_output
-from restante.cli.report_output import write_report
 from restante.common.errors import StoreError
 from restante.common.texts import FORMULA
+from restante.pipeline.cli import report_output
+from restante.pipeline.cli.report_output import write_report
 from restante.pipeline.report.changes.measure import quoted
 from restante.pipeline.report.charts import axes
 from restante.pipeline.report.charts.elements import CHARACTER_WIDTH, WIDTH

@@ -11,10 +11,10 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from restante.cli import pipeline_run
 from restante.pipeline.build import run as build_run
 from restante.pipeline.build import sources as build_sources
 from restante.pipeline.build.run import build_tables
+from restante.pipeline.cli import run as pipeline_run
 from restante.pipeline.ingest import Run, ingest
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.sources.recognise import recognise

@@ -37,8 +37,9 @@ def application(command: str = "") -> typer.Typer:
     if command in CLIENT:
         app.add_typer(client.app)
         return app
-    from restante.cli import pipeline, shell_files
+    from restante.cli import shell_files
     from restante.mailbox import cli as mailbox
+    from restante.pipeline.cli import commands as pipeline
     from restante.timing import cli as timing
     from restante.waku import cli as waku
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from msgspec import Meta
 
-from restante.cli.pipeline_options import DEFAULT_MEMORY, Memory, Verbose
 from restante.common.errors import Misuse
 from restante.demo.fleet import (
     DEFAULT_DAYS,
@@ -24,6 +23,7 @@ from restante.demo.fleet import (
     MIN_TRANSFERS,
     Fleet,
 )
+from restante.pipeline.cli.options import DEFAULT_MEMORY, Memory, Verbose
 
 if TYPE_CHECKING:
     from restante.demo.events import GroundTruth
@@ -73,7 +73,9 @@ def demo(
     It ingests what the servers of the fleet left behind, builds all tables, and writes reports. The same command
     again uses the fleet that is there, reads and builds what is missing, and writes the reports again.
     """
-    from restante.cli.pipeline_run import (
+    from restante.demo.generate import LAKE, REPORTS, find_demo, make_demo, source_specs
+    from restante.pipeline.cli.report_output import check_reports, write_reports
+    from restante.pipeline.cli.run import (
         build_into,
         end_run_on_signals,
         ingest_into,
@@ -81,8 +83,6 @@ def demo(
         show_failures,
         unblock_pipe,
     )
-    from restante.cli.report_output import check_reports, write_reports
-    from restante.demo.generate import LAKE, REPORTS, find_demo, make_demo, source_specs
     from restante.pipeline.sources.recognise import recognise
     from restante.pipeline.steps import Steps
 
@@ -124,8 +124,8 @@ def _fleet(wanted: dict[str, Any]) -> Fleet:
 
 def _read(flag: str, text: str) -> Any:
     """Return the value of an option. Raises Misuse."""
-    from restante.cli.pipeline_arguments import read_day
     from restante.common.settings import convert
+    from restante.pipeline.cli.arguments import read_day
 
     return read_day(flag, text) if flag == "--last" else convert(text, _TYPES[flag], flag)
 
@@ -159,9 +159,9 @@ def told(truth: GroundTruth, folder: Path) -> Iterator[str]:
 
 def _where_to_look(truth: GroundTruth, folder: Path) -> Iterator[str]:
     """Yield what to do next with the lake of a demo."""
-    from restante.cli.pipeline_query import EXAMPLE
     from restante.common.terminal import command_line
     from restante.demo.generate import LAKE, REPORTS
+    from restante.pipeline.cli.query import EXAMPLE
     from restante.pipeline.report.files import page_name
     from restante.pipeline.report.periods import PeriodKind, last_over
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from restante.cli.pipeline_options import DEFAULT_LAKE, LakeDir
-from restante.cli.pipeline_output import ending_on_signals, write_output_lines
 from restante.common.errors import Misuse, StoreError
 from restante.common.texts import counted, visible
+from restante.pipeline.cli.options import DEFAULT_LAKE, LakeDir
+from restante.pipeline.cli.output import ending_on_signals, write_output_lines
 
 if TYPE_CHECKING:
     from restante.pipeline.lake.lake import Lake
@@ -82,7 +82,7 @@ def query(
 
 
 def _print(database: Database, form: Format, *, describe: bool) -> None:
-    from restante.cli import query_output
+    from restante.pipeline.cli import query_output
 
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None

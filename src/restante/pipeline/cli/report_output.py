@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from restante.cli.pipeline_output import write_output_lines
 from restante.common.atomic_file import mode_of_umask, write_output
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.terminal import excerpt
 from restante.common.texts import counted
+from restante.pipeline.cli.output import write_output_lines
 from restante.pipeline.ingest import Run
 from restante.pipeline.report.files import CHANGES_FILE, FIGURE_IDS, json_name, page_name, report_files
 from restante.pipeline.report.links import INDEX, INDEX_MARK, index_page, neighbours, periods_of_pages, with_links

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from msgspec import Meta
 
-from restante.cli.pipeline_options import DEFAULT_LAKE, LakeDir
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.texts import counted
+from restante.pipeline.cli.options import DEFAULT_LAKE, LakeDir
 
 if TYPE_CHECKING:
     from restante.pipeline.gaps import GapFilter

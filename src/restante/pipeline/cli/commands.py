@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from restante.cli import pipeline_demo, pipeline_gaps, pipeline_query, pipeline_report
 from restante.cli.extra_commands import group_that_needs
-from restante.cli.pipeline_options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeDir, Memory, Verbose
 from restante.common.errors import Misuse
 from restante.common.texts import counted
+from restante.pipeline.cli import demo, gaps, query, report
+from restante.pipeline.cli.options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeDir, Memory, Verbose
 
 if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult
     from restante.pipeline.ingest import IngestResult, Run
 
 app = typer.Typer(no_args_is_help=True, cls=group_that_needs("pipeline"))
-app.command()(pipeline_demo.demo)  # the first one of the help: it is the first to try
+app.command()(demo.demo)  # the first one of the help: it is the first to try
 
 
 Plan = Annotated[bool, typer.Option("--plan", help="Only print what would be done; Spark is not started.")]
@@ -72,8 +72,8 @@ def ingest(
     A source is a database of usage records, a timing log, a trace, a Waku archive, or a file of envelopes. With
     --master or --remote the cluster reads the files that its workers see; this machine reads the others.
     """
-    from restante.cli.pipeline_arguments import check_names, read_keep
-    from restante.cli.pipeline_run import ingest_into, open_run, show_failures
+    from restante.pipeline.cli.arguments import check_names, read_keep
+    from restante.pipeline.cli.run import ingest_into, open_run, show_failures
     from restante.pipeline.ingest import recognise_sources
     from restante.pipeline.schemas import CLEAN_TABLES
 
@@ -106,8 +106,8 @@ def build(
 
     With --from or --to it builds these days, even if nothing changed, and no others.
     """
-    from restante.cli.pipeline_arguments import read_days, read_keep
-    from restante.cli.pipeline_run import build_into, open_run
+    from restante.pipeline.cli.arguments import read_days, read_keep
+    from restante.pipeline.cli.run import build_into, open_run
     from restante.pipeline.tables import BUILT_TABLES
 
     only = read_days(first, last)
@@ -140,8 +140,8 @@ def ingest_and_build(
 
     If a source cannot be read, the others are read and the tables are built; the exit code is then 1.
     """
-    from restante.cli.pipeline_arguments import check_names, read_keep
-    from restante.cli.pipeline_run import build_into, ingest_into, open_run, show_failures
+    from restante.pipeline.cli.arguments import check_names, read_keep
+    from restante.pipeline.cli.run import build_into, ingest_into, open_run, show_failures
     from restante.pipeline.ingest import recognise_sources
     from restante.pipeline.tables import TABLES
 
@@ -175,7 +175,7 @@ def ingest_and_build(
 
 def _check_reports(folder: Path) -> None:
     """Check the names of all files that `_report` may write."""
-    from restante.cli.report_output import check_reports
+    from restante.pipeline.cli.report_output import check_reports
     from restante.pipeline.report.periods import due
 
     over = due(datetime.now(UTC).date(), None)
@@ -197,7 +197,7 @@ def _report(run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder
     elif plan:
         print(f"reports: {', '.join(each.name for each in periods)} to write")
     else:
-        from restante.cli.report_output import write_reports
+        from restante.pipeline.cli.report_output import write_reports
 
         for period, page in zip(periods, write_reports(run, periods, folder), strict=True):
             print(f"reports: {page} written{f'; the {period.kind} is not over' if period.last >= today else ''}")
@@ -218,9 +218,9 @@ def sql(lake: LakeDir = DEFAULT_LAKE) -> None:
             print(statement)
 
 
-app.add_typer(pipeline_report.app)
-app.add_typer(pipeline_query.app)
-app.add_typer(pipeline_gaps.app)
+app.add_typer(report.app)
+app.add_typer(query.app)
+app.add_typer(gaps.app)
 
 
 @app.command()

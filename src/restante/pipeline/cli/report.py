@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
-from restante.cli.pipeline_options import DEFAULT_LAKE, LakeDir
-from restante.cli.pipeline_output import ending_on_signals
+from restante.pipeline.cli.options import DEFAULT_LAKE, LakeDir
+from restante.pipeline.cli.output import ending_on_signals
 
 app = typer.Typer()
 
@@ -47,7 +47,7 @@ def report(
     with contextlib.ExitStack() as stack:
         places = stack.enter_context(ending_on_signals())  # before a library starts threads
 
-        from restante.cli.report_output import check_reports, print_summary, write_report
+        from restante.pipeline.cli.report_output import check_reports, print_summary, write_report
         from restante.pipeline.lake.lake import Lake
         from restante.pipeline.report.periods import chosen
         from restante.pipeline.report.reading import read_report

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from restante.cli.pipeline_sessions import SessionPlace, Sessions
 from restante.common.errors import StoreError
 from restante.common.line_writer import LAST_LINES_SECONDS, unblock_standard_error
 from restante.common.terminal import can_rewrite
 from restante.common.texts import counted
+from restante.pipeline.cli.sessions import SessionPlace, Sessions
 from restante.pipeline.ingest import IngestResult, Run, ingest
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import Lake
