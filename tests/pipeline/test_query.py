@@ -15,7 +15,7 @@ import pytest
 
 from restante.common.errors import RestanteError, StoreError
 from restante.pipeline import query as module
-from restante.pipeline.cli import query_output
+from restante.pipeline.cli import output
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.query import QueryResult, ResultColumn, open_database, tables_in_sql
@@ -97,7 +97,7 @@ def test_every_type_of_duckdb_is_printed_in_every_form(lake: LakeWorld) -> None:
 
 def test_a_table_has_a_hundred_rows_and_a_plan_is_printed_as_it_is_drawn(lake: LakeWorld) -> None:
     *rows, note = query(lake, "FROM range(101)").splitlines()
-    assert len(rows) == 2 + query_output.MAX_ROWS
+    assert len(rows) == 2 + output.MAX_ROWS
     assert note == "… only the first 100 rows: --format csv or json prints all"
     assert query(lake, "FROM range(100)").splitlines()[-1] == "(100 rows)"
     assert query(lake, "FROM range(101)", "--format", "csv").count("\r\n") == 102
@@ -117,22 +117,22 @@ def test_long_texts_are_cut_and_rows_that_do_not_fit_are_shown_value_by_value() 
     text, number = ResultColumn("text", "VARCHAR"), ResultColumn("number", "BIGINT")
     row = ("word " * 20, "9" * 19, "日本語" * 20)
     of = [text, number, ResultColumn("text 2", "VARCHAR")]
-    assert list(query_output.table(QueryResult(of, iter([row])), 60)) == [
+    assert list(output.table(QueryResult(of, iter([row])), 60)) == [
         "text" + " " * 29 + "number  text 2",
         "──────────────────  ───────────────────  ───────────────────",
         "word word word wo…  9999999999999999999  日本語日本語日本語…",
         "(1 row)",
     ]
-    lines = list(query_output.table(QueryResult(of, iter([row])), None))
+    lines = list(output.table(QueryResult(of, iter([row])), None))
     assert all(text in lines[2] for text in row[1:])
     rows = iter([("long text, very long", "123456789"), (None, "1")])
-    assert list(query_output.table(QueryResult([text, number], rows), 20)) == [
+    assert list(output.table(QueryResult([text, number], rows), 20)) == [
         *("── row 1", "text    long text, …", "number  123456789"),
         *("── row 2", "text    NULL", "number  1"),
         "(2 rows)",
     ]
     meaning = [ResultColumn("column", "VARCHAR"), ResultColumn("meaning", "VARCHAR")]
-    assert list(query_output.described(QueryResult(meaning, iter([("a", "word " * 12)])), 40)) == [
+    assert list(output.described(QueryResult(meaning, iter([("a", "word " * 12)])), 40)) == [
         "column  meaning",
         "a       " + " ".join(["word"] * 6),
         "        " + " ".join(["word"] * 6),

@@ -26,8 +26,7 @@ from rich.cells import cell_len
 from pipeline import reports
 from restante.common.errors import StoreError
 from restante.common.texts import FORMULA
-from restante.pipeline.cli import report_output
-from restante.pipeline.cli.report_output import write_report
+from restante.pipeline.report import files
 from restante.pipeline.report.changes.measure import quoted
 from restante.pipeline.report.charts import axes
 from restante.pipeline.report.charts.elements import CHARACTER_WIDTH, WIDTH
@@ -36,7 +35,7 @@ from restante.pipeline.report.charts.maps import missing_height
 from restante.pipeline.report.charts.picture import legend, picture
 from restante.pipeline.report.charts.strips import SHAPES
 from restante.pipeline.report.csv_file import as_csv
-from restante.pipeline.report.files import report_files
+from restante.pipeline.report.files import report_files, write_report
 from restante.pipeline.report.json_file import as_json
 from restante.pipeline.report.model import (
     MAX_PARTS,
@@ -235,7 +234,7 @@ def test_a_new_report_removes_only_files_that_earlier_ones_had(tmp_path: Path) -
     (folder / "mine.csv").touch()
     (folder / "gaps.csv").symlink_to("mine.csv")
     (folder / "envelopes-by-day.csv").touch()
-    full = patch.object(report_output, "write_output", side_effect=OSError(errno.ENOSPC, ""))
+    full = patch.object(files, "write_output", side_effect=OSError(errno.ENOSPC, ""))
     with full, pytest.raises(StoreError, match="cannot write"):
         write_report(report, tmp_path)
     assert {path.name for path in folder.iterdir()} == {"mine.csv", "gaps.csv", "envelopes-by-day.csv"}

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from pipeline.reports import LakeTables, lake
-from restante.pipeline.cli.report_output import write_reports
+from restante.pipeline.cli.report import write_reports
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.report.files import report_files
 from restante.pipeline.report.json_file import as_json

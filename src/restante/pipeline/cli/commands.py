@@ -72,7 +72,7 @@ def ingest(
     A source is a database of usage records, a timing log, a trace, a Waku archive, or a file of envelopes. With
     --master or --remote the cluster reads the files that its workers see; this machine reads the others.
     """
-    from restante.pipeline.cli.arguments import check_names, read_keep
+    from restante.pipeline.cli.options import check_names, read_keep
     from restante.pipeline.cli.run import ingest_into, open_run, show_failures
     from restante.pipeline.ingest import recognise_sources
     from restante.pipeline.schemas import CLEAN_TABLES
@@ -106,7 +106,7 @@ def build(
 
     With --from or --to it builds these days, even if nothing changed, and no others.
     """
-    from restante.pipeline.cli.arguments import read_days, read_keep
+    from restante.pipeline.cli.options import read_days, read_keep
     from restante.pipeline.cli.run import build_into, open_run
     from restante.pipeline.tables import BUILT_TABLES
 
@@ -140,7 +140,7 @@ def ingest_and_build(
 
     If a source cannot be read, the others are read and the tables are built; the exit code is then 1.
     """
-    from restante.pipeline.cli.arguments import check_names, read_keep
+    from restante.pipeline.cli.options import check_names, read_keep
     from restante.pipeline.cli.run import build_into, ingest_into, open_run, show_failures
     from restante.pipeline.ingest import recognise_sources
     from restante.pipeline.tables import TABLES
@@ -175,7 +175,7 @@ def ingest_and_build(
 
 def _check_reports(folder: Path) -> None:
     """Check the names of all files that `_report` may write."""
-    from restante.pipeline.cli.report_output import check_reports
+    from restante.pipeline.report.files import check_reports
     from restante.pipeline.report.periods import due
 
     over = due(datetime.now(UTC).date(), None)
@@ -197,7 +197,7 @@ def _report(run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder
     elif plan:
         print(f"reports: {', '.join(each.name for each in periods)} to write")
     else:
-        from restante.pipeline.cli.report_output import write_reports
+        from restante.pipeline.cli.report import write_reports
 
         for period, page in zip(periods, write_reports(run, periods, folder), strict=True):
             print(f"reports: {page} written{f'; the {period.kind} is not over' if period.last >= today else ''}")

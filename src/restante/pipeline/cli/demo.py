@@ -74,7 +74,7 @@ def demo(
     again uses the fleet that is there, reads and builds what is missing, and writes the reports again.
     """
     from restante.demo.generate import LAKE, REPORTS, find_demo, make_demo, source_specs
-    from restante.pipeline.cli.report_output import check_reports, write_reports
+    from restante.pipeline.cli.report import write_reports
     from restante.pipeline.cli.run import (
         build_into,
         end_run_on_signals,
@@ -83,6 +83,7 @@ def demo(
         show_failures,
         unblock_pipe,
     )
+    from restante.pipeline.report.files import check_reports
     from restante.pipeline.sources.recognise import recognise
     from restante.pipeline.steps import Steps
 
@@ -125,7 +126,7 @@ def _fleet(wanted: dict[str, Any]) -> Fleet:
 def _read(flag: str, text: str) -> Any:
     """Return the value of an option. Raises Misuse."""
     from restante.common.settings import convert
-    from restante.pipeline.cli.arguments import read_day
+    from restante.pipeline.cli.options import read_day
 
     return read_day(flag, text) if flag == "--last" else convert(text, _TYPES[flag], flag)
 

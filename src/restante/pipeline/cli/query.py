@@ -15,7 +15,6 @@ import typer
 from restante.common.errors import Misuse, StoreError
 from restante.common.texts import counted, visible
 from restante.pipeline.cli.options import DEFAULT_LAKE, LakeDir
-from restante.pipeline.cli.output import ending_on_signals, write_output_lines
 
 if TYPE_CHECKING:
     from restante.pipeline.lake.lake import Lake
@@ -64,6 +63,8 @@ def query(
     """
     if sys.stdout is None:
         raise StoreError("cannot write the result: standard output is closed")
+    from restante.pipeline.cli.output import ending_on_signals
+
     with contextlib.ExitStack() as stack:
         places = stack.enter_context(ending_on_signals())  # before a library starts threads
 
@@ -82,20 +83,20 @@ def query(
 
 
 def _print(database: Database, form: Format, *, describe: bool) -> None:
-    from restante.pipeline.cli import query_output
+    from restante.pipeline.cli import output
 
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None
     result = database.run(as_json=form is Format.JSON)
     if form is Format.CSV:
-        lines = query_output.csv(result)
+        lines = output.csv(result)
         lines = (visible(line.removesuffix("\r\n")) + "\n" for line in lines) if terminal else lines
     elif form is Format.JSON:
-        lines = query_output.as_json(result)
+        lines = output.as_json(result)
     else:
-        shown = (query_output.described if describe else query_output.table)(result, width)
+        shown = (output.described if describe else output.table)(result, width)
         lines = (f"{line}\n" for line in shown)
-    write_output_lines(lines, "result")
+    output.write_output_lines(lines, "result")
 
 
 def _sql(given: str | None) -> str:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from restante.common.terminal import excerpt
+from restante.common.texts import counted
 from restante.pipeline.cli.options import DEFAULT_LAKE, LakeDir
-from restante.pipeline.cli.output import ending_on_signals
+
+if TYPE_CHECKING:
+    from restante.pipeline.ingest import Run
+    from restante.pipeline.report.model import Report
+    from restante.pipeline.report.periods import Period
 
 app = typer.Typer()
 
 DEFAULT_FOLDER: Final = Path("restante-reports")
 DEFAULT_PERIOD: Final = "month"
+SUMMARY_WIDTH: Final = 80
+"""Columns of a summary that is not for a terminal."""
 
 
 @app.command()
@@ -44,11 +55,13 @@ def report(
     The tables are written as CSV and JSON, too, and a summary is printed. Every figure comes from the tables of the
     lake: run build first. Spark is not started.
     """
+    from restante.pipeline.cli.output import ending_on_signals
+
     with contextlib.ExitStack() as stack:
         places = stack.enter_context(ending_on_signals())  # before a library starts threads
 
-        from restante.pipeline.cli.report_output import check_reports, print_summary, write_report
         from restante.pipeline.lake.lake import Lake
+        from restante.pipeline.report.files import check_reports, write_report
         from restante.pipeline.report.periods import chosen
         from restante.pipeline.report.reading import read_report
         from restante.pipeline.sources.scratch import scratch
@@ -62,3 +75,29 @@ def report(
         for period in wanted:
             found = read_report(opened, period, now, temporary)
             print_summary(found, write_report(found, output))
+
+
+def write_reports(run: Run, periods: Sequence[Period], folder: Path) -> list[Path]:
+    """Write the reports of periods from the lake of a run, and return the paths of their pages.
+
+    Raises Misuse and StoreError as `write_report` and `read_report` do.
+    """
+    from restante.pipeline.report.files import write_report
+    from restante.pipeline.report.reading import read_report
+
+    made = datetime.fromtimestamp(run.now(), UTC)
+    with run.steps.step("reports") as step:
+        pages = [write_report(read_report(run.lake, period, made, run.scratch), folder) for period in periods]
+        step.done(counted(len(pages), "page"))
+    return pages
+
+
+def print_summary(report: Report, page: Path) -> None:
+    """Print the summary of a report, and where its page is. Raises StoreError."""
+    from restante.pipeline.cli.output import write_output_lines
+    from restante.pipeline.report.summary import summary
+
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else SUMMARY_WIDTH
+    lines = [*summary(report, width), "", f"The page is {excerpt(str(page))}", ""]
+    write_output_lines((f"{line}\n" for line in lines), "summary")
