@@ -19,7 +19,7 @@ from restante.demo.events import GroundTruth, decode_truth, draw_events
 from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, Fleet
 from restante.demo.generate import SOURCES, TRUTH
 from restante.demo.story import story_entries
-from restante.pipeline.cli.demo import told
+from restante.pipeline.cli.demo import closing_lines
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import all_views
@@ -109,7 +109,7 @@ def test_every_command_that_is_printed_runs_in_a_shell(
     """The test of the guide's demo runs them on a lake."""
     monkeypatch.setenv("_RESTANTE_PROGRAM", program)
     fleet = Fleet(last=date(2026, 11, 20))
-    printed = commands("\n".join(told(GroundTruth(fleet=fleet, events=draw_events(fleet)), Path(name))))
+    printed = commands("\n".join(closing_lines(GroundTruth(fleet=fleet, events=draw_events(fleet)), Path(name))))
     assert len(printed) == 10
     words = [shlex.split(line) for line in printed]
     assert {(word[0], word[4]) for word in words} == {(program or "restante", f"{name}/lake")}

@@ -117,22 +117,22 @@ def test_long_texts_are_cut_and_rows_that_do_not_fit_are_shown_value_by_value() 
     text, number = ResultColumn("text", "VARCHAR"), ResultColumn("number", "BIGINT")
     row = ("word " * 20, "9" * 19, "日本語" * 20)
     of = [text, number, ResultColumn("text 2", "VARCHAR")]
-    assert list(output.table(QueryResult(of, iter([row])), 60)) == [
+    assert list(output.table_lines(QueryResult(of, iter([row])), 60)) == [
         "text" + " " * 29 + "number  text 2",
         "──────────────────  ───────────────────  ───────────────────",
         "word word word wo…  9999999999999999999  日本語日本語日本語…",
         "(1 row)",
     ]
-    lines = list(output.table(QueryResult(of, iter([row])), None))
+    lines = list(output.table_lines(QueryResult(of, iter([row])), None))
     assert all(text in lines[2] for text in row[1:])
     rows = iter([("long text, very long", "123456789"), (None, "1")])
-    assert list(output.table(QueryResult([text, number], rows), 20)) == [
+    assert list(output.table_lines(QueryResult([text, number], rows), 20)) == [
         *("── row 1", "text    long text, …", "number  123456789"),
         *("── row 2", "text    NULL", "number  1"),
         "(2 rows)",
     ]
     meaning = [ResultColumn("column", "VARCHAR"), ResultColumn("meaning", "VARCHAR")]
-    assert list(output.described(QueryResult(meaning, iter([("a", "word " * 12)])), 40)) == [
+    assert list(output.wrapped_table_lines(QueryResult(meaning, iter([("a", "word " * 12)])), 40)) == [
         "column  meaning",
         "a       " + " ".join(["word"] * 6),
         "        " + " ".join(["word"] * 6),

@@ -1,4 +1,4 @@
-"""`restante pipeline`: the data pipeline's commands. `demo`, `report`, `query` and `gaps` are in files of their own.
+"""`restante pipeline`: its commands. `demo`, `report`, `query` and `gaps` are in files of their own.
 
 What a subcommand needs is imported when it runs.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -78,23 +78,23 @@ def ingest(
     from restante.pipeline.schemas import CLEAN_TABLES
 
     sources, unread = recognise_sources(check_names(source))
-    kept = read_keep(keep, CLEAN_TABLES)
+    keep_days = read_keep(keep, CLEAN_TABLES)
     with open_run(
         "ingest", lake, write=not plan, make=True, master=master, remote=remote, memory=memory, verbose=verbose
     ) as run:
-        found = [*ingest_into(run, sources, kept, plan=plan), *unread]
-    _show_ingested(found, plan=plan)
-    if show_failures(found):
+        results = [*ingest_into(run, sources, keep_days, plan=plan), *unread]
+    _show_ingested(results, plan=plan)
+    if show_failures(results):
         sys.exit(1)
 
 
 @app.command()
 def build(
     lake: LakeDir = DEFAULT_LAKE,
-    first: Annotated[
+    from_day: Annotated[
         str | None, typer.Option("--from", metavar="DAY", help="First day to build, like 2026-11-21.")
     ] = None,
-    last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Last day to build.")] = None,
+    to_day: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Last day to build.")] = None,
     keep: Keep = None,
     plan: Plan = False,
     master: Master = DEFAULT_MASTER,
@@ -110,10 +110,10 @@ def build(
     from restante.pipeline.cli.run import build_into, open_run
     from restante.pipeline.tables import BUILT_TABLES
 
-    only = read_days(first, last)
-    kept = read_keep(keep, BUILT_TABLES)
+    days = read_days(from_day, to_day)
+    keep_days = read_keep(keep, BUILT_TABLES)
     with open_run("build", lake, write=not plan, master=master, remote=remote, memory=memory, verbose=verbose) as run:
-        built = build_into(run, kept, only, plan=plan)
+        built = build_into(run, keep_days, days, plan=plan)
     _show_built(built, plan=plan)
 
 
@@ -148,7 +148,7 @@ def ingest_and_build(
     if reports is not None:
         _check_reports(reports)
     sources, unread = recognise_sources(check_names(source))
-    kept = read_keep(keep, TABLES)
+    keep_days = read_keep(keep, TABLES)
     with open_run(
         "run",
         lake,
@@ -160,21 +160,21 @@ def ingest_and_build(
         verbose=verbose,
         archive_classes=True,
     ) as run:
-        found = [*ingest_into(run, sources, kept, plan=plan), *unread]
-        _show_ingested(found, plan=plan)
-        planned = {each.table for each in found if plan and each.span is not None}
-        built = build_into(run, kept, plan=plan, planned=planned)
+        results = [*ingest_into(run, sources, keep_days, plan=plan), *unread]
+        _show_ingested(results, plan=plan)
+        planned = {result.table for result in results if plan and result.span is not None}
+        built = build_into(run, keep_days, plan=plan, planned=planned)
         _show_built(built, plan=plan)
-        failed = show_failures(found)
+        failed = show_failures(results)
         if reports is not None:
-            _report(run, built, reports, plan=plan)
+            _write_outdated_reports(run, built, reports, plan=plan)
         sys.stdout.flush()  # making an archive of Java's classes takes a while
     if failed:
         sys.exit(1)
 
 
 def _check_reports(folder: Path) -> None:
-    """Check the names of all files that `_report` may write."""
+    """Check the names of all files that `_write_outdated_reports` may write."""
     from restante.pipeline.report.files import check_reports
     from restante.pipeline.report.periods import due
 
@@ -182,7 +182,9 @@ def _check_reports(folder: Path) -> None:
     check_reports([*over, *(period.after for period in over)], folder)
 
 
-def _report(run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder: Path, *, plan: bool) -> None:
+def _write_outdated_reports(
+    run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder: Path, *, plan: bool
+) -> None:
     """Write the reports of the last day, week and month: those that are missing or older than the tables."""
     from restante.pipeline.report.outdated import outdated
     from restante.pipeline.report.periods import due
@@ -190,12 +192,12 @@ def _report(run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder
 
     today = datetime.fromtimestamp(run.now(), UTC).date()
     periods = due(today, days_of(run.lake, run.scratch))
-    if not (plan and any(each.days for each, _ in built)):  # else the tables have not changed yet
+    if not (plan and any(result.days for result, _ in built)):  # else the tables have not changed yet
         periods = outdated(run.lake, periods, folder, today)
     if not periods:
         print("reports: nothing new")
     elif plan:
-        print(f"reports: {', '.join(each.name for each in periods)} to write")
+        print(f"reports: {', '.join(period.name for period in periods)} to write")
     else:
         from restante.pipeline.cli.report import write_reports
 
@@ -238,17 +240,16 @@ def vacuum(
     from restante.pipeline.lake.vacuum import vacuum as remove_waste
     from restante.pipeline.tables import TABLES
 
-    max_grace = int(
-        LOG_RETENTION_SECONDS / 3600
-    )  # after that the log no longer has the time at which a file was replaced
+    # After that the log no longer has the time at which a file was replaced.
+    max_grace = int(LOG_RETENTION_SECONDS / 3600)
     if not 0 <= grace <= max_grace:
         raise Misuse(f"--grace: {grace:g} is not a number of hours from 0 to {max_grace}")
-    act = unneeded_files if plan else remove_waste
+    list_or_remove = unneeded_files if plan else remove_waste
     files = size = 0
     with Lake.open(lake, write=True) as opened:
         for table in TABLES.values():
-            found = act(opened.table(table), grace=grace * 3600, now=time.time())
-            files, size = files + len(found), size + sum(each.size for each in found)
+            files_of_table = list_or_remove(opened.table(table), grace=grace * 3600, now=time.time())
+            files, size = files + len(files_of_table), size + sum(file.size for file in files_of_table)
     print(f"{counted(files, 'file')} {'to remove' if plan else 'removed'}, {counted(size, 'byte')}")
 
 
@@ -268,64 +269,59 @@ def compact(
 
     with Lake.open(lake, write=not plan) as opened:
         for table in TABLES.values():
-            there = opened.table(table)
-            found = planned_merges(there) if plan else merge_files(there, uuid.uuid4().hex, time.time)
-            files = counted(sum(len(each.files) for each in found), "file")
-            if found:
-                print(f"{table.name}: {files} {'to merge' if plan else 'merged'} into {len(found):,}")
+            opened_table = opened.table(table)
+            groups = planned_merges(opened_table) if plan else merge_files(opened_table, uuid.uuid4().hex, time.time)
+            files = counted(sum(len(group.files) for group in groups), "file")
+            if groups:
+                print(f"{table.name}: {files} {'to merge' if plan else 'merged'} into {len(groups):,}")
             else:
                 print(f"{table.name}: nothing to merge")
 
 
-def _show_ingested(found: Sequence[IngestResult], *, plan: bool) -> None:
-    for line in _shown(found, plan=plan):
-        print(line)
-
-
-def _show_built(built: Sequence[tuple[BuildResult, Sequence[str]]], *, plan: bool) -> None:
-    """Print a line for each table that was built, or has rows to build from, and one for all others of a source."""
-    others: dict[str, list[str]] = {}
-    for each, missing in built:
-        if missing:
-            others.setdefault(_named(missing), []).append(each.table)
-            continue
-        days = counted(len(each.days), "day")
-        span = f" ({each.days[0]} to {each.days[-1]})" if each.days else ""
-        print(
-            f"{each.table}: "
-            + (f"{days} to build{span}" if plan else f"{days} built{span}, {counted(each.rows, 'row')}")
-        )
-    for sources, tables in others.items():
-        print(f"{', '.join(tables)}: nothing to build until you ingest {sources}")
-
-
-def _named(tables: Sequence[str]) -> str:
-    """Return which sources have rows of clean tables."""
-    from restante.pipeline.schemas import SOURCES
-
-    return " or ".join(dict.fromkeys(SOURCES[name] for name in tables))
-
-
-def _shown(found: Sequence[IngestResult], *, plan: bool) -> Iterator[str]:
-    """Yield a line for each table of a source: how many rows were read, and what became of them."""
-    for result in found:
+def _show_ingested(results: Sequence[IngestResult], *, plan: bool) -> None:
+    """Print a line for each table of a source: how many rows were read, and what became of them."""
+    for result in results:
         if result.failure:
             continue
         if result.span is None:
-            yield f"{result.source}: {result.table}: nothing new"
+            print(f"{result.source}: {result.table}: nothing new")
         elif plan or result.ledger is None:
             anew = f"; all rows again, because {result.span.why}" if result.span.why else ""
-            yield f"{result.source}: {result.table}: {counted(result.span.counted, 'row')} to read{anew}"
+            print(f"{result.source}: {result.table}: {counted(result.span.counted, 'row')} to read{anew}")
         else:
             ledger = result.ledger
             parts = [
-                f"{count:,} {words}"
-                for count, words in (
+                f"{count:,} {label}"
+                for count, label in (
                     (ledger.clean, "clean"),
                     (ledger.duplicate, "duplicate"),
                     (ledger.quarantined, "in quarantine"),
                     (ledger.missed, "deleted before they were read"),
                 )
-                if count or words == "clean"
+                if count or label == "clean"
             ]
-            yield f"{result.source}: {result.table}: {counted(ledger.read, 'row')} read: {', '.join(parts)}"
+            print(f"{result.source}: {result.table}: {counted(ledger.read, 'row')} read: {', '.join(parts)}")
+
+
+def _show_built(built: Sequence[tuple[BuildResult, Sequence[str]]], *, plan: bool) -> None:
+    """Print a line for each table that was built, or has rows to build from, and one for all others of a source."""
+    others: dict[str, list[str]] = {}
+    for result, missing in built:
+        if missing:
+            others.setdefault(_sources_of(missing), []).append(result.table)
+            continue
+        days = counted(len(result.days), "day")
+        span = f" ({result.days[0]} to {result.days[-1]})" if result.days else ""
+        print(
+            f"{result.table}: "
+            + (f"{days} to build{span}" if plan else f"{days} built{span}, {counted(result.rows, 'row')}")
+        )
+    for sources, tables in others.items():
+        print(f"{', '.join(tables)}: nothing to build until you ingest {sources}")
+
+
+def _sources_of(tables: Sequence[str]) -> str:
+    """Return which sources have rows of clean tables."""
+    from restante.pipeline.schemas import SOURCES
+
+    return " or ".join(dict.fromkeys(SOURCES[name] for name in tables))

@@ -87,35 +87,35 @@ def demo(
     from restante.pipeline.sources.recognise import recognise
     from restante.pipeline.steps import Steps
 
-    said = {"--seed": seed, "--days": days, "--transfers": transfers, "--last": last}
-    wanted = {flag.removeprefix("--"): _read(flag, text) for flag, text in said.items() if text is not None}
+    texts = {"--seed": seed, "--days": days, "--transfers": transfers, "--last": last}
+    options = {flag.removeprefix("--"): _read_option(flag, text) for flag, text in texts.items() if text is not None}
     truth = find_demo(folder)
     unblock_pipe()
     steps = Steps("demo")
     if truth is None:
-        fleet = _fleet(wanted)
+        fleet = _make_fleet(options)
         with steps.step("fleet") as step:
             truth = make_demo(fleet, folder, step.so_far, locked=end_run_on_signals)
     else:
-        _check_same(truth, wanted, folder)
+        _check_same(truth, options, folder)
         steps.say(f"the fleet in {folder} is used as it is")
     check_reports(_periods(truth), folder / REPORTS)
     with open_run("demo", folder / LAKE, write=True, make=True, memory=memory, verbose=verbose) as run:
-        found = ingest_into(run, [recognise(each) for each in source_specs(folder)], {}, plan=False)
+        results = ingest_into(run, [recognise(spec) for spec in source_specs(folder)], {}, plan=False)
         build_into(run, {}, plan=False)
         write_reports(run, _periods(truth), folder / REPORTS)
-    for line in told(truth, folder):
+    for line in closing_lines(truth, folder):
         print(line)
-    if show_failures(found):
+    if show_failures(results):
         sys.exit(1)
 
 
-def _fleet(wanted: dict[str, Any]) -> Fleet:
+def _make_fleet(options: dict[str, Any]) -> Fleet:
     """Return the fleet that the options ask for. Raises Misuse if its days are no days of a lake."""
     from restante.pipeline.lake.lake import FIRST_DAY
 
     yesterday = datetime.now(UTC).date() - timedelta(1)
-    fleet = Fleet(**{"last": yesterday, **wanted})
+    fleet = Fleet(**{"last": yesterday, **options})
     if fleet.last > yesterday:
         raise Misuse(f"--last {fleet.last}: this day is not over yet; yesterday was {yesterday}")
     if fleet.last < FIRST_DAY + timedelta(fleet.days):  # the day before the first is built, too
@@ -123,7 +123,7 @@ def _fleet(wanted: dict[str, Any]) -> Fleet:
     return fleet
 
 
-def _read(flag: str, text: str) -> Any:
+def _read_option(flag: str, text: str) -> Any:
     """Return the value of an option. Raises Misuse."""
     from restante.common.settings import convert
     from restante.pipeline.cli.options import read_day
@@ -131,14 +131,14 @@ def _read(flag: str, text: str) -> Any:
     return read_day(flag, text) if flag == "--last" else convert(text, _TYPES[flag], flag)
 
 
-def _check_same(truth: GroundTruth, wanted: dict[str, Any], folder: Path) -> None:
+def _check_same(truth: GroundTruth, options: dict[str, Any], folder: Path) -> None:
     """Raise Misuse if the folder has another fleet than the options say."""
-    for name, value in wanted.items():
+    for name, value in options.items():
         if (is_ := getattr(truth.fleet, name)) != value:
             raise Misuse(f"{folder} has a fleet with --{name} {is_}: name a new folder for another one")
 
 
-def told(truth: GroundTruth, folder: Path) -> Iterator[str]:
+def closing_lines(truth: GroundTruth, folder: Path) -> Iterator[str]:
     """Yield the text at the end: what the fleet is, what happened, and where to look next.
 
     Commands are indented. They can be run as they are.
@@ -150,10 +150,10 @@ def told(truth: GroundTruth, folder: Path) -> Iterator[str]:
     from restante.pipeline.report.periods import Period, PeriodKind
 
     yield describe_fleet(truth)
-    for each in story_entries(truth):
-        yield f"\n{each.what} The table {each.table} shows it:"
-        yield f"    {command_line('pipeline', 'query', '--lake', folder / LAKE, each.query)}"
-        yield f"The report of the day: {folder / REPORTS / page_name(Period(PeriodKind.DAY, each.first))}"
+    for entry in story_entries(truth):
+        yield f"\n{entry.what} The table {entry.table} shows it:"
+        yield f"    {command_line('pipeline', 'query', '--lake', folder / LAKE, entry.query)}"
+        yield f"The report of the day: {folder / REPORTS / page_name(Period(PeriodKind.DAY, entry.first))}"
     yield f"\nThe sources and {TRUTH}, which says what happened, are in {folder / SOURCES}."
     yield from _where_to_look(truth, folder)
 
@@ -190,5 +190,5 @@ def _periods(truth: GroundTruth) -> list[Period]:
     fleet = truth.fleet
     days = [fleet.first + timedelta(number) for number in range(fleet.days)]
     months = Counter(containing(PeriodKind.MONTH, day) for day in days)
-    eventful = dict.fromkeys(each.first for each in story_entries(truth))
+    eventful = dict.fromkeys(entry.first for entry in story_entries(truth))
     return [*(month for month, _ in months.most_common()), *(Period(PeriodKind.DAY, day) for day in eventful)]

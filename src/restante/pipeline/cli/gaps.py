@@ -73,20 +73,22 @@ def gaps(
     from restante.waku.files import missing_ranges
     from restante.waku.files.missing_ranges import MissingRanges
 
-    clip, whole = _clips(begin, end, topic or [], retention, config or [], int(time.time()), holder)
+    clip, unlimited = _clips(begin, end, topic or [], retention, config or [], int(time.time()), holder)
     for_people = output is not None or sys.stdout.isatty()
     with Lake.open(lake, write=False) as opened:
-        found = every = table.ranges_to_request(table.read_gaps(opened, mailserver, clip), clip)
-        if for_people and whole != clip:
-            every = table.ranges_to_request(table.read_gaps(opened, mailserver, whole), whole)
-    ranges = MissingRanges(mailserver=mailserver, missing=sum(each.missing for each in found), ranges=tuple(found))
+        requested_ranges = unlimited_ranges = table.ranges_to_request(table.read_gaps(opened, mailserver, clip), clip)
+        if for_people and unlimited != clip:
+            unlimited_ranges = table.ranges_to_request(table.read_gaps(opened, mailserver, unlimited), unlimited)
+    missing = sum(range_.missing for range_ in requested_ranges)
+    ranges = MissingRanges(mailserver=mailserver, missing=missing, ranges=tuple(requested_ranges))
     content = missing_ranges.write(ranges)
     if output is not None:
-        _write(output, content)
+        _write_ranges(output, content)
     if not for_people:
         sys.stdout.write(content.decode())
     else:
-        for line in shown(ranges, holder, left_out=sum(each.missing for each in every) - ranges.missing):
+        left_out = sum(range_.missing for range_ in unlimited_ranges) - missing
+        for line in text_lines(ranges, holder, left_out=left_out):
             print(line)
 
 
@@ -99,7 +101,7 @@ def _clips(
     now: int,
     holder: str | None,
 ) -> tuple[GapFilter, GapFilter]:
-    """Return which gaps are wanted: what the options and all Mailservers of `configs` allow.
+    """Return which gaps to fetch: what the options and all Mailservers of `configs` allow.
 
     The second one is the same without what retentions and lists of topics leave out. Raises Misuse.
     """
@@ -110,60 +112,60 @@ def _clips(
     from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY, WAKU, read_topic
 
     days_type: Any = Annotated[float, Meta(ge=0, le=36525)]
-    configured = [resolve_settings(WAKU, {}, {}, each)[0] for each in configs]
-    limits = [each.retention for each in configured]
+    configured = [resolve_settings(WAKU, {}, {}, path)[0] for path in configs]
+    limits = [settings.retention for settings in configured]
     if retention is not None:
         limits.append(convert(retention, days_type, "--retention"))
-    days = min((each for each in limits or [DEFAULT_RETENTION_DAYS] if each), default=0)  # 0: no limit
-    first = lower = read_time(begin, now, "--from") if begin is not None else 0
+    days = min((limit for limit in limits or [DEFAULT_RETENTION_DAYS] if limit), default=0)  # 0: no limit
+    begin_time = lower = read_time(begin, now, "--from") if begin is not None else 0
     upper = read_time(end or "now", now, "--to")
-    if first > upper:
+    if begin_time > upper:
         raise Misuse("the first time is after the last: change --from or --to")
     if days:
         lower = max(lower, now - int(days * SECONDS_PER_DAY))
     if lower > upper:
         raise Misuse("no time is left: change --from, --to, --retention or the retention in the files of --config")
-    lists = [frozenset(read_topic(each, "--topic").hex() for each in topics)]
-    lists += [frozenset(read_topic(topic, "topics").hex() for topic in each.topics) for each in configured]
-    named = [each for each in lists if each]  # an empty list: all topics
-    wanted = frozenset.intersection(*named) if named else frozenset()
-    if named and not wanted:
+    lists = [frozenset(read_topic(topic, "--topic").hex() for topic in topics)]
+    lists += [frozenset(read_topic(topic, "topics").hex() for topic in settings.topics) for settings in configured]
+    topic_lists = [topic_list for topic_list in lists if topic_list]  # an empty list: all topics
+    common_topics = frozenset.intersection(*topic_lists) if topic_lists else frozenset()
+    if topic_lists and not common_topics:
         raise Misuse("no topic is in every list of topics: change --topic or the topics in the files of --config")
-    if len(wanted) > MAX_TOPICS:
-        most = counted(MAX_TOPICS, "topic")
-        raise Misuse(f"there are more than {most}, which no request can name: name fewer with --topic")
-    return GapFilter(lower, upper, wanted, holder), GapFilter(first, upper, holder=holder)
+    if len(common_topics) > MAX_TOPICS:
+        limit = counted(MAX_TOPICS, "topic")
+        raise Misuse(f"there are more than {limit}, which no request can name: name fewer with --topic")
+    return GapFilter(lower, upper, common_topics, holder), GapFilter(begin_time, upper, holder=holder)
 
 
-def _write(output: Path, content: bytes) -> None:
+def _write_ranges(path: Path, content: bytes) -> None:
     from restante.common.atomic_file import write_output
 
     try:
-        write_output(output, content)
+        write_output(path, content)
     except OSError as error:
-        raise StoreError(f"cannot write {output}: {plain(error)} (-o)") from error
+        raise StoreError(f"cannot write {path}: {plain(error)} (-o)") from error
 
 
-def shown(found: MissingRanges, holder: str | None = None, *, left_out: int = 0) -> Iterator[str]:
+def text_lines(missing_ranges: MissingRanges, holder: str | None = None, *, left_out: int = 0) -> Iterator[str]:
     """Yield lines for people: what is missing, the first ranges, and how many envelopes the options leave out."""
     having = f" that {holder} has" if holder else ""
-    if found.ranges:
-        ranges = counted(len(found.ranges), "range")
-        yield f"{found.mailserver} lacks {counted(found.missing, 'envelope')}{having}, in {ranges}"
+    if missing_ranges.ranges:
+        ranges = counted(len(missing_ranges.ranges), "range")
+        yield f"{missing_ranges.mailserver} lacks {counted(missing_ranges.missing, 'envelope')}{having}, in {ranges}"
     else:
-        yield f"{found.mailserver} lacks nothing of these times and topics{having}"
-    for each in found.ranges[:MAX_LINES]:
-        yield f"  {_time(each.lower)} to {_time(each.upper)}: {_contents(each)}"
-    if (more := len(found.ranges) - MAX_LINES) > 0:
+        yield f"{missing_ranges.mailserver} lacks nothing of these times and topics{having}"
+    for range_ in missing_ranges.ranges[:MAX_LINES]:
+        yield f"  {_time(range_.lower)} to {_time(range_.upper)}: {_describe_range(range_)}"
+    if (more := len(missing_ranges.ranges) - MAX_LINES) > 0:
         yield f"  and {counted(more, 'more range')}; -o writes all of them to a file"
     if left_out > 0:
         verb = "is" if left_out == 1 else "are"
         yield f"{counted(left_out, 'more envelope')}{having} {verb} too old, or of other topics"
 
 
-def _contents(each: MissingRange) -> str:
-    topics = "all topics" if each.topics is None else counted(len(each.topics), "topic")
-    return f"{counted(each.missing, 'envelope')} of {topics}, held by {', '.join(each.holders)}"
+def _describe_range(range_: MissingRange) -> str:
+    topics = "all topics" if range_.topics is None else counted(len(range_.topics), "topic")
+    return f"{counted(range_.missing, 'envelope')} of {topics}, held by {', '.join(range_.holders)}"
 
 
 def _time(seconds: int) -> str:

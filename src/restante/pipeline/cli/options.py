@@ -33,10 +33,10 @@ MIN_MEMORY_MIB: Final = 512
 
 def _memory(size: str) -> str:
     """Return a size of memory as Java reads it. Raises Misuse."""
-    found = re.fullmatch(r"(\d{1,9})([mg])", size, re.ASCII | re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,9})([mg])", size, re.ASCII | re.IGNORECASE)
+    if match is None:
         raise Misuse(f"--memory: '{size}' is not a size like 512m or 4g")
-    if int(found[1]) * (1 if found[2].lower() == "m" else 1024) < MIN_MEMORY_MIB:
+    if int(match[1]) * (1 if match[2].lower() == "m" else 1024) < MIN_MEMORY_MIB:
         raise Misuse(f"--memory: '{size}' is less than {MIN_MEMORY_MIB}m, without which Spark does not start")
     return size
 
@@ -57,40 +57,42 @@ def check_names(sources: Sequence[str] | None) -> Sequence[str]:
         raise Misuse("there is nothing to read: name a source with --source NAME=PATH")
     from restante.pipeline.sources.source import parse
 
-    names = [parse(each).name for each in sources]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise Misuse(f"--source: two sources have the name {min(twice)}; rename one of them")
+    names = [parse(source).name for source in sources]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise Misuse(f"--source: two sources have the name {min(repeated)}; rename one of them")
     return sources
 
 
 def read_keep(keep: Sequence[str] | None, tables: Mapping[str, object]) -> dict[str, int]:
     """Return for how many days --keep keeps each table. Raises Misuse."""
-    found: dict[str, int] = {}
-    for each in keep or ():
-        table, _, days = each.rpartition("=")
+    keep_days: dict[str, int] = {}
+    for option in keep or ():
+        table, _, days = option.rpartition("=")
         if table and table not in tables:
-            raise Misuse(f"--keep {each}: this command writes no table {table}; it writes {', '.join(tables)}")
+            raise Misuse(f"--keep {option}: this command writes no table {table}; it writes {', '.join(tables)}")
         if not days.isascii() or not days.isdigit() or not 0 < int(days) <= 36525:
-            raise Misuse(f"--keep {each}: '{days}' is not a number of days from 1 to 36525")
-        found |= dict.fromkeys([table] if table else tables, int(days))
-    return found
+            raise Misuse(f"--keep {option}: '{days}' is not a number of days from 1 to 36525")
+        keep_days |= dict.fromkeys([table] if table else tables, int(days))
+    return keep_days
 
 
-def read_days(first: str | None, last: str | None) -> DayRange | None:
+def read_days(from_day: str | None, to_day: str | None) -> DayRange | None:
     """Return the days from --from to --to, or None if neither is given. Raises Misuse."""
     from restante.pipeline.build.freshness import DayRange  # imports pyspark
 
-    if first is None and last is None:
+    if from_day is None and to_day is None:
         return None
-    days = DayRange(read_day("--from", first) if first else date.min, read_day("--to", last) if last else date.max)
+    days = DayRange(
+        read_day("--from", from_day) if from_day else date.min, read_day("--to", to_day) if to_day else date.max
+    )
     if days.first > days.last:
-        raise Misuse(f"--from {first} is after --to {last}")
+        raise Misuse(f"--from {from_day} is after --to {to_day}")
     return days
 
 
-def read_day(flag: str, said: str) -> date:
+def read_day(flag: str, text: str) -> date:
     """Return the day that a flag names. Raises Misuse."""
     try:
-        return date.fromisoformat(said)
+        return date.fromisoformat(text)
     except ValueError as error:
-        raise Misuse(f"{flag} {said}: this is not a day; write it like 2026-11-21") from error
+        raise Misuse(f"{flag} {text}: this is not a day; write it like 2026-11-21") from error

@@ -26,7 +26,7 @@ MAX_ROWS: Final = 100
 """Rows of a table, which are in memory to align the columns: some screens. CSV and JSON have all rows."""
 
 MIN_CELLS: Final = 12
-"""Least width to which a column of texts is cut. The first characters tell values apart."""
+"""Smallest width to which a column of texts is cut. The first characters tell values apart."""
 
 GAP: Final = "  "
 
@@ -36,24 +36,24 @@ def ending_on_signals() -> Iterator[list[Path]]:
     """End the process at once on SIGINT or SIGTERM. Yield a list for the folders that are removed then."""
     from restante.common.signals import ending_at_once
 
-    places: list[Path] = []
+    folders: list[Path] = []
 
     def stopped() -> None:
-        for each in places:
-            shutil.rmtree(each, ignore_errors=True)
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
         os.write(2, b"restante: stopped\n")
 
     with ending_at_once(stopped):
-        yield places
+        yield folders
 
 
-def write_output_lines(lines: Iterable[str], what: str) -> None:
+def write_output_lines(lines: Iterable[str], kind: str) -> None:
     """Write lines to standard output, in UTF-8 whatever the locale is. Each has its end. Raises StoreError.
 
-    `what` is the word for them in an error.
+    `kind` is the word for them in an error.
     """
     if sys.stdout is None:
-        raise StoreError(f"cannot write the {what}: standard output is closed")
+        raise StoreError(f"cannot write the {kind}: standard output is closed")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     try:
@@ -63,10 +63,10 @@ def write_output_lines(lines: Iterable[str], what: str) -> None:
     except BrokenPipeError:
         raise  # nobody reads the rest; typer ends the process without a word
     except OSError as error:
-        raise StoreError(f"cannot write the {what}: {plain(error)}") from error
+        raise StoreError(f"cannot write the {kind}: {plain(error)}") from error
 
 
-def csv(result: QueryResult) -> Iterator[str]:
+def csv_lines(result: QueryResult) -> Iterator[str]:
     """Yield lines of CSV, the names of the columns first, which are texts, too: PIVOT makes them of values."""
     texts = [column.is_text for column in result.columns]
     yield ",".join(csv_field(column.name, is_text=True) for column in result.columns) + END_OF_LINE
@@ -74,7 +74,7 @@ def csv(result: QueryResult) -> Iterator[str]:
         yield ",".join([csv_field(value, is_text=t) for value, t in zip(row, texts, strict=True)]) + END_OF_LINE
 
 
-def as_json(result: QueryResult) -> Iterator[str]:
+def json_lines(result: QueryResult) -> Iterator[str]:
     """Yield the lines of one JSON array, which has an object for each row. The values are JSON already."""
     names = [_escaped(json.dumps(column.name, ensure_ascii=False)) for column in result.columns]
     before = "[\n"
@@ -89,37 +89,40 @@ def _escaped(value: str) -> str:
     """Return JSON whose texts steer no terminal: with an escape for each character that is not printed."""
     if value.isprintable():
         return value
-    return "".join(each if each.isprintable() or each in "\t\n\r" else json.dumps(each)[1:-1] for each in value)
+    return "".join(
+        character if character.isprintable() or character in "\t\n\r" else json.dumps(character)[1:-1]
+        for character in value
+    )
 
 
-def table(result: QueryResult, width: int | None) -> Iterator[str]:
+def table_lines(result: QueryResult, width: int | None) -> Iterator[str]:
     """Yield lines for people: aligned columns, up to MAX_ROWS rows. `width`: the cells of the terminal's line.
 
     On a terminal long texts are cut. If that is not enough, each row becomes several lines, one for each column.
     """
     rows = list(itertools.islice(result.rows, MAX_ROWS + 1))
     more = len(rows) > MAX_ROWS
-    shown = rows[:MAX_ROWS]
-    yield from _plan(shown) if result.is_plan else _aligned(result.columns, shown, width)
+    shown_rows = rows[:MAX_ROWS]
+    yield from _plan(shown_rows) if result.is_plan else _aligned(result.columns, shown_rows, width)
     if more:
         yield f"… only the first {MAX_ROWS} rows: --format csv or json prints all"
     elif not result.is_plan:
-        yield f"({counted(len(shown), 'row')})"
+        yield f"({counted(len(shown_rows), 'row')})"
 
 
-def described(result: QueryResult, width: int | None) -> Iterator[str]:
+def wrapped_table_lines(result: QueryResult, width: int | None) -> Iterator[str]:
     """Yield lines for people: aligned columns, of which the last is long and goes on below."""
-    columns, rows = result.columns, [[_shown(value) for value in row] for row in result.rows]
+    columns, rows = result.columns, [[_value_in_line(value) for value in row] for row in result.rows]
     cells = [max(map(cell_len, (column.name, *values))) for column, *values in zip(columns, *rows, strict=True)]
     indent = sum(cells[:-1]) + len(GAP) * (len(cells) - 1)
     room = None if width is None else max(width - indent, 2 * MIN_CELLS)
     for row in ([column.name for column in columns], *rows):
-        first = [
+        cells_before_last = [
             _filled(value, count, right=column.is_number)
             for value, count, column in zip(row[:-1], cells, columns, strict=False)
         ]
         lines = textwrap.wrap(row[-1], room) if room else [row[-1]]
-        yield GAP.join([*first, lines[0] if lines else ""])
+        yield GAP.join([*cells_before_last, lines[0] if lines else ""])
         yield from (" " * indent + line for line in lines[1:])
 
 
@@ -129,21 +132,21 @@ def _plan(rows: Iterable[ResultRow]) -> Iterator[str]:
 
 
 def _aligned(columns: Sequence[ResultColumn], rows: Sequence[ResultRow], width: int | None) -> Iterator[str]:
-    names = [_shown(column.name) for column in columns]
-    texts = [[_shown(value, width) for value in row] for row in rows]
+    names = [_value_in_line(column.name) for column in columns]
+    texts = [[_value_in_line(value, width) for value in row] for row in rows]
     cells = [max(map(cell_len, values)) for values in zip(names, *texts, strict=True)]
     if width is not None:
         cut = [column.is_text or column.type == "BLOB" for column in columns]
-        least = [
+        minimums = [
             max(min(count, MIN_CELLS), cell_len(name)) if is_cut else count
             for count, name, is_cut in zip(cells, names, cut, strict=True)
         ]
         room = width - len(GAP) * (len(cells) - 1)
-        if sum(least) > room:
+        if sum(minimums) > room:
             yield from _records(names, texts, width)
             return
         while sum(cells) > room:
-            widest = max((n for n in range(len(cells)) if cells[n] > least[n]), key=cells.__getitem__)
+            widest = max((n for n in range(len(cells)) if cells[n] > minimums[n]), key=cells.__getitem__)
             cells[widest] -= 1
     rights = [column.is_number for column in columns]
     for row in (names, ["─" * count for count in cells], *texts):
@@ -168,7 +171,7 @@ def _filled(value: str, cells: int, *, right: bool = False) -> str:
     return " " * (cells - length) + value if right else value + " " * (cells - length)
 
 
-def _shown(value: str | None, width: int | None = None) -> str:
+def _value_in_line(value: str | None, width: int | None = None) -> str:
     """Return a value in one line that steers no terminal. A longer one than `width` may be cut."""
     if value is None:
         return "NULL"

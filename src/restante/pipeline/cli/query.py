@@ -66,47 +66,47 @@ def query(
     from restante.pipeline.cli.output import ending_on_signals
 
     with contextlib.ExitStack() as stack:
-        places = stack.enter_context(ending_on_signals())  # before a library starts threads
+        folders = stack.enter_context(ending_on_signals())  # before a library starts threads
 
         from restante.pipeline.lake.lake import Lake
         from restante.pipeline.query import open_database, tables_in_sql
         from restante.pipeline.sources.scratch import scratch
 
-        text = "" if describe else _sql(sql)
+        text = "" if describe else _read_sql(sql)
         temporary = stack.enter_context(scratch())
-        places.append(temporary)
+        folders.append(temporary)
         opened = stack.enter_context(Lake.open(lake, write=False))
         if describe:
-            text = described(opened, sql or "")
+            text = description_sql(opened, sql or "")
         tables = () if describe else tables_in_sql(text)
-        _print(stack.enter_context(open_database(opened, text, temporary, tables)), form, describe=describe)
+        _print_result(stack.enter_context(open_database(opened, text, temporary, tables)), form, describe=describe)
 
 
-def _print(database: Database, form: Format, *, describe: bool) -> None:
+def _print_result(database: Database, form: Format, *, describe: bool) -> None:
     from restante.pipeline.cli import output
 
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None
     result = database.run(as_json=form is Format.JSON)
     if form is Format.CSV:
-        lines = output.csv(result)
+        lines = output.csv_lines(result)
         lines = (visible(line.removesuffix("\r\n")) + "\n" for line in lines) if terminal else lines
     elif form is Format.JSON:
-        lines = output.as_json(result)
+        lines = output.json_lines(result)
     else:
-        shown = (output.described if describe else output.table)(result, width)
-        lines = (f"{line}\n" for line in shown)
+        aligned_lines = (output.wrapped_table_lines if describe else output.table_lines)(result, width)
+        lines = (f"{line}\n" for line in aligned_lines)
     output.write_output_lines(lines, "result")
 
 
-def _sql(given: str | None) -> str:
+def _read_sql(argument: str | None) -> str:
     """Return the SQL of the argument or of standard input. Raises Misuse."""
     from restante.common.terminal import command_line
     from restante.pipeline.query import MAX_SQL_BYTES
 
-    if given not in {None, "-"}:
-        raw = os.fsencode(str(given))
-    elif sys.stdin is None or (given is None and sys.stdin.isatty()):
+    if argument not in {None, "-"}:
+        raw = os.fsencode(str(argument))
+    elif sys.stdin is None or (argument is None and sys.stdin.isatty()):
         raise Misuse(f"write a query: {command_line('pipeline', 'query', EXAMPLE)}; --describe lists the tables")
     else:
         raw = sys.stdin.buffer.read(MAX_SQL_BYTES + 1)
@@ -118,7 +118,7 @@ def _sql(given: str | None) -> str:
         raise Misuse(f"the SQL is not UTF-8: byte {error.start + 1} is wrong") from error
 
 
-def described(lake: Lake, name: str) -> str:
+def description_sql(lake: Lake, name: str) -> str:
     """Return a query whose rows describe all tables, or the columns of one. Raises Misuse, StoreError."""
     from restante.pipeline.lake import columns
     from restante.pipeline.query import rows_as_sql
@@ -134,8 +134,8 @@ def described(lake: Lake, name: str) -> str:
         )
     if name not in TABLES:
         similar = difflib.get_close_matches(name.lower(), TABLES)
-        there = f"is it {' or '.join(similar)}?" if similar else f"there are {', '.join(TABLES)}"
-        raise Misuse(f"there is no table {name!r}: {there}")
+        hint = f"is it {' or '.join(similar)}?" if similar else f"there are {', '.join(TABLES)}"
+        raise Misuse(f"there is no table {name!r}: {hint}")
     return rows_as_sql(
         ("column", "type", "null", "meaning"),
         [(c.name, columns.column_type(c).duckdb, "yes" if c.null else "no", c.comment) for c in TABLES[name].columns],

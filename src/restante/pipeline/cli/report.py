@@ -58,23 +58,22 @@ def report(
     from restante.pipeline.cli.output import ending_on_signals
 
     with contextlib.ExitStack() as stack:
-        places = stack.enter_context(ending_on_signals())  # before a library starts threads
+        folders = stack.enter_context(ending_on_signals())  # before a library starts threads
 
         from restante.pipeline.lake.lake import Lake
-        from restante.pipeline.report.files import check_reports, write_report
+        from restante.pipeline.report.files import write_report
         from restante.pipeline.report.periods import chosen
         from restante.pipeline.report.reading import read_report
         from restante.pipeline.sources.scratch import scratch
 
         now = datetime.now(UTC)
-        wanted = dict.fromkeys(chosen(text, now.date()) for text in periods or [DEFAULT_PERIOD])
-        check_reports(wanted, output)
+        chosen_periods = dict.fromkeys(chosen(text, now.date()) for text in periods or [DEFAULT_PERIOD])
         temporary = stack.enter_context(scratch())
-        places.append(temporary)
+        folders.append(temporary)
         opened = stack.enter_context(Lake.open(lake, write=False))
-        for period in wanted:
-            found = read_report(opened, period, now, temporary)
-            print_summary(found, write_report(found, output))
+        for period in chosen_periods:
+            content = read_report(opened, period, now, temporary)
+            print_summary(content, write_report(content, output))
 
 
 def write_reports(run: Run, periods: Sequence[Period], folder: Path) -> list[Path]:

@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult
 
 
-class SessionPlace(NamedTuple):
+class SparkMaster(NamedTuple):
     """Where a session runs."""
 
-    master: str
+    url: str
     remote: str | None = None
     """The address of a Spark Connect server, which has the master."""
 
     @property
-    def here(self) -> bool:
+    def is_local(self) -> bool:
         """Return whether it runs in this process and its Java."""
-        return self.remote is None and session.is_local_master(self.master)
+        return self.remote is None and session.is_local_master(self.url)
 
 
-THIS_MACHINE: Final = SessionPlace(session.LOCAL_MASTER)
+THIS_MACHINE: Final = SparkMaster(session.LOCAL_MASTER)
 
 
 class Sessions:
@@ -64,7 +64,7 @@ class Sessions:
 
     def __init__(
         self,
-        chosen: SessionPlace,
+        master: SparkMaster,
         folder: Path,
         steps: Steps,
         started: Callable[[], None],
@@ -74,10 +74,10 @@ class Sessions:
         list_classes: bool,
     ) -> None:
         """Start nothing yet. `started` is called after each start. The rest is for session.session."""
-        self._chosen, self._folder, self._steps, self._started = chosen, folder, steps, started
+        self._master, self._folder, self._steps, self._started = master, folder, steps, started
         self._memory, self._verbose, self._list_classes = memory, verbose, list_classes
         self._small_jobs = True
-        self._existing: tuple[SessionPlace, SparkSession] | None = None
+        self._existing: tuple[SparkMaster, SparkSession] | None = None
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -87,44 +87,44 @@ class Sessions:
         self._end()
 
     @property
-    def here(self) -> bool:
+    def has_local_session(self) -> bool:
         """Return whether there is a session on this machine."""
-        return self._existing is not None and self._existing[0].here
+        return self._existing is not None and self._existing[0].is_local
 
     def spark(self) -> SparkSession:
         """Return the session on this machine or on the master that the operator named. Start it at the first call."""
-        return self._at(self._chosen)
+        return self._session_on(self._master)
 
     @property
     def local(self) -> Callable[[], SparkSession] | None:
-        """Return a function for a session on this machine, or None if that of `spark` is there."""
-        return None if self._chosen.here else partial(self._at, THIS_MACHINE)
+        """Return a function for a session on this machine, or None if `spark` returns that one."""
+        return None if self._master.is_local else partial(self._session_on, THIS_MACHINE)
 
     def large_jobs(self) -> None:
         """End a session whose Java was started for small jobs. Sessions from now on are for large jobs, too."""
-        if self._small_jobs and self.here:
+        if self._small_jobs and self.has_local_session:
             self._end()
         self._small_jobs = False
 
-    def _at(self, place: SessionPlace) -> SparkSession:
-        if self._existing and self._existing[0] == place:
+    def _session_on(self, master: SparkMaster) -> SparkSession:
+        if self._existing and self._existing[0] == master:
             return self._existing[1]
         self._end()
-        with self._steps.step("Spark" if place == self._chosen else "Spark on this machine") as step:
-            started = self._open.enter_context(
+        with self._steps.step("Spark" if master == self._master else "Spark on this machine") as step:
+            spark = self._open.enter_context(
                 session.session(
-                    *place,
+                    *master,
                     settings={"spark.driver.memory": self._memory},
                     folder=self._folder,
                     verbose=self._verbose,
-                    small_jobs=self._small_jobs and place.here,
-                    list_classes=self._list_classes and place.here,
+                    small_jobs=self._small_jobs and master.is_local,
+                    list_classes=self._list_classes and master.is_local,
                 )
             )
             step.done("ready")
-        self._existing = place, started
+        self._existing = master, spark
         self._started()
-        return started
+        return spark
 
     def _end(self) -> None:
         self._existing = None
@@ -152,12 +152,12 @@ def open_run(
     """
     unblock_pipe()
     steps = Steps(what)
-    with scratch() as folder, contextlib.ExitStack() as of_run:
-        opened = of_run.enter_context(Lake.open(lake, write=write, make=make))
+    with scratch() as folder, contextlib.ExitStack() as stack:
+        opened = stack.enter_context(Lake.open(lake, write=write, make=make))
         handle_signals = partial(end_run_on_signals, folder)
         handle_signals()
         sessions = Sessions(
-            SessionPlace(master, remote),
+            SparkMaster(master, remote),
             folder,
             steps,
             handle_signals,  # Spark has set a handler of its own
@@ -165,13 +165,13 @@ def open_run(
             verbose=verbose,
             list_classes=archive_classes,
         )
-        of_run.enter_context(sessions)
-        of_run.enter_context(translated_errors())
+        stack.enter_context(sessions)
+        stack.enter_context(translated_errors())
         yield Run(
             opened, uuid.uuid4().hex, time.time, sessions.spark, steps, folder, sessions.local, sessions.large_jobs
         )
-        java_started = sessions.here
-        of_run.close()
+        java_started = sessions.has_local_session
+        stack.close()
         if archive_classes and java_started:
             _archive_classes(steps, folder)
 
@@ -183,23 +183,23 @@ def _archive_classes(steps: Steps, scratch: Path) -> None:
     """
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt  # with which subprocess kills Java
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, stop)
-    why = ""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    failure = ""
     try:
         with steps.step("archive of Java's classes") as step:
             if session.archive_classes(scratch):
                 step.done("made, so that later runs start faster")
     except StoreError as error:
-        why = str(error)
+        failure = str(error)
     except KeyboardInterrupt:
-        why = "it was stopped"
-    if why:
-        steps.say(f"no archive of Java's classes was made, so later runs start as slowly as this one: {why}")
+        failure = "it was stopped"
+    if failure:
+        steps.say(f"no archive of Java's classes was made, so later runs start as slowly as this one: {failure}")
 
 
 def unblock_pipe() -> None:
@@ -222,54 +222,56 @@ def end_run_on_signals(scratch: Path) -> None:
     clear = "\r\x1b[J\x1b[?25h" if can_rewrite(sys.stderr) else ""
 
     def end(number: int, _frame: FrameType | None) -> None:
-        for each in _descendants(os.getpid()):
+        for process in _descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
         shutil.rmtree(scratch, ignore_errors=True)
-        # Write to the descriptor: the live lines hold sys.stderr.
-        words = "stopped; committed rows stay; run this again to do the rest"
-        last = threading.Thread(target=os.write, args=(2, f"{clear}restante: {words}\n".encode()), daemon=True)
-        last.start()
-        last.join(LAST_LINES_SECONDS)
+        # Write to the descriptor: the live lines lock sys.stderr.
+        message = "stopped; committed rows stay; run this again to do the rest"
+        writer = threading.Thread(target=os.write, args=(2, f"{clear}restante: {message}\n".encode()), daemon=True)
+        writer.start()
+        writer.join(LAST_LINES_SECONDS)
         os._exit(128 + number)
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, end)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
 
 
-def _descendants(process: int) -> list[int]:
+def _descendants(ancestor: int) -> list[int]:
     """Return the processes that a process has started, and those that these have started (proc_pid_stat(5))."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
             parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
             children.setdefault(int(parent), []).append(int(stat.parent.name))
-    found = list(children.get(process, ()))
-    for each in found:
-        found += children.get(each, ())
-    return found
+    processes = list(children.get(ancestor, ()))
+    for process in processes:
+        processes += children.get(process, ())
+    return processes
 
 
-def ingest_into(run: Run, sources: Sequence[Source], kept: Mapping[str, int], *, plan: bool) -> list[IngestResult]:
-    """Ingest the sources, and drop the old days of the clean tables that are `kept` for some days."""
-    found = ingest(run, sources, plan=plan)
+def ingest_into(
+    run: Run, sources: Sequence[Source], keep_days: Mapping[str, int], *, plan: bool
+) -> list[IngestResult]:
+    """Ingest the sources, and drop the days of clean tables that are older than `keep_days`."""
+    results = ingest(run, sources, plan=plan)
     if not plan:
-        _drop_old(run, {name: days for name, days in kept.items() if name in CLEAN_TABLES})
-    return found
+        _drop_old(run, {name: count for name, count in keep_days.items() if name in CLEAN_TABLES})
+    return results
 
 
-def show_failures(found: Sequence[IngestResult]) -> bool:
+def show_failures(results: Sequence[IngestResult]) -> bool:
     """Print why sources were not read. Return whether there are such sources."""
-    failures = [result.failure for result in found if result.failure]
+    failures = [result.failure for result in results if result.failure]
     for failure in failures:
         print(f"restante: {failure}", file=sys.stderr)
     return bool(failures)
 
 
 def build_into(
-    run: Run, kept: Mapping[str, int], only: DayRange | None = None, *, plan: bool, planned: Collection[str] = ()
+    run: Run, keep_days: Mapping[str, int], days: DayRange | None = None, *, plan: bool, planned: Collection[str] = ()
 ) -> list[tuple[BuildResult, Sequence[str]]]:
-    """Build the tables, and drop the old days of those that are `kept` for some days.
+    """Build the tables, and drop the days of built tables that are older than `keep_days`.
 
     Return each result with the clean tables that the lake lacks, if nothing was built because of that. `planned`
     are the clean tables into which the run would read rows, if it only plans.
@@ -279,36 +281,37 @@ def build_into(
     from restante.pipeline.tables import BUILDS, BUILT_TABLES
     from restante.pipeline.tables.sources import SOURCES_TABLE
 
-    whole = []
-    if not only:  # it is always built whole
-        first = _first_day(run, kept[SOURCES_TABLE.name]) if SOURCES_TABLE.name in kept else ""
+    whole_builds = []
+    if not days:  # it is always built whole
+        first_day = _first_day(run, keep_days[SOURCES_TABLE.name]) if SOURCES_TABLE.name in keep_days else ""
         size = job_size(run)
         if not plan and not size.small:
             run.large_jobs()
-        whole.append(WholeBuild(size.rows, partial(build_sources, run, first, plan=plan, planned=planned)))
-    found = build_tables(run, only, plan=plan, whole_builds=whole, planned=planned)
+        whole_builds.append(WholeBuild(size.rows, partial(build_sources, run, first_day, plan=plan, planned=planned)))
+    results = build_tables(run, days, plan=plan, whole_builds=whole_builds, planned=planned)
     if not plan:
-        _drop_old(run, {name: days for name, days in kept.items() if name in BUILT_TABLES})
+        _drop_old(run, {name: count for name, count in keep_days.items() if name in BUILT_TABLES})
     missing = [
-        missing_inputs(run.lake, BUILDS[each.table]) if each.table in BUILDS and not each.days else ()
-        for each in found
+        missing_inputs(run.lake, BUILDS[result.table]) if result.table in BUILDS and not result.days else ()
+        for result in results
     ]
     return [
-        (each, () if {*planned}.intersection(names) else names) for each, names in zip(found, missing, strict=True)
+        (result, () if {*planned}.intersection(names) else names)
+        for result, names in zip(results, missing, strict=True)
     ]
 
 
-def _drop_old(run: Run, kept: Mapping[str, int]) -> None:
+def _drop_old(run: Run, keep_days: Mapping[str, int]) -> None:
     """Drop the days of each table that are older than it is kept."""
     from restante.pipeline.tables import TABLES
 
-    for name, days in kept.items():
-        first = _first_day(run, days)
+    for name, days in keep_days.items():
+        first_day = _first_day(run, days)
         dropped = run.lake.table(TABLES[name]).drop_before(
-            first, CommitInfo(run=run.name, table=name, finished=run.now())
+            first_day, CommitInfo(run=run.name, table=name, finished=run.now())
         )
         if dropped:
-            run.steps.say(f"{name}: {counted(dropped, 'row')} from before {first} dropped")
+            run.steps.say(f"{name}: {counted(dropped, 'row')} from before {first_day} dropped")
 
 
 def _first_day(run: Run, days: int) -> str:
