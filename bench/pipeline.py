@@ -27,7 +27,7 @@ import harness
 from harness import Figure, Results, own
 from restante.pipeline.build.freshness import DayRange
 from restante.pipeline.build.run import build_tables
-from restante.pipeline.clean.envelopes import Stored
+from restante.pipeline.clean.envelopes import StoredValues
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import FIRST_DAY, Lake
@@ -40,7 +40,7 @@ from restante.pipeline.schemas import (
     SOURCE_KIND_ARCHIVE,
     Table,
 )
-from restante.pipeline.sources.archived import BATCH_ENVELOPES, FoundEnvelopes, Origin, verify_batch
+from restante.pipeline.sources.archived import BATCH_ENVELOPES, EnvelopeBatch, Origin, verify_batch
 from restante.pipeline.spark.session import session
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS
@@ -270,7 +270,7 @@ def verify(results: Results) -> None:
         start = time.process_time()
         for number in range(0, VERIFIED, BATCH_ENVELOPES):
             ids = np.arange(number, number + BATCH_ENVELOPES)
-            batch = FoundEnvelopes(raws[number : number + BATCH_ENVELOPES], ids, None, Stored(latest))
+            batch = EnvelopeBatch(raws[number : number + BATCH_ENVELOPES], ids, None, StoredValues(latest))
             columns = verify_batch(batch, origin)
             assert columns.column("fault").null_count == columns.num_rows
         verified.append(time.process_time() - start)

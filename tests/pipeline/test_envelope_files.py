@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.pipeline import ingest
-from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, MAX_CLOCK_SKEW_SECONDS, Stored, verify
+from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, MAX_CLOCK_SKEW_SECONDS, StoredValues, verify
 from restante.pipeline.clean.rules import SECONDS_PER_DAY
 from restante.pipeline.sources import parquets, paths
 from restante.pipeline.sources.recognise import recognise
@@ -117,7 +117,7 @@ def test_only_files_that_may_have_changed_are_read(tmp_path: Path) -> None:
 
     def read_again(last: SourceRead) -> tuple[bool, int]:
         """Return whether anything is new, and how many files were read to know it."""
-        with patch.object(paths, "digest", wraps=paths.digest) as digest:
+        with patch.object(paths, "file_digest", wraps=paths.file_digest) as digest:
             return read_new(files, last, soon).span is not None, digest.call_count
 
     first = read_new(files, context=soon)
@@ -422,17 +422,17 @@ def letter(sent: int = ARRIVED, ttl: int = 50) -> Envelope:
     return make(sent + ttl, ttl, b"abcd", b"sealed")
 
 
-def stored(some: list[Envelope], latest: int = ARRIVED, **changes: Any) -> Stored:
+def stored(some: list[Envelope], latest: int = ARRIVED, **changes: Any) -> StoredValues:
     fields = {
         "latest": np.full(len(some), latest),
         "hashes": of(some),
         "topics": np.array([int.from_bytes(letter.topic) for letter in some], np.int64),
         "ids": np.array([ids.home(letter) for letter in some], np.int64),
     }
-    return Stored(**{**fields, **changes})
+    return StoredValues(**{**fields, **changes})
 
 
-def faults(raws: list[bytes], values: Stored) -> list[str]:
+def faults(raws: list[bytes], values: StoredValues) -> list[str]:
     return [ENVELOPE_FAULTS[fault] for fault in verify(raws, values, FIRST_DAY).fault.tolist()]
 
 
@@ -464,12 +464,12 @@ def test_the_stored_hash_topic_and_id_must_be_the_envelope_s_own() -> None:
     early = letter(FIRST - 1)
     assert fault(early, hashes=[bytes(32)], topics=np.array([0])) == HASH, "the first of several faults"
     assert faults([b"\xc0"], stored([early], hashes=[bytes(32)])) == ["not an envelope"]
-    nothing, missing = Stored(np.array([ARRIVED])), Stored(np.array([ARRIVED]), [None], np.array([-1]))
+    nothing, missing = StoredValues(np.array([ARRIVED])), StoredValues(np.array([ARRIVED]), [None], np.array([-1]))
     assert faults([some.raw], nothing) == faults([some.raw], missing) == [""]
 
 
 def test_an_envelope_whose_length_takes_four_bytes_is_one_too() -> None:
     some = make(ARRIVED + 50, 50, b"abcd", bytes(1 << 24), 7)
-    verified = verify([some.raw, b""], Stored(np.array([ARRIVED, ARRIVED])), FIRST_DAY)
+    verified = verify([some.raw, b""], StoredValues(np.array([ARRIVED, ARRIVED])), FIRST_DAY)
     assert verified.fault.tolist() == [0, ENVELOPE_FAULTS.index("not an envelope")]
     assert (verified.pow[0], verified.sent[0], verified.topic[0]) == (some.pow(), ARRIVED, int.from_bytes(b"abcd"))

@@ -23,13 +23,13 @@ from restante.common.errors import Misuse
 from restante.common.usage_records import ClientVersion
 from restante.mailbox.reference_import.importing import import_databases
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.sources import schema, usage_tasks
-from restante.pipeline.sources.marks import IdRange, behind, broken
+from restante.pipeline.sources import schema, usage_scan
+from restante.pipeline.sources.marks import IdRange, contradiction, mark_after
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.rows import NUMBER_COLUMN, numbered
-from restante.pipeline.sources.source import DUPLICATE, Part, SourceError, Span, origins, parse
+from restante.pipeline.sources.rows import NUMBER_COLUMN, number_rejected
+from restante.pipeline.sources.source import DUPLICATE, SourceError, Span, SpanPart, files_by_origin, parse_spec
 from restante.pipeline.sources.usage import OpenedUsage
-from restante.pipeline.sources.usage_tasks import cut
+from restante.pipeline.sources.usage_scan import cut_into_tasks
 from support.effort import examples
 from support.mailbox.reference_sources import Their, usage_v1
 from support.pipeline import servers
@@ -252,7 +252,7 @@ def test_each_usage_record_is_read_once_or_counted_as_missed_whenever_one_reads(
             for table in read(source, folder / "scratch", marks).values() if what == "read" else ():
                 last = len(seen) + missed
                 assert (table.span.replace, table.span.missed) == (False, max(0, dropped - last))
-                assert (table.span.parts, table.span.counted) == ((Part("", last + 1, written),), len(table.rows))
+                assert (table.span.parts, table.span.counted) == ((SpanPart("", last + 1, written),), len(table.rows))
                 seen += table.rows
                 missed += table.span.missed
         left = read(source, folder / "scratch").get("nameplates")
@@ -318,15 +318,16 @@ def test_no_side_no_nameplate_no_mailbox_and_no_message_leaves_the_copy(tmp_path
 )
 def test_reading_continues_if_marked_rows_are_the_same(kept: bool, last: int, rows: dict[int, str], why: str) -> None:
     mark = Mark(last=9, last_digest="nine", first=3, first_digest="three")
-    contradiction = broken(mark, IdRange(min(rows, default=0), last, kept), lambda row_id: rows.get(row_id, ""))
-    assert contradiction.partition(":")[0] == why
+    text = contradiction(mark, IdRange(min(rows, default=0), last, kept), lambda row_id: rows.get(row_id, ""))
+    assert text.partition(":")[0] == why
 
 
 def test_a_row_at_an_id_that_had_none_contradicts_the_mark() -> None:
-    mark = behind(IdRange(0, 9, kept=True), lambda _: "")
+    ids, digests = IdRange(0, 9, never_reused=True), {9: "nine", 0: ""}
+    mark = mark_after(ids, lambda _: "")
     assert mark == Mark(9, "", 0, "")
-    assert broken(mark, IdRange(0, 9, kept=True), lambda _: "") == ""
-    assert broken(mark, IdRange(9, 9, kept=True), {9: "nine", 0: ""}.__getitem__).startswith("the row with id 9 has")
+    assert contradiction(mark, ids, lambda _: "") == ""
+    assert contradiction(mark, ids._replace(first_id=9), digests.__getitem__).startswith("the row with id 9 has")
 
 
 @contextmanager
@@ -343,15 +344,15 @@ def test_tasks_have_as_many_rows_wherever_ids_are_missing(tmp_path: Path, monkey
         server.forget(T0 + 2)
         alter(server.file, "DELETE FROM usage_nameplates WHERE id BETWEEN 8 AND 12")
         with opened_usage(tmp_path / "data") as (opened, span):
-            assert [(task.first, task.last) for task in cut(opened.scan(span), span.parts)] == [(1, 20)]
-            monkeypatch.setattr(usage_tasks, "ROWS_PER_TASK", 5)
-            tasks = cut(opened.scan(span), span.parts)
-            assert [(task.first, task.last) for task in tasks] == [(1, 12), (13, 17), (18, 20)]
+            assert [task[1:] for task in cut_into_tasks(opened.scan(span), span.parts)] == [(1, 20)]
+            monkeypatch.setattr(usage_scan, "ROWS_PER_TASK", 5)
+            tasks = cut_into_tasks(opened.scan(span), span.parts)
+            assert [task[1:] for task in tasks] == [(1, 12), (13, 17), (18, 20)]
             assert [row["id"] for row in rows_of(opened, span)] == [*range(3, 8), *range(13, 21)]
 
 
 def test_tasks_run_in_parallel_and_each_once(spark: SparkSession, tmp_path: Path) -> None:
-    parts = (Part("", 1, 7), Part("", 8, 17), Part("", 18, 20))
+    parts = (SpanPart("", 1, 7), SpanPart("", 8, 17), SpanPart("", 18, 20))
     with ours(tmp_path / "data", *map(nameplate, range(20))), opened_usage(tmp_path / "data") as (opened, span):
         frame = opened.read(spark, span._replace(parts=parts))
         rows = frame.select("id", spark_partition_id().alias("task")).collect()
@@ -361,7 +362,7 @@ def test_tasks_run_in_parallel_and_each_once(spark: SparkSession, tmp_path: Path
 def test_rejected_rows_are_numbered_across_the_batches_of_a_task() -> None:
     faults = [[None, "wrong type", DUPLICATE], [], ["out of range"], [DUPLICATE, None], ["wrong type", "wrong type"]]
     batches = [pa.record_batch({"fault": pa.array(of_batch, pa.string())}) for of_batch in faults]
-    numbers = [batch.column(NUMBER_COLUMN.name).to_pylist() for batch in numbered(batches)]
+    numbers = [batch.column(NUMBER_COLUMN.name).to_pylist() for batch in number_rejected(batches)]
     assert numbers == [[None, 1, None], [], [2], [None, None], [3, 4]]
 
 
@@ -446,14 +447,14 @@ def test_an_interrupted_commit_is_left_to_its_server(tmp_path: Path) -> None:
 )
 def test_a_source_has_a_name_that_a_folder_can_have(spec: str) -> None:
     with pytest.raises(Misuse, match="--source"):
-        parse(spec)
+        parse_spec(spec)
 
 
 def test_a_name_ends_at_the_first_equals_sign_and_what_it_names_is_no_url() -> None:
-    assert parse("a.b-c_1@north=x=y@z") == ("a.b-c_1", "north", Path("x=y@z"))
+    assert parse_spec("a.b-c_1@north=x=y@z") == ("a.b-c_1", "north", Path("x=y@z"))
     for url in ("s3://bucket/folder", "https://host/file.rlp", "file:///folder"):
         with pytest.raises(Misuse, match=f"--source a={url}: this is a URL; name a file or folder of this machine"):
-            parse(f"a={url}")
+            parse_spec(f"a={url}")
 
 
 def test_a_server_is_named_by_its_directory_or_its_file(tmp_path: Path) -> None:
@@ -463,7 +464,7 @@ def test_a_server_is_named_by_its_directory_or_its_file(tmp_path: Path) -> None:
         (file, "mailbox server's database", ())
     ] * 2
     theirs = [recognise(f"{name}={made('theirs', tmp_path / name)}") for name in ("a", "b")]
-    assert origins([*theirs, *ours]) == {"usage.sqlite": [source.path for source in theirs]}
+    assert files_by_origin([*theirs, *ours]) == {"usage.sqlite": [source.path for source in theirs]}
 
 
 DAY = 86_400
@@ -517,7 +518,7 @@ def test_binds_are_marked_however_they_are_read(tmp_path: Path, seed: int, monke
             server.write(*binds[begin : begin + 8])
             several += new(tmp_path / "data", tmp_path, marks)
         together = new(tmp_path / "data", tmp_path)
-        monkeypatch.setattr(usage_tasks, "ROWS_PER_TASK", 3)
+        monkeypatch.setattr(usage_scan, "ROWS_PER_TASK", 3)
         assert new(tmp_path / "data", tmp_path) == together
     assert several == together
     assert len(together) == 37

@@ -34,9 +34,9 @@ from restante.pipeline.sources.source import (
     SourceError,
     Span,
     another_kind,
-    origins,
-    parse,
-    shared,
+    files_by_origin,
+    parse_spec,
+    shared_sources,
 )
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.errors import SparkError
@@ -110,8 +110,8 @@ def recognise_sources(specs: Sequence[str]) -> tuple[list[Source], list[IngestRe
         try:
             sources.append(recognise(spec))
         except SourceError as error:
-            name = parse(spec).name
-            failures.append(IngestResult(name, "", None, failure=error.of(name)))
+            name = parse_spec(spec).name
+            failures.append(IngestResult(name, "", None, failure=error.with_source(name)))
     return sources, failures
 
 
@@ -124,12 +124,12 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
     """
     tables = [run.lake.table(table) for table in CLEAN_TABLES.values()]
     refused = _refusals(sources, tables)
-    imported = origins([source for source in sources if source.name not in refused])
+    imported = files_by_origin([source for source in sources if source.name not in refused])
     context = IngestContext(run.now(), run.lake.first_day, imported, _last_commit(run.lake, tables))
     if context.set_back:
         run.steps.say(_clock_message(context))
     by_source: dict[str, list[IngestResult]] = {}
-    for source in sources if run.local is None else sorted(sources, key=lambda source: not source.whole):
+    for source in sources if run.local is None else sorted(sources, key=lambda source: not source.is_database):
         results = by_source[source.name] = []
         if source.name in refused:
             results.append(IngestResult(source.name, "", None, failure=refused[source.name]))
@@ -140,7 +140,7 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
                     _ingest_table(run, context, source, opened, table, plan=plan) for table in opened.tables
                 )
         except SourceError as error:
-            results.append(IngestResult(source.name, "", None, failure=error.of(source.name)))
+            results.append(IngestResult(source.name, "", None, failure=error.with_source(source.name)))
     return [result for source in sources for result in by_source[source.name]]
 
 
@@ -160,7 +160,7 @@ def _clock_message(context: IngestContext) -> str:
 def _refusals(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str, str]:
     """Return why sources are not read, by name: two sources read the same file, or a source's kind has changed."""
     refusals = {}
-    twice = shared(sources)
+    twice = shared_sources(sources)
     for source in sources:
         # A table's transactions name the sources that fed it, without reading all of its commit infos.
         fed_tables = [table.table.name for table in tables if table.transaction(source.name) is not None]
@@ -179,10 +179,10 @@ def _ingest_table(
 ) -> IngestResult:
     target = run.lake.table(table)
     marks = target.marks(source.name)
-    if marks and all((part == "") != source.whole for part in marks):
+    if marks and all((part == "") != source.is_database for part in marks):
         raise another_kind(source, table.name)
     span = opened.find_new(table.name, marks)
-    if span is not None and source.whole and not marks:
+    if span is not None and source.is_database and not marks:
         for other in _sources_with_same_start(target, source.name, span):
             twice = (
                 "it counts as another holder of its envelopes" if table is ARCHIVED else "its rows are counted twice"
@@ -333,8 +333,8 @@ def _stage(spark: SparkSession, source: Source, opened: OpenedSource, span: Span
         clean=staged.rows,
         missed=span.missed,
         counted=span.counted,
-        first=min((part.first for part in span.parts), default=None),
-        last=max((part.last for part in span.parts), default=None),
+        first=min((part.first_id for part in span.parts), default=None),
+        last=max((part.last_id for part in span.parts), default=None),
         replaced=span.replace,
     )
     rejected = [msgspec.json.decode(line, type=_Rejected) for line in (counts["lines"] or "").split("\n") if line]
@@ -350,7 +350,7 @@ def _rejected_struct() -> Expression:
 
 def _clock_faults(source: Source) -> Sequence[str]:
     """Return the faults of rows that are later than our clock allows. An archive's rows have their own arrivals."""
-    return (OUT_OF_RANGE,) if source.whole else (OUT_OF_RANGE, SENT_TOO_LATE)
+    return (OUT_OF_RANGE,) if source.is_database else (OUT_OF_RANGE, SENT_TOO_LATE)
 
 
 def _check_counts(ledger: Ledger, source: Source, span: Span) -> None:

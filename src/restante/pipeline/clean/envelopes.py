@@ -35,7 +35,7 @@ MAX_CLOCK_SKEW_SECONDS: Final = 20
 s ahead of its own (restante.waku.protocol.acceptance), and its own clock may be set in the meantime."""
 
 
-class Stored(NamedTuple):
+class StoredValues(NamedTuple):
     """The values that an archive or a file stores beside its envelopes."""
 
     latest: Numbers
@@ -66,54 +66,56 @@ class Verified(NamedTuple):
         return self.expiry - self.ttl
 
 
-def verify(raws: Sequence[bytes], stored: Stored, first_day: date) -> Verified:
+def verify(raws: Sequence[bytes], stored: StoredValues, first_day: date) -> Verified:
     """Verify envelopes. b"" is not an envelope."""
-    found = _read(raws)
-    sent = found.sent
-    for words, wrong in (
-        (OTHER_HASH, _other_hash(found, stored)),
-        (OTHER_TOPIC, _other_topic(found, stored)),
+    verified = _read_envelopes(raws)
+    sent = verified.sent
+    for fault, wrong in (
+        (OTHER_HASH, _other_hash(verified, stored)),
+        (OTHER_TOPIC, _other_topic(verified, stored)),
         (TTL_TOO_LONG, sent < 0),
         (SENT_TOO_EARLY, sent < (first_day - date(1970, 1, 1)).days * SECONDS_PER_DAY),
         (SENT_TOO_LATE, sent > stored.latest + MAX_CLOCK_SKEW_SECONDS),
     ):
-        found.fault[wrong & (found.fault == 0)] = ENVELOPE_FAULTS.index(words)
-    return found
+        verified.fault[wrong & (verified.fault == 0)] = ENVELOPE_FAULTS.index(fault)
+    return verified
 
 
-def _read(raws: Sequence[bytes]) -> Verified:
+def _read_envelopes(raws: Sequence[bytes]) -> Verified:
     """Return the values of envelopes. An object that occurs many times, as in a hostile file, is read once."""
     distinct = {id(raw): raw for raw in raws}
     if len(distinct) < len(raws):
-        places = {key: place for place, key in enumerate(distinct)}
-        at = np.array([places[id(raw)] for raw in raws])
-        found = _read([*distinct.values()])
-        hashes = [found.hash[place] for place in at]
-        fault, topic, expiry, ttl = found.fault[at], found.topic[at], found.expiry[at], found.ttl[at]
-        return Verified(fault, hashes, topic, expiry, ttl, found.pow[at], found.size[at])
+        index_of = {key: index for index, key in enumerate(distinct)}
+        at = np.array([index_of[id(raw)] for raw in raws])
+        read = _read_envelopes([*distinct.values()])
+        hashes = [read.hash[index] for index in at]
+        fault, topic, expiry, ttl = read.fault[at], read.topic[at], read.expiry[at], read.ttl[at]
+        return Verified(fault, hashes, topic, expiry, ttl, read.pow[at], read.size[at])
     fields = Fields(raws)
     fault = np.where(fields.good, 0, ENVELOPE_FAULTS.index(NOT_AN_ENVELOPE)).astype(np.int8)
     topic, expiry, ttl = (column.astype(np.int64) for column in (fields.topic, fields.expiry, fields.ttl))
-    found = Verified(fault, keccaks(raws), topic, expiry, ttl, fields.compute_pow(), fields.size)
-    for place in np.flatnonzero(~fields.good).tolist():  # rare: `parse` decides
+    verified = Verified(fault, keccaks(raws), topic, expiry, ttl, fields.compute_pow(), fields.size)
+    for index in np.flatnonzero(~fields.good).tolist():  # rare: `parse` decides
         try:
-            read = parse(raws[place])
+            read = parse(raws[index])
         except RlpError:
             continue
-        found.fault[place] = 0
-        found.topic[place] = int.from_bytes(read.topic)
-        found.expiry[place], found.ttl[place], found.pow[place] = read.expiry, read.ttl, read.pow()
-    return found
+        verified.fault[index] = 0
+        verified.topic[index] = int.from_bytes(read.topic)
+        verified.expiry[index], verified.ttl[index], verified.pow[index] = read.expiry, read.ttl, read.pow()
+    return verified
 
 
-def _other_hash(found: Verified, stored: Stored) -> Truths:
-    wrong = np.zeros(len(found.hash), np.bool_)
+def _other_hash(verified: Verified, stored: StoredValues) -> Truths:
+    wrong = np.zeros(len(verified.hash), np.bool_)
     if stored.hashes is not None:
-        others = [said not in (None, name) for said, name in zip(stored.hashes, found.hash, strict=True)]
+        others = [
+            stored_hash not in (None, name) for stored_hash, name in zip(stored.hashes, verified.hash, strict=True)
+        ]
         wrong |= np.array(others, np.bool_)
     if stored.ids is not None:
-        starts = np.frombuffer(b"".join([name[:4] for name in found.hash]), ">u4").astype(np.int64) >> 1
-        sent = found.sent & U32
+        starts = np.frombuffer(b"".join([name[:4] for name in verified.hash]), ">u4").astype(np.int64) >> 1
+        sent = verified.sent & U32
         # If another envelope has its id, an envelope gets the next lower id that is free in its second
         # (archive/ids.py). Whether all ids between are taken is not checked: another envelope's id is that near by
         # chance once in a million.
@@ -122,8 +124,8 @@ def _other_hash(found: Verified, stored: Stored) -> Truths:
     return wrong
 
 
-def _other_topic(found: Verified, stored: Stored) -> Truths:
+def _other_topic(verified: Verified, stored: StoredValues) -> Truths:
     if stored.topics is None:
-        return np.zeros(len(found.hash), np.bool_)
-    other: Truths = (stored.topics != found.topic) & (stored.topics >= 0)
+        return np.zeros(len(verified.hash), np.bool_)
+    other: Truths = (stored.topics != verified.topic) & (stored.topics >= 0)
     return other

@@ -31,10 +31,10 @@ MANTISSA_BITS: Final = 53
 """Bits of a float that are exact."""
 
 _MIN_NUMBER_BY_SIZE: Final = np.array([0, 0x80, *(1 << 8 * size for size in range(1, 8))], np.uint64)
-"""The least number that is written with this many bytes after the tag; smaller ones have a shorter form."""
+"""The smallest number that is written with this many bytes after the tag; smaller ones have a shorter form."""
 
 _MIN_LENGTH_BY_SIZE: Final = np.array([0, 56, 1 << 8, 1 << 16], np.int64)
-"""The least length that is written with this many bytes."""
+"""The smallest length that is written with this many bytes."""
 
 
 class Fields:
@@ -44,8 +44,8 @@ class Fields:
         gap = bytes(GAP_BYTES)
         self._bytes = bytearray(gap.join((b"", *raws, b"")))
         self._at_each = np.frombuffer(self._bytes, np.uint8)
-        places = len(self._bytes) - 7
-        self._words: np.ndarray[Any, Any] = np.ndarray((places,), ">u8", self._bytes, strides=(1,))
+        positions = len(self._bytes) - 7
+        self._words: np.ndarray[Any, Any] = np.ndarray((positions,), ">u8", self._bytes, strides=(1,))
         """The eight bytes that begin at each position, as a number."""
         self.size = np.fromiter(map(len, raws), np.int64, len(raws))
         stop = np.cumsum(self.size + GAP_BYTES)
@@ -81,13 +81,13 @@ class Fields:
         self.good &= (size == 0) | (length >= _MIN_LENGTH_BY_SIZE[np.minimum(size, 3)])
         return length
 
-    def _read_number(self, at: Numbers, most: int) -> tuple[Any, Numbers]:
+    def _read_number(self, at: Numbers, max_bytes: int) -> tuple[Any, Numbers]:
         """Return numbers of up to `most` bytes, and the positions behind them."""
         tag = self._at_each[at].astype(np.int64)
-        size = np.clip(tag - 0x80, 0, most)
+        size = np.clip(tag - 0x80, 0, max_bytes)
         behind = self._read(at + 1) >> (64 - 8 * np.maximum(size, 1)).astype(np.uint64)
         number = np.where(tag < 0x80, tag.astype(np.uint64), np.where(size > 0, behind, np.uint64(0)))
-        self.good &= (tag > 0) & (tag <= 0x80 + most) & ((tag < 0x80) | (number >= _MIN_NUMBER_BY_SIZE[size]))
+        self.good &= (tag > 0) & (tag <= 0x80 + max_bytes) & ((tag < 0x80) | (number >= _MIN_NUMBER_BY_SIZE[size]))
         return number, at + 1 + size
 
     def _skip_string(self, at: Numbers, stop: Numbers) -> Numbers:
@@ -111,23 +111,24 @@ class Fields:
         self._words[self._data_stop] = self.nonce
         bytes_ = memoryview(self._bytes)
         stops = (self._data_stop + 8).tolist()
-        shown = keccaks(bytes_[start:stop] for start, stop in zip(at.tolist(), stops, strict=True))
-        first = np.frombuffer(b"".join(shown), ">u8")[:: DIGEST_BYTES // 8].astype(np.uint64)
-        _, exponent = np.frexp((first >> np.uint64(64 - MANTISSA_BITS)).astype(np.float64))
-        zeros = np.where(first >> np.uint64(64 - MANTISSA_BITS) > 0, MANTISSA_BITS - exponent, 0)
-        for place in np.flatnonzero(first >> np.uint64(64 - MANTISSA_BITS) == 0).tolist():  # rare: one hash in 2^53
-            zeros[place] = 256 - int.from_bytes(shown[place], "big").bit_length()
+        hashes = keccaks(bytes_[start:stop] for start, stop in zip(at.tolist(), stops, strict=True))
+        first_words = np.frombuffer(b"".join(hashes), ">u8")[:: DIGEST_BYTES // 8].astype(np.uint64)
+        high_bits = first_words >> np.uint64(64 - MANTISSA_BITS)
+        _, exponent = np.frexp(high_bits.astype(np.float64))
+        zeros = np.where(high_bits > 0, MANTISSA_BITS - exponent, 0)
+        for index in np.flatnonzero(high_bits == 0).tolist():  # rare: one hash in 2^53
+            zeros[index] = 256 - int.from_bytes(hashes[index], "big").bit_length()
         with np.errstate(divide="ignore", invalid="ignore"):
-            shown_work: Floats = np.ldexp(1.0, zeros) / size / self.ttl.astype(np.float64)
-        return shown_work
+            work: Floats = np.ldexp(1.0, zeros) / size / self.ttl.astype(np.float64)
+        return work
 
     def _write_bare_head(self) -> tuple[Numbers, Numbers]:
         """Write the head of the list without the nonce before the items; return its position and the total length."""
         length = self._data_stop - self._inner
         size = np.searchsorted(np.array([56, 1 << 8, 1 << 16]), length, "right")
         for bytes_ in range(4):
-            some = size == bytes_
-            inner, long = self._inner[some], length[some]
+            selected = size == bytes_
+            inner, long = self._inner[selected], length[selected]
             for byte in range(bytes_):
                 self._at_each[inner - 1 - byte] = long >> 8 * byte & 0xFF
             self._at_each[inner - 1 - bytes_] = 0xF7 + bytes_ if bytes_ else 0xC0 + long

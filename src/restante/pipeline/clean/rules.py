@@ -113,8 +113,8 @@ def text(value: Any, _within: TimeLimits | None = None) -> str:
     """
     if not isinstance(value, str):
         raise Faulty(WRONG_TYPE)
-    kept = value[:MAX_TEXT_CHARACTERS]
-    return kept if kept.isascii() and kept.isprintable() else _UNREADABLE.sub("\ufffd", kept)
+    cut = value[:MAX_TEXT_CHARACTERS]
+    return cut if cut.isascii() and cut.isprintable() else _UNREADABLE.sub("\ufffd", cut)
 
 
 _UNREADABLE: Final = re.compile("[\0\ud800-\udfff]")
@@ -122,9 +122,9 @@ _UNREADABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 def time(value: Any, within: TimeLimits) -> int:
     """Return a time, given in seconds since 1970, in microseconds."""
-    found = _microseconds(value)
-    if within.earliest <= found <= within.latest:
-        return found
+    us = _microseconds(value)
+    if within.earliest <= us <= within.latest:
+        return us
     raise Faulty(OUT_OF_RANGE)
 
 
@@ -135,10 +135,10 @@ def duration(value: Any, within: TimeLimits) -> int:
     row (our own server writes 0 then: mailbox.core.usage). One that is longer than the lake's time span, or infinite,
     was measured by a clock that jumped: its result would be counted with a waiting time that never happened.
     """
-    found = _microseconds(value)
-    if found > within.latest - within.earliest:
+    us = _microseconds(value)
+    if us > within.latest - within.earliest:
         raise Faulty(OUT_OF_RANGE)
-    return max(found, 0)
+    return max(us, 0)
 
 
 def flag(value: Any, _within: TimeLimits) -> bool:

@@ -32,7 +32,7 @@ def command(line: bytes, within: TimeLimits) -> CleanValues | Fault:
     """Return the columns of `server_commands` from `connection` on, and the day, or the line's fault."""
     try:
         read = read_line(line)
-        came = time(read.server_rx, within)
+        received = time(read.server_rx, within)
     except Faulty as error:
         return Fault(error.args[0])
     except READ_ERRORS as error:
@@ -47,7 +47,7 @@ def command(line: bytes, within: TimeLimits) -> CleanValues | Fault:
         read.commit_began,
         read.commit,
         read.server_tx,
-        came // MICROSECONDS_PER_DAY,
+        received // MICROSECONDS_PER_DAY,
     ]
 
 

@@ -55,9 +55,9 @@ def check_names(sources: Sequence[str] | None) -> Sequence[str]:
     """Return the sources. Raises Misuse if there is none, or if two have the same name."""
     if not sources:
         raise Misuse("there is nothing to read: name a source with --source NAME=PATH")
-    from restante.pipeline.sources.source import parse
+    from restante.pipeline.sources.source import parse_spec
 
-    names = [parse(source).name for source in sources]
+    names = [parse_spec(source).name for source in sources]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise Misuse(f"--source: two sources have the name {min(repeated)}; rename one of them")
     return sources

@@ -61,13 +61,14 @@ def report(
         folders = stack.enter_context(ending_on_signals())  # before a library starts threads
 
         from restante.pipeline.lake.lake import Lake
-        from restante.pipeline.report.files import write_report
+        from restante.pipeline.report.files import check_reports, write_report
         from restante.pipeline.report.periods import chosen
         from restante.pipeline.report.reading import read_report
         from restante.pipeline.sources.scratch import scratch
 
         now = datetime.now(UTC)
         chosen_periods = dict.fromkeys(chosen(text, now.date()) for text in periods or [DEFAULT_PERIOD])
+        check_reports(chosen_periods, output)
         temporary = stack.enter_context(scratch())
         folders.append(temporary)
         opened = stack.enter_context(Lake.open(lake, write=False))

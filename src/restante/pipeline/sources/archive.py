@@ -21,21 +21,21 @@ import pyarrow as pa
 
 from restante.common.errors import plain
 from restante.pipeline.clean import rules
-from restante.pipeline.clean.envelopes import Stored
+from restante.pipeline.clean.envelopes import StoredValues
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_ARCHIVE
 from restante.pipeline.sources import archived, marks, paths
-from restante.pipeline.sources.archived import FoundEnvelopes, Origin
+from restante.pipeline.sources.archived import EnvelopeBatch, Origin
 from restante.pipeline.sources.snapshot import SPARE_BYTES, reading
 from restante.pipeline.sources.source import (
     IngestContext,
     Inode,
-    Part,
     PathPreview,
     Say,
     SourceError,
     SourceSpec,
     Span,
+    SpanPart,
 )
 from restante.pipeline.spark.workers import SharedFile
 from restante.waku.envelope.envelope import U32
@@ -79,7 +79,7 @@ ORDER BY arrivals.arrival
 """
 
 
-def recognised(spec: SourceSpec, preview: PathPreview) -> ArchiveSource | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> ArchiveSource | None:
     """Return the source if the path is one of our archives. Raises SourceError."""
     path = spec.path
     if preview.files is not None:
@@ -96,7 +96,7 @@ def recognised(spec: SourceSpec, preview: PathPreview) -> ArchiveSource | None:
         raise SourceError(
             f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a Waku archive: leave it out"
         )
-    return ArchiveSource(spec.name, path, paths.inodes(paths.files(path)))
+    return ArchiveSource(spec.name, path, paths.inodes(paths.find_files(path)))
 
 
 class ArchiveSource:
@@ -105,7 +105,7 @@ class ArchiveSource:
     kind = "Waku archive"
     feeds = (ARCHIVED,)
     empty = False
-    whole = True
+    is_database = True
     origins = ()
 
     def __init__(self, name: str, path: Path, inodes: frozenset[Inode]) -> None:
@@ -148,32 +148,32 @@ class OpenedArchive:
             raise SourceError(f"source {name}: the archive is damaged: run `restante waku check` for details")
         [(following, self._envelopes, self._bytes)] = totals
         ends = database.execute("SELECT min(arrival), max(arrival) FROM arrivals").fetchone()
-        first, last = (end or 0 for end in ends)
-        self._ids = marks.IdRange(first, max(following - 1, last), kept=True)
+        min_arrival, max_arrival = (end or 0 for end in ends)
+        self._ids = marks.IdRange(min_arrival, max(following - 1, max_arrival), never_reused=True)
 
     def find_new(self, table: str, marks_: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is. Raises SourceError."""
         mark = marks_.get("")
-        why = marks.broken(mark, self._ids, self._digest) if mark else ""
+        why = marks.contradiction(mark, self._ids, self._digest) if mark else ""
         start = mark.last if mark and not why else 0
-        last = self._ids.last
-        if start == last and not why:
+        last_arrival = self._ids.last_id
+        if start == last_arrival and not why:
             return None
-        counted, first = self._database.execute(
+        counted, first_arrival = self._database.execute(
             "SELECT count(*), coalesce(min(arrival), 0) FROM arrivals WHERE arrival > ?", (start,)
         ).fetchone()
         if mark and not why and mark.first_digest:
-            first, first_digest = mark.first, mark.first_digest
+            first_arrival, first_digest = mark.first, mark.first_digest
         else:
-            first_digest = self._digest(first)
+            first_digest = self._digest(first_arrival)
         return Span(
             table=table,
-            parts=(Part("", start + 1, last),) if counted else (),
+            parts=(SpanPart("", start + 1, last_arrival),) if counted else (),
             counted=counted,
-            missed=last - start - counted,
+            missed=last_arrival - start - counted,
             replace=False,
             why=f"{why}; the rows that the lake has of it stay" if why else "",
-            marks={"": Mark(last, self._digest(last), first, first_digest)},
+            marks={"": Mark(last_arrival, self._digest(last_arrival), first_arrival, first_digest)},
             envelope_bytes=counted * self._mean_bytes(),
         )
 
@@ -188,26 +188,26 @@ class OpenedArchive:
         if not span.parts:
             return tasks.frame(spark, ARCHIVED, ())
         [part] = span.parts
-        self._must_fit(span.counted)
+        self._require_space(span.counted)
         self._database.execute(_CREATE_COPY)
-        for first in range(part.first, part.last + 1, ARRIVALS_PER_STATEMENT):
-            self._database.execute(_COPY_ARRIVALS, (first, min(first + ARRIVALS_PER_STATEMENT - 1, part.last)))
+        for start in range(part.first_id, part.last_id + 1, ARRIVALS_PER_STATEMENT):
+            self._database.execute(_COPY_ARRIVALS, (start, min(start + ARRIVALS_PER_STATEMENT - 1, part.last_id)))
         self._database.execute("COMMIT")  # the server may reset its log again
         origin = Origin(self._name, SOURCE_KIND_ARCHIVE, span.marks[""].first_digest, "", self._context.first_day)
-        found = [ArchiveTask(str(self._copy), first, last, origin) for first, last in self._cut(part.last)]
-        return tasks.frame(spark, ARCHIVED, found)
+        archive_tasks = [ArchiveTask(str(self._copy), *arrivals, origin) for arrivals in self._cut(part.last_id)]
+        return tasks.frame(spark, ARCHIVED, archive_tasks)
 
-    def _cut(self, last: int) -> Iterator[tuple[int, int]]:
-        """Return ranges of ENVELOPES_PER_TASK copied rows each."""
+    def _cut(self, last_arrival: int) -> Iterator[tuple[int, int]]:
+        """Return the first and last arrival of ranges of ENVELOPES_PER_TASK copied rows."""
         starts: list[int] = [
-            first
-            for (first,) in self._database.execute(
-                "SELECT arrival FROM (SELECT arrival, row_number() OVER (ORDER BY arrival) AS place FROM copy.copied)"
-                " WHERE place % ? = 1",
+            arrival
+            for (arrival,) in self._database.execute(
+                "SELECT arrival FROM (SELECT arrival, row_number() OVER (ORDER BY arrival) AS nth FROM copy.copied)"
+                " WHERE nth % ? = 1",
                 (ENVELOPES_PER_TASK,),
             )
         ]
-        return zip(starts, [*(start - 1 for start in starts[1:]), last], strict=True)
+        return zip(starts, [*(start - 1 for start in starts[1:]), last_arrival], strict=True)
 
     def _digest(self, arrival: int) -> str:
         row = self._database.execute("SELECT * FROM arrivals WHERE arrival = ?", (arrival,)).fetchone()
@@ -217,12 +217,12 @@ class OpenedArchive:
         mean: int = self._bytes // max(self._envelopes, 1)
         return mean
 
-    def _must_fit(self, counted: int) -> None:
-        needed = counted * (self._mean_bytes() + 64) + SPARE_BYTES
+    def _require_space(self, counted: int) -> None:
+        required = counted * (self._mean_bytes() + 64) + SPARE_BYTES
         free = shutil.disk_usage(self._copy.parent).free
-        if free < needed:
+        if free < required:
             raise SourceError(
-                f"source {self._name}: the copy of its new rows needs {needed >> 20} MiB in"
+                f"source {self._name}: the copy of its new rows needs {required >> 20} MiB in"
                 f" {self._copy.parent.parent}, where {free >> 20} MiB are free: make room there"
             )
 
@@ -234,11 +234,11 @@ def _check(database: sqlite3.Connection, name: str, say: Say) -> None:
             f"source {name}: it has schema {version}, this program knows up to {SCHEMA_VERSIONS[-1]}:"
             " use a newer restante"
         )
-    for table, wanted in READ_COLUMNS.items():
+    for table, expected in READ_COLUMNS.items():
         present = {row[0] for row in database.execute("SELECT name FROM pragma_table_info(?, 'main')", (table,))}
-        for column in sorted(wanted - present):
+        for column in sorted(expected - present):
             raise SourceError(f"source {name}: table {table} has no column {column}")
-        for column in sorted(present - wanted):
+        for column in sorted(present - expected):
             say(f"source {name}: column {table}.{ascii(column[:64])[1:-1]} is not known and is left out")
 
 
@@ -246,25 +246,26 @@ class ArchiveTask(NamedTuple):
     """A task that reads a range of the copied arrivals."""
 
     copy: str
-    first: int
-    last: int
+    first_arrival: int
+    last_arrival: int
     origin: Origin
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the envelopes, verified."""
         select = "SELECT arrival, id, arrived, topic, raw FROM copied WHERE arrival BETWEEN ? AND ? ORDER BY arrival"
         with closing(sqlite3.connect(self.copy)) as database:
-            for some in archived.groups(database.execute(select, (self.first, self.last)), _size):
-                yield archived.verify_batch(_found(some), self.origin)
+            arrivals = database.execute(select, (self.first_arrival, self.last_arrival))
+            for rows in archived.groups(arrivals, _row_bytes):
+                yield archived.verify_batch(_envelope_batch(rows), self.origin)
 
 
-def _size(row: tuple[Any, ...]) -> int:
+def _row_bytes(row: tuple[Any, ...]) -> int:
     return len(row[4] or b"")
 
 
-def _found(some: list[tuple[Any, ...]]) -> FoundEnvelopes:
-    arrivals, ids, arrived, topics, raws = zip(*some, strict=True)
-    came = np.array(arrived, np.int64)
+def _envelope_batch(rows: list[tuple[Any, ...]]) -> EnvelopeBatch:
+    arrivals, ids, arrived, topics, raws = zip(*rows, strict=True)
+    arrival_times = np.array(arrived, np.int64)
     numbers = np.array([-1 if topic is None else topic & U32 for topic in topics], np.int64)
-    stored = Stored(latest=came, topics=numbers, ids=np.array(ids, np.int64))
-    return FoundEnvelopes([raw or b"" for raw in raws], np.array(arrivals, np.int64), came, stored)
+    stored = StoredValues(latest=arrival_times, topics=numbers, ids=np.array(ids, np.int64))
+    return EnvelopeBatch([raw or b"" for raw in raws], np.array(arrivals, np.int64), arrival_times, stored)

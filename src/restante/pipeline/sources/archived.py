@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, Stored, Verified, verify
+from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, StoredValues, Verified, verify
 from restante.pipeline.clean.fields import Numbers, Truths
 from restante.pipeline.clean.rules import MICROSECONDS_PER_SECOND, SECONDS_PER_DAY
 from restante.pipeline.schemas import ARCHIVED
@@ -51,8 +51,8 @@ class Origin(NamedTuple):
     """The lake's first day."""
 
 
-class FoundEnvelopes(NamedTuple):
-    """Envelopes as they were found, one column each."""
+class EnvelopeBatch(NamedTuple):
+    """Envelopes as a source has them, as columns."""
 
     raws: list[bytes]
     """b"" if there is none."""
@@ -60,11 +60,11 @@ class FoundEnvelopes(NamedTuple):
     """Their arrival numbers; in a file, their positions from 0."""
     arrived: Numbers | None
     """When each arrived, in seconds since 1970; -1 if that is unknown."""
-    stored: Stored
-    where: Sequence[int] | None = None
-    """Their places in the file, as byte offsets or row numbers; None if `arrivals` identifies them."""
+    stored: StoredValues
+    positions: Sequence[int] | None = None
+    """Their positions in the file, as byte offsets or row numbers; None if `arrivals` identifies them."""
     faults: Mapping[int, str] = {}
-    """Index in these columns → the fault that was found already."""
+    """Index in these columns → the fault that reading them showed."""
 
 
 def groups(rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
@@ -81,34 +81,34 @@ def groups(rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
         yield group
 
 
-def verify_batch(found: FoundEnvelopes, origin: Origin, seen: set[bytes] | None = None) -> pa.RecordBatch:
+def verify_batch(envelopes: EnvelopeBatch, origin: Origin, seen: set[bytes] | None = None) -> pa.RecordBatch:
     """Return the envelopes, verified, as columns. A row with a fault keeps no value of the envelope.
 
     `seen` has the hashes of the envelopes before, if duplicates are possible; the hashes of this batch are added.
     """
-    verified = verify(found.raws, found.stored, origin.first_day)
-    faults = {place: ENVELOPE_FAULTS[verified.fault[place]] for place in np.flatnonzero(verified.fault).tolist()}
-    faults |= found.faults
+    verified = verify(envelopes.raws, envelopes.stored, origin.first_day)
+    faults = {index: ENVELOPE_FAULTS[verified.fault[index]] for index in np.flatnonzero(verified.fault).tolist()}
+    faults |= envelopes.faults
     if seen is not None:
-        for place, name in enumerate(verified.hash):
-            if place not in faults and name in seen:
-                faults[place] = DUPLICATE
-            elif place not in faults:
+        for index, name in enumerate(verified.hash):
+            if index not in faults and name in seen:
+                faults[index] = DUPLICATE
+            elif index not in faults:
                 seen.add(name)
-    columns = _columns(found, verified, origin, faults)
-    columns["fault"] = _sparse(len(found.raws), faults)
-    where = found.arrivals if found.where is None else found.where
-    named = f"{origin.name}:" if origin.name else ""
-    columns["identity"] = _sparse(len(found.raws), {place: f"{named}{where[place]}" for place in faults})
-    digests = {raw: hashlib.sha256(raw).hexdigest() for raw in {found.raws[place] for place in faults}}
-    columns["digest"] = _sparse(len(found.raws), {place: digests[found.raws[place]] for place in faults})
+    columns = _columns(envelopes, verified, origin, faults)
+    columns["fault"] = _sparse(len(envelopes.raws), faults)
+    positions = envelopes.arrivals if envelopes.positions is None else envelopes.positions
+    prefix = f"{origin.name}:" if origin.name else ""
+    columns["identity"] = _sparse(len(envelopes.raws), {index: f"{prefix}{positions[index]}" for index in faults})
+    digests = {raw: hashlib.sha256(raw).hexdigest() for raw in {envelopes.raws[index] for index in faults}}
+    columns["digest"] = _sparse(len(envelopes.raws), {index: digests[envelopes.raws[index]] for index in faults})
     return pa.record_batch([columns[field.name] for field in ARCHIVED_SCHEMA], schema=ARCHIVED_SCHEMA)
 
 
 def _columns(
-    found: FoundEnvelopes, verified: Verified, origin: Origin, faults: Collection[int]
+    envelopes: EnvelopeBatch, verified: Verified, origin: Origin, faults: Collection[int]
 ) -> dict[str, pa.Array]:
-    count = len(found.raws)
+    count = len(envelopes.raws)
     bad = np.zeros(count, np.bool_)
     bad[list(faults)] = True
     sent = verified.sent
@@ -121,27 +121,28 @@ def _columns(
         "size": pa.array(verified.size.astype(np.int32), mask=bad),
         "pow": pa.array(verified.pow, mask=bad),
         "file": pa.repeat(origin.file, count),
-        "arrival": pa.array(found.arrivals),
+        "arrival": pa.array(envelopes.arrivals),
         "arrived": pa.nulls(count, TIMESTAMP_TYPE)
-        if found.arrived is None
-        else _times(found.arrived, bad | (found.arrived < 0)),
-        "raw": _bytes(found.raws, faults),
+        if envelopes.arrived is None
+        else _times(envelopes.arrived, bad | (envelopes.arrived < 0)),
+        "raw": _bytes(envelopes.raws, faults),
         "day": pa.array((sent // SECONDS_PER_DAY).astype(np.int32), pa.int32(), mask=bad).cast(pa.date32()),
         "source_kind": pa.repeat(origin.source_kind, count),
         "source": pa.repeat(origin.source, count),
     }
 
 
-def _sparse(count: int, said: Mapping[int, str]) -> pa.Array:
+def _sparse(count: int, texts: Mapping[int, str]) -> pa.Array:
     """Return a column in which few rows have a text."""
-    if not said:
+    if not texts:
         return pa.nulls(count, pa.string())
-    return pa.array([said.get(place) for place in range(count)], pa.string())
+    return pa.array([texts.get(index) for index in range(count)], pa.string())
 
 
-def _bytes(each: Sequence[bytes], left_out: Collection[int]) -> pa.Array:
-    kept = each if not left_out else [None if place in left_out else some for place, some in enumerate(each)]
-    return pa.array(kept, pa.binary())
+def _bytes(values: Sequence[bytes | None], left_out: Collection[int]) -> pa.Array:
+    if left_out:
+        values = [None if index in left_out else value for index, value in enumerate(values)]
+    return pa.array(values, pa.binary())
 
 
 def _times(seconds: Numbers, unknown: Truths) -> pa.Array:
@@ -155,6 +156,6 @@ def _topics(topics: Numbers, unknown: Truths) -> pa.Array:
     text[:, 0] = np.frombuffer(b"0x", np.uint16)
     text[:, 1:] = _DIGITS[topics.astype(">u4").view(np.uint8).reshape(-1, 4)]
     ends = np.arange(0, TOPIC_TEXT_BYTES * (count + 1), TOPIC_TEXT_BYTES, dtype=np.int32)
-    known = pa.array(~unknown).buffers()[1] if unknown.any() else None
+    validity = pa.array(~unknown).buffers()[1] if unknown.any() else None
     # All texts have the same length. So Arrow can use these bytes, and no Python object is made for each text.
-    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(text), known)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(text), validity)

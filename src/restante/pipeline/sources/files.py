@@ -11,26 +11,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from restante.common.errors import StoreError
 from restante.common.texts import counted
+from restante.pipeline.clean.envelopes import StoredValues
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_FILES
-from restante.pipeline.sources import archived, parquets, paths, rlps
-from restante.pipeline.sources.archived import FoundEnvelopes, Origin
+from restante.pipeline.sources import archived, parquets, paths
+from restante.pipeline.sources.archived import UNREADABLE_REST, EnvelopeBatch, Origin, groups
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.source import (
     IngestContext,
     Inode,
-    Part,
     PathPreview,
     Say,
     SourceError,
     SourceSpec,
     Span,
+    SpanPart,
 )
 from restante.pipeline.spark.workers import SharedFile
+from restante.waku.files.rlp_file import split_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,21 +42,21 @@ ENVELOPE_SUFFIXES: Final = frozenset({".rlp", ".parquet"})
 """The suffixes that `restante waku export` gives complete files; other files of a folder are ignored."""
 
 RLP_LIST_TAG: Final = 0xC0
-"""The least first byte of an RLP list."""
+"""The smallest first byte of an RLP list."""
 
 
-def recognised(spec: SourceSpec, preview: PathPreview) -> FilesSource | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> FilesSource | None:
     """Return the source if the path is a file of envelopes, or a folder or glob with one. Raises SourceError."""
     if preview.sqlite:
         return None
-    found = paths.files(spec.path, ENVELOPE_SUFFIXES)
-    if not any(_is_envelopes(paths.head(file)) for file in found):
+    files = paths.find_files(spec.path, ENVELOPE_SUFFIXES)
+    if not any(_is_envelopes(paths.read_head(file)) for file in files):
         return None
     if spec.server is not None:
         raise SourceError(
             f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes: leave it out"
         )
-    return FilesSource(spec.name, spec.path, paths.inodes(found))
+    return FilesSource(spec.name, spec.path, paths.inodes(files))
 
 
 def _is_envelopes(head: bytes) -> bool:
@@ -66,7 +69,7 @@ class FilesSource:
     kind = "envelope files"
     feeds = (ARCHIVED,)
     empty = False
-    whole = False
+    is_database = False
     origins = ()
 
     def __init__(self, name: str, path: Path, inodes: frozenset[Inode]) -> None:
@@ -79,17 +82,17 @@ class FilesSource:
         Files that are no tables of envelopes are left out. At the end they raise SourceError, when the rows of the
         others are committed.
         """
-        found = paths.files(self.path, ENVELOPE_SUFFIXES)
-        if not found:  # what unmounting leaves is an empty folder
-            raise paths.gone(self.name, self.path)
-        paths.say_empty(self.name, found, say)
-        opened = OpenedFiles(self.name, found, context)
+        files = paths.find_files(self.path, ENVELOPE_SUFFIXES)
+        if not files:  # what unmounting leaves is an empty folder
+            raise paths.missing_error(self.name, self.path)
+        paths.say_empty(self.name, files, say)
+        opened = OpenedFiles(self.name, files, context)
         yield opened
         if opened.left_out:
-            raise SourceError(f"source {self.name}: {_some(opened.left_out)}")
+            raise SourceError(f"source {self.name}: {_join_sentences(opened.left_out)}")
 
 
-def _some(sentences: Sequence[str]) -> str:
+def _join_sentences(sentences: Sequence[str]) -> str:
     """Return the first of many sentences about files, and the number of the others."""
     more = len(sentences) - 1
     return f"{sentences[0]}; nor can {counted(more, 'other file')} be read" if more else sentences[0]
@@ -100,9 +103,9 @@ class OpenedFiles:
 
     tables = (ARCHIVED,)
 
-    def __init__(self, name: str, found: list[SourceFile], context: IngestContext) -> None:
+    def __init__(self, name: str, files: list[SourceFile], context: IngestContext) -> None:
         self._name, self._context = name, context
-        self._found = [file for file in found if file.size]
+        self._all_files = [file for file in files if file.size]
         self._files: dict[str, SourceFile] = {}
         """Digest → file, as `find_new` found them; of several names, the quarantine shows the first."""
         self.left_out: list[str] = []
@@ -111,18 +114,18 @@ class OpenedFiles:
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is. Raises SourceError."""
-        self._files = paths.named(self._found, marks, self._context.now)
+        self._files = paths.files_by_digest(self._all_files, marks, self._context.now)
         new = self._count({name: file for name, file in self._files.items() if name not in marks})
         if not new:
             return None
         return Span(
             table=table,
-            parts=tuple(Part(name, 0, rows - 1) for name, rows in new.items() if rows),
+            parts=tuple(SpanPart(name, 0, rows - 1) for name, rows in new.items() if rows),
             counted=sum(new.values()),
             missed=0,
             replace=False,
             why="",
-            marks=paths.marked(self._files, new, marks, self._context.now),
+            marks=paths.new_marks(self._files, new, marks, self._context.now),
             envelope_bytes=sum(self._files[name].size for name in new),
         )
 
@@ -132,9 +135,9 @@ class OpenedFiles:
         self.left_out = []
         for name, file in new.items():
             try:
-                counts[name] = count(file)
+                counts[name] = count_items(file)
             except StoreError as error:
-                self.left_out.append(f"{paths.shown(file.path)} {error}")
+                self.left_out.append(f"{paths.path_text(file.path)} {error}")
                 del self._files[name]
         return counts
 
@@ -147,24 +150,26 @@ class OpenedFiles:
         from restante.pipeline.sources import tasks  # imports Spark
 
         latest = int(self._context.latest)
-        files = [(part.name, self._files[part.name].absolute) for part in span.parts]
-        found = ((FileTask(file, self._origin(name), latest), file.size) for name, file in files)
-        return tasks.frame(spark, ARCHIVED, tasks.grouped(found))
+        new_files = [(part.name, self._files[part.name].absolute) for part in span.parts]
+        tasks_with_bytes = ((FileTask(file, self._origin(name), latest), file.size) for name, file in new_files)
+        return tasks.frame(spark, ARCHIVED, tasks.group_tasks(tasks_with_bytes))
 
     def _origin(self, digest: str) -> Origin:
-        return Origin(self._name, SOURCE_KIND_FILES, digest, self._files[digest].shown, self._context.first_day)
+        return Origin(
+            self._name, SOURCE_KIND_FILES, digest, self._files[digest].printable_name, self._context.first_day
+        )
 
 
-def count(file: SourceFile) -> int:
+def count_items(file: SourceFile) -> int:
     """Return the number of items to read.
 
     Raises StoreError, whose text is to follow the file's name, if it is no table of envelopes; SourceError if it
     cannot be read.
     """
-    with paths.opened(file) as data:
+    with paths.open_unchanged(file) as data:
         if _is_parquet(data):
             return parquets.count(file.path)
-        return rlps.count(data, file.size)
+        return _count_rlp_items(data, file.size)
 
 
 def _is_parquet(data: BinaryIO) -> bool:
@@ -184,15 +189,40 @@ class FileTask(NamedTuple):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the file's envelopes, verified."""
         seen: set[bytes] = set()
-        with paths.opened(self.file) as data:
-            for some in self._found(data):
-                yield archived.verify_batch(some, self.origin, seen)
+        with paths.open_unchanged(self.file) as data:
+            for batch in self._envelope_batches(data):
+                yield archived.verify_batch(batch, self.origin, seen)
 
-    def _found(self, data: BinaryIO) -> Iterator[FoundEnvelopes]:
+    def _envelope_batches(self, data: BinaryIO) -> Iterator[EnvelopeBatch]:
         if not _is_parquet(data):
-            yield from rlps.found(data, self.file.size, self.latest)
+            yield from _rlp_batches(data, self.file.size, self.latest)
             return
         try:
             yield from parquets.found(self.file.path, self.latest)
         except StoreError as error:  # it was a table when its rows were counted
-            raise paths.changed(self.file.path) from error
+            raise paths.changed_error(self.file.path) from error
+
+
+def _rlp_batches(data: BinaryIO, size: int, latest: int) -> Iterator[EnvelopeBatch]:
+    """Yield the lists in a file as envelopes that arrived by `latest`. Raises OSError.
+
+    restante.waku.files.rlp_file parses each envelope by itself, which is slower than `verify_batch`.
+    """
+    position = 0
+    for items in groups(split_items(data, size, lists=True), lambda item: len(item.raw)):
+        yield EnvelopeBatch(
+            raws=[item.raw for item in items],
+            arrivals=np.arange(position, position + len(items)),
+            arrived=None,
+            stored=StoredValues(np.full(len(items), latest)),
+            positions=[item.at for item in items],
+            faults={
+                at: UNREADABLE_REST if item.is_last else item.fault for at, item in enumerate(items) if item.fault
+            },
+        )
+        position += len(items)
+
+
+def _count_rlp_items(data: BinaryIO, size: int) -> int:
+    """Return the number of items that `_rlp_batches` reads. Raises OSError."""
+    return sum(1 for _ in split_items(data, size, lists=True))

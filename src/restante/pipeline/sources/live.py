@@ -17,7 +17,7 @@ import pyarrow as pa
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import MICROSECONDS_PER_DAY, Faulty, TimeLimits
 from restante.pipeline.schemas import LIVE, LIVE_LISTENER, LIVE_MAILBOX, LIVE_NAMEPLATE
-from restante.pipeline.sources.rows import batches
+from restante.pipeline.sources.rows import row_batches
 from restante.pipeline.sources.snapshot import reading
 
 _TABLES: Final = {LIVE_NAMEPLATE: "nameplates", LIVE_MAILBOX: "mailboxes"}
@@ -26,8 +26,8 @@ _TABLES: Final = {LIVE_NAMEPLATE: "nameplates", LIVE_MAILBOX: "mailboxes"}
 _STARTS: Final = """
 SELECT (SELECT min(json_extract(side.value, '$.added'))
         FROM json_each(CASE WHEN json_valid(sides) THEN sides ELSE '[]' END) AS side WHERE side.type = 'object')
-       AS first, count(*)
-FROM {} GROUP BY first HAVING first IS NOT NULL ORDER BY first"""
+       AS joined, count(*)
+FROM {} GROUP BY joined HAVING joined IS NOT NULL ORDER BY joined"""
 """When the first side joined, as in usage records (restante.mailbox.core.usage), and of how many that is the start. A
 mailbox that all sides have left has no start. A damaged row has none either; the server refuses to load it."""
 
@@ -73,21 +73,21 @@ def recorded_blur_us(
     of a server that was started with another one since, because nothing starts without a bind.
     """
     pruned = database.execute("SELECT 1 FROM usage_current").fetchone()
-    known = [setting or 0] if pruned else []
-    last = database.execute(_LAST_BIND_BLUR).fetchone() if of_binds else None
-    if last and last[0] is not None:
+    blurs = [setting or 0] if pruned else []
+    last_bind = database.execute(_LAST_BIND_BLUR).fetchone() if of_binds else None
+    if last_bind and last_bind[0] is not None:
         try:
-            known.append(rules.duration(last[0], limits))
+            blurs.append(rules.duration(last_bind[0], limits))
         except Faulty:
             return None
-    return max(known, default=None)
+    return max(blurs, default=None)
 
 
 def find_live(database: sqlite3.Connection, scan: LiveScan) -> list[LiveRow]:
     """Return what is live, in an order that depends on nothing else."""
-    found = list(_starts(database, scan)) if scan.own and scan.blur_us is not None else []
+    starts = list(_starts(database, scan)) if scan.own and scan.blur_us is not None else []
     return sorted(
-        [*found, *_listeners(database, scan)], key=lambda row: (row.kind, row.started or 0, row.digest or "")
+        [*starts, *_listeners(database, scan)], key=lambda row: (row.kind, row.started or 0, row.digest or "")
     )
 
 
@@ -98,13 +98,13 @@ def _starts(database: sqlite3.Connection, scan: LiveScan) -> Iterator[LiveRow]:
     )
     for kind, table in _TABLES.items():
         counts: Counter[tuple[int, int]] = Counter()
-        for first, count in database.execute(_STARTS.format(table)):
+        for joined, count in database.execute(_STARTS.format(table)):
             try:
-                times = (rules.time(each, scan.limits) for each in (first, max(saved, updated)))
-                started, as_of = (_floored(each, scan) for each in times)
+                times = (rules.time(value, scan.limits) for value in (joined, max(saved, updated)))
+                started, as_of = (_floored(value, scan) for value in times)
                 counts[started, as_of] += count
             except Faulty as faulty:
-                yield LiveRow(kind, None, count, None, faulty.args[0], rules.digest((kind, first)))
+                yield LiveRow(kind, None, count, None, faulty.args[0], rules.digest((kind, joined)))
         for (started, as_of), count in counts.items():
             yield LiveRow(kind, started, count, as_of)
 
@@ -134,8 +134,8 @@ def digest(rows: Iterable[LiveRow]) -> str:
 
     The number of connections is left out: the server writes it at each prune.
     """
-    found = [(row.kind, row.started, row.number, row.fault, row.digest) for row in rows if row.kind != LIVE_LISTENER]
-    return rules.digest(found) if found else ""
+    values = [(row.kind, row.started, row.number, row.fault, row.digest) for row in rows if row.kind != LIVE_LISTENER]
+    return rules.digest(values) if values else ""
 
 
 class LiveTask(NamedTuple):
@@ -147,7 +147,7 @@ class LiveTask(NamedTuple):
         """Yield the rows, cleaned."""
         scan = self.scan
         with reading(Path(scan.copy), scan.source, Path(scan.path)) as database:
-            yield from batches(LIVE, (_values(row, scan) for row in find_live(database, scan)))
+            yield from row_batches(LIVE, (_values(row, scan) for row in find_live(database, scan)))
 
 
 def _values(row: LiveRow, scan: LiveScan) -> tuple[Any, ...]:

@@ -20,8 +20,8 @@ from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
 from restante.pipeline.sources import paths, traces
 from restante.pipeline.sources.paths import SourceFile
-from restante.pipeline.sources.rows import batches
-from restante.pipeline.sources.source import IngestContext, Inode, Part, PathPreview, Say, SourceSpec, Span
+from restante.pipeline.sources.rows import row_batches
+from restante.pipeline.sources.source import IngestContext, Inode, PathPreview, Say, SourceSpec, Span, SpanPart
 from restante.pipeline.spark.workers import SharedFile
 from restante.timing.logs import EventItem, log_items
 
@@ -36,30 +36,30 @@ MAX_LOG_BYTES: Final = 256 << 20
 LOG_TOO_LARGE: Final = "larger than any timing log"
 
 
-def recognised(spec: SourceSpec, preview: PathPreview) -> LogsSource | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> LogsSource | None:
     """Return the source if the path is a log or a trace, or a folder or glob with one. Raises SourceError.
 
     An empty file counts as one that has not been written to yet.
     """
     if preview.sqlite:
         return None
-    found = paths.files(spec.path)
-    if any(file.size and _kind(file) for file in found):
-        return LogsSource(spec, paths.inodes(found))
-    return LogsSource(spec, empty=True) if any(not file.size for file in found) else None
+    files = paths.find_files(spec.path)
+    if any(file.size and _kind(file) for file in files):
+        return LogsSource(spec, paths.inodes(files))
+    return LogsSource(spec, empty=True) if any(not file.size for file in files) else None
 
 
 def _kind(file: SourceFile) -> str:
     """Return "[" for a log, "{" for a trace or an empty file, and "" for neither."""
-    first = paths.head(file).lstrip()[:1] if file.size else b"{"
-    return first.decode() if first in {b"[", b"{"} else ""
+    first_byte = paths.read_head(file).lstrip()[:1] if file.size else b"{"
+    return first_byte.decode() if first_byte in {b"[", b"{"} else ""
 
 
 class LogsSource:
     """Logs and traces under one source name."""
 
     kind = "timing logs or traces"
-    whole = False
+    is_database = False
     origins = ()
 
     def __init__(self, spec: SourceSpec, inodes: frozenset[Inode] = frozenset(), *, empty: bool = False) -> None:
@@ -71,11 +71,11 @@ class LogsSource:
     @contextmanager
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedLogs]:  # noqa: ARG002 - nothing is copied
         """Find the files. Raises SourceError."""
-        found = paths.files(self.path)
-        if not found:  # what unmounting leaves is an empty folder
-            raise paths.gone(self.name, self.path)
-        paths.say_empty(self.name, found, say)
-        yield OpenedLogs(self.name, self._server, found, context, say)
+        files = paths.find_files(self.path)
+        if not files:  # what unmounting leaves is an empty folder
+            raise paths.missing_error(self.name, self.path)
+        paths.say_empty(self.name, files, say)
+        yield OpenedLogs(self.name, self._server, files, context, say)
 
 
 class OpenedLogs:
@@ -84,29 +84,29 @@ class OpenedLogs:
     tables = (SERVER_COMMANDS, CLIENT_EVENTS)
 
     def __init__(
-        self, name: str, server: str | None, found: list[SourceFile], context: IngestContext, say: Say
+        self, name: str, server: str | None, files: list[SourceFile], context: IngestContext, say: Say
     ) -> None:
         self._name, self._server, self._say = name, server, say
         self._now = context.now
         self._limits = limits(context.first_day, context.latest)
         self._traces: dict[str, SourceFile] = {}
-        self._found: list[SourceFile] = []
+        self._other_files: list[SourceFile] = []
         """All other files that are not empty; they are read as logs."""
         self._logs: dict[str, SourceFile] = {}
         """Digest → file, as `find_new` found them."""
         self._new_lines: dict[str, traces.NewLines] = {}
         """First line's digest → new lines, as `find_new` found them."""
-        for file in found:
+        for file in files:
             if _kind(file) == "{":
                 self._add_trace(file)
             elif file.size:
-                self._found.append(file)
+                self._other_files.append(file)
 
     def _add_trace(self, file: SourceFile) -> None:
-        with paths.growing(file) as data:
+        with paths.open_growing(file) as data:
             name = traces.first_line(data)
         if name is None and file.size >= traces.MAX_LINE_BYTES:
-            self._found.append(file)
+            self._other_files.append(file)
         elif name is not None and (name not in self._traces or self._traces[name].size < file.size):
             self._traces[name] = file
 
@@ -115,62 +115,64 @@ class OpenedLogs:
         return self._find_new_lines(marks) if table == SERVER_COMMANDS.name else self._find_new_logs(marks)
 
     def _find_new_lines(self, marks: Mapping[str, Mark]) -> Span | None:
-        whole = self._rewritten(marks)
-        known = {} if whole else marks
-        found = {}
+        rewritten = self._rewritten(marks)
+        valid_marks = {} if rewritten else marks
+        lines_by_trace = {}
         for name, file in self._traces.items():
-            with paths.growing(file) as data:
-                mark = known.get(name)
+            with paths.open_growing(file) as data:
+                mark = valid_marks.get(name)
                 if mark is not None and traces.last_line(data, mark) is traces.LastLine.GONE:
-                    self._say(f"source {self._name}: {paths.shown(file.path)} is shorter than it was and is left out")
+                    self._say(
+                        f"source {self._name}: {paths.path_text(file.path)} is shorter than it was and is left out"
+                    )
                 elif (new := traces.find_new_lines(data, name, file.size, mark)) is not None:
-                    found[name] = new
-        self._new_lines = found
-        if not found:
+                    lines_by_trace[name] = new
+        self._new_lines = lines_by_trace
+        if not lines_by_trace:
             return None
         why = (
-            f"{paths.shown(whole)} was rewritten: an older copy was put back, or its lines were changed"
-            if whole
+            f"{paths.path_text(rewritten)} was rewritten: an older copy was put back, or its lines were changed"
+            if rewritten
             else ""
         )
         return Span(
             table=SERVER_COMMANDS.name,
-            parts=tuple(Part(name, new.cuts[0], new.mark.last) for name, new in found.items()),
-            counted=sum(new.lines for new in found.values()),
+            parts=tuple(SpanPart(name, new.cuts[0], new.mark.last) for name, new in lines_by_trace.items()),
+            counted=sum(new.lines for new in lines_by_trace.values()),
             missed=0,
-            replace=bool(whole),
+            replace=bool(rewritten),
             why=why,
-            marks={**known, **{name: new.mark for name, new in found.items()}},
+            marks={**valid_marks, **{name: new.mark for name, new in lines_by_trace.items()}},
         )
 
     def _rewritten(self, marks: Mapping[str, Mark]) -> Path | None:
         """Return the path of a trace in which the last line that was read has changed, or None."""
         for name, file in self._traces.items():
             if name in marks:
-                with paths.growing(file) as data:
+                with paths.open_growing(file) as data:
                     if traces.last_line(data, marks[name]) is traces.LastLine.CHANGED:
                         return file.path
         return None
 
     def _find_new_logs(self, marks: Mapping[str, Mark]) -> Span | None:
-        self._logs = paths.named(self._found, marks, self._now)
-        new = {name: _count(file) for name, file in self._logs.items() if name not in marks}
+        self._logs = paths.files_by_digest(self._other_files, marks, self._now)
+        new = {name: _count_events(file) for name, file in self._logs.items() if name not in marks}
         if not new:
             return None
         return Span(
             table=CLIENT_EVENTS.name,
-            parts=tuple(Part(name, 0, count - 1) for name, count in new.items() if count),
+            parts=tuple(SpanPart(name, 0, count - 1) for name, count in new.items() if count),
             counted=sum(new.values()),
             missed=0,
             replace=False,
             why="",
-            marks=paths.marked(self._logs, new, marks, self._now),
+            marks=paths.new_marks(self._logs, new, marks, self._now),
         )
 
     def files(self, span: Span) -> Sequence[SharedFile]:
         """Return the files with new lines or events."""
-        found = self._traces if span.table == SERVER_COMMANDS.name else self._logs
-        return [found[part.name].shared for part in span.parts]
+        files = self._traces if span.table == SERVER_COMMANDS.name else self._logs
+        return [files[part.name].shared for part in span.parts]
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
         """Return the new lines or events as rows."""
@@ -178,20 +180,22 @@ class OpenedLogs:
 
         if span.table == SERVER_COMMANDS.name:
             return tasks.frame(spark, SERVER_COMMANDS, list(chain.from_iterable(map(self._trace_tasks, span.parts))))
-        files = [(part.name, self._logs[part.name].absolute) for part in span.parts]
-        found = ((LogTask(file, name, self._server, self._name, self._limits), file.size) for name, file in files)
-        return tasks.frame(spark, CLIENT_EVENTS, tasks.grouped(found))
+        new_files = [(part.name, self._logs[part.name].absolute) for part in span.parts]
+        tasks_with_bytes = (
+            (LogTask(file, name, self._server, self._name, self._limits), file.size) for name, file in new_files
+        )
+        return tasks.frame(spark, CLIENT_EVENTS, tasks.group_tasks(tasks_with_bytes))
 
-    def _trace_tasks(self, part: Part) -> Iterator[Task]:
+    def _trace_tasks(self, part: SpanPart) -> Iterator[Task]:
         new = self._new_lines[part.name]
         for start, stop in pairwise((*new.cuts, new.stop)):
             yield traces.TraceTask(self._traces[part.name].absolute, part.name, start, stop, self._name, self._limits)
 
 
-def _count(file: SourceFile) -> int:
+def _count_events(file: SourceFile) -> int:
     if file.size > MAX_LOG_BYTES:
         return 1
-    with paths.opened(file) as data:
+    with paths.open_unchanged(file) as data:
         return sum(1 for _ in log_items(data.read()))
 
 
@@ -207,17 +211,17 @@ class LogTask(NamedTuple):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the log's events, cleaned."""
-        yield from batches(CLIENT_EVENTS, self._rows())
+        yield from row_batches(CLIENT_EVENTS, self._rows())
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
-        with paths.opened(self.file) as data:
+        with paths.open_unchanged(self.file) as data:
             log = data.read(MAX_LOG_BYTES + 1)
-        found = log_items(log) if len(log) <= MAX_LOG_BYTES else [EventItem(0, log, LOG_TOO_LARGE)]
-        for place, item in enumerate(found):
+        items = log_items(log) if len(log) <= MAX_LOG_BYTES else [EventItem(0, log, LOG_TOO_LARGE)]
+        for index, item in enumerate(items):
             values = Fault(item.fault) if item.fault else timing.event(item.raw, self.limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(item.raw).hexdigest()
-                where = f"{self.file.shown}:{item.at}"
-                yield (self.digest, place, self.server, *(None,) * 11, self.source, str(values), where, digest)
+                where = f"{self.file.printable_name}:{item.at}"
+                yield (self.digest, index, self.server, *(None,) * 11, self.source, str(values), where, digest)
             else:
-                yield (self.digest, place, self.server, *values, self.source, None, None, None)
+                yield (self.digest, index, self.server, *values, self.source, None, None, None)

@@ -16,11 +16,11 @@ from restante.pipeline.lake.commit_info import Mark
 class IdRange(NamedTuple):
     """The ids of a table."""
 
-    first: int
+    first_id: int
     """The least id with a row; 0 if there is no row."""
-    last: int
+    last_id: int
     """The greatest id that was ever assigned, as far as the table shows; 0 if none was."""
-    kept: bool
+    never_reused: bool
     """Whether ids are assigned once, in increasing order (AUTOINCREMENT, sqlite.org/autoinc.html). Then an id without
     a row had one."""
 
@@ -28,20 +28,20 @@ class IdRange(NamedTuple):
 _REPLACED: Final = "this is an older copy or another file, or its ids are new"
 
 
-def broken(mark: Mark, ids: IdRange, digest: Callable[[int], str]) -> str:
+def contradiction(mark: Mark, ids: IdRange, digest: Callable[[int], str]) -> str:
     """Return what contradicts the mark, or "" if reading may go on. `digest` returns "" for an id without a row."""
-    if ids.last < mark.last:
-        return f"its last id was {mark.last} and is {ids.last} now: {_REPLACED}"
-    last, first = digest(mark.last), digest(mark.first)
-    if last != mark.last_digest and (last or not ids.kept):
+    if ids.last_id < mark.last:
+        return f"its last id was {mark.last} and is {ids.last_id} now: {_REPLACED}"
+    last_digest, first_digest = digest(mark.last), digest(mark.first)
+    if last_digest != mark.last_digest and (last_digest or not ids.never_reused):
         return f"the row with id {mark.last} has changed: {_REPLACED}"
-    if first and first != mark.first_digest:
+    if first_digest and first_digest != mark.first_digest:
         return f"the row with id {mark.first} has changed: {_REPLACED}"
     return ""
 
 
-def behind(ids: IdRange, digest: Callable[[int], str]) -> Mark:
+def mark_after(ids: IdRange, digest: Callable[[int], str]) -> Mark:
     """Return the mark that says that everything was read."""
     return Mark(
-        last=ids.last, last_digest=digest(ids.last), first=ids.first, first_digest=digest(ids.first)
+        last=ids.last_id, last_digest=digest(ids.last_id), first=ids.first_id, first_digest=digest(ids.first_id)
     )  # no row has id 0

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from restante.pipeline.clean.envelopes import Stored
+from restante.pipeline.clean.envelopes import StoredValues
 from restante.pipeline.clean.fields import Numbers
 from restante.pipeline.clean.rules import SECONDS_PER_DAY
-from restante.pipeline.sources.archived import BATCH_BYTES, BATCH_ENVELOPES, UNREADABLE_REST, FoundEnvelopes
+from restante.pipeline.sources.archived import BATCH_BYTES, BATCH_ENVELOPES, UNREADABLE_REST, EnvelopeBatch
 from restante.waku.envelope.envelope import TOPIC
 from restante.waku.files import parquet
 
@@ -32,7 +32,7 @@ def count(path: Path) -> int:
         return table.metadata.num_rows  # type: ignore[no-any-return]
 
 
-def found(path: Path, latest: int) -> Iterator[FoundEnvelopes]:
+def found(path: Path, latest: int) -> Iterator[EnvelopeBatch]:
     """Yield the rows as envelopes that arrived by `latest`; a row that cannot be read has a fault."""
     with parquet.open_table(path) as table:
         columns = [name for name in ("raw", "hash", "topic", "arrived") if _usable(table.schema_arrow, name)]
@@ -57,7 +57,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _group(
     table: pq.ParquetFile, group: int, columns: list[str], first: int, stop: int, latest: int
-) -> Iterator[FoundEnvelopes]:
+) -> Iterator[EnvelopeBatch]:
     """Yield the rows of a group. From the first that cannot be read on, each has a fault."""
     rows = max(
         1,
@@ -76,16 +76,16 @@ def _group(
         first += count
 
 
-def _found(batch: pa.RecordBatch, columns: list[str], first: int, latest: int) -> FoundEnvelopes:
+def _found(batch: pa.RecordBatch, columns: list[str], first: int, latest: int) -> EnvelopeBatch:
     values = {name: parquet.byte_strings(batch.column(name)) for name in columns if name != "arrived"}
     times = batch.column("arrived").to_pylist() if "arrived" in columns else [None] * batch.num_rows
     came = np.array([_time(said, latest) for said in times], np.int64)
     topics = np.array([_topic(said) for said in values["topic"]], np.int64) if "topic" in values else None
-    return FoundEnvelopes(
+    return EnvelopeBatch(
         raws=[raw or b"" for raw in values["raw"]],
         arrivals=np.arange(first, first + batch.num_rows),
         arrived=came,
-        stored=Stored(np.where(came < 0, latest, came), values.get("hash"), topics),
+        stored=StoredValues(np.where(came < 0, latest, came), values.get("hash"), topics),
     )
 
 
@@ -100,6 +100,8 @@ def _topic(said: bytes | None) -> int:
     return int.from_bytes(said) if len(said) == TOPIC else 1 << 32
 
 
-def _faulty(first: int, count: int, fault: str) -> FoundEnvelopes:
+def _faulty(first: int, count: int, fault: str) -> EnvelopeBatch:
     arrivals: Numbers = np.arange(first, first + count)
-    return FoundEnvelopes([b""] * count, arrivals, None, Stored(arrivals), faults=dict.fromkeys(range(count), fault))
+    return EnvelopeBatch(
+        [b""] * count, arrivals, None, StoredValues(arrivals), faults=dict.fromkeys(range(count), fault)
+    )

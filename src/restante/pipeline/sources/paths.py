@@ -44,7 +44,7 @@ class SourceFile(NamedTuple):
         return self.device, self.number
 
     @property
-    def shown(self) -> str:
+    def printable_name(self) -> str:
         """Return the name without the folder, escaped for a terminal. The lake stores no more of the path."""
         return _escaped(self.path.name)
 
@@ -70,7 +70,7 @@ class SourceFile(NamedTuple):
         return f"{self.size} {self.touched} {self.number} {self.device}"
 
 
-def shown(path: Path) -> str:
+def path_text(path: Path) -> str:
     """Return a path for the operator: the folder as the operator named it, and the file's name escaped."""
     return str(path.with_name(_escaped(path.name)))
 
@@ -79,35 +79,35 @@ def _escaped(name: str) -> str:
     return ascii(os.fsencode(name).decode(errors="replace")[:MAX_TEXT_CHARACTERS])[1:-1]
 
 
-def files(path: Path, suffixes: frozenset[str] | None = None) -> list[SourceFile]:
+def find_files(path: Path, suffixes: frozenset[str] | None = None) -> list[SourceFile]:
     """Return the files of a path, sorted by name; of a folder, those that are not hidden.
 
     With `suffixes`, a folder's files with other suffixes are left out. Raises SourceError, also for a link whose
     target is missing.
     """
     try:
-        found = _paths(path, suffixes)
+        file_paths = _paths(path, suffixes)
     except OSError as error:
         raise SourceError(f"cannot read {path}: {plain(error)}") from error
-    return [_found(each) for each in found]
+    return [_stat_file(file) for file in file_paths]
 
 
-def say_empty(source: str, found: Sequence[SourceFile], say: Say) -> None:
+def say_empty(source: str, files: Sequence[SourceFile], say: Say) -> None:
     """Show the operator that files are empty, in one sentence."""
-    empty = [file for file in found if not file.size]
+    empty = [file for file in files if not file.size]
     if not empty:
         return
-    first, more = shown(empty[0].path), len(empty) - 1
-    words = f"and {counted(more, 'other file')} are empty: nothing was written to them yet"
-    say(f"source {source}: {first} {words if more else 'is empty: nothing was written to it yet'}")
+    first_path, more = path_text(empty[0].path), len(empty) - 1
+    others = f"and {counted(more, 'other file')} are empty: nothing was written to them yet"
+    say(f"source {source}: {first_path} {others if more else 'is empty: nothing was written to it yet'}")
 
 
 def _paths(path: Path, suffixes: frozenset[str] | None) -> list[Path]:
     if path.is_dir():
-        some = [each for each in path.iterdir() if not each.name.startswith(".")]
-        return sorted(each for each in some if _is_file(each) and (suffixes is None or each.suffix in suffixes))
+        visible = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+        return sorted(file for file in visible if _is_file(file) and (suffixes is None or file.suffix in suffixes))
     if is_glob(path):
-        return sorted(each for each in map(Path, glob.glob(str(path))) if _is_file(each))  # noqa: PTH207 - any path
+        return sorted(file for file in map(Path, glob.glob(str(path))) if _is_file(file))  # noqa: PTH207 - any path
     return [path]
 
 
@@ -116,40 +116,40 @@ def _is_file(path: Path) -> bool:
     return path.is_file() or (path.is_symlink() and not path.exists())
 
 
-def _found(path: Path) -> SourceFile:
+def _stat_file(path: Path) -> SourceFile:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
-        raise SourceError(f"cannot read {shown(path)}: {plain(error)}") from error
-    return SourceFile(path, found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev, found.st_ctime_ns)
+        raise SourceError(f"cannot read {path_text(path)}: {plain(error)}") from error
+    return SourceFile(path, status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev, status.st_ctime_ns)
 
 
 @contextmanager
-def opened(file: SourceFile) -> Iterator[BufferedReader]:
+def open_unchanged(file: SourceFile) -> Iterator[BufferedReader]:
     """Yield a found file, open for reading. Raises SourceError if it cannot be read, or has changed.
 
     It is checked before and after it is read.
     """
-    with growing(file) as data:
-        _must(file, os.fstat(data.fileno()).st_size == file.size)
+    with open_growing(file) as data:
+        _require_unchanged(file, os.fstat(data.fileno()).st_size == file.size)
         yield data
-        found = os.fstat(data.fileno())
-        _must(file, (found.st_size, found.st_mtime_ns) == (file.size, file.changed))
+        status = os.fstat(data.fileno())
+        _require_unchanged(file, (status.st_size, status.st_mtime_ns) == (file.size, file.changed))
 
 
 @contextmanager
-def growing(file: SourceFile) -> Iterator[BufferedReader]:
+def open_growing(file: SourceFile) -> Iterator[BufferedReader]:
     """Yield a found file, open for reading; it may grow.
 
     Raises SourceError if it cannot be read, became shorter, or was replaced by another file.
     """
     try:
         with file.path.open("rb") as data:
-            found = os.fstat(data.fileno())
-            _must(file, found.st_ino == file.number and found.st_size >= file.size)
+            status = os.fstat(data.fileno())
+            _require_unchanged(file, status.st_ino == file.number and status.st_size >= file.size)
             yield data
     except OSError as error:
-        raise SourceError(f"cannot read {shown(file.path)}: {plain(error)}") from error
+        raise SourceError(f"cannot read {path_text(file.path)}: {plain(error)}") from error
 
 
 def inodes(files: Iterable[SourceFile]) -> frozenset[Inode]:
@@ -157,49 +157,49 @@ def inodes(files: Iterable[SourceFile]) -> frozenset[Inode]:
     return frozenset(file.inode for file in files if file.size)
 
 
-def head(file: SourceFile) -> bytes:
+def read_head(file: SourceFile) -> bytes:
     """Return a file's first bytes. Raises SourceError."""
-    with growing(file) as data:
+    with open_growing(file) as data:
         return data.read(PREVIEW_BYTES)
 
 
-def digest(file: SourceFile) -> str:
+def file_digest(file: SourceFile) -> str:
     """Return a file's SHA-256, hexadecimal. Raises SourceError."""
-    with opened(file) as data:
+    with open_unchanged(file) as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def marked(
-    found: Mapping[str, SourceFile], rows: Mapping[str, int], marks: Mapping[str, Mark], now: float
+def new_marks(
+    files: Mapping[str, SourceFile], rows: Mapping[str, int], marks: Mapping[str, Mark], now: float
 ) -> dict[str, Mark]:
     """Return the marks by digest: new ones with the rows that were read, found ones with their current state."""
     new = {name: Mark(count - 1, "", 0, "") for name, count in rows.items()}
-    known = {**marks, **new}
-    return known | {name: structs.replace(known[name], seen=file.seen(now)) for name, file in found.items()}
+    all_marks = {**marks, **new}
+    return all_marks | {name: structs.replace(all_marks[name], seen=file.seen(now)) for name, file in files.items()}
 
 
-def named(files: Iterable[SourceFile], marks: Mapping[str, Mark], now: float) -> dict[str, SourceFile]:
+def files_by_digest(files: Iterable[SourceFile], marks: Mapping[str, Mark], now: float) -> dict[str, SourceFile]:
     """Return the files by digest. A file that is unchanged since it was marked is not read again. Raises SourceError.
 
     A file with two names is returned once, under the first of them.
     """
-    known = {mark.seen: name for name, mark in marks.items() if mark.seen}
-    found: dict[str, SourceFile] = {}
+    digests = {mark.seen: name for name, mark in marks.items() if mark.seen}
+    by_digest: dict[str, SourceFile] = {}
     for file in files:
-        found.setdefault(known.get(file.seen(now)) or digest(file), file)
-    return found
+        by_digest.setdefault(digests.get(file.seen(now)) or file_digest(file), file)
+    return by_digest
 
 
-def changed(path: Path) -> SourceError:
+def changed_error(path: Path) -> SourceError:
     """Return the error for a file that changed while it was read."""
-    return SourceError(f"{shown(path)} changed while it was read: ingest it again when it does not")
+    return SourceError(f"{path_text(path)} changed while it was read: ingest it again when it does not")
 
 
-def gone(name: str, path: Path) -> SourceError:
+def missing_error(name: str, path: Path) -> SourceError:
     """Return the error for a source whose files disappeared after it was recognised."""
     return SourceError(f"source {name}: the files of {path} disappeared: put them back, and run this again")
 
 
-def _must(file: SourceFile, unchanged: bool) -> None:
+def _require_unchanged(file: SourceFile, unchanged: bool) -> None:
     if not unchanged:
-        raise changed(file.path)
+        raise changed_error(file.path)

@@ -14,14 +14,14 @@ from restante.pipeline.sources.source import (
     SourceError,
     SourceSpec,
     is_glob,
-    parse,
+    parse_spec,
     refuse_special,
 )
 
 Kind = Callable[[SourceSpec, PathPreview], Source | None]
 """Returns the source if the path is of this kind. Raises SourceError if it is but cannot be used."""
 
-KINDS: Final[tuple[Kind, ...]] = (usage.recognised, archive.recognised, files.recognised, logs.recognised)
+KINDS: Final[tuple[Kind, ...]] = (usage.recognise, archive.recognise, files.recognise, logs.recognise)
 """The kinds of sources, in the order in which they are tried."""
 
 
@@ -31,14 +31,14 @@ def recognise(spec: str) -> Source:
     An empty file counts as a trace: one that was just rotated, or that of a server that just started. Raises Misuse
     if the operator's text does not name a source, SourceError if the path is of no known kind or cannot be read.
     """
-    named = parse(spec)
-    preview = _preview(named)
+    source_spec = parse_spec(spec)
+    preview = _preview(source_spec)
     for kind in KINDS:
-        source = kind(named, preview)
+        source = kind(source_spec, preview)
         if source is not None:
             return source
     raise SourceError(
-        f"source {named.name}: {named.path} is not a source of usage records, timing logs or envelopes:"
+        f"source {source_spec.name}: {source_spec.path} is not a source of usage records, timing logs or envelopes:"
         " name a server's database or its data directory, a timing log, a trace, or a file of envelopes"
     )
 

@@ -48,10 +48,10 @@ def numbered_schema(table: Table) -> pa.Schema:
     return lake_columns.row_schema((*columns(table), NUMBER_COLUMN))
 
 
-def numbered(some: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def number_rejected(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield a task's batches with NUMBER_COLUMN, from 1."""
     before = 0
-    for batch in some:
+    for batch in batches:
         rejected = pc.fill_null(pc.not_equal(batch.column("fault"), DUPLICATE), False)
         numbers = pc.add(pc.cumulative_sum(rejected.cast(pa.int32())), pa.scalar(before, pa.int32()))
         before += rejected.true_count
@@ -59,10 +59,12 @@ def numbered(some: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch.append_column(NUMBER_COLUMN.name, numbers)
 
 
-def batches(table: Table, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
+def row_batches(table: Table, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
     """Yield the rows, each with a value per column, as Arrow batches."""
-    of = arrow_schema(table)
-    rest = iter(rows)
-    while some := list(islice(rest, ROWS_PER_BATCH)):
-        arrays = [pa.array(values, field.type) for values, field in zip(zip(*some, strict=True), of, strict=True)]
-        yield pa.record_batch(arrays, schema=of)
+    schema = arrow_schema(table)
+    remaining = iter(rows)
+    while batch := list(islice(remaining, ROWS_PER_BATCH)):
+        arrays = [
+            pa.array(values, field.type) for values, field in zip(zip(*batch, strict=True), schema, strict=True)
+        ]
+        yield pa.record_batch(arrays, schema=schema)

@@ -60,8 +60,8 @@ class Shape(NamedTuple):
 
     def address_columns(self, table: str, version: int) -> tuple[str, ...]:
         """Return ADDRESS_ID for the table of binds, or () if this version of the schema lacks it."""
-        there = self.own and table == CLIENT_VERSIONS.name and version >= self.since[ADDRESS_ID]
-        return (ADDRESS_ID,) if there else ()
+        has_column = self.own and table == CLIENT_VERSIONS.name and version >= self.since[ADDRESS_ID]
+        return (ADDRESS_ID,) if has_column else ()
 
 
 OUR_SHAPE: Final = Shape(
@@ -91,10 +91,10 @@ def entries(database: sqlite3.Connection) -> dict[str, str]:
 
 def version(database: sqlite3.Connection, shape: Shape, name: str) -> int:
     """Return the version of the schema; `name` is the source's. Raises SourceError."""
-    found = database.execute(shape.version).fetchall()
-    if len(found) != 1 or not isinstance(found[0][0], int) or found[0][0] < 1:
+    rows = database.execute(shape.version).fetchall()
+    if len(rows) != 1 or not isinstance(rows[0][0], int) or rows[0][0] < 1:
         raise SourceError(f"source {name}: it does not say which version its schema has: name another file")
-    version: int = found[0][0]
+    version: int = rows[0][0]
     if version > shape.newest:
         raise SourceError(
             f"source {name}: it has schema {version}, this program knows up to {shape.newest}: use a newer restante"
@@ -104,25 +104,26 @@ def version(database: sqlite3.Connection, shape: Shape, name: str) -> int:
 
 def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: str, name: str, say: Say) -> str:
     """Check a table's columns, and return the name of its id column. Raises SourceError."""
-    called = shape.table(table)
-    kind = entries(database).get(called)
+    sql_name = shape.table(table)
+    kind = entries(database).get(sql_name)
     if kind != "table":
-        raise SourceError(f"source {name}: {called} is {f'a {kind}' if kind else 'missing'}, and should be a table")
-    present = [row[0] for row in database.execute("SELECT name FROM pragma_table_xinfo(?)", (called,))]
+        raise SourceError(f"source {name}: {sql_name} is {f'a {kind}' if kind else 'missing'}, and should be a table")
+    present = [row[0] for row in database.execute("SELECT name FROM pragma_table_xinfo(?)", (sql_name,))]
     added = (*filter(None, shape.own_columns(table, version)), *shape.address_columns(table, version))
-    wanted = (*shape.columns(table), *added)
-    for column in (*wanted, "id") if shape.own else wanted:
+    expected = (*shape.columns(table), *added)
+    for column in (*expected, "id") if shape.own else expected:
         if column not in present:
-            raise SourceError(f"source {name}: table {called} has no column {column}")
+            raise SourceError(f"source {name}: table {sql_name} has no column {column}")
     # A column of that name would hide the rowid (sqlite.org/rowidtable.html).
     free = [word for word in ("rowid", "oid", "_rowid_") if word not in map(str.lower, present)]
     if not free and not shape.own:
         raise SourceError(
-            f"source {name}: table {called} has columns named rowid, oid and _rowid_, which hide the ids of its rows"
+            f"source {name}: table {sql_name} has columns named rowid, oid and _rowid_, which hide the ids of its"
+            " rows"
         )
     for column in present:
-        if column not in wanted and column not in shape.others:
-            say(f"source {name}: column {called}.{shown(column)} is not known and is left out")
+        if column not in expected and column not in shape.others:
+            say(f"source {name}: column {sql_name}.{printable_name(column)} is not known and is left out")
     return "id" if shape.own else free[0]
 
 
@@ -131,19 +132,19 @@ def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules
 
     None means that it does not floor them, or has not recorded the setting yet. Raises SourceError.
     """
-    called = shape.table("current")
-    if entries(database).get(called) != "table":
-        raise SourceError(f"source {name}: there is no table {called}, which says how times are rounded")
-    found = database.execute(f"SELECT blur_time FROM {called}").fetchall()  # noqa: S608
-    blur = found[-1][0] if found else None
+    sql_name = shape.table("current")
+    if entries(database).get(sql_name) != "table":
+        raise SourceError(f"source {name}: there is no table {sql_name}, which says how times are rounded")
+    rows = database.execute(f"SELECT blur_time FROM {sql_name}").fetchall()  # noqa: S608
+    blur = rows[-1][0] if rows else None
     try:
         return (rules.duration(blur, within) if blur else 0) or None
     except Faulty:
         raise SourceError(
-            f"source {name}: blur_time in the table {called} is not a number of seconds: correct it"
+            f"source {name}: blur_time in the table {sql_name} is not a number of seconds: correct it"
         ) from None
 
 
-def shown(words: str) -> str:
+def printable_name(name: str) -> str:
     """Return a name that a client chose, escaped for a terminal."""
-    return ascii(words[:64])[1:-1]
+    return ascii(name[:64])[1:-1]

@@ -35,33 +35,33 @@ the file already."""
 def scratch() -> Iterator[Path]:
     """Yield this run's own folder, after removing those of runs that were killed. Raises StoreError if it cannot."""
     try:
-        for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
+        for old_folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
             with suppress(OSError):
-                if _NAME.fullmatch(left.name) and left.lstat().st_uid == os.getuid():
-                    _remove_unused(left)
-        place, held = _own()
+                if _NAME.fullmatch(old_folder.name) and old_folder.lstat().st_uid == os.getuid():
+                    _remove_unused(old_folder)
+        folder, descriptor = _make_locked_folder()
     except OSError as error:
         raise StoreError(
             f"cannot make a folder for copies of sources: {plain(error)} (the variable TMPDIR names where)"
         ) from error
     try:
-        yield place
+        yield folder
     finally:
-        shutil.rmtree(place, ignore_errors=True)
-        os.close(held)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
 
 
-def _own() -> tuple[Path, int]:
+def _make_locked_folder() -> tuple[Path, int]:
     """Make a folder, lock it and mark it. Try again if another run removed it in between."""
     while True:
-        place = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
+        folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
         with suppress(FileNotFoundError):
-            held = os.open(place, os.O_RDONLY)
-            fcntl.flock(held, fcntl.LOCK_SH)
-            if os.fstat(held).st_nlink:
-                os.fchmod(held, _MARKED)
-                return place, held
-            os.close(held)
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if os.fstat(descriptor).st_nlink:
+                os.fchmod(descriptor, _MARKED)
+                return folder, descriptor
+            os.close(descriptor)
 
 
 def _remove_unused(folder: Path) -> None:
@@ -69,12 +69,12 @@ def _remove_unused(folder: Path) -> None:
 
     Raises OSError if a run is using it, if it is a link, or if it has files and no mark.
     """
-    held = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if stat.S_IMODE(os.fstat(held).st_mode) == _MARKED:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) == _MARKED:
             shutil.rmtree(folder, ignore_errors=True)
         else:
             folder.rmdir()
     finally:
-        os.close(held)
+        os.close(descriptor)

@@ -70,7 +70,7 @@ class _DatabaseChanged(Exception):  # noqa: N818 - it ends a try, and is not an 
 
 
 @contextmanager
-def reading(path: Path, name: str, called: Path | None = None) -> Iterator[sqlite3.Connection]:
+def reading(path: Path, name: str, original: Path | None = None) -> Iterator[sqlite3.Connection]:
     """Yield a database opened for reading only.
 
     `name` (the source's) and `called` (the path that the file is a copy of) are used in errors. Bytes of a text that
@@ -83,10 +83,10 @@ def reading(path: Path, name: str, called: Path | None = None) -> Iterator[sqlit
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", BUSY_TIMEOUT, uri=True, isolation_level=None)
         ) as database:
             database.execute("PRAGMA trusted_schema = OFF")  # the file may come from anyone
-            database.text_factory = _text
+            database.text_factory = _decode_text
             yield database
     except sqlite3.Error as error:
-        raise SourceError(f"source {name}: {_words(error, called or path)}") from error
+        raise SourceError(f"source {name}: {_reason(error, original or path)}") from error
 
 
 @contextmanager
@@ -103,20 +103,20 @@ def snapshot(path: Path, scratch: Path, name: str, *, sleep: Callable[[float], N
     try:
         copy = folder / "copy.sqlite"
         with reading(path, name) as theirs:
-            _must_fit(theirs, folder, name)
+            _require_space(theirs, folder, name)
             _copy(theirs, copy, name, sleep)
-        _must_be_whole(copy, name, path)
+        _require_intact(copy, name, path)
         yield copy
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _must_fit(theirs: sqlite3.Connection, folder: Path, name: str) -> None:
-    needed = _pragma(theirs, "page_count") * _pragma(theirs, "page_size") + SPARE_BYTES
+def _require_space(theirs: sqlite3.Connection, folder: Path, name: str) -> None:
+    required = _pragma(theirs, "page_count") * _pragma(theirs, "page_size") + SPARE_BYTES
     free = shutil.disk_usage(folder).free
-    if free < needed:
+    if free < required:
         raise SourceError(
-            f"source {name}: its copy needs {needed >> 20} MiB in {folder.parent}, where {free >> 20} MiB are free:"
+            f"source {name}: its copy needs {required >> 20} MiB in {folder.parent}, where {free >> 20} MiB are free:"
             " make room there"
         )
 
@@ -173,7 +173,7 @@ class _Steps:
     def done(self, status: int, remaining: int, total: int) -> None:
         """Rest after a step. SQLite has released its lock on the database."""
         now = time.monotonic()
-        took = now - self._begun
+        seconds = now - self._begun
         if status in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             if now - self._progressed_at > BUSY_TIMEOUT:
                 raise SourceError(
@@ -182,25 +182,25 @@ class _Steps:
                 )
         else:
             self._steps += 1
-            self._seconds += took
+            self._seconds += seconds
             if total - remaining <= self._copied and status != sqlite3.SQLITE_DONE:
                 raise _DatabaseChanged
             self._copied = total - remaining
             self._progressed_at = now
         if status != sqlite3.SQLITE_DONE:
-            self._sleep(max(MIN_REST_SECONDS, self._rest * took))
+            self._sleep(max(MIN_REST_SECONDS, self._rest * seconds))
         self._begun = time.monotonic()
 
 
-def _must_be_whole(copy: Path, name: str, path: Path) -> None:
+def _require_intact(copy: Path, name: str, path: Path) -> None:
     with reading(copy, name, path) as database:
         problem = database.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
-        words = " ".join(str(problem).split())
-        raise SourceError(f"source {name}: {path} is damaged ({words}): name an undamaged copy")
+        problem_text = " ".join(str(problem).split())
+        raise SourceError(f"source {name}: {path} is damaged ({problem_text}): name an undamaged copy")
 
 
-def _words(error: sqlite3.Error, path: Path) -> str:
+def _reason(error: sqlite3.Error, path: Path) -> str:
     """Return why a database cannot be read, and what to do."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code & 0xFF in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
@@ -212,7 +212,7 @@ def _words(error: sqlite3.Error, path: Path) -> str:
     return f"cannot read {path}: {error}"
 
 
-_text: Final = partial(str, encoding="utf-8", errors="surrogateescape")
+_decode_text: Final = partial(str, encoding="utf-8", errors="surrogateescape")
 """A `partial`, not a function of ours, for speed: it is called for every text."""
 
 

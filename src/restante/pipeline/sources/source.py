@@ -43,10 +43,10 @@ differ by less, and so do the steps by which programs correct a clock that is ne
 class SourceError(RestanteError):
     """A source, or one of its tables, cannot be read; the other sources still are."""
 
-    def of(self, name: str) -> str:
+    def with_source(self, name: str) -> str:
         """Return the text, beginning with the source's name: errors about a file come from where it is not known."""
-        text, start = str(self), f"source {name}: "
-        return text if text.startswith(start) else start + text
+        text, prefix = str(self), f"source {name}: "
+        return text if text.startswith(prefix) else prefix + text
 
 
 class IngestContext(NamedTuple):
@@ -75,13 +75,13 @@ class IngestContext(NamedTuple):
         return self.last_commit if self.set_back else self.now
 
 
-class Part(NamedTuple):
+class SpanPart(NamedTuple):
     """What is read of one file, or of one table of a database."""
 
     name: str
     """"" for a database's table, else the id of the file."""
-    first: int
-    last: int
+    first_id: int
+    last_id: int
     """The greatest id. Both ends are included, and ids between them may be missing."""
 
 
@@ -89,7 +89,7 @@ class Span(NamedTuple):
     """The new rows of a source for one table of the lake."""
 
     table: str
-    parts: tuple[Part, ...]
+    parts: tuple[SpanPart, ...]
     counted: int
     """Rows in all parts, by the source's own COUNT or the file's lines. `read` must return as many."""
     missed: int
@@ -154,7 +154,7 @@ class Source(Protocol):
         """Return whether it is empty: then its kind is unknown."""
 
     @property
-    def whole(self) -> bool:
+    def is_database(self) -> bool:
         """Return whether it is one database, whose mark has the name "", and not files."""
 
     @property
@@ -212,48 +212,48 @@ _SPEC: Final = re.compile(r"(?P<name>[^=@]*)(@(?P<server>[^=]*))?=(?P<path>.+)",
 _GLOB: Final = frozenset("*?[")
 
 
-def parse(spec: str) -> SourceSpec:
+def parse_spec(spec: str) -> SourceSpec:
     """Parse NAME[@SERVER]=PATH. Raises Misuse."""
-    found = _SPEC.fullmatch(spec)
-    if found is None:
+    match = _SPEC.fullmatch(spec)
+    if match is None:
         raise Misuse(f"--source {spec}: write a name and a path, --source NAME=PATH")
-    for name in filter(None, (found["name"], found["server"])):
+    for name in filter(None, (match["name"], match["server"])):
         if SOURCE_NAME.fullmatch(name) is None:
             raise Misuse(
                 f"--source {spec}: {name} cannot be a name: at most 63 of a-z, 0-9, dot, hyphen and underscore,"
                 " beginning with a letter or a digit"
             )
-    if not found["name"] or found["server"] == "":
+    if not match["name"] or match["server"] == "":
         raise Misuse(f"--source {spec}: write a name and a path, --source NAME=PATH")
-    if _URL.match(found["path"]):
+    if _URL.match(match["path"]):
         raise Misuse(
             f"--source {spec}: this is a URL; name a file or folder of this machine, which may be of a mounted"
             " network file system, or copy what you want to read"
         )
-    return SourceSpec(found["name"], found["server"], Path(found["path"]))
+    return SourceSpec(match["name"], match["server"], Path(match["path"]))
 
 
-def origins(sources: Sequence[Source]) -> dict[str, list[Path]]:
+def files_by_origin(sources: Sequence[Source]) -> dict[str, list[Path]]:
     """Return the files that are sources, by the origin of rows imported from them: IngestContext.origins."""
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     for source in sources:
         for origin in source.origins:
-            found.setdefault(origin, []).append(source.path)
-    return found
+            files.setdefault(origin, []).append(source.path)
+    return files
 
 
-def shared(sources: Sequence[Source]) -> dict[str, str]:
+def shared_sources(sources: Sequence[Source]) -> dict[str, str]:
     """Return, for each source that reads a file which another one reads, the name of that other one."""
     readers: dict[Inode, list[str]] = {}
     for source in sources:
         for inode in source.inodes:
             readers.setdefault(inode, []).append(source.name)
-    found: dict[str, str] = {}
+    partners: dict[str, str] = {}
     for first, *others in readers.values():
         for other in others:
-            found.setdefault(first, other)
-            found.setdefault(other, first)
-    return found
+            partners.setdefault(first, other)
+            partners.setdefault(other, first)
+    return partners
 
 
 def refuse_special(path: Path, name: str) -> None:

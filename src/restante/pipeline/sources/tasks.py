@@ -38,26 +38,26 @@ class Task(Protocol):
 class TaskGroup(NamedTuple):
     """Small tasks that run one after the other."""
 
-    each: tuple[Task, ...]
+    tasks: tuple[Task, ...]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all of them."""
-        for task in self.each:
+        for task in self.tasks:
             yield from task.batches()
 
 
-def grouped(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
+def group_tasks(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
     """Return few tasks made of many small ones, given with their bytes. Their order stays."""
-    found: list[Task] = []
-    some: list[Task] = []
+    groups: list[Task] = []
+    group: list[Task] = []
     size = 0
-    for task, more in tasks:
-        if some and size + more > TASK_GROUP_BYTES:
-            found.append(TaskGroup(tuple(some)))
-            some, size = [], 0
-        some.append(task)
-        size += more
-    return [*found, TaskGroup(tuple(some))] if some else found
+    for task, task_bytes in tasks:
+        if group and size + task_bytes > TASK_GROUP_BYTES:
+            groups.append(TaskGroup(tuple(group)))
+            group, size = [], 0
+        group.append(task)
+        size += task_bytes
+    return [*groups, TaskGroup(tuple(group))] if group else groups
 
 
 def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame:
@@ -65,11 +65,11 @@ def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame
     if not tasks:
         return spark.createDataFrame(rows.numbered_schema(table).empty_table(), rows.ddl(table))
     if is_small(spark):
-        found = chain.from_iterable(rows.numbered(task.batches()) for task in tasks)
-        return one_task(spark.createDataFrame(pa.Table.from_batches(list(found), rows.numbered_schema(table))))
+        batches = chain.from_iterable(rows.number_rejected(task.batches()) for task in tasks)
+        return one_task(spark.createDataFrame(pa.Table.from_batches(list(batches), rows.numbered_schema(table))))
     spark.dataSource.register(TaskSource)
-    carried = base64.b64encode(pickle.dumps(list(tasks))).decode()
-    return spark.read.format(DATA_SOURCE).schema(rows.ddl(table)).option("tasks", carried).load()
+    pickled_tasks = base64.b64encode(pickle.dumps(list(tasks))).decode()
+    return spark.read.format(DATA_SOURCE).schema(rows.ddl(table)).option("tasks", pickled_tasks).load()
 
 
 class TaskSource(DataSource):
@@ -84,13 +84,13 @@ class TaskSource(DataSource):
 
 
 class _TaskReader(DataSourceReader):
-    def __init__(self, carried: str) -> None:
-        self._carried = carried
+    def __init__(self, pickled_tasks: str) -> None:
+        self._pickled_tasks = pickled_tasks
 
     def partitions(self) -> Sequence[InputPartition]:
-        tasks: list[Task] = pickle.loads(base64.b64decode(self._carried))  # noqa: S301 - `frame` made it
+        tasks: list[Task] = pickle.loads(base64.b64decode(self._pickled_tasks))  # noqa: S301 - `frame` made it
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task: Task = partition.value
-        return rows.numbered(task.batches())
+        return rows.number_rejected(task.batches())

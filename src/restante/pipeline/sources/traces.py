@@ -21,7 +21,7 @@ from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import SERVER_COMMANDS
 from restante.pipeline.sources import paths
 from restante.pipeline.sources.paths import SourceFile
-from restante.pipeline.sources.rows import batches
+from restante.pipeline.sources.rows import row_batches
 from restante.timing.logs import NOT_JSON
 
 MAX_LINE_BYTES: Final = 1 << 16
@@ -63,15 +63,15 @@ class LastLine(Enum):
 
 def last_line(data: BufferedReader, mark: Mark) -> LastLine:
     """Return the state of the line that was read last."""
-    found = _digest_at(data, mark.last)
-    if not found:
+    digest = _digest_at(data, mark.last)
+    if not digest:
         return LastLine.GONE
-    return LastLine.SAME if found == mark.last_digest else LastLine.CHANGED
+    return LastLine.SAME if digest == mark.last_digest else LastLine.CHANGED
 
 
 def find_new_lines(data: BufferedReader, name: str, size: int, mark: Mark | None) -> NewLines | None:
     """Return the lines behind the mark among the first `size` bytes, or None if there is no complete one."""
-    start = at = last = stop = 0 if mark is None else _behind(data, mark.last)
+    start = at = last_start = stop = 0 if mark is None else _line_end(data, mark.last)
     data.seek(start)
     lines = 0
     cuts = [start]
@@ -80,7 +80,7 @@ def find_new_lines(data: BufferedReader, name: str, size: int, mark: Mark | None
         end = chunk.rfind(b"\n")
         if end >= 0:
             before = chunk.rfind(b"\n", 0, end)
-            last = at + before + 1 if before >= 0 else stop
+            last_start = at + before + 1 if before >= 0 else stop
             stop = at + end + 1
             if stop - cuts[-1] >= TASK_BYTES:
                 cuts.append(stop)
@@ -88,7 +88,7 @@ def find_new_lines(data: BufferedReader, name: str, size: int, mark: Mark | None
     if not lines:
         return None
     return NewLines(
-        stop, tuple(cut for cut in cuts if cut < stop), lines, Mark(last, _digest_at(data, last), 0, name)
+        stop, tuple(cut for cut in cuts if cut < stop), lines, Mark(last_start, _digest_at(data, last_start), 0, name)
     )
 
 
@@ -111,15 +111,15 @@ class TraceTask(NamedTuple):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the lines, cleaned."""
-        with paths.growing(self.file) as data:
-            yield from batches(SERVER_COMMANDS, self._rows(data))
+        with paths.open_growing(self.file) as data:
+            yield from row_batches(SERVER_COMMANDS, self._rows(data))
 
     def _rows(self, data: BufferedReader) -> Iterator[tuple[Any, ...]]:
         for at, line in _lines(data, self.start, self.stop):
             values = Fault(NOT_JSON) if len(line) == MAX_LINE_BYTES else timing.command(line, self.limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(line).hexdigest()
-                where = f"{self.file.shown}:{at}"
+                where = f"{self.file.printable_name}:{at}"
                 yield (self.name, at, *(None,) * 8, self.source, str(values), where, digest)
             else:
                 yield (self.name, at, *values, self.source, None, None, None)
@@ -132,13 +132,13 @@ def _lines(data: BufferedReader, start: int, stop: int) -> Iterator[tuple[int, b
         data.seek(at)
         line = data.readline(MAX_LINE_BYTES)
         yield at, line
-        at = at + len(line) if line.endswith(b"\n") else _behind(data, at)
+        at = at + len(line) if line.endswith(b"\n") else _line_end(data, at)
 
 
-def _behind(data: BufferedReader, at: int) -> int:
+def _line_end(data: BufferedReader, at: int) -> int:
     """Return where the line that begins there ends."""
     data.seek(at)
-    while not (some := data.readline(MAX_LINE_BYTES)).endswith(b"\n"):
-        if not some:
-            raise paths.changed(Path(data.name))
+    while not (piece := data.readline(MAX_LINE_BYTES)).endswith(b"\n"):
+        if not piece:
+            raise paths.changed_error(Path(data.name))
     return data.tell()

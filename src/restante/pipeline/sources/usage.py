@@ -20,27 +20,27 @@ from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE, MAILBOXES, NAMEPLATES
 from restante.pipeline.sources import live, paths, schema
 from restante.pipeline.sources.live import LiveScan, LiveTask
-from restante.pipeline.sources.marks import IdRange, behind, broken
+from restante.pipeline.sources.marks import IdRange, contradiction, mark_after
 from restante.pipeline.sources.schema import (
     MAILBOX_APPLICATION_ID,
     MAILBOX_FILE,
     OUR_SHAPE,
     REFERENCE_SHAPE,
     Shape,
-    shown,
+    printable_name,
 )
 from restante.pipeline.sources.snapshot import reading, snapshot
 from restante.pipeline.sources.source import (
     IngestContext,
     Inode,
-    Part,
     PathPreview,
     Say,
     SourceError,
     SourceSpec,
     Span,
+    SpanPart,
 )
-from restante.pipeline.sources.usage_scan import UsageScan
+from restante.pipeline.sources.usage_scan import UsageScan, cut_into_tasks
 from restante.pipeline.spark.workers import SharedFile
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ FED_TABLES: Final = (LIVE, *USAGE_TABLES)
 ended since the last run is in neither table for now, and never in both."""
 
 
-def recognised(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
     """Return the source if the path is a mailbox server's database. Raises SourceError."""
     path = spec.path
     if preview.files is not None:
@@ -81,7 +81,7 @@ def recognised(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
         raise SourceError(
             f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a {shape.kind}: leave it out"
         )
-    return UsageSource(spec.name, path, shape, paths.inodes(paths.files(path)))
+    return UsageSource(spec.name, path, shape, paths.inodes(paths.find_files(path)))
 
 
 class UsageSource:
@@ -89,7 +89,7 @@ class UsageSource:
 
     feeds = FED_TABLES
     empty = False
-    whole = True
+    is_database = True
 
     def __init__(self, name: str, path: Path, shape: Shape, inodes: frozenset[Inode]) -> None:
         self.name, self.path, self._shape, self.inodes = name, path, shape, inodes
@@ -137,26 +137,27 @@ class OpenedUsage:
         """
         if table == LIVE.name:
             return self._find_live(marks.get(""))
-        known = frozenset(marks) - {""}
+        known_origins = frozenset(marks) - {""}
         with self._reading() as database:
             rows = UsageTable(database, self._shape, table, self._ids[table])
             ids, mark = rows.ids(), marks.get("")
-            duplicates = known | self._held_elsewhere(rows, known)
-            why = broken(mark, ids, rows.digest) if mark else ""
-            if mark and not why and duplicates > known:
-                why = f"another source has the rows that it imported from {shown(min(duplicates - known))}"
+            duplicates = known_origins | self._duplicate_origins(rows, known_origins)
+            why = contradiction(mark, ids, rows.digest) if mark else ""
+            if mark and not why and duplicates > known_origins:
+                origin = printable_name(min(duplicates - known_origins))
+                why = f"another source has the rows that it imported from {origin}"
             after = mark.last if mark and not why else 0
-            if after == ids.last and not why:
+            if after == ids.last_id and not why:
                 return None
             counted = rows.count(after)
             return Span(
                 table=table,
-                parts=(Part("", after + 1, ids.last),) if ids.last > after else (),
+                parts=(SpanPart("", after + 1, ids.last_id),) if ids.last_id > after else (),
                 counted=counted,
-                missed=ids.last - after - counted,
+                missed=ids.last_id - after - counted,
                 replace=bool(why),
                 why=why,
-                marks={"": behind(ids, rows.digest)} | {origin: Mark(0, "", 0, "") for origin in duplicates},
+                marks={"": mark_after(ids, rows.digest)} | {origin: Mark(0, "", 0, "") for origin in duplicates},
             )
 
     def files(self, span: Span) -> Sequence[SharedFile]:  # noqa: ARG002 - a copy is read
@@ -165,11 +166,11 @@ class OpenedUsage:
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
         """Return the new rows."""
-        from restante.pipeline.sources import tasks, usage_tasks  # imports Spark
+        from restante.pipeline.sources import tasks  # imports Spark
 
         if span.table == LIVE.name:
             return tasks.frame(spark, LIVE, [LiveTask(self._live)] if span.parts else [])
-        return tasks.frame(spark, CLEAN_TABLES[span.table], usage_tasks.cut(self.scan(span), span.parts))
+        return tasks.frame(spark, CLEAN_TABLES[span.table], cut_into_tasks(self.scan(span), span.parts))
 
     def scan(self, span: Span) -> UsageScan:
         """Return the description of the rows for Spark's workers."""
@@ -213,42 +214,42 @@ class OpenedUsage:
         """
         with self._reading() as database:
             rows = live.find_live(database, self._live)
-            last = sum(UsageTable(database, self._shape, *each).ids().last for each in self._ids.items())
-        now = Mark(last=last, last_digest=live.digest(rows), first=0, first_digest="")
-        if mark == now or (mark is None and not rows):
+            last_ids = sum(UsageTable(database, self._shape, *item).ids().last_id for item in self._ids.items())
+        current = Mark(last=last_ids, last_digest=live.digest(rows), first=0, first_digest="")
+        if mark == current or (mark is None and not rows):
             return None
         return Span(
             table=LIVE.name,
-            parts=(Part("", 1, len(rows)),) if rows else (),
+            parts=(SpanPart("", 1, len(rows)),) if rows else (),
             counted=len(rows),
             missed=0,
             replace=True,
             why="",
-            marks={"": now},
+            marks={"": current},
         )
 
     def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
         return reading(self._copy, self._name, self._path)
 
-    def _held_elsewhere(self, rows: UsageTable, known: frozenset[str]) -> set[str]:
+    def _duplicate_origins(self, rows: UsageTable, known_origins: frozenset[str]) -> set[str]:
         """Return the origins that are sources themselves: a source has that name, and the first of the imported rows.
 
         Many files are called usage.sqlite, so the row is looked up. With the reference server's indexes the query is
         quick; that server waits for readers.
         """
-        found = set()
-        for origin in self._context.origins.keys() - known if self._shape.own else ():
+        origins = set()
+        for origin in self._context.origins.keys() - known_origins if self._shape.own else ():
             row = rows.imported(origin)
             if row is None:
                 continue
-            if any(self._held(file, rows.table, row) for file in self._context.origins[origin]):
-                found.add(origin)
+            if any(self._has_row(file, rows.table, row) for file in self._context.origins[origin]):
+                origins.add(origin)
             else:
-                what = f"{rows.table} that it imported from {shown(origin)}"
-                self._say(f"source {self._name}: {what} are in no other source, so they are read from this one")
-        return found
+                text = f"{rows.table} that it imported from {printable_name(origin)}"
+                self._say(f"source {self._name}: {text} are in no other source, so they are read from this one")
+        return origins
 
-    def _held(self, file: Path, table: str, row: Sequence[Any]) -> bool:
+    def _has_row(self, file: Path, table: str, row: Sequence[Any]) -> bool:
         same = " AND ".join(f"{rule.source} IS ?" for rule in RULES[table])
         try:
             with reading(file, self._name) as other:
@@ -261,40 +262,40 @@ class UsageTable:
     """A table in the copy. Its names are constants of ours, so they are safe in SQL."""
 
     def __init__(self, database: sqlite3.Connection, shape: Shape, table: str, id_: str) -> None:
-        self.table, self.called = table, shape.table(table)
+        self.table, self.sql_name = table, shape.table(table)
         self._database, self._shape, self._id = database, shape, id_
 
     def ids(self) -> IdRange:
         """Return the range of ids."""
-        first, last = self._one(
-            f"SELECT (SELECT min({self._id}) FROM {self.called}), (SELECT max({self._id}) FROM {self.called})"  # noqa: S608
+        min_id, max_id = self._first_row(
+            f"SELECT (SELECT min({self._id}) FROM {self.sql_name}), (SELECT max({self._id}) FROM {self.sql_name})"  # noqa: S608
         )
-        if first is not None and first < 1:
-            raise sqlite3.IntegrityError(f"{self.called} has a row with id {first}, which no server assigns")
-        given = 0
+        if min_id is not None and min_id < 1:
+            raise sqlite3.IntegrityError(f"{self.sql_name} has a row with id {min_id}, which no server assigns")
+        assigned = 0
         if self._shape.own:
-            [given] = self._one("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", self.called)
-        return IdRange(first or 0, max(last or 0, given or 0), kept=self._shape.own)
+            [assigned] = self._first_row("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", self.sql_name)
+        return IdRange(min_id or 0, max(max_id or 0, assigned or 0), never_reused=self._shape.own)
 
     def count(self, after: int) -> int:
         """Return the number of rows behind an id."""
-        counted: int = self._one(f"SELECT count(*) FROM {self.called} WHERE {self._id} > ?", after)[0]  # noqa: S608
+        counted: int = self._first_row(f"SELECT count(*) FROM {self.sql_name} WHERE {self._id} > ?", after)[0]  # noqa: S608
         return counted
 
     def digest(self, row_id: int) -> str:
         """Return a row's digest, or "" if there is no such row."""
-        row = self._one(f"SELECT {self._columns()} FROM {self.called} WHERE {self._id} = ?", row_id)  # noqa: S608
+        row = self._first_row(f"SELECT {self._columns()} FROM {self.sql_name} WHERE {self._id} = ?", row_id)  # noqa: S608
         return rules.digest(row) if row else ""
 
     def imported(self, origin: str) -> tuple[Any, ...] | None:
         """Return the first row that was imported from an origin, as it was there."""
-        select = f"SELECT {self._columns()} FROM {self.called} WHERE origin = ? ORDER BY id LIMIT 1"  # noqa: S608
-        row = self._one(select, origin)
+        select = f"SELECT {self._columns()} FROM {self.sql_name} WHERE origin = ? ORDER BY id LIMIT 1"  # noqa: S608
+        row = self._first_row(select, origin)
         return row[1:] if row else None
 
     def _columns(self) -> str:
         return ", ".join(self._shape.columns(self.table))
 
-    def _one(self, sql: str, *parameters: Any) -> tuple[Any, ...]:
+    def _first_row(self, sql: str, *parameters: Any) -> tuple[Any, ...]:
         """Return the first row of the result, or () if there is none."""
         return self._database.execute(sql, parameters).fetchone() or ()
