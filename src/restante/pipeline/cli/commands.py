@@ -176,9 +176,9 @@ def ingest_and_build(
 def _check_reports(folder: Path) -> None:
     """Check the names of all files that `_write_outdated_reports` may write."""
     from restante.pipeline.report.files import check_reports
-    from restante.pipeline.report.periods import due
+    from restante.pipeline.report.periods import due_periods
 
-    over = due(datetime.now(UTC).date(), None)
+    over = due_periods(datetime.now(UTC).date(), None)
     check_reports([*over, *(period.after for period in over)], folder)
 
 
@@ -187,11 +187,11 @@ def _write_outdated_reports(
 ) -> None:
     """Write the reports of the last day, week and month: those that are missing or older than the tables."""
     from restante.pipeline.report.outdated import outdated
-    from restante.pipeline.report.periods import due
+    from restante.pipeline.report.periods import due_periods
     from restante.pipeline.report.reading import days_of  # imports DuckDB
 
     today = datetime.fromtimestamp(run.now(), UTC).date()
-    periods = due(today, days_of(run.lake, run.scratch))
+    periods = due_periods(today, days_of(run.lake, run.scratch))
     if not (plan and any(result.days for result, _ in built)):  # else the tables have not changed yet
         periods = outdated(run.lake, periods, folder, today)
     if not periods:

@@ -62,12 +62,12 @@ def report(
 
         from restante.pipeline.lake.lake import Lake
         from restante.pipeline.report.files import check_reports, write_report
-        from restante.pipeline.report.periods import chosen
+        from restante.pipeline.report.periods import choose_period
         from restante.pipeline.report.reading import read_report
         from restante.pipeline.sources.scratch import scratch
 
         now = datetime.now(UTC)
-        chosen_periods = dict.fromkeys(chosen(text, now.date()) for text in periods or [DEFAULT_PERIOD])
+        chosen_periods = dict.fromkeys(choose_period(text, now.date()) for text in periods or [DEFAULT_PERIOD])
         check_reports(chosen_periods, output)
         temporary = stack.enter_context(scratch())
         folders.append(temporary)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from restante.common.texts import counted
-from restante.pipeline.report.model import Cells, Changes, ReportChange, ReportColumn, ReportTable, ValueKind
+from restante.pipeline.report.model import Cells, ReportChange, ReportChanges, ReportColumn, ReportTable, ValueKind
 from restante.pipeline.report.periods import Period, PeriodKind
 
 NOTHING_CHANGED: Final = "Nothing changed that the rule counts as a change."
@@ -32,24 +32,24 @@ _COLUMNS: Final = tuple(
 """A change has counts or shares, and the others are empty. Rows with the same number are parts of one incident."""
 
 
-def changes_table(changes: Changes) -> ReportTable:
+def changes_table(changes: ReportChanges) -> ReportTable:
     """Return a row for each change that is listed, and for each of its parts."""
     rows = (
         (*_row(change), number)
-        for number, incident in enumerate(changes.found, 1)
+        for number, incident in enumerate(changes.listed, 1)
         for change in (incident, *incident.parts)
     )
     return ReportTable(_COLUMNS, tuple(rows))
 
 
-def _row(of: ReportChange) -> Cells:
-    values: Cells = (of.before, of.now)
-    nothing: Cells = (None, None)
-    numbers = (*nothing, *values) if of.kind is ValueKind.SHARE else (*values, *nothing)
-    ends = (of.days[0], of.days[-1]) if of.days else nothing
+def _row(change: ReportChange) -> Cells:
+    values: Cells = (change.before, change.now)
+    empty: Cells = (None, None)
+    numbers = (*empty, *values) if change.kind is ValueKind.SHARE else (*values, *empty)
+    ends = (change.days[0], change.days[-1]) if change.days else empty
     return (
-        *(of.measure, of.source, of.implementation, of.version),
-        *(*ends, len(of.days), *numbers, of.size, of.words),
+        *(change.measure, change.source, change.implementation, change.version),
+        *(*ends, len(change.days), *numbers, change.size, change.words),
     )
 
 
@@ -58,7 +58,7 @@ def changes_heading(period: Period) -> str:
     return f"What changed since the {'days' if period.kind is PeriodKind.DAY else period.kind.value} before"
 
 
-def omitted_words(changes: Changes) -> str:
+def omitted_words(changes: ReportChanges) -> str:
     """Return a sentence about changes that are not listed, or nothing if all are."""
-    each = [f"{counted(number, 'smaller change')} of {measure}" for measure, number in changes.omitted.items()]
-    return f"Not listed: {', '.join(each)}." if each else ""
+    parts = [f"{counted(number, 'smaller change')} of {measure}" for measure, number in changes.omitted.items()]
+    return f"Not listed: {', '.join(parts)}." if parts else ""

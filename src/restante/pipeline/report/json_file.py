@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from restante.pipeline.report.model import (
     UNITS,
-    Changes,
     Fact,
     Figure,
     Report,
     ReportChange,
+    ReportChanges,
     ReportColumn,
     Section,
 )
@@ -26,7 +26,7 @@ FORMAT_VERSION: Final = 1
 
 def as_json(report: Report) -> bytes:
     """Return a report as JSON in ASCII, with an object for each row. The same report gives the same bytes."""
-    said = {
+    content = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "period": _period(report.period),
@@ -34,9 +34,9 @@ def as_json(report: Report) -> bytes:
         "made": json_value(report.made),
         "remarks": list(report.remarks),
         "changes": None if report.changes is None else _changes(report.changes),
-        "sections": [_section(each) for each in report.sections],
+        "sections": [_section(section) for section in report.sections],
     }
-    return json.dumps(said, indent=1, allow_nan=False).encode() + b"\n"
+    return json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def _period(period: Period) -> dict[str, Any]:
@@ -48,12 +48,12 @@ def _period(period: Period) -> dict[str, Any]:
     }
 
 
-def _changes(changes: Changes) -> dict[str, Any]:
+def _changes(changes: ReportChanges) -> dict[str, Any]:
     return {
         "days_before": [json_value(day) for day in changes.days_before],
         "rule": list(changes.rule),
         "omitted": dict(changes.omitted),
-        "found": [_change(change) for change in changes.found],
+        "found": [_change(change) for change in changes.listed],
     }
 
 
@@ -79,8 +79,8 @@ def _section(section: Section) -> dict[str, Any]:
         "id": section.id,
         "title": section.title,
         "terms": section.terms,
-        "facts": [_fact(each) for each in section.facts],
-        "figures": [_figure(each) for each in section.figures],
+        "facts": [_fact(item) for item in section.facts],
+        "figures": [_figure(item) for item in section.figures],
     }
 
 
@@ -95,7 +95,7 @@ def _figure(figure: Figure) -> dict[str, Any]:
         "title": figure.title,
         "reading": figure.reading,
         "remarks": list(figure.remarks),
-        "columns": [_column(each) for each in figure.table.columns],
+        "columns": [_column(column) for column in figure.table.columns],
         "rows": [dict(zip(names, map(json_value, row), strict=True)) for row in figure.table.rows],
     }
 

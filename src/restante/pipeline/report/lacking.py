@@ -44,20 +44,20 @@ EVERYTHING_THERE: Final = LakeState()
 
 def state_remarks(state: LakeState, *, has_records: bool) -> list[str]:
     """Return sentences for the top of a report."""
-    said = [BEING_WRITTEN] if state.is_written else []
+    sentences = [BEING_WRITTEN] if state.is_written else []
     if state.unbuilt:
-        said.append(
+        sentences.append(
             f"The lake has no {_tables(state.unbuilt)}. Run `restante pipeline build`, which makes"
             f" {_them(state.unbuilt)} from the rows of the lake."
         )
-        left_out = [
+        unjudged = [
             name for name, measure in COMPARED_BY.items() if not set(state.unbuilt).isdisjoint(measure.tables)
         ]
-        if left_out and has_records:
-            said.append(
-                f"Without {_them(state.unbuilt)}, the report cannot say whether these changed: {_joined(left_out)}."
+        if unjudged and has_records:
+            sentences.append(
+                f"Without {_them(state.unbuilt)}, the report cannot say whether these changed: {_joined(unjudged)}."
             )
-    return said
+    return sentences
 
 
 def without_tables(section: Section, tables: Collection[str], state: LakeState) -> Section:
@@ -84,6 +84,6 @@ def _them(names: Collection[str]) -> str:
     return "it" if len(names) == 1 else "them"
 
 
-def _joined(names: Collection[str], word: str = "and") -> str:
-    *others, last = names
-    return f"{', '.join(others)} {word} {last}" if others else str(last)
+def _joined(names: Collection[str], conjunction: str = "and") -> str:
+    *others, last_name = names
+    return f"{', '.join(others)} {conjunction} {last_name}" if others else str(last_name)

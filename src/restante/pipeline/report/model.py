@@ -105,18 +105,18 @@ class ReportTable(msgspec.Struct, frozen=True):
             for column, value in zip(self.columns, row, strict=True):
                 _require(column.accepts(value), f"{value!r} is no {column.kind} of {column.name}")
 
-    def place(self, name: str) -> int:
+    def column_index(self, name: str) -> int:
         """Return the place of a column, from 0."""
         return [column.name for column in self.columns].index(name)
 
     def column(self, name: str) -> ReportColumn:
         """Return a column."""
-        return self.columns[self.place(name)]
+        return self.columns[self.column_index(name)]
 
     def values(self, name: str) -> list[Cell]:
         """Return the values of a column."""
-        place = self.place(name)
-        return [row[place] for row in self.rows]
+        index = self.column_index(name)
+        return [row[index] for row in self.rows]
 
     def numbers(self, name: str) -> list[float | None]:
         """Return the values of a column of numbers."""
@@ -162,7 +162,7 @@ class CoverageMap(msgspec.Struct, frozen=True, tag="coverage map"):
 
     across: str
     down: str
-    there: str
+    present: str
     missing: str
 
 
@@ -201,13 +201,13 @@ class Figure(msgspec.Struct, frozen=True):
                 _require(0 < len(parts) <= MAX_PARTS, "a bar has some parts")
             case PercentileStrip(percentiles=percentiles):
                 _require(0 < len(percentiles) <= MAX_PERCENTILES, "there are some percentiles")
-        for name in drawn(self.chart):
+        for name in value_columns(self.chart):
             self.table.numbers(name)
-        for name in named(self.chart):
-            self.table.place(name)
+        for name in name_columns(self.chart):
+            self.table.column_index(name)
 
 
-def drawn(chart: Chart | None) -> tuple[str, ...]:
+def value_columns(chart: Chart | None) -> tuple[str, ...]:
     """Return the columns whose numbers a chart draws."""
     match chart:
         case StackedBars(parts=columns) | PercentileStrip(percentiles=columns):
@@ -216,12 +216,12 @@ def drawn(chart: Chart | None) -> tuple[str, ...]:
             return (value,) if part is None else (value, part)
         case PunchCard(value=value) | StepLines(value=value):
             return (value,)
-        case CoverageMap(there=there, missing=missing):
-            return (there, missing)
+        case CoverageMap(present=present, missing=missing):
+            return (present, missing)
     return ()
 
 
-def named(chart: Chart | None) -> tuple[str, ...]:
+def name_columns(chart: Chart | None) -> tuple[str, ...]:
     """Return the columns that say what a mark of a chart belongs to."""
     match chart:
         case StackedBars(at=at):
@@ -302,7 +302,7 @@ class ReportChange(msgspec.Struct, frozen=True):
         return "".join(part.text if isinstance(part, Name) else part for part in self.sentence)
 
 
-class Changes(msgspec.Struct, frozen=True):
+class ReportChanges(msgspec.Struct, frozen=True):
     """All that changed since the days before, by a rule."""
 
     rule: tuple[str, ...]
@@ -316,7 +316,7 @@ class Changes(msgspec.Struct, frozen=True):
     @property
     def all(self) -> Iterator[ReportChange]:
         """All changes, each before its parts."""
-        for change in self.found:
+        for change in self.listed:
             yield from (change, *change.parts)
 
 
@@ -328,12 +328,12 @@ class Report(msgspec.Struct, frozen=True):
     sections: tuple[Section, ...]
     remarks: tuple[str, ...] = ()
     """Sentences: why figures may be too small."""
-    changes: Changes | None = None
+    changes: ReportChanges | None = None
     """None: there is nothing to compare with."""
 
     def __post_init__(self) -> None:
         _require(self.made.tzinfo is not None, "the time has a zone")
-        for ids in ([each.id for each in self.sections], [each.id for _, each in figures(self)]):
+        for ids in ([item.id for item in self.sections], [item.id for _, item in figures(self)]):
             _require(len(ids) == len(set(ids)), f"{ids} are not different")
         if self.changes:
             sections = {section.id for section in self.sections}

@@ -29,7 +29,7 @@ def outdated(lake: Lake, periods: Sequence[Period], folder: Path, today: date) -
     Raises StoreError if a table is damaged.
     """
     commits = [lake.table(TABLES[name]).last_commit for name in TABLES_READ]
-    changed = datetime.fromtimestamp(max((each for each in commits if each is not None), default=0), UTC)
+    changed = datetime.fromtimestamp(max((commit for commit in commits if commit is not None), default=0), UTC)
     return [
         period
         for period in periods

@@ -27,7 +27,7 @@ from restante.pipeline.report.model import (
     Section,
     Sentence,
     ValueKind,
-    drawn,
+    value_columns,
 )
 from restante.pipeline.report.values import spoken_value
 
@@ -73,15 +73,15 @@ def _policy(style: str) -> str:
 
 def item_list(items: Iterable[str], class_: str | None = None) -> str:
     """Return a list of items, which are markup, or nothing if there are none."""
-    shown = "\n".join(element("li", item) for item in items)
-    return element("ul", f"\n{shown}\n", class_=class_) if shown else ""
+    rows = "\n".join(element("li", item) for item in items)
+    return element("ul", f"\n{rows}\n", class_=class_) if rows else ""
 
 
 def _changes(report: Report) -> str:
     if report.changes is None:
         return ""
     titles = {section.id: section.title for section in report.sections}
-    incidents = [_incident(change, titles) for change in report.changes.found]
+    incidents = [_incident(change, titles) for change in report.changes.listed]
     omitted = omitted_words(report.changes)
     rule = element("summary", "What counts as a change") + item_list(map(escape, report.changes.rule))
     return element(
@@ -97,8 +97,8 @@ def _changes(report: Report) -> str:
 def _incident(change: ReportChange, titles: Mapping[str, str]) -> str:
     """Return a change with its parts below it."""
     link = element("a", escape(titles[change.section]), href=f"#{_anchor(change.section)}")
-    said = _numbers(change) + element("p", f"{_sentence(change.sentence)} See {link}.")
-    return said + item_list((_incident(part, titles) for part in change.parts), "changes parts")
+    content = _numbers(change) + element("p", f"{_sentence(change.sentence)} See {link}.")
+    return content + item_list((_incident(part, titles) for part in change.parts), "changes parts")
 
 
 def _sentence(parts: Sentence) -> str:
@@ -106,15 +106,15 @@ def _sentence(parts: Sentence) -> str:
     return "".join(element("bdi", escape(part.text)) if isinstance(part, Name) else escape(part) for part in parts)
 
 
-def _numbers(of: ReportChange) -> str:
+def _numbers(change: ReportChange) -> str:
     """Return what to see of a change at a glance: its numbers and its days."""
-    now, before = (escape(spoken_value(value, of.kind)) for value in (of.now, of.before))
-    shown = element("span", f"{element('strong', now)}, before {before}")
-    if of.days:
-        ends = dict.fromkeys((of.days[0].isoformat(), of.days[-1].isoformat()))
-        number = f", {counted(len(of.days), 'day')}" if len(ends) > 1 else ""
-        shown += " " + element("span", " to ".join(ends) + number, class_="soft")
-    return element("div", shown, class_="numbers")
+    now, before = (escape(spoken_value(value, change.kind)) for value in (change.now, change.before))
+    content = element("span", f"{element('strong', now)}, before {before}")
+    if change.days:
+        ends = dict.fromkeys((change.days[0].isoformat(), change.days[-1].isoformat()))
+        number = f", {counted(len(change.days), 'day')}" if len(ends) > 1 else ""
+        content += " " + element("span", " to ".join(ends) + number, class_="soft")
+    return element("div", content, class_="numbers")
 
 
 def _anchor(section: str) -> str:
@@ -125,13 +125,13 @@ def _anchor(section: str) -> str:
 def _section(section: Section) -> str:
     anchor = _anchor(section.id)
     heading = f"{anchor}-heading"
-    shown = [element("h2", escape(section.title), id=heading)]
+    parts = [element("h2", escape(section.title), id=heading)]
     if section.terms:
-        shown.append(element("p", escape(section.terms), class_="soft"))
-    shown += [_facts(section.facts), *map(_figure, section.figures)]
+        parts.append(element("p", escape(section.terms), class_="soft"))
+    parts += [_facts(section.facts), *map(_figure, section.figures)]
     if not section.figures:
-        shown.append(element("p", escape(section.nothing)))
-    return element("section", "\n".join(shown), id=anchor, aria_labelledby=heading)
+        parts.append(element("p", escape(section.nothing)))
+    return element("section", "\n".join(parts), id=anchor, aria_labelledby=heading)
 
 
 def _facts(facts: Iterable[Fact]) -> str:
@@ -152,13 +152,13 @@ def _facts(facts: Iterable[Fact]) -> str:
 
 def _figure(figure: Figure) -> str:
     heading = f"{figure.id}-heading"
-    said = [element("h3", escape(figure.title), id=heading), element("p", escape(figure.reading))]
-    said += [element("p", escape(remark)) for remark in figure.remarks]
+    parts = [element("h3", escape(figure.title), id=heading), element("p", escape(figure.reading))]
+    parts += [element("p", escape(remark)) for remark in figure.remarks]
     chart = picture(figure)
     table = _scrolled(figure)
     if chart:
         table = element("div", f"<div>{chart}\n{legend(figure)}</div>\n{table}", class_="beside")
-    return element("div", "\n".join([*said, table]), id=figure.id, class_="figure")
+    return element("div", "\n".join([*parts, table]), id=figure.id, class_="figure")
 
 
 def _scrolled(figure: Figure) -> str:
@@ -200,13 +200,13 @@ def _shown_columns(table: ReportTable) -> list[tuple[int, ReportColumn]]:
 
 def _header_place(figure: Figure) -> int:
     """Return the place of the column whose values are the headers of the rows: the first without drawn numbers."""
-    names = drawn(figure.chart)
+    names = value_columns(figure.chart)
     return next((at for at, column in enumerate(figure.table.columns) if column.name not in names), -1)
 
 
 def _cell(column: ReportColumn, value: Cell, *, is_header: bool) -> str:
-    words = escape(spoken_value(value, column.kind, column.absent))
-    content = element("bdi", words) if column.kind is ValueKind.TEXT else words
+    text = escape(spoken_value(value, column.kind, column.absent))
+    content = element("bdi", text) if column.kind is ValueKind.TEXT else text
     return element("th" if is_header else "td", content, scope="row" if is_header else None, class_=_class(column))
 
 
@@ -226,5 +226,5 @@ def _meanings(columns: Iterable[ReportColumn]) -> str:
     ]
     if not items:
         return ""
-    words = element("summary", "What the columns mean")
-    return element("details", words + element("dl", "\n".join(items)), class_="meanings")
+    heading = element("summary", "What the columns mean")
+    return element("details", heading + element("dl", "\n".join(items)), class_="meanings")

@@ -16,31 +16,31 @@ Bucket = tuple[int | None, int]
 """The shortest duration of a bucket in microseconds, and a count. None: durations that are not known."""
 
 
-def percentiles(buckets: Iterable[Bucket], wanted: Sequence[int] = PERCENTILES) -> list[float | None]:
+def percentiles(buckets: Iterable[Bucket], percents: Sequence[int] = PERCENTILES) -> list[float | None]:
     """Return the percentiles in microseconds, to within 1 %; None for each if no duration is known.
 
     The percentile p of n durations is the least one that is at least as long as p % of them (nearest rank). Buckets
     may come several times: those of days, applications and servers are added up.
     """
     counts: Counter[int] = Counter()
-    for least, count in buckets:
-        if least is not None and count > 0:
-            counts[least] += count
-    whole, below = counts.total(), 0
-    if not whole:
-        return [None for _ in wanted]
-    found: dict[int, float] = {}
-    for least in sorted(counts):
-        below += counts[least]
-        for percent in wanted:
-            if percent not in found and 100 * below >= percent * whole:
-                found[percent] = float(least * MIDDLE)  # exact: whole hundredths
-    return [found[percent] for percent in wanted]
+    for shortest, count in buckets:
+        if shortest is not None and count > 0:
+            counts[shortest] += count
+    total, below = counts.total(), 0
+    if not total:
+        return [None for _ in percents]
+    values: dict[int, float] = {}
+    for shortest in sorted(counts):
+        below += counts[shortest]
+        for percent in percents:
+            if percent not in values and 100 * below >= percent * total:
+                values[percent] = float(shortest * MIDDLE)  # exact: whole hundredths
+    return [values[percent] for percent in percents]
 
 
-def known(buckets: Iterable[Bucket]) -> tuple[int, int]:
+def count_known(buckets: Iterable[Bucket]) -> tuple[int, int]:
     """Return how many durations are known, and how many are not."""
     sums = [0, 0]
-    for least, count in buckets:
-        sums[least is None] += count
+    for shortest, count in buckets:
+        sums[shortest is None] += count
     return sums[0], sums[1]

@@ -66,10 +66,10 @@ class Period(NamedTuple):
         """Return the period in words."""
         match self.kind:
             case PeriodKind.DAY:
-                return f"{WEEKDAYS[self.first.weekday()]}, {spoken(self.first)}"
+                return f"{WEEKDAYS[self.first.weekday()]}, {day_in_words(self.first)}"
             case PeriodKind.WEEK:
                 year, week, _ = self.first.isocalendar()
-                return f"Week {week} of {year}, {spoken(self.first)} to {spoken(self.last)}"
+                return f"Week {week} of {year}, {day_in_words(self.first)} to {day_in_words(self.last)}"
             case PeriodKind.MONTH:
                 return f"{MONTHS[self.first.month - 1]} {self.first.year}"
 
@@ -96,7 +96,7 @@ _FORMS: Final[tuple[tuple[PeriodKind, re.Pattern[str], Callable[..., date]], ...
 )
 
 
-def spoken(day: date) -> str:
+def day_in_words(day: date) -> str:
     """Return a day in words: 21 November 2026."""
     return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
 
@@ -120,8 +120,8 @@ def last_over(kind: PeriodKind, today: date) -> Period:
 def parse(text: str) -> Period:
     """Return the period with this name. Raises Misuse."""
     for kind, form, first in _FORMS:
-        if found := form.fullmatch(text):
-            numbers = [int(each) for each in found.groups()]
+        if match := form.fullmatch(text):
+            numbers = [int(group) for group in match.groups()]
             if not MIN_YEAR <= numbers[0] <= MAX_YEAR:
                 raise Misuse(f"there is no report of {text}: name a year from {MIN_YEAR} to {MAX_YEAR}")
             try:
@@ -131,7 +131,7 @@ def parse(text: str) -> Period:
     raise Misuse(f"{text!r} is no period: write 2026-11-21, 2026-W47, 2026-11, day, week or month")
 
 
-def chosen(text: str, today: date) -> Period:
+def choose_period(text: str, today: date) -> Period:
     """Return the period with this name. `day`, `week` and `month` are the last ones that are over. Raises Misuse."""
     return last_over(PeriodKind(text), today) if text in set(PeriodKind) else parse(text)
 
@@ -143,7 +143,7 @@ class LakeDays(NamedTuple):
     last: date
 
 
-def due(today: date, days: LakeDays | None) -> list[Period]:
+def due_periods(today: date, days: LakeDays | None) -> list[Period]:
     """Return the last day, week and month that are over, or the present one if the lake begins after the last one."""
     over = [last_over(kind, today) for kind in PeriodKind]
     return [period.after if days and period.last < days.first else period for period in over]
@@ -162,37 +162,37 @@ class Extent(NamedTuple):
     """Days that have begun, after the lake's last day."""
 
 
-def extent(period: Period, held: LakeDays | None, today: date) -> Extent:
+def extent(period: Period, lake_days: LakeDays | None, today: date) -> Extent:
     """Return what is missing of a period. `held` is None if the lake has no records at all."""
     begun = [day for day in period.days if day <= today]
-    early = [day for day in begun if held is None or day < held.first]
-    late = [day for day in begun if held is not None and day > held.last]
+    early = [day for day in begun if lake_days is None or day < lake_days.first]
+    late = [day for day in begun if lake_days is not None and day > lake_days.last]
     return Extent(len(period.days) - len(begun), today in begun, len(early), len(late))
 
 
-def remarks(period: Period, held: LakeDays | None, today: date) -> list[str]:
+def remarks(period: Period, lake_days: LakeDays | None, today: date) -> list[str]:
     """Return sentences that say why figures of the period, or of the one before it, may be too small."""
-    if held is None:
+    if lake_days is None:
         return ["The lake has no records yet. Run `restante pipeline run`."]
-    found = extent(period, held, today)
-    whole = len(period.days)
-    if found.future == whole:
-        return [f"The period begins on {spoken(period.first)}, which is in the future. There are no records of it."]
-    said = []
-    if found.early + found.late + found.future >= whole and (found.early == 0 or found.late == 0):
-        said.append(
-            f"The lake has no records of this period. It has records of {spoken(held.first)} to {spoken(held.last)}."
-        )
+    missing = extent(period, lake_days, today)
+    day_count = len(period.days)
+    if missing.future == day_count:
+        begin = day_in_words(period.first)
+        return [f"The period begins on {begin}, which is in the future. There are no records of it."]
+    sentences = []
+    if missing.early + missing.late + missing.future >= day_count and (missing.early == 0 or missing.late == 0):
+        first, last = day_in_words(lake_days.first), day_in_words(lake_days.last)
+        sentences.append(f"The lake has no records of this period. It has records of {first} to {last}.")
     else:
-        if found.early:
-            said.append(f"The lake has no records before {spoken(held.first)}.")
-        if found.late:
-            said.append(f"The lake has no records after {spoken(held.last)}.")
-    if found.future or found.is_today:
-        said.append(f"The period is not over. Its last day is {spoken(period.last)}.")
-    before = extent(period.before, held, today)
+        if missing.early:
+            sentences.append(f"The lake has no records before {day_in_words(lake_days.first)}.")
+        if missing.late:
+            sentences.append(f"The lake has no records after {day_in_words(lake_days.last)}.")
+    if missing.future or missing.is_today:
+        sentences.append(f"The period is not over. Its last day is {day_in_words(period.last)}.")
+    before = extent(period.before, lake_days, today)
     if before.early == len(period.before.days):
-        said.append("The lake has no records of the period before. Nothing is compared with it.")
+        sentences.append("The lake has no records of the period before. Nothing is compared with it.")
     elif before.early:
-        said.append(f"The lake has records of the period before only from {spoken(held.first)} on.")
-    return said
+        sentences.append(f"The lake has records of the period before only from {day_in_words(lake_days.first)} on.")
+    return sentences

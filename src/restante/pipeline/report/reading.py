@@ -35,16 +35,16 @@ def days_of(lake: Lake, scratch: Path) -> LakeDays | None:
 
 def lake_state(lake: Lake) -> LakeState:
     """Return which tables of a report the lake does not have. Raises StoreError if a table is damaged."""
-    there = set(lake.tables())
+    tables = set(lake.tables())
     unbuilt, without_rows = [], {}
     for name in TABLES_READ:
-        if name in there or name not in BUILT_TABLES:  # rows that are rejected make the table `quarantine`
+        if name in tables or name not in BUILT_TABLES:  # rows that are rejected make the table `quarantine`
             continue
         inputs = dict.fromkeys(_clean_inputs(name))
-        if any(each in there and lake.table(CLEAN_TABLES[each]).files() for each in inputs):
+        if any(input_name in tables and lake.table(CLEAN_TABLES[input_name]).files() for input_name in inputs):
             unbuilt.append(name)
         else:
-            without_rows[name] = " or ".join(dict.fromkeys(SOURCES[each] for each in inputs))
+            without_rows[name] = " or ".join(dict.fromkeys(SOURCES[input_name] for input_name in inputs))
     return LakeState(unbuilt, without_rows)
 
 
@@ -53,7 +53,7 @@ def _clean_inputs(name: str) -> Iterator[str]:
     if name in SOURCES:
         yield name
     elif name in BUILDS:
-        for each in BUILDS[name].inputs:
-            yield from _clean_inputs(each)
+        for input_name in BUILDS[name].inputs:
+            yield from _clean_inputs(input_name)
     else:
         yield from SOURCES

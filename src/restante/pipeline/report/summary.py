@@ -32,9 +32,9 @@ def summary(report: Report, width: int = 80) -> Iterator[str]:
     if report.changes:
         yield ""
         yield changes_heading(report.period)
-        if not report.changes.found:
+        if not report.changes.listed:
             yield from _wrapped(NOTHING_CHANGED, room, "  ")
-        for change in report.changes.found:
+        for change in report.changes.listed:
             yield from _isolated_names(change.sentence, room, "! ")
             for part in change.parts:
                 yield from _isolated_names(part.sentence, room, "  - ")
@@ -65,25 +65,27 @@ def _isolated_names(sentence: Sentence, width: int, indent: str) -> Iterator[str
 
     A terminal orders each line by itself. So a name that continues on the next line is isolated in both.
     """
-    parts = ((part.text, True) if isinstance(part, Name) else (part, False) for part in sentence)
-    shown = ((in_one_line(words), is_name) for words, is_name in parts)
-    words = "".join(f"{ISOLATE}{each}{POP}" if is_name and not each.isascii() else each for each, is_name in shown)
     is_open = False
-    for line in _lines(words, width, indent):
-        begun = f"{line[: len(indent)]}{ISOLATE}{line[len(indent) :]}" if is_open else line
-        is_open = begun.count(ISOLATE) > begun.count(POP)
-        yield begun + POP if is_open else begun
+    for line in _lines("".join(map(_isolated, sentence)), width, indent):
+        opened = f"{line[: len(indent)]}{ISOLATE}{line[len(indent) :]}" if is_open else line
+        is_open = opened.count(ISOLATE) > opened.count(POP)
+        yield opened + POP if is_open else opened
 
 
-def _wrapped(words: str, width: int, indent: str) -> list[str]:
+def _isolated(part: str | Name) -> str:
+    text = in_one_line(part.text if isinstance(part, Name) else part)
+    return f"{ISOLATE}{text}{POP}" if isinstance(part, Name) and not text.isascii() else text
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
     """Return a text in lines of so many cells at most. The first one begins with `indent`, the others with spaces."""
-    return _lines(in_one_line(words), width, indent)
+    return _lines(in_one_line(text), width, indent)
 
 
-def _lines(words: str, width: int, indent: str) -> list[str]:
+def _lines(text: str, width: int, indent: str) -> list[str]:
     room = width - len(indent)
     lines: list[str] = []
-    for word in words.split():
+    for word in text.split():
         if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= room:
             lines[-1] += f" {word}"
         else:

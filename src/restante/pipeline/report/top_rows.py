@@ -34,26 +34,26 @@ class NamedCounts(NamedTuple):
 
 
 def top_rows(
-    rows: Sequence[NamedRow], by: int, most: int = MAX_ROWS_OF_NAMES, *, other: RowName | None = None
+    rows: Sequence[NamedRow], by: int, limit: int = MAX_ROWS_OF_NAMES, *, other: RowName | None = None
 ) -> list[NamedCounts]:
     """Return the rows with the largest counts in place `by`, largest first, and the sum of all others.
 
     Each name has one row. Names decide between equal counts. There are at most `most` rows. `other` is what a built
     table has in place of its rare names. It is no name, and belongs to the others.
     """
-    named = [row for row in rows if row[0] != other] if other else rows
-    together = [counts for name, counts in rows if name == other] if other else []
-    if len(named) + bool(together) <= most:
-        first = sorted(named, key=lambda row: _order(row, by))
+    named_rows = [row for row in rows if row[0] != other] if other else rows
+    rare = [counts for name, counts in rows if name == other] if other else []
+    if len(named_rows) + bool(rare) <= limit:
+        largest = sorted(named_rows, key=lambda row: _order(row, by))
     else:
-        first = heapq.nsmallest(most - 1, named, key=lambda row: _order(row, by))
-    kept = {name for name, _ in first}
-    rest = [counts for name, counts in named if name not in kept]
-    found = [NamedCounts(name, 1, tuple(counts)) for name, counts in first]
-    if rest or together:
-        sums = tuple(map(sum, zip(*rest, *together, strict=True)))
-        found.append(NamedCounts(None, max(len(rest), 1), sums, has_more=bool(together)))
-    return found
+        largest = heapq.nsmallest(limit - 1, named_rows, key=lambda row: _order(row, by))
+    largest_names = {name for name, _ in largest}
+    rest = [counts for name, counts in named_rows if name not in largest_names]
+    result = [NamedCounts(name, 1, tuple(counts)) for name, counts in largest]
+    if rest or rare:
+        sums = tuple(map(sum, zip(*rest, *rare, strict=True)))
+        result.append(NamedCounts(None, max(len(rest), 1), sums, has_more=bool(rare)))
+    return result
 
 
 def _order(row: NamedRow, by: int) -> tuple[int, list[tuple[bool, str]]]:

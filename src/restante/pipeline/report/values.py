@@ -35,8 +35,8 @@ def spoken_value(value: Cell, kind: ValueKind, absent: str = "?") -> str:
         return value.isoformat()
     if not value:
         return "(empty)"
-    words = in_one_line(value, MAX_CELL_CHARACTERS)
-    return words if words.strip(INVISIBLE) else "(blank)"
+    text = in_one_line(value, MAX_CELL_CHARACTERS)
+    return text if text.strip(INVISIBLE) else "(blank)"
 
 
 def _spoken_number(value: float, kind: ValueKind) -> str:

@@ -14,7 +14,7 @@ from restante.pipeline.report.changes.measure import (
     Days,
     Measure,
     before_words,
-    shown,
+    printable_name,
     spells,
     when,
 )
@@ -42,7 +42,7 @@ _DELIVERED: Final = " UNION ALL ".join(
 
 def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the servers that had no connections in hours in which they had some on the days before."""
-    found = []
+    changes = []
     for source, of in _hours(rows).items():
         before = [of[day] for day in days.before if day in of and _NEVER not in of[day]]
         silent: dict[date, Silence] = {}
@@ -54,13 +54,13 @@ def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         for spell in spells(silent, of):
             day, largest = max(((day, silent[day]) for day in spell), key=lambda item: item[1].expected)
             more = "" if len(spell) == 1 else f" It is one of {len(spell)} such days in a row."
-            words = (
+            text = (
                 f" {when([day])} from {largest.first:02}:00 to {largest.last + 1:02}:00 UTC: the server had none, or"
                 f" it was not read.{more} On three quarters of the days before, it had at least {largest.expected} in"
                 " these hours."
             )
-            sentence = ("The lake has no connections of ", shown(source), words)
-            found.append(
+            sentence = ("The lake has no connections of ", printable_name(source), text)
+            changes.append(
                 ReportChange(
                     *("busy-hours", sentence, largest.expected, 0, ValueKind.COUNT, Compared.SILENT_HOURS),
                     source=source,
@@ -68,38 +68,38 @@ def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
                     size=sum(silent[day].expected for day in spell),
                 )
             )
-    return found
+    return changes
 
 
 def _hours(rows: Mapping[str, Rows]) -> dict[str, dict[date, dict[int, int]]]:
     """Return the connections of each server, day and hour. The hour is _NEVER if it is not known."""
-    found: dict[str, dict[date, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    connections_by_source: dict[str, dict[date, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for source, day, hour, connections in rows["hours"]:
-        found[source][day][_NEVER if hour is None else hour] = connections
-    return found
+        connections_by_source[source][day][_NEVER if hour is None else hour] = connections
+    return connections_by_source
 
 
 def _known_hours(day: date, fed: Rows) -> int:
     """Return how many hours of a day were over when rows were last read."""
-    last = moment(fed[0][0]) if fed else None
-    if last is None or last.date() > day:
-        return HOURS_A_DAY if last else 0
-    return last.hour if last.date() == day else 0
+    last_ingest = moment(fed[0][0]) if fed else None
+    if last_ingest is None or last_ingest.date() > day:
+        return HOURS_A_DAY if last_ingest else 0
+    return last_ingest.hour if last_ingest.date() == day else 0
 
 
 def stopped(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the sources that have no rows in the period, and had some on each day before."""
-    of: dict[str, dict[date, int]] = defaultdict(dict)
+    counts_by_source: dict[str, dict[date, int]] = defaultdict(dict)
     for source, day, number in rows["delivered"]:
-        of[source][day] = of[source].get(day, 0) + number
-    found = []
-    for source, counts in of.items():
-        there = [day for day in days.before if counts.get(day)]
-        if len(there) == len(days.before) >= MIN_DAYS_WITH_ROWS and not any(map(counts.get, days.now)):
-            usual = sum(counts[day] for day in there) // len(there)
-            words = f" {when(days.now)}. {before_words(len(there))}, it had {usual:,} a day."
-            sentence = ("The lake has no rows of ", shown(source), words)
-            found.append(
+        counts_by_source[source][day] = counts_by_source[source].get(day, 0) + number
+    changes = []
+    for source, counts in counts_by_source.items():
+        days_with_rows = [day for day in days.before if counts.get(day)]
+        if len(days_with_rows) == len(days.before) >= MIN_DAYS_WITH_ROWS and not any(map(counts.get, days.now)):
+            usual = sum(counts[day] for day in days_with_rows) // len(days_with_rows)
+            text = f" {when(days.now)}. {before_words(len(days_with_rows))}, it had {usual:,} a day."
+            sentence = ("The lake has no rows of ", printable_name(source), text)
+            changes.append(
                 ReportChange(
                     *("sources", sentence, usual, 0, ValueKind.COUNT, Compared.NO_ROWS),
                     source=source,
@@ -107,7 +107,7 @@ def stopped(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
                     size=usual * len(days.now),
                 )
             )
-    return found
+    return changes
 
 
 SILENT_HOURS_MEASURE: Final = Measure(

@@ -15,12 +15,12 @@ from restante.pipeline.report.changes.measure import (
     Days,
     Measure,
     before_words,
-    quoted,
-    shown,
+    printable_name,
+    quoted_name,
     spells,
     when,
 )
-from restante.pipeline.report.changes.statistics import DEVIATIONS, Portion, added, excess, median, threshold
+from restante.pipeline.report.changes.statistics import DEVIATIONS, Portion, excess, median, sum_portions, threshold
 from restante.pipeline.report.model import ReportChange, ValueKind
 from restante.pipeline.report.sections.subject import DAYS, Rows
 from restante.pipeline.report.values import share
@@ -60,50 +60,53 @@ class Suspects(NamedTuple):
 
 def missing(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the Mailservers that lack more envelopes than on the days before."""
-    of: dict[str, dict[date, Portion]] = defaultdict(dict)
+    portions_by_source: dict[str, dict[date, Portion]] = defaultdict(dict)
     for source, day, lacks, envelopes in rows["missing"]:
-        of[source][day] = Portion(lacks, lacks + envelopes)
-    found = []
-    for source, parts in of.items():
-        before = [parts[day].share for day in days.before if day in parts]
+        portions_by_source[source][day] = Portion(lacks, lacks + envelopes)
+    changes = []
+    for source, portions in portions_by_source.items():
+        before = [portions[day].share for day in days.before if day in portions]
         if not before:
             continue
-        most, usual = threshold(before, MIN_MISSING_SHARE), median(before)
+        limit, usual = threshold(before, MIN_MISSING_SHARE), median(before)
         flagged = {
-            day: parts[day]
+            day: portions[day]
             for day in days.now
-            if day in parts and parts[day].share > most and excess(parts[day], _share(usual)) >= MIN_MISSING
+            if day in portions and portions[day].share > limit and excess(portions[day], _share(usual)) >= MIN_MISSING
         }
-        for spell in spells(flagged, parts):
-            now = added(flagged[day] for day in spell)
-            words = (
+        for spell in spells(flagged, portions):
+            now = sum_portions(flagged[day] for day in spell)
+            text = (
                 f" lacks {now.part:,} of {counted(now.whole, 'envelope')} that were sent"
                 f" {when(spell)} ({share(now.share)}). {before_words(len(before))}, the median is {share(usual)}."
             )
-            found.append(
+            sentence = (printable_name(source), text)
+            changes.append(
                 ReportChange(
-                    *("coverage", (shown(source), words), usual, now.share, ValueKind.SHARE, Compared.MISSING),
+                    *("coverage", sentence, usual, now.share, ValueKind.SHARE, Compared.MISSING),
                     source=source,
                     days=spell,
                     size=excess(now, _share(usual)),
                 )
             )
-    return found
+    return changes
 
 
-def _share(of: float) -> Portion:
-    return Portion(round(of * 1_000_000), 1_000_000)
+def _share(share: float) -> Portion:
+    return Portion(round(share * 1_000_000), 1_000_000)
 
 
 def suspects(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the servers with days on which an application stands out by the rule of the table `guesses`."""
-    of: dict[str, dict[date, Suspects]] = defaultdict(dict)
+    largest_by_source: dict[str, dict[date, Suspects]] = defaultdict(dict)
     for source, *values in rows["suspects"]:
         largest = Suspects(*values)
-        of[source][largest.day] = largest
-    found = []
-    for source, spell in ((source, spell) for source, flagged in of.items() for spell in spells(flagged, days.now)):
-        flagged = [of[source][day] for day in spell]
+        largest_by_source[source][largest.day] = largest
+    changes = []
+    for source, spell in (
+        (source, spell) for source, flagged in largest_by_source.items() for spell in spells(flagged, days.now)
+    ):
+        flagged = [largest_by_source[source][day] for day in spell]
         largest = max(flagged, key=lambda day: day.number - day.usual)
         together = sum(day.applications for day in flagged)
         more = ""
@@ -113,54 +116,55 @@ def suspects(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         sentence = (
             *(
                 "At ",
-                shown(source),
+                printable_name(source),
                 f", {counted(largest.number, 'result')} of the application ",
-                quoted(largest.app_id),
+                quoted_name(largest.app_id),
             ),
             (
                 f" {when([largest.day])} look like guesses of codes. More than {largest.threshold:,} stand out, and"
                 f" the median of the {GUESSES_DAYS} days before is {largest.usual:,}.{more}"
             ),
         )
-        found.append(
+        changes.append(
             ReportChange(
                 *("guesses", sentence, largest.usual, largest.number, ValueKind.COUNT, Compared.GUESSES),
                 source=source,
                 days=spell,
-                size=sum(each.excess for each in flagged),
+                size=sum(day.excess for day in flagged),
             )
         )
-    return found
+    return changes
 
 
 def claims(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the servers with more nameplates that only one side claimed than on the days before."""
-    of: dict[str, dict[date, int]] = defaultdict(dict)
+    counts_by_source: dict[str, dict[date, int]] = defaultdict(dict)
     for source, day, number in rows["claims"]:
-        of[source][day] = number
-    found = []
-    for source, counts in of.items():
+        counts_by_source[source][day] = number
+    changes = []
+    for source, counts in counts_by_source.items():
         before = [counts[day] for day in days.before if day in counts]
         if len(before) < MIN_DAYS_BEFORE:
             continue
-        most, usual = threshold(before, MIN_CLAIMS, MIN_CLAIMS_SHARE), int(median(before))
-        flagged = {day: counts[day] for day in days.now if counts.get(day, 0) > most}
+        limit, usual = threshold(before, MIN_CLAIMS, MIN_CLAIMS_SHARE), int(median(before))
+        flagged = {day: counts[day] for day in days.now if counts.get(day, 0) > limit}
         for spell in spells(flagged, counts):
             now = max(flagged[day] for day in spell)
             many = counted(now, "nameplate") if len(spell) == 1 else f"up to {counted(now, 'nameplate')} a day"
-            words = (
+            text = (
                 f", {many} had one side only {when(spell)}."
                 f" Somebody may try nameplates. {before_words(len(before))}, the median is {usual:,}."
             )
-            found.append(
+            sentence = ("At ", printable_name(source), text)
+            changes.append(
                 ReportChange(
-                    *("guesses", ("At ", shown(source), words), usual, now, ValueKind.COUNT, Compared.ONE_SIDE),
+                    *("guesses", sentence, usual, now, ValueKind.COUNT, Compared.ONE_SIDE),
                     source=source,
                     days=spell,
                     size=sum(flagged[day] for day in spell) - usual * len(spell),
                 )
             )
-    return found
+    return changes
 
 
 MISSING_MEASURE: Final = Measure(

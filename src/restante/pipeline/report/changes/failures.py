@@ -14,8 +14,8 @@ from restante.pipeline.report.changes.measure import (
     Compared,
     Days,
     Measure,
-    quoted,
-    shown,
+    printable_name,
+    quoted_name,
     spells,
     when,
 )
@@ -25,10 +25,10 @@ from restante.pipeline.report.changes.statistics import (
     MIN_MORE,
     MIN_RISE,
     Portion,
-    added,
     excess,
-    ordinary,
+    ordinary_days,
     rose,
+    sum_portions,
 )
 from restante.pipeline.report.model import ReportChange, ValueKind
 from restante.pipeline.report.sections.subject import DAYS, Rows
@@ -64,54 +64,48 @@ ByDay = dict[date, Portion]
 
 def servers(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the servers at which a larger share of mailboxes failed."""
-    found = []
-    for source, of in _by_name(rows["servers"]).items():
-        compared = [of[day] for day in days.before if day in of]
-        usual = ordinary(compared)
-        before = added(usual)
-        for spell in risen(of, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
-            now = added(of[day] for day in spell)
-            words = (
+    changes = []
+    for source, by_day in _by_name(rows["servers"]).items():
+        compared = [by_day[day] for day in days.before if day in by_day]
+        usual = ordinary_days(compared)
+        before = sum_portions(usual)
+        for spell in risen(by_day, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
+            now = sum_portions(by_day[day] for day in spell)
+            text = (
                 f", {share(now.share)} of the mailboxes failed {when(spell)}."
                 f" {_before(usual, compared)}, {share(before.share)} failed."
             )
-            found.append(
+            sentence = ("At ", printable_name(source), text)
+            changes.append(
                 ReportChange(
-                    *(
-                        "results",
-                        ("At ", shown(source), words),
-                        before.share,
-                        now.share,
-                        ValueKind.SHARE,
-                        Compared.FAILURES_OF_SERVER,
-                    ),
+                    *("results", sentence, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_SERVER),
                     source=source,
                     days=spell,
                     size=excess(now, before),
                 )
             )
-    return found
+    return changes
 
 
 def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the client versions of whose mailboxes a larger share failed."""
-    named = _by_name([(day, (client, version), *counts) for day, client, version, *counts in rows["versions"]])
+    by_version = _by_name([(day, (client, version), *counts) for day, client, version, *counts in rows["versions"]])
     clients = _by_name(rows["clients"])
     everyone = {day: Portion(*counts) for day, *counts in rows["everyone"]}
-    found = []
-    for (client, version), of in named.items():
-        whose, compared = _compared(of, clients[client], everyone, days)
-        usual = ordinary(compared)
-        before = added(usual)
-        for spell in risen(of, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
-            now = added(of[day] for day in spell)
-            words = (
+    changes = []
+    for (client, version), by_day in by_version.items():
+        whose, compared = _compared(by_day, clients[client], everyone, days)
+        usual = ordinary_days(compared)
+        before = sum_portions(usual)
+        for spell in risen(by_day, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
+            now = sum_portions(by_day[day] for day in spell)
+            text = (
                 f", {share(now.share)} failed"
                 f" {when(spell)}. {_before(usual, compared)}, {share(before.share)} of {whose} failed."
                 " Any client can claim any version."
             )
-            sentence = ("Of the mailboxes of ", quoted(client), " ", quoted(version), words)
-            found.append(
+            sentence = ("Of the mailboxes of ", quoted_name(client), " ", quoted_name(version), text)
+            changes.append(
                 ReportChange(
                     *("versions", sentence, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_VERSION),
                     implementation=client,
@@ -120,7 +114,7 @@ def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
                     size=excess(now, before),
                 )
             )
-    return found
+    return changes
 
 
 def _before(usual: list[Portion], compared: list[Portion]) -> str:
@@ -130,32 +124,32 @@ def _before(usual: list[Portion], compared: list[Portion]) -> str:
 def _compared(own: ByDay, client: ByDay, everyone: ByDay, days: Days) -> tuple[str, list[Portion]]:
     """Return with what a version is compared: with itself, all versions of the client, or all clients."""
     choices = (("those of this version", own), ("those of the client", client))
-    for (whose, of), least in zip(choices, (MIN_OWN_DAYS, MIN_DAYS_BEFORE), strict=True):
-        compared = [of[day] for day in days.before if day in of and of[day].whole]
-        if len(compared) >= least and added(compared).whole >= MIN_MAILBOXES_BEFORE:
+    for (whose, by_day), min_days in zip(choices, (MIN_OWN_DAYS, MIN_DAYS_BEFORE), strict=True):
+        compared = [by_day[day] for day in days.before if day in by_day and by_day[day].whole]
+        if len(compared) >= min_days and sum_portions(compared).whole >= MIN_MAILBOXES_BEFORE:
             return whose, compared
     return "those of all clients", [everyone[day] for day in days.before if day in everyone]
 
 
 def _by_name(rows: Rows) -> dict[Any, ByDay]:
-    found: dict[Any, ByDay] = defaultdict(dict)
+    portions: dict[Any, ByDay] = defaultdict(dict)
     for day, name, failed, mailboxes in rows:
-        found[name][day] = Portion(failed, mailboxes)
-    return found
+        portions[name][day] = Portion(failed, mailboxes)
+    return portions
 
 
-def risen(of: ByDay, before: Portion, days: Days) -> list[tuple[date, ...]]:
+def risen(by_day: ByDay, before: Portion, days: Days) -> list[tuple[date, ...]]:
     """Return the runs of days of the period on which a larger share failed than before.
 
     Each day is judged. The others are judged together, so that few mailboxes a day are enough. Of these, the
     days with a larger share are returned, also if there are gaps between them: only together they are evidence.
     """
-    there = {day: of[day] for day in days.now if day in of and of[day].whole}
-    alone = {day for day, part in there.items() if rose(part, before)}
-    rest = {day: part for day, part in there.items() if day not in alone}
+    judged = {day: by_day[day] for day in days.now if day in by_day and by_day[day].whole}
+    alone = {day for day, part in judged.items() if rose(part, before)}
+    rest = {day: part for day, part in judged.items() if day not in alone}
     higher = {day: part for day, part in rest.items() if part.share - before.share >= MIN_RISE}
-    together = all(rose(added(parts.values()), before) for parts in (rest, higher))
-    return spells(alone, there) + [tuple(higher)] * together
+    together = all(rose(sum_portions(parts.values()), before) for parts in (rest, higher))
+    return spells(alone, judged) + [tuple(higher)] * together
 
 
 SERVERS_MEASURE: Final = Measure(

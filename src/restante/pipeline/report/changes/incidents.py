@@ -27,13 +27,15 @@ INCIDENT_RULE: Final = (
 
 def incidents(changes: Iterable[ReportChange]) -> list[ReportChange]:
     """Return the changes in their order, with those of the same incident as parts of the one that tells most."""
-    left = list(changes)
+    remaining = list(changes)
     for signs, effects in KINDS:
-        for lead in sorted((one for one in left if one.measure in signs), key=lambda one: signs.index(one.measure)):
-            if lead in left:
-                parts = _parts(lead, left, signs, effects)
-                left = [replace(lead, parts=tuple(parts)) if one == lead else one for one in left if one not in parts]
-    return left
+        leads = [change for change in remaining if change.measure in signs]
+        for lead in sorted(leads, key=lambda change: signs.index(change.measure)):
+            if lead in remaining:
+                parts = _parts(lead, remaining, signs, effects)
+                remaining[remaining.index(lead)] = replace(lead, parts=tuple(parts))
+                remaining = [change for change in remaining if change not in parts]
+    return remaining
 
 
 def _parts(
@@ -41,13 +43,17 @@ def _parts(
 ) -> list[ReportChange]:
     days, parts = {*lead.days}, list[ReportChange]()
     others = [
-        one for one in changes if one.measure in signs and one.source == lead.source is not None and one != lead
+        change
+        for change in changes
+        if change.measure in signs and change.source == lead.source is not None and change != lead
     ]
-    while joined := [one for one in others if one not in parts and not days.isdisjoint(one.days)]:
+    while joined := [change for change in others if change not in parts and not days.isdisjoint(change.days)]:
         parts += joined
-        days.update(day for one in joined for day in one.days)
-    caused = (one for one in changes if one.measure in effects and days.issuperset(one.days))
-    return parts + [one for one in caused if one.source in {None, lead.source} or _is_of_version(lead, one)]
+        days.update(day for change in joined for day in change.days)
+    caused = (change for change in changes if change.measure in effects and days.issuperset(change.days))
+    return parts + [
+        change for change in caused if change.source in {None, lead.source} or _is_of_version(lead, change)
+    ]
 
 
 def _is_of_version(lead: ReportChange, failures: ReportChange) -> bool:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from restante.common.texts import counted, in_one_line
 from restante.pipeline.report.model import Name, ReportChange
-from restante.pipeline.report.periods import PeriodKind, spoken
+from restante.pipeline.report.periods import PeriodKind, day_in_words
 from restante.pipeline.report.sections.subject import Rows, Scope
 
 MAX_DAYS_BEFORE: Final = 28
@@ -73,7 +73,7 @@ class Measure(NamedTuple):
     """The built tables that its queries read."""
     queries: Mapping[str, str]
     """SQL by name."""
-    found: Callable[[Mapping[str, Rows], Days], list[ReportChange]]
+    find_changes: Callable[[Mapping[str, Rows], Days], list[ReportChange]]
     """Returns what changed, from the rows of each query."""
     compared: Compared
     rule: str
@@ -82,10 +82,10 @@ class Measure(NamedTuple):
     """Changes that a report lists, the largest ones."""
 
 
-def spells(days: Iterable[date], known: Iterable[date]) -> list[tuple[date, ...]]:
+def spells(days: Iterable[date], recorded: Iterable[date]) -> list[tuple[date, ...]]:
     """Return days in runs without a gap. `known` has all days with records, so a day without any is no gap."""
     flagged, runs, goes_on = {*days}, list[tuple[date, ...]](), False
-    for day in sorted(flagged | {*known}):
+    for day in sorted(flagged | {*recorded}):
         if day in flagged:
             runs = [*runs[:-1], (*runs[-1], day)] if goes_on else [*runs, (day,)]
         goes_on = day in flagged
@@ -95,12 +95,12 @@ def spells(days: Iterable[date], known: Iterable[date]) -> list[tuple[date, ...]
 def when(days: Iterable[date]) -> str:
     """Return days in words. Days with gaps between them are listed, if they are few."""
     in_order = sorted(days)
-    first, last = in_order[0], in_order[-1]
-    if first == last:
-        return f"on {spoken(first)}"
-    if (last - first).days >= len(in_order) and len(in_order) <= MAX_LISTED_DAYS:
-        return f"on {', '.join(map(spoken, in_order[:-1]))} and {spoken(last)}"
-    return f"on {counted(len(in_order), 'day')} from {spoken(first)} to {spoken(last)}"
+    first_day, last_day = in_order[0], in_order[-1]
+    if first_day == last_day:
+        return f"on {day_in_words(first_day)}"
+    if (last_day - first_day).days >= len(in_order) and len(in_order) <= MAX_LISTED_DAYS:
+        return f"on {', '.join(map(day_in_words, in_order[:-1]))} and {day_in_words(last_day)}"
+    return f"on {counted(len(in_order), 'day')} from {day_in_words(first_day)} to {day_in_words(last_day)}"
 
 
 def before_words(number: int) -> str:
@@ -108,11 +108,11 @@ def before_words(number: int) -> str:
     return f"On {'the day' if number == 1 else f'the {number} days'} before"
 
 
-def quoted(name: str) -> Name:
+def quoted_name(name: str) -> Name:
     """Return a name that a client chose as a sentence may contain it, so that it cannot seem to be part of it."""
-    return Name('"{}"'.format(shown(name).text.replace('"', "'")))
+    return Name('"{}"'.format(printable_name(name).text.replace('"', "'")))
 
 
-def shown(name: str) -> Name:
+def printable_name(name: str) -> Name:
     """Return a name as a sentence may contain it."""
     return Name(in_one_line(name, MAX_NAME_CHARACTERS) or "(empty)")

@@ -42,16 +42,16 @@ class Portion(NamedTuple):
         return self.part / self.whole if self.whole else 0.0
 
 
-def added(parts: Iterable[Portion]) -> Portion:
+def sum_portions(parts: Iterable[Portion]) -> Portion:
     """Return the sum of parts, and of their wholes."""
-    found = list(parts)
-    return Portion(sum(each.part for each in found), sum(each.whole for each in found))
+    portions = list(parts)
+    return Portion(sum(portion.part for portion in portions), sum(portion.whole for portion in portions))
 
 
-def ordinary(days: Iterable[Portion]) -> list[Portion]:
+def ordinary_days(days: Iterable[Portion]) -> list[Portion]:
     """Return the days before, without those with the highest shares."""
-    found = sorted((day for day in days if day.whole), key=lambda day: day.share)
-    return found[: len(found) - int(len(found) * LEFT_OUT)]
+    by_share = sorted((day for day in days if day.whole), key=lambda day: day.share)
+    return by_share[: len(by_share) - int(len(by_share) * LEFT_OUT)]
 
 
 def excess(now: Portion, before: Portion) -> int:
@@ -68,18 +68,18 @@ def rose(now: Portion, before: Portion) -> bool:
     return evidence(now, before) >= MIN_EVIDENCE
 
 
-def evidence(one: Portion, other: Portion) -> float:
+def evidence(first: Portion, second: Portion) -> float:
     """Return the logarithm of the likelihood ratio of two shares to one common share."""
-    both = added((one, other))
-    return _likelihood(one, one.share) + _likelihood(other, other.share) - _likelihood(both, both.share)
+    both = sum_portions((first, second))
+    return _likelihood(first, first.share) + _likelihood(second, second.share) - _likelihood(both, both.share)
 
 
-def _likelihood(of: Portion, share: float) -> float:
-    found = 0.0
-    for count, chance in ((of.part, share), (of.whole - of.part, 1 - share)):
+def _likelihood(portion: Portion, share: float) -> float:
+    total = 0.0
+    for count, chance in ((portion.part, share), (portion.whole - portion.part, 1 - share)):
         if count:
-            found += count * math.log(chance)
-    return found
+            total += count * math.log(chance)
+    return total
 
 
 def median(numbers: Sequence[float]) -> float:
@@ -87,14 +87,14 @@ def median(numbers: Sequence[float]) -> float:
     return sorted(numbers)[(len(numbers) - 1) // 2]
 
 
-def threshold(before: Sequence[float], least: float, least_share: float = 0.0) -> float:
+def threshold(before: Sequence[float], min_excess: float, min_excess_share: float = 0.0) -> float:
     """Return what a number must exceed to be unusual: the median, and the greatest of three distances.
 
     They are DEVIATIONS median absolute deviations, `least`, and this share of the median.
     """
     usual = median(before)
-    mad = median([abs(each - usual) for each in before])
-    return usual + max(DEVIATIONS * mad, least, least_share * usual)
+    mad = median([abs(number - usual) for number in before])
+    return usual + max(DEVIATIONS * mad, min_excess, min_excess_share * usual)
 
 
 class Silence(NamedTuple):
@@ -106,7 +106,7 @@ class Silence(NamedTuple):
     """What happened in these hours on a day before. On three quarters of the days it was more."""
 
 
-def silence(now: Collection[int], known: int, before: Sequence[Mapping[int, int]]) -> Silence | None:
+def silence(now: Collection[int], known_hours: int, before: Sequence[Mapping[int, int]]) -> Silence | None:
     """Return the hours in a row without anything of which most is expected, if it is enough.
 
     `now` are the hours of the day with something, `known` is how many hours of it are known, and `before` are the
@@ -114,15 +114,15 @@ def silence(now: Collection[int], known: int, before: Sequence[Mapping[int, int]
     """
     if not before:
         return None
-    found: list[Silence] = []
-    first = 0
-    for hour in range(known + 1):
-        if hour == known or hour in now:
-            if hour > first:
-                found.append(Silence(first, hour - 1, _expected(range(first, hour), before)))
-            first = hour + 1
-    most = max(found, key=lambda each: each.expected, default=None)
-    return most if most and most.expected >= MIN_EXPECTED else None
+    silences: list[Silence] = []
+    begin = 0
+    for hour in range(known_hours + 1):
+        if hour == known_hours or hour in now:
+            if hour > begin:
+                silences.append(Silence(begin, hour - 1, _expected(range(begin, hour), before)))
+            begin = hour + 1
+    largest = max(silences, key=lambda hours: hours.expected, default=None)
+    return largest if largest and largest.expected >= MIN_EXPECTED else None
 
 
 def _expected(hours: range, before: Sequence[Mapping[int, int]]) -> int:

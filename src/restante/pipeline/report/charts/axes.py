@@ -30,15 +30,15 @@ def ticks(largest: float) -> list[int]:
     """Return round whole numbers from 0 to at least the largest value, evenly spaced."""
     step = max(Fraction(math.ceil(largest)) / (MAX_TICKS - 1), Fraction(1))
     power = 10 ** (len(str(math.floor(step))) - 1)
-    step = next(power * each for each in _STEPS if power * each >= step)
-    return [step * each for each in range(math.ceil(Fraction(math.ceil(largest)) / step) + 1)] if largest else [0, 1]
+    step = next(power * factor for factor in _STEPS if power * factor >= step)
+    return [step * n for n in range(math.ceil(Fraction(math.ceil(largest)) / step) + 1)] if largest else [0, 1]
 
 
-def duration_ticks(least: float, most: float) -> list[int]:
-    """Return round durations for a logarithmic axis: from one at or below the least to one at or above the most."""
-    below = max((at for at, tick in enumerate(_DURATION_TICKS_US) if tick <= least), default=0)
+def duration_ticks(shortest: float, longest: float) -> list[int]:
+    """Return round durations for a logarithmic axis that has the shortest and the longest duration."""
+    below = max((at for at, tick in enumerate(_DURATION_TICKS_US) if tick <= shortest), default=0)
     above = min(
-        (at for at, tick in enumerate(_DURATION_TICKS_US) if tick >= most), default=len(_DURATION_TICKS_US) - 1
+        (at for at, tick in enumerate(_DURATION_TICKS_US) if tick >= longest), default=len(_DURATION_TICKS_US) - 1
     )
     return list(_DURATION_TICKS_US[min(below, above - 1) : above + 1] if above else _DURATION_TICKS_US[:2])
 
@@ -63,8 +63,8 @@ def upright_axis(scale: Sequence[int], top: float, bottom: float, kind: ValueKin
 def spaced(labels: Sequence[str], width: float) -> list[bool]:
     """Return which of several labels are written, so that none touches the next. The first one is."""
     longest = max((len(label) for label in labels), default=0) * CHARACTER_WIDTH + CHARACTER_WIDTH
-    every = max(math.ceil(longest / width), 1) if width > 0 else len(labels)
-    return [at % every == 0 for at in range(len(labels))]
+    interval = max(math.ceil(longest / width), 1) if width > 0 else len(labels)
+    return [at % interval == 0 for at in range(len(labels))]
 
 
 def short_label(label: str) -> str:

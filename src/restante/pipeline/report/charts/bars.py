@@ -6,7 +6,7 @@ from typing import Final
 
 from restante.pipeline.report.charts.axes import LEFT, short_label, spaced, ticks, upright_axis
 from restante.pipeline.report.charts.elements import CHARACTER_WIDTH, WIDTH, element, name, text
-from restante.pipeline.report.charts.marks import filled, label, mark, spoken
+from restante.pipeline.report.charts.marks import cell_text, filled_rectangle, mark, row_name
 from restante.pipeline.report.model import RankedBars, ReportTable, StackedBars
 
 PLOT_HEIGHT: Final = 160
@@ -28,21 +28,21 @@ def stacked_bars(chart: StackedBars, table: ReportTable) -> tuple[str, float]:
     """Return the shapes of stacked bars, and their height."""
     columns = [table.numbers(part) for part in chart.parts]
     sums = [
-        None if None in values else sum(each for each in values if each is not None)
+        None if None in values else sum(value for value in values if value is not None)
         for values in zip(*columns, strict=True)
     ]
-    scale = ticks(max((each for each in sums if each is not None), default=0))
+    scale = ticks(max((value for value in sums if value is not None), default=0))
     bottom = _TOP + PLOT_HEIGHT
     parts = [upright_axis(scale, _TOP, bottom, table.column(chart.parts[0]).kind)]
-    place = (WIDTH - LEFT) / max(len(sums), 1)
-    width = min(place * _BAR_SHARE, MAX_BAR_WIDTH)
-    labels = [short_label(spoken(table, row, chart.at)) for row in range(len(sums))]
-    written = spaced(labels, place)
-    for row, whole in enumerate(sums):
-        middle = LEFT + place * (row + 0.5)
+    slot = (WIDTH - LEFT) / max(len(sums), 1)
+    width = min(slot * _BAR_SHARE, MAX_BAR_WIDTH)
+    labels = [short_label(cell_text(table, row, chart.at)) for row in range(len(sums))]
+    written = spaced(labels, slot)
+    for row, total in enumerate(sums):
+        middle = LEFT + slot * (row + 0.5)
         if written[row]:
             parts.append(text(middle, bottom + 14, labels[row], "middle"))
-        if whole is None:
+        if total is None:
             parts.append(text(middle, bottom - 4, "?", "middle"))
             continue
         y = float(bottom)
@@ -51,7 +51,7 @@ def stacked_bars(chart: StackedBars, table: ReportTable) -> tuple[str, float]:
             height = PLOT_HEIGHT * value / scale[-1]
             y -= height
             if value:
-                shape = filled(middle - width / 2, y, width, height, number)
+                shape = filled_rectangle(middle - width / 2, y, width, height, number)
                 parts.append(mark(table, row, column, shape, (chart.at,)))
     return "".join(parts), bottom + _BOTTOM
 
@@ -65,22 +65,22 @@ def ranked_bars(chart: RankedBars, table: ReportTable) -> tuple[str, float]:
     parts = []
     for row, (value, part) in enumerate(zip(values, parts_of, strict=True)):
         y = _ROW_HEIGHT * row
-        parts.append(name(0, y + 12, label(table, row, chart.labels)))
+        parts.append(name(0, y + 12, row_name(table, row, chart.labels)))
         length = (WIDTH - room) * (value or 0) / largest
         if value:
-            shape = filled(0.5, y + 17, length, 10, 1)
+            shape = filled_rectangle(0.5, y + 17, length, 10, 1)
             parts.append(mark(table, row, chart.value, shape, chart.labels))
         if chart.part and value and part:
             width = length * min(part / value, 1)
             under = element("rect", class_="under", x=0.5, y=y + 17, width=width, height=10)
-            shape = under + filled(0.5, y + 17, width, 10, 2)
+            shape = under + filled_rectangle(0.5, y + 17, width, 10, 2)
             parts.append(mark(table, row, chart.part, shape, chart.labels))
         parts.append(text(length + 6, y + 26, _figures(chart, table, row)))
     return "".join(parts), max(_ROW_HEIGHT * len(values), _ROW_HEIGHT)
 
 
 def _figures(chart: RankedBars, table: ReportTable, row: int) -> str:
-    value = spoken(table, row, chart.value)
-    return (
-        f"{value}, {spoken(table, row, chart.part)} {table.column(chart.part).head.lower()}" if chart.part else value
-    )
+    value = cell_text(table, row, chart.value)
+    if not chart.part:
+        return value
+    return f"{value}, {cell_text(table, row, chart.part)} {table.column(chart.part).head.lower()}"

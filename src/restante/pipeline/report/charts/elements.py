@@ -20,12 +20,12 @@ CHARACTER_WIDTH: Final = 6.2
 
 def element(tag: str, content: str = "", **attributes: str | float | None) -> str:
     """Return an element with markup in it. Attributes that are None are left out; _ in their names stands for -."""
-    said = "".join(
+    markup = "".join(
         f' {name.strip("_").replace("_", "-")}="{_value(value)}"'
         for name, value in attributes.items()
         if value is not None
     )
-    return f"<{tag}{said}>{content}</{tag}>"
+    return f"<{tag}{markup}>{content}</{tag}>"
 
 
 def _value(value: str | float) -> str:
@@ -37,38 +37,38 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def text(x: float, y: float, words: str, class_: str | None = None) -> str:
+def text(x: float, y: float, content: str, class_: str | None = None) -> str:
     """Return a text at a place. `middle` and `end` say which point of it is there; `strong` makes it bold."""
-    return element("text", escape(words), x=x, y=y, class_=class_)
+    return element("text", escape(content), x=x, y=y, class_=class_)
 
 
-def name(x: float, y: float, words: str, class_: str | None = None) -> str:
+def name(x: float, y: float, content: str, class_: str | None = None) -> str:
     """Return a text of a stranger at a place, up to the right edge of the chart.
 
     A longer one is cut. A frame cuts what is wider or higher than letters usually are.
     """
     width, base = WIDTH - x, TEXT_HEIGHT + 1
-    shown = text(0, base, fitting(words, width), class_)
-    return element("svg", shown, class_="frame-of-name", x=x, y=y - base, width=width, height=TEXT_HEIGHT + 5)
+    svg_text = text(0, base, fitting(content, width), class_)
+    return element("svg", svg_text, class_="frame-of-name", x=x, y=y - base, width=width, height=TEXT_HEIGHT + 5)
 
 
-def title(words: str) -> str:
+def title(content: str) -> str:
     """Return the tooltip of the element that it is in."""
-    return element("title", escape(words))
+    return element("title", escape(content))
 
 
-def fitting(words: str, width: float) -> str:
+def fitting(content: str, width: float) -> str:
     """Return a text that is no wider than so many units: its beginning and …, if it is longer.
 
     Characters without a width, which are written above the one before them, may not be as many as the others.
     """
     room = max(math.floor(width / CHARACTER_WIDTH), 1)
-    if cell_len(words) <= room and len(words) <= 2 * room:
-        return words
-    kept, used = "", 0
-    for each in words[: 2 * room]:
-        used += cell_len(each)
+    if cell_len(content) <= room and len(content) <= 2 * room:
+        return content
+    start, used = "", 0
+    for character in content[: 2 * room]:
+        used += cell_len(character)
         if used > room - 1:
             break
-        kept += each
-    return f"{kept.rstrip()}…"
+        start += character
+    return f"{start.rstrip()}…"

@@ -37,7 +37,7 @@ class Area(NamedTuple):
     bottom: float
 
 
-def _places(low: float, high: float, spacing: float) -> Iterator[float]:
+def _positions(low: float, high: float, spacing: float) -> Iterator[float]:
     """Yield places from low to high with a distance. One is in the middle, so that a small area has a line, too."""
     middle = (low + high) / 2
     for step in range(math.ceil((low - middle) / spacing), math.floor((high - middle) / spacing) + 1):
@@ -51,7 +51,7 @@ def _move(x: float, y: float) -> str:
 def _rising(area: Area) -> str:
     """Return lines from the lower left to the upper right."""
     lines = []
-    for total in _places(area.left + area.top, area.right + area.bottom, _SPACING):
+    for total in _positions(area.left + area.top, area.right + area.bottom, _SPACING):
         start, end = max(area.left, total - area.bottom), min(area.right, total - area.top)
         lines.append(f"{_move(start, total - start)}l{number(end - start)} {number(start - end)}")
     return "".join(lines)
@@ -60,7 +60,7 @@ def _rising(area: Area) -> str:
 def _falling(area: Area) -> str:
     """Return lines from the upper left to the lower right."""
     lines = []
-    for difference in _places(area.left - area.bottom, area.right - area.top, _SPACING):
+    for difference in _positions(area.left - area.bottom, area.right - area.top, _SPACING):
         start, end = max(area.left, difference + area.top), min(area.right, difference + area.bottom)
         lines.append(f"{_move(start, start - difference)}l{number(end - start)} {number(end - start)}")
     return "".join(lines)
@@ -72,19 +72,19 @@ def _crossed(area: Area) -> str:
 
 def _lying(area: Area) -> str:
     width = number(area.right - area.left)
-    return "".join(f"{_move(area.left, y)}h{width}" for y in _places(area.top, area.bottom, _NARROW_SPACING))
+    return "".join(f"{_move(area.left, y)}h{width}" for y in _positions(area.top, area.bottom, _NARROW_SPACING))
 
 
 def _upright(area: Area) -> str:
     height = number(area.bottom - area.top)
-    return "".join(f"{_move(x, area.top)}v{height}" for x in _places(area.left, area.right, _NARROW_SPACING))
+    return "".join(f"{_move(x, area.top)}v{height}" for x in _positions(area.left, area.right, _NARROW_SPACING))
 
 
 def _dotted(area: Area) -> str:
     """Return dots, every second row of which is shifted."""
     dots = []
-    for row, y in enumerate(_places(area.top, area.bottom, _NARROW_SPACING)):
-        for column, x in enumerate(_places(area.left, area.right, _NARROW_SPACING)):
+    for row, y in enumerate(_positions(area.top, area.bottom, _NARROW_SPACING)):
+        for column, x in enumerate(_positions(area.left, area.right, _NARROW_SPACING)):
             if (row + column) % 2 == 0:
                 start, end = max(x - _DOT / 2, area.left), min(x + _DOT / 2, area.right)
                 dots.append(f"{_move(start, y)}h{number(end - start)}")

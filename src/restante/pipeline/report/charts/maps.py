@@ -7,7 +7,7 @@ from typing import Final
 
 from restante.pipeline.report.charts.axes import short_label, spaced
 from restante.pipeline.report.charts.elements import WIDTH, element, name, text
-from restante.pipeline.report.charts.marks import filled, mark
+from restante.pipeline.report.charts.marks import filled_rectangle, mark
 from restante.pipeline.report.charts.step_lines import lanes_of
 from restante.pipeline.report.model import CoverageMap, PunchCard, ReportTable
 
@@ -25,23 +25,22 @@ MIN_MISSING_HEIGHT: Final = 3
 
 def punch_card(chart: PunchCard, table: ReportTable) -> tuple[str, float]:
     """Return the shapes of squares whose areas are the values, and their height."""
-    rows, columns = (lanes_of(table, each) for each in (chart.down, chart.across))
-    across = {each: at for at, each in enumerate(columns)}
+    weekdays, hours = (lanes_of(table, column) for column in (chart.down, chart.across))
+    across = {row: at for at, rows in enumerate(hours.values()) for row in rows}
     values = table.numbers(chart.value)
     largest = max((value for value in values if value is not None), default=0) or 1
-    side = min((WIDTH - _LEFT) / max(len(columns), 1), _MAX_CELL)
-    labels = [short_label(each) for each in columns]
+    side = min((WIDTH - _LEFT) / max(len(hours), 1), _MAX_CELL)
+    labels = [short_label(hour) for hour in hours]
     parts = [
         text(_LEFT + side * (at + 0.5), 11, labels[at], "middle")
         for at, is_written in enumerate(spaced(labels, side))
         if is_written
     ]
-    of_row = {row: each for each, found in columns.items() for row in found}
-    for down, (weekday, found) in enumerate(rows.items()):
+    for down, (weekday, rows) in enumerate(weekdays.items()):
         middle = _TOP + side * (down + 0.5)
         parts.append(text(0, middle + 4, weekday[:3]))
-        for row in found:
-            value, x = values[row], _LEFT + side * (across[of_row[row]] + 0.5)
+        for row in rows:
+            value, x = values[row], _LEFT + side * (across[row] + 0.5)
             if value is None:
                 parts.append(text(x, middle + 4, "?", "middle"))
                 continue
@@ -49,27 +48,27 @@ def punch_card(chart: PunchCard, table: ReportTable) -> tuple[str, float]:
             shape = element("rect", class_="solid", x=x - half, y=middle - half, width=2 * half, height=2 * half)
             dot = element("circle", class_="dot", cx=x, cy=middle, r=0.7)
             parts.append(mark(table, row, chart.value, shape if value else dot, (chart.down, chart.across)))
-    return "".join(parts), _TOP + side * max(len(rows), 1) + 2
+    return "".join(parts), _TOP + side * max(len(weekdays), 1) + 2
 
 
 def coverage_map(chart: CoverageMap, table: ReportTable) -> tuple[str, float]:
     """Return the shapes of cells, one lane for each name: what is missing hangs from the top. Return their height."""
-    lanes, times = (lanes_of(table, each) for each in (chart.down, chart.across))
-    there, missing = table.numbers(chart.there), table.numbers(chart.missing)
-    place = WIDTH / max(len(times), 1)
-    at_time = {row: at for at, found in enumerate(times.values()) for row in found}
+    lanes, times = (lanes_of(table, column) for column in (chart.down, chart.across))
+    present, missing = table.numbers(chart.present), table.numbers(chart.missing)
+    slot = WIDTH / max(len(times), 1)
+    at_time = {row: at for at, rows in enumerate(times.values()) for row in rows}
     parts = []
-    for lane, (of_lane, found) in enumerate(lanes.items()):
+    for lane, (lane_name, rows) in enumerate(lanes.items()):
         y = _LANE_HEIGHT * lane
-        parts.append(name(0, y + 12, of_lane, "strong"))
-        for row in found:
-            x, of = place * at_time[row] + 0.5, (chart.down, chart.across)
-            parts.extend(_cell(table, chart, row, (x, y + 17, place - 1.5), (there[row], missing[row]), of))
-    labels = [short_label(each) for each in times]
+        parts.append(name(0, y + 12, lane_name, "strong"))
+        for row in rows:
+            x, of = slot * at_time[row] + 0.5, (chart.down, chart.across)
+            parts.extend(_cell(table, chart, row, (x, y + 17, slot - 1.5), (present[row], missing[row]), of))
+    labels = [short_label(time) for time in times]
     bottom = _LANE_HEIGHT * len(lanes)
-    for at, is_written in enumerate(spaced(labels, place)):
+    for at, is_written in enumerate(spaced(labels, slot)):
         if is_written:
-            parts.append(text(place * (at + 0.5), bottom + 9, labels[at], "middle"))
+            parts.append(text(slot * (at + 0.5), bottom + 9, labels[at], "middle"))
     return "".join(parts), bottom + 14
 
 
@@ -83,24 +82,24 @@ def _cell(
 ) -> list[str]:
     """Return the marks of a cell. A day without any envelope is a line at the bottom."""
     x, y, width = box
-    there, missing = counts
-    if there is None or missing is None:
+    present, missing = counts
+    if present is None or missing is None:
         return [text(x + width / 2, y + 13, "?", "middle")]
-    if there + missing == 0:
+    if present + missing == 0:
         return [element("path", class_="line", d=f"M{x:.2f} {y + _CELL_HEIGHT:.2f}h{width:.2f}")]
-    lacking = missing_height(there, missing)
+    lacking = missing_height(present, missing)
     marks = []
-    if there:
-        shape = filled(x, y + lacking, width, _CELL_HEIGHT - lacking, 1)
-        marks.append(mark(table, row, chart.there, shape, of))
+    if present:
+        shape = filled_rectangle(x, y + lacking, width, _CELL_HEIGHT - lacking, 1)
+        marks.append(mark(table, row, chart.present, shape, of))
     if missing:
-        marks.append(mark(table, row, chart.missing, filled(x, y, width, lacking, 2), of))
+        marks.append(mark(table, row, chart.missing, filled_rectangle(x, y, width, lacking, 2), of))
     return marks
 
 
-def missing_height(there: float, missing: float) -> float:
+def missing_height(present: float, missing: float) -> float:
     """Return the height of what is missing. Something that is there or missing is visible beside the other."""
     if not missing:
         return 0
-    height = max(_CELL_HEIGHT * missing / (there + missing), MIN_MISSING_HEIGHT)
-    return min(height, _CELL_HEIGHT - MIN_MISSING_HEIGHT) if there else _CELL_HEIGHT
+    height = max(_CELL_HEIGHT * missing / (present + missing), MIN_MISSING_HEIGHT)
+    return min(height, _CELL_HEIGHT - MIN_MISSING_HEIGHT) if present else _CELL_HEIGHT

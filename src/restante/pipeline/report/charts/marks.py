@@ -10,24 +10,24 @@ from restante.pipeline.report.model import ReportTable
 from restante.pipeline.report.values import json_value, spoken_value
 
 
-def label(table: ReportTable, row: int, columns: Sequence[str]) -> str:
+def row_name(table: ReportTable, row: int, columns: Sequence[str]) -> str:
     """Return the name of a row: its values in these columns."""
-    return " ".join(spoken(table, row, column) for column in columns)
+    return " ".join(cell_text(table, row, column) for column in columns)
 
 
-def spoken(table: ReportTable, row: int, column: str) -> str:
+def cell_text(table: ReportTable, row: int, column: str) -> str:
     """Return the value of a cell as people read it."""
-    found = table.column(column)
-    return spoken_value(table.rows[row][table.place(column)], found.kind, found.absent)
+    definition = table.column(column)
+    return spoken_value(table.rows[row][table.column_index(column)], definition.kind, definition.absent)
 
 
-def mark(table: ReportTable, row: int, column: str, shape: str, of: Sequence[str]) -> str:
+def mark(table: ReportTable, row: int, column: str, shape: str, name_columns: Sequence[str]) -> str:
     """Return a shape with its cell, its value and a tooltip. `of` are the columns that name the row."""
-    value = json_value(table.rows[row][table.place(column)])
-    words = f"{label(table, row, of)}: {table.column(column).head} {spoken(table, row, column)}"
+    value = json_value(table.rows[row][table.column_index(column)])
+    tooltip = f"{row_name(table, row, name_columns)}: {table.column(column).head} {cell_text(table, row, column)}"
     return element(
         "g",
-        title(words) + shape,
+        title(tooltip) + shape,
         data_row=str(row),
         data_column=column,
         data_value=number_text(value),
@@ -39,7 +39,7 @@ def number_text(value: str | float | None) -> str:
     return "" if value is None else str(value)
 
 
-def filled(x: float, y: float, width: float, height: float, part: int) -> str:
+def filled_rectangle(x: float, y: float, width: float, height: float, part: int) -> str:
     """Return a rectangle with the colour and the hatching of a part, which are counted from 1."""
     hatching = HATCHINGS[part - 1]
     lines = hatch(hatching, x, y, width, height)

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from restante.pipeline.report.charts import bars, maps, step_lines, strips
 from restante.pipeline.report.charts.elements import WIDTH, element
-from restante.pipeline.report.charts.marks import filled
+from restante.pipeline.report.charts.marks import filled_rectangle
 from restante.pipeline.report.model import (
     Chart,
     CoverageMap,
@@ -28,12 +28,12 @@ def picture(figure: Figure) -> str:
         return ""
     shapes, height = _shapes(figure.chart, figure.table)
     names = [f"{figure.id}-{part}" for part in ("title", "desc")]
-    said = element("title", escape(figure.title), id=names[0]) + element(
+    texts = element("title", escape(figure.title), id=names[0]) + element(
         "desc", escape(f"{figure.reading} The table {figure.title} has the same numbers."), id=names[1]
     )
     return element(
         "svg",
-        said + shapes,
+        texts + shapes,
         class_="chart",
         role="img",
         aria_labelledby=names[0],
@@ -73,8 +73,8 @@ def _legend(chart: Chart | None, table: ReportTable) -> Iterator[str]:
         case RankedBars(value=value, part=part) if part is not None:
             yield _swatch(1) + escape(table.column(value).head)
             yield _swatch(2) + escape(f"{table.column(part).head}, a part of it")
-        case CoverageMap(there=there, missing=missing):
-            yield _swatch(1) + escape(table.column(there).head)
+        case CoverageMap(present=present, missing=missing):
+            yield _swatch(1) + escape(table.column(present).head)
             yield _swatch(2) + escape(table.column(missing).head)
         case PercentileStrip(percentiles=percentiles):
             for shape, name in zip(strips.SHAPES, percentiles, strict=False):
@@ -82,7 +82,7 @@ def _legend(chart: Chart | None, table: ReportTable) -> Iterator[str]:
 
 
 def _swatch(part: int) -> str:
-    return _small(filled(0.5, 0.5, 15, 15, part))
+    return _small(filled_rectangle(0.5, 0.5, 15, 15, part))
 
 
 def _small(shape: str) -> str:

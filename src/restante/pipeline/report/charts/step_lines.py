@@ -6,7 +6,7 @@ from typing import Final
 
 from restante.pipeline.report.charts.axes import LEFT, short_label, spaced, ticks, upright_axis
 from restante.pipeline.report.charts.elements import WIDTH, name, text
-from restante.pipeline.report.charts.marks import mark, path, point, spoken
+from restante.pipeline.report.charts.marks import cell_text, mark, path, point
 from restante.pipeline.report.model import ReportTable, StepLines
 
 MAX_LANES: Final = 8
@@ -22,8 +22,8 @@ def step_lines(chart: StepLines, table: ReportTable) -> tuple[str, float]:
     values = table.numbers(chart.value)
     lanes = lanes_of(table, chart.down)
     times = lanes_of(table, chart.across)
-    at_time = {row: at for at, found in enumerate(times.values()) for row in found}
-    place = (WIDTH - LEFT) / max(len(times), 1)
+    at_time = {row: at for at, rows in enumerate(times.values()) for row in rows}
+    slot = (WIDTH - LEFT) / max(len(times), 1)
     scale = ticks(max((value for value in values if value is not None), default=0))
     scale = [0, scale[-1]]
     parts, y = [], 0.0
@@ -33,25 +33,25 @@ def step_lines(chart: StepLines, table: ReportTable) -> tuple[str, float]:
         parts.append(upright_axis(scale, top, bottom, table.column(chart.value).kind))
         for row in lanes[lane]:
             value = values[row]
-            x = LEFT + place * at_time[row]
+            x = LEFT + slot * at_time[row]
             if value is None:
-                parts.append(text(x + place / 2, bottom - 4, "?", "middle"))
+                parts.append(text(x + slot / 2, bottom - 4, "?", "middle"))
                 continue
             at = bottom - (bottom - top) * value / scale[-1]
-            area = path(f"M{point(x, bottom)}V{at:.2f}h{place:.2f}V{bottom:.2f}z", "area")
-            shape = area + path(f"M{point(x, at)}h{place:.2f}", "step")
+            area = path(f"M{point(x, bottom)}V{at:.2f}h{slot:.2f}V{bottom:.2f}z", "area")
+            shape = area + path(f"M{point(x, at)}h{slot:.2f}", "step")
             parts.append(mark(table, row, chart.value, shape, (chart.down, chart.across)))
         y = bottom + 8
-    labels = [short_label(each) for each in times]
-    for at, is_written in enumerate(spaced(labels, place)):
+    labels = [short_label(time) for time in times]
+    for at, is_written in enumerate(spaced(labels, slot)):
         if is_written:
-            parts.append(text(LEFT + place * (at + 0.5), y + 8, labels[at], "middle"))
+            parts.append(text(LEFT + slot * (at + 0.5), y + 8, labels[at], "middle"))
     return "".join(parts), y + _BOTTOM
 
 
 def lanes_of(table: ReportTable, column: str) -> dict[str, list[int]]:
     """Return the rows of each value of a column, in the order of the table."""
-    found: dict[str, list[int]] = {}
+    lanes: dict[str, list[int]] = {}
     for row in range(len(table.rows)):
-        found.setdefault(spoken(table, row, column), []).append(row)
-    return found
+        lanes.setdefault(cell_text(table, row, column), []).append(row)
+    return lanes

@@ -8,7 +8,7 @@ from typing import Final
 from restante.common.units import duration
 from restante.pipeline.report.charts.axes import duration_ticks, log_place, spaced
 from restante.pipeline.report.charts.elements import WIDTH, element, name, text
-from restante.pipeline.report.charts.marks import label, mark, path
+from restante.pipeline.report.charts.marks import mark, path, row_name
 from restante.pipeline.report.model import PercentileStrip, ReportTable
 
 _ROW_HEIGHT: Final = 32
@@ -37,23 +37,23 @@ SHAPES: Final[tuple[Callable[[float, float], str], ...]] = (circle, square, tria
 
 def percentile_strip(chart: PercentileStrip, table: ReportTable) -> tuple[str, float]:
     """Return the shapes of a strip, and their height."""
-    columns = [table.numbers(each) for each in chart.percentiles]
-    every = [value for values in columns for value in values if value]  # 0 is at the lower end
-    scale = duration_ticks(min(every, default=1), max(every, default=1))
+    columns = [table.numbers(column) for column in chart.percentiles]
+    positive = [value for values in columns for value in values if value]  # 0 is at the lower end
+    scale = duration_ticks(min(positive, default=1), max(positive, default=1))
     bottom = _ROW_HEIGHT * len(table.rows)
     parts = _axis(scale, bottom)
     for row in range(len(table.rows)):
         y = _ROW_HEIGHT * row
-        parts.append(name(0, y + 12, label(table, row, chart.labels)))
-        places = [(column, _x(value, scale)) for column, values in zip(chart.percentiles, columns, strict=True)
+        parts.append(name(0, y + 12, row_name(table, row, chart.labels)))
+        points = [(column, _x(value, scale)) for column, values in zip(chart.percentiles, columns, strict=True)
                   for value in (values[row],) if value is not None]  # fmt: skip
-        if not places:
+        if not points:
             parts.append(text(_INSET, y + 26, "?"))
             continue
-        parts.append(path(f"M{places[0][1]:.2f} {y + 22}H{places[-1][1]:.2f}", "step"))
+        parts.append(path(f"M{points[0][1]:.2f} {y + 22}H{points[-1][1]:.2f}", "step"))
         parts.extend(
             mark(table, row, column, SHAPES[chart.percentiles.index(column)](x, y + 22), chart.labels)
-            for column, x in places
+            for column, x in points
         )
     return "".join(parts), bottom + 18
 
@@ -63,11 +63,12 @@ def _x(value: float, scale: list[int]) -> float:
 
 
 def _axis(scale: list[int], bottom: float) -> list[str]:
-    words = [duration(tick) for tick in scale]
+    labels = [duration(tick) for tick in scale]
     parts = []
-    for tick, said, is_written in zip(scale, words, spaced(words, (WIDTH - 2 * _INSET) / len(words)), strict=True):
+    written = spaced(labels, (WIDTH - 2 * _INSET) / len(labels))
+    for tick, label, is_written in zip(scale, labels, written, strict=True):
         x = _x(tick, scale)
         parts.append(path(f"M{x:.2f} 0V{bottom}", "rule"))
         if is_written:
-            parts.append(text(x, bottom + 12, said, "middle"))
+            parts.append(text(x, bottom + 12, label, "middle"))
     return parts

@@ -62,7 +62,7 @@ def versions(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     """Return the section of versions."""
     if not rows["versions"]:
         return Section("versions", "Versions and their failures")
-    found = top_rows(
+    ranked = top_rows(
         [((name, version), counts) for name, version, *counts in rows["versions"]], 0, other=OTHER_VERSION
     )
     mailboxes: dict[str, int] = dict(rows["attributions"])
@@ -87,10 +87,10 @@ def versions(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                         count_column("connections", "Connections", "A client that reconnects counts again."),
                         *RESULT_COLUMNS,
                     ),
-                    tuple(map(_version_row, found)),
+                    tuple(map(_version_row, ranked)),
                 ),
                 RankedBars(("implementation", "version"), "mailboxes", "failed"),
-                name_remarks(found),
+                name_remarks(ranked),
             ),
             Figure(
                 "attributions",
@@ -99,22 +99,22 @@ def versions(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                 " of the client that bound just before.",
                 ReportTable(
                     (text_column("attribution", "Version"), count_column("mailboxes", "Mailboxes")),
-                    tuple((words, mailboxes[key]) for key, words in _ATTRIBUTIONS.items() if key in mailboxes),
+                    tuple((text, mailboxes[key]) for key, text in _ATTRIBUTIONS.items() if key in mailboxes),
                 ),
                 RankedBars(("attribution",), "mailboxes"),
             ),
         ),
-        (number_of_names("Versions", found),),
+        (number_of_names("Versions", ranked),),
         terms="A mailbox is where the two sides of a code exchange messages. Each one that does not end happy counts"
         " as failed, also if only one side came. Clients name their versions themselves, and nobody checks them.",
     )
 
 
-def _version_row(found: NamedCounts) -> Cells:
-    mailboxes, connections, *results = found.counts
+def _version_row(row: NamedCounts) -> Cells:
+    mailboxes, connections, *results = row.counts
     failed = sum(results[1:])
-    name = found.name or (ALL_OTHERS, "")
-    return (*name, found.names, mailboxes, failed, share_of(failed, mailboxes), connections, *results)
+    name = row.name or (ALL_OTHERS, "")
+    return (*name, row.names, mailboxes, failed, share_of(failed, mailboxes), connections, *results)
 
 
 MAX_SUSPICIOUS_ROWS: Final = 50
@@ -141,10 +141,10 @@ _SCARY: Final = count_column("scary", "Scary mailboxes", "The two sides had diff
 
 def guesses(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section of guesses."""
-    [(whole, judged, stand_out)] = rows["judged"]
-    if not whole:
+    [(counted_rows, judged, stand_out)] = rows["judged"]
+    if not counted_rows:
         return Section("guesses", "Guessing")
-    not_judged = whole - judged
+    not_judged = counted_rows - judged
     return Section(
         "guesses",
         "Guessing",
@@ -200,16 +200,16 @@ def _suspicious_row(row: Cells) -> Cells:
 
 
 def _guess_remarks(stand_out: int, not_judged: int) -> tuple[str, ...]:
-    said = []
+    sentences = []
     if not stand_out:
-        said.append("No day stands out.")
+        sentences.append("No day stands out.")
     if stand_out > MAX_SUSPICIOUS_ROWS:
-        said.append(f"There are {stand_out:,} such rows. The first {MAX_SUSPICIOUS_ROWS} are shown.")
+        sentences.append(f"There are {stand_out:,} such rows. The first {MAX_SUSPICIOUS_ROWS} are shown.")
     if not_judged:
-        said.append(
+        sentences.append(
             f"{counted(not_judged, 'row')} of the period could not be judged: the lake has too few days before."
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
 VERSIONS_SUBJECT: Final = Subject(("versions",), VERSION_QUERIES, versions)

@@ -53,7 +53,7 @@ def traffic(rows: Mapping[str, Rows], scope: Scope) -> Section:
     if not rows["topics"]:
         return Section("traffic", "Traffic by topic")
     envelopes, size = (sum(row[at] for row in rows["days"]) for at in (1, 2))
-    found = top_rows([((topic,), counts) for topic, *counts in rows["topics"]], 0)
+    ranked = top_rows([((topic,), counts) for topic, *counts in rows["topics"]], 0)
     return Section(
         "traffic",
         "Traffic by topic",
@@ -65,7 +65,7 @@ def traffic(rows: Mapping[str, Rows], scope: Scope) -> Section:
                 "Each bar is the number of envelopes of a topic, the largest first.",
                 ReportTable(
                     (text_column("topic", "Topic"), NAMES_COLUMN, _ENVELOPES, _BYTES),
-                    tuple((each.name[0] if each.name else ALL_OTHERS, each.names, *each.counts) for each in found),
+                    tuple((row.name[0] if row.name else ALL_OTHERS, row.names, *row.counts) for row in ranked),
                 ),
                 RankedBars(("topic",), "envelopes"),
             ),
@@ -128,7 +128,7 @@ def coverage(rows: Mapping[str, Rows], scope: Scope) -> Section:
         )
     is_day = scope.period.kind is PeriodKind.DAY
     unit, at = ("hour", HOUR_COLUMN) if is_day else ("day", DAY_COLUMN)
-    held, missing = (sum(row[place] for row in rows["days"]) for place in (2, 3))
+    present, missing = (sum(row[index] for row in rows["days"]) for index in (2, 3))
     return Section(
         "coverage",
         "Coverage and gaps",
@@ -153,7 +153,7 @@ def coverage(rows: Mapping[str, Rows], scope: Scope) -> Section:
             _gaps(rows["gaps"], rows["number_of_gaps"][0][0]),
         ),
         (
-            Fact("Covered, of all Mailservers together", share_of(held, held + missing), ValueKind.SHARE),
+            Fact("Covered, of all Mailservers together", share_of(present, present + missing), ValueKind.SHARE),
             Fact("Missing envelopes", missing, ValueKind.COUNT, warns=missing > 0),
         ),
         terms="A Mailserver is a node that stores envelopes, the encrypted messages of the Waku network, for clients"
@@ -163,19 +163,19 @@ def coverage(rows: Mapping[str, Rows], scope: Scope) -> Section:
 
 def _cells(rows: Rows, scope: Scope, unit: str) -> list[tuple[Any, ...]]:
     """Return a row for each Mailserver and time. An hour without a row has no envelopes; a day is not known."""
-    found = {(row[0], row[1]): row for row in rows}
+    by_cell = {(row[0], row[1]): row for row in rows}
     sources = sorted({row[0] for row in rows})
     times: list[Any] = list(range(24)) if unit == "hour" else list(scope.period.days)
     nothing = 0 if unit == "hour" else None
-    return [found.get((source, at), (source, at, nothing, nothing, nothing)) for source in sources for at in times]
+    return [by_cell.get((source, at), (source, at, nothing, nothing, nothing)) for source in sources for at in times]
 
 
 def _gaps(rows: Rows, number: int) -> Figure:
-    said = []
+    sentences = []
     if not rows:
-        said.append("No Mailserver has a gap.")
+        sentences.append("No Mailserver has a gap.")
     if number > len(rows):
-        said.append(f"There are {number:,} such rows. Those with the most missing envelopes are shown.")
+        sentences.append(f"There are {number:,} such rows. Those with the most missing envelopes are shown.")
     return Figure(
         "gaps",
         "Gaps",
@@ -190,11 +190,11 @@ def _gaps(rows: Rows, number: int) -> Figure:
                 count_column("missing", "Missing"),
             ),
             tuple(
-                (source, day, moment(first), moment(last), topics, missing)
-                for source, day, first, last, topics, missing in rows
+                (source, day, moment(first_sent), moment(last_sent), topics, missing)
+                for source, day, first_sent, last_sent, topics, missing in rows
             ),
         ),
-        remarks=tuple(said),
+        remarks=tuple(sentences),
     )
 
 

@@ -15,7 +15,7 @@ from restante.pipeline.report.model import (
     Section,
     ValueKind,
 )
-from restante.pipeline.report.percentiles import PERCENTILES, Bucket, known, percentiles
+from restante.pipeline.report.percentiles import PERCENTILES, Bucket, count_known, percentiles
 from restante.pipeline.report.sections.subject import (
     DAYS,
     MAILBOX_SERVER_COLUMN,
@@ -52,14 +52,14 @@ _SUMS: Final = f"from_us, sum(count) FROM durations WHERE {DAYS}"
 
 def grouped(rows: Rows, names: int) -> dict[tuple[Any, ...], list[Bucket]]:
     """Return the buckets of each name. The rows begin with the parts of their names."""
-    found: dict[tuple[Any, ...], list[Bucket]] = {}
+    buckets_by_name: dict[tuple[Any, ...], list[Bucket]] = {}
     for row in rows:
-        found.setdefault(row[:names], []).append((row[names], row[names + 1]))
-    return found
+        buckets_by_name.setdefault(row[:names], []).append((row[names], row[names + 1]))
+    return buckets_by_name
 
 
 def _row(name: Cells, buckets: list[Bucket]) -> Cells:
-    return (*name, *known(buckets), *percentiles(buckets))
+    return (*name, *count_known(buckets), *percentiles(buckets))
 
 
 WAITING_QUERIES: Final[Mapping[str, str]] = {
@@ -100,7 +100,7 @@ def waiting(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                 " existed." + _READING,
                 ReportTable(
                     (text_column("what", "What"), *columns),
-                    tuple(_row((words,), kinds[key]) for key, words in _MEASURES.items() if key in kinds),
+                    tuple(_row((text,), kinds[key]) for key, text in _MEASURES.items() if key in kinds),
                 ),
                 PercentileStrip(("what",), _MARKS),
             ),
@@ -110,7 +110,7 @@ def waiting(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                 "Each line shows how long the nameplates of a server waited for the second side." + _READING,
                 ReportTable(
                     (MAILBOX_SERVER_COLUMN, *columns),
-                    tuple(_row(name, found) for name, found in grouped(rows["servers"], 1).items()),
+                    tuple(_row(name, buckets) for name, buckets in grouped(rows["servers"], 1).items()),
                 ),
                 PercentileStrip(("source",), _MARKS),
             ),
@@ -131,10 +131,10 @@ TIMING_QUERIES: Final[Mapping[str, str]] = {
 
 def timing(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     """Return the section of timing by cause, the longest median first."""
-    found = [
+    phase_rows = [
         _row((phase, PHASE_MEANINGS.get(phase)), buckets) for (phase,), buckets in grouped(rows["phases"], 1).items()
     ]
-    if not found:
+    if not phase_rows:
         return Section("timing", "Timing by cause", nothing="The lake has no timing logs of the period.")
     return Section(
         "timing",
@@ -153,12 +153,12 @@ def timing(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                         count_column("unknown", "Not known", "How many durations are not known."),
                         *PERCENTILE_COLUMNS,
                     ),
-                    tuple(sorted(found, key=_longest_first)),
+                    tuple(sorted(phase_rows, key=_longest_first)),
                 ),
                 PercentileStrip(("phase",), _MARKS),
             ),
         ),
-        tuple(_timing_facts(found)),
+        tuple(_timing_facts(phase_rows)),
         terms="A timing log is what a client writes about one transfer. A command is what the client asks of the"
         " mailbox server.",
     )

@@ -40,11 +40,14 @@ SOURCE_QUERIES: Final[Mapping[str, str]] = {
 
 def sources(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section of sources. They are as of the last build, whatever the period is."""
-    found = [(name, kind, moment(last), moment(ingest), *counts[:-1], moment(counts[-1]))
-             for name, kind, last, ingest, *counts in rows["sources"]]  # fmt: skip
-    if not found:
+    source_rows = [
+        (name, kind, moment(last_row), moment(ingest), *counts[:-1], moment(counts[-1]))
+        for name, kind, last_row, ingest, *counts in rows["sources"]
+    ]
+    if not source_rows:
         return Section("sources", "Sources", nothing="The lake has no sources yet.")
-    stale = sum(row[2] is None or scope.made - row[2] > STALE for row in found)
+    missed = sum(row[9] for row in source_rows)
+    stale = sum(row[2] is None or scope.made - row[2] > STALE for row in source_rows)
     return Section(
         "sources",
         "Sources",
@@ -73,15 +76,15 @@ def sources(rows: Mapping[str, Rows], scope: Scope) -> Section:
                         count_column("in_quarantine", "In quarantine", "Different rejected rows."),
                         ReportColumn("counted_since", "Counted since", ValueKind.MOMENT),
                     ),
-                    tuple(found),
+                    tuple(source_rows),
                 ),
                 RankedBars(("source",), "read", "quarantined"),
             ),
         ),
         (
-            Fact("Sources", len(found), ValueKind.COUNT),
+            Fact("Sources", len(source_rows), ValueKind.COUNT),
             Fact("Sources without rows of the last 2 days", stale, ValueKind.COUNT, warns=stale > 0),
-            Fact("Missed rows", sum(row[9] for row in found), ValueKind.COUNT, warns=any(row[9] for row in found)),
+            Fact("Missed rows", missed, ValueKind.COUNT, warns=missed > 0),
         ),
         terms="A source is what the pipeline reads: the usage records of a mailbox server, the archive of a"
         " Mailserver, or a folder of logs or envelopes.",
@@ -98,11 +101,11 @@ def quarantine(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     """Return the section of rejected rows."""
     if not rows["reasons"]:
         return Section("quarantine", "Quarantine", nothing="No row was rejected in the period.")
-    found = top_rows([((source, table, reason), (count,)) for source, table, reason, count in rows["reasons"]], 0)
+    reasons = top_rows([((source, table, reason), (count,)) for source, table, reason, count in rows["reasons"]], 0)
     table: tuple[Cells, ...] = tuple(
-        (*(each.name or (ALL_OTHERS, "", "")), each.names, each.counts[0]) for each in found
+        (*(row.name or (ALL_OTHERS, "", "")), row.names, row.counts[0]) for row in reasons
     )
-    whole = sum(each.counts[0] for each in found)
+    rejected = sum(row.counts[0] for row in reasons)
     return Section(
         "quarantine",
         "Quarantine",
@@ -123,7 +126,7 @@ def quarantine(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                 RankedBars(("source", "table", "reason"), "rows"),
             ),
         ),
-        (Fact("Rejected rows", whole, ValueKind.COUNT, warns=True),),
+        (Fact("Rejected rows", rejected, ValueKind.COUNT, warns=True),),
         terms="The quarantine says of each row that breaks a rule of the lake why it was rejected.",
     )
 

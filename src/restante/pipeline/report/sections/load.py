@@ -47,14 +47,14 @@ BUSY_QUERIES: Final[Mapping[str, str]] = {
 
 def busy_hours(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section of busy hours."""
-    found = {(weekday, hour): tuple(counts) for weekday, hour, *counts in rows["hours"]}
+    counts_by_hour = {(weekday, hour): tuple(counts) for weekday, hour, *counts in rows["hours"]}
     [(blurred,)] = rows["blurred"]
-    if not found:
+    if not counts_by_hour:
         return Section("busy-hours", "Busy hours")
-    known = Counter(day.isoweekday() for day in scope.period.days if scope.has(day))
+    weekdays = Counter(day.isoweekday() for day in scope.period.days if scope.has(day))
     table = tuple(
-        _busy_hour(weekday, hour, known[weekday], found.get((weekday, hour), (0, 0, 0)))
-        for weekday in sorted(known)
+        _busy_hour(weekday, hour, weekdays[weekday], counts_by_hour.get((weekday, hour), (0, 0, 0)))
+        for weekday in sorted(weekdays)
         for hour in range(HOURS_A_DAY)
     )
     return Section(
@@ -90,7 +90,7 @@ def busy_hours(rows: Mapping[str, Rows], scope: Scope) -> Section:
                 blurred_remarks(blurred, "connection"),
             ),
         ),
-        (Fact("Connections", sum(counts[0] for counts in found.values()), ValueKind.COUNT),),
+        (Fact("Connections", sum(counts[0] for counts in counts_by_hour.values()), ValueKind.COUNT),),
         terms=_TERMS,
     )
 
@@ -107,26 +107,26 @@ def _pressure_sql(table: str, at: str) -> str:
 
 
 PRESSURE_QUERIES: Final[Mapping[str, str]] = {
-    f"{what}_by_{at}": _pressure_sql(table, at)
-    for what, table in (("nameplates", "pressure"), ("mailboxes", "mailbox_pressure"))
+    f"{kind}_by_{at}": _pressure_sql(table, at)
+    for kind, table in (("nameplates", "pressure"), ("mailboxes", "mailbox_pressure"))
     for at in ("day", "hour")
 }
 
 
 def pressure(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section of pressure: by hour, if the period is a day, else by day."""
-    found = {
-        what: _pressure(what, rows[f"{what}_by_{_unit(scope)}"], scope)
-        for what in ("nameplates", "mailboxes")
-        if rows[f"{what}_by_day"]
+    figures = {
+        kind: _pressure(kind, rows[f"{kind}_by_{_unit(scope)}"], scope)
+        for kind in ("nameplates", "mailboxes")
+        if rows[f"{kind}_by_day"]
     }
     return Section(
         "pressure",
         "Pressure",
-        tuple(found.values()),
+        tuple(figures.values()),
         tuple(
-            Fact(f"Most {what} live at once, at one server", _highest(figure), ValueKind.COUNT)
-            for what, figure in found.items()
+            Fact(f"Most {kind} live at once, at one server", _highest(figure), ValueKind.COUNT)
+            for kind, figure in figures.items()
         ),
         terms=f"{_TERMS} Both are live from their start to their end.",
     )
@@ -141,19 +141,19 @@ def _unit(scope: Scope) -> str:
     return "hour" if scope.period.kind is PeriodKind.DAY else "day"
 
 
-def _pressure(what: str, rows: Rows, scope: Scope) -> Figure:
+def _pressure(kind: str, rows: Rows, scope: Scope) -> Figure:
     unit, servers = _unit(scope), len({row[0] for row in rows})
     at = HOUR_COLUMN if unit == "hour" else DAY_COLUMN
     return Figure(
-        f"live-{what}",
-        f"Live {what} by {unit}",
-        f"Each line is the largest number of {what} of a server that were live at the same time, by {unit}. A line"
+        f"live-{kind}",
+        f"Live {kind} by {unit}",
+        f"Each line is the largest number of {kind} of a server that were live at the same time, by {unit}. A line"
         " that rises without falling again is a server that fills up.",
         ReportTable(
             (
                 MAILBOX_SERVER_COLUMN,
                 at,
-                count_column("peak", "Peak", f"Largest number of live {what}."),
+                count_column("peak", "Peak", f"Largest number of live {kind}."),
                 count_column("started", "Started"),
                 ReportColumn("live_us", "Live time", ValueKind.DURATION, "Time for which they were live, added up."),
                 count_column(
@@ -171,14 +171,14 @@ def _pressure(what: str, rows: Rows, scope: Scope) -> Figure:
 
 def _filled(rows: Rows, scope: Scope, unit: str) -> list[tuple[Any, ...]]:
     """Return a row for each server and time, the highest peaks first. Where there is no row, nothing was live."""
-    found = {(row[0], row[1]): row for row in rows if row[1] is not None}
+    with_time = {(row[0], row[1]): row for row in rows if row[1] is not None}
     peaks: dict[str, int] = {}
     for source, _, peak, *_ in rows:
         peaks[source] = max(peaks.get(source, 0), peak or 0)
     times: list[int | date] = [*range(HOURS_A_DAY)] if unit == "hour" else [*scope.period.days]
     return [
-        found.get((source, at), (source, at, *(0 if isinstance(at, int) or scope.has(at) else None,) * 4))
-        for source in sorted(peaks, key=lambda each: (-peaks[each], each))
+        with_time.get((source, at), (source, at, *(0 if isinstance(at, int) or scope.has(at) else None,) * 4))
+        for source in sorted(peaks, key=lambda source: (-peaks[source], source))
         for at in times
     ]
 

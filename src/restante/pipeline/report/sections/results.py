@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from restante.pipeline.report.model import (
@@ -68,12 +68,12 @@ _KINDS: Final[Mapping[str, str]] = {
 
 def section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section."""
-    whole = [sum(row[at] for row in rows["days"]) for at in range(1, len(RESULT_MEANINGS) + 1)]
-    ended, failed = sum(whole), sum(whole[1:])
+    totals = [sum(row[at] for row in rows["days"]) for at in range(1, len(RESULT_MEANINGS) + 1)]
+    ended, failed = sum(totals), sum(totals[1:])
     if not rows["kinds"]:
         return Section("results", "Success")
     [(wrong_codes,)] = rows["guesses"]
-    lonely = whole[tuple(RESULT_MEANINGS).index("lonely")]
+    lonely = totals[tuple(RESULT_MEANINGS).index("lonely")]
     guesses = wrong_codes + min(scope.lonely_guesses, lonely)
     return Section(
         "results",
@@ -83,7 +83,7 @@ def section(rows: Mapping[str, Rows], scope: Scope) -> Section:
             Fact("Mailboxes that ended", ended, ValueKind.COUNT),
             Fact(
                 "Happy, without suspected guesses" if guesses else "Happy",
-                share_of(whole[0], ended - guesses),
+                share_of(totals[0], ended - guesses),
                 ValueKind.SHARE,
             ),
             Fact("Failed", failed, ValueKind.COUNT),
@@ -101,7 +101,7 @@ def section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     )
 
 
-def _ended(counts: tuple[Any, ...]) -> Cells:
+def _with_ended(counts: Sequence[Any]) -> Cells:
     """Return the sum of results, the results, and the share of the first."""
     ended = None if None in counts else sum(counts)
     return (ended, *counts, share_of(counts[0], ended))
@@ -117,7 +117,7 @@ def _by_time(rows: Mapping[str, Rows], scope: Scope) -> Figure:
         " which something failed has a large part above happy. ? is an hour that had not begun.",
         ReportTable(
             (HOUR_COLUMN, _ENDED, *RESULT_COLUMNS, _SHARE),
-            tuple((row[0], *_ended(tuple(row[1:]))) for row in hourly(rows["hours"], scope, len(RESULT_MEANINGS))),
+            tuple((at, *_with_ended(counts)) for at, *counts in hourly(rows["hours"], scope, len(RESULT_MEANINGS))),
         ),
         StackedBars("hour", tuple(RESULT_MEANINGS)),
         blurred_remarks(sum(sum(counts) for hour, *counts in rows["hours"] if hour is None), "result"),
@@ -132,7 +132,7 @@ def _by_day(rows: Rows, scope: Scope) -> Figure:
         " has a low bar. A day on which something failed has a large part above happy. ? is a day without records.",
         ReportTable(
             (DAY_COLUMN, _ENDED, *RESULT_COLUMNS, _SHARE),
-            tuple((row[0], *_ended(tuple(row[1:]))) for row in daily(rows, scope, len(RESULT_MEANINGS))),
+            tuple((day, *_with_ended(counts)) for day, *counts in daily(rows, scope, len(RESULT_MEANINGS))),
         ),
         StackedBars("day", tuple(RESULT_MEANINGS)),
     )
@@ -164,22 +164,21 @@ def _by_name(rows: Mapping[str, Rows]) -> tuple[Figure, ...]:
     )
 
 
-def _ranked(what: str, column: ReportColumn, rows: Rows, other: RowName | None = None) -> Figure:
+def _ranked(unit: str, column: ReportColumn, rows: Rows, other: RowName | None = None) -> Figure:
     counted = [((name,), (sum(counts), *counts)) for name, *counts in rows]
-    found = top_rows(counted, 0, other=other)
+    ranked = top_rows(counted, 0, other=other)
     return Figure(
-        f"results-by-{what}",
-        f"Results of mailboxes by {what}",
-        f"Each bar is the number of mailboxes of one {what} that ended, the largest first. The marked part failed.",
+        f"results-by-{unit}",
+        f"Results of mailboxes by {unit}",
+        f"Each bar is the number of mailboxes of one {unit} that ended, the largest first. The marked part failed.",
         ReportTable(
             (column, NAMES_COLUMN, _ENDED, _FAILED, *RESULT_COLUMNS, _SHARE),
             tuple(
-                _with_failed((each.name[0] if each.name else ALL_OTHERS, each.names), each.counts[1:])
-                for each in found
+                _with_failed((row.name[0] if row.name else ALL_OTHERS, row.names), row.counts[1:]) for row in ranked
             ),
         ),
         RankedBars((column.name,), "ended", "failed"),
-        name_remarks(found),
+        name_remarks(ranked),
     )
 
 

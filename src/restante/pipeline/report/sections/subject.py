@@ -95,17 +95,17 @@ def text_column(name: str, head: str, meaning: str = "", absent: str = "(none)")
 def name_remarks(rows: Sequence[NamedCounts]) -> tuple[str, ...]:
     """Return a sentence if the number of names of a table's last row is the least that it may be."""
     return tuple(
-        f'The row "{ALL_OTHERS}" has {counted(each.names, "name")} or more: the lake has the {MAX_NAMES:,} most'
+        f'The row "{ALL_OTHERS}" has {counted(row.names, "name")} or more: the lake has the {MAX_NAMES:,} most'
         " frequent names of each server and day, and adds up the others."
-        for each in rows
-        if each.has_more
+        for row in rows
+        if row.has_more
     )
 
 
 def number_of_names(head: str, rows: Sequence[NamedCounts]) -> Fact:
     """Return how many different names there are, or how many at least."""
-    at_least = ", at least" if any(each.has_more for each in rows) else ""
-    return Fact(f"{head}{at_least}", sum(each.names for each in rows), ValueKind.COUNT)
+    at_least = ", at least" if any(row.has_more for row in rows) else ""
+    return Fact(f"{head}{at_least}", sum(row.names for row in rows), ValueKind.COUNT)
 
 
 def share_of(part: int | None, whole: int | None) -> float | None:
@@ -123,8 +123,8 @@ def daily(rows: Rows, scope: Scope, width: int) -> list[tuple[Any, ...]]:
 
     The rows begin with their day; `width` is how many counts follow.
     """
-    found = {row[0]: row for row in rows}
-    return [found.get(day, (day, *(0 if scope.has(day) else None,) * width)) for day in scope.period.days]
+    by_day = {row[0]: row for row in rows}
+    return [by_day.get(day, (day, *(0 if scope.has(day) else None,) * width)) for day in scope.period.days]
 
 
 def hourly(rows: Rows, scope: Scope, width: int) -> list[tuple[Any, ...]]:
@@ -138,8 +138,8 @@ def hourly(rows: Rows, scope: Scope, width: int) -> list[tuple[Any, ...]]:
     return [by_hour.get(hour, (hour, *(0 if hour < begun else None,) * width)) for hour in range(HOURS_A_DAY)]
 
 
-def blurred_remarks(number: int, what: str) -> tuple[str, ...]:
+def blurred_remarks(number: int, unit: str) -> tuple[str, ...]:
     """Return a sentence about what has no hour, if there is any."""
-    return (f"Left out: {counted(number, what)}, because the server rounds times to more than an hour.",) * bool(
+    return (f"Left out: {counted(number, unit)}, because the server rounds times to more than an hour.",) * bool(
         number
     )
