@@ -61,9 +61,9 @@ _PURE = """
     waku.connection.sender_pace waku.node.save_schedule waku.client.ranges waku.client.inbox waku.client.requester
     client.protocol client.core client.files.names
     pipeline.clean pipeline.sources.marks pipeline.report.periods pipeline.report.model
-    pipeline.report.percentiles pipeline.report.top_rows pipeline.report.values pipeline.report.changes
+    pipeline.report.top_rows pipeline.report.values pipeline.report.changes
     pipeline.report.changes_table pipeline.report.charts pipeline.report.sections pipeline.report.making
-    pipeline.report.csv_file pipeline.report.json_file pipeline.report.summary timing.logs timing.model
+    pipeline.report.csv_json pipeline.report.summary timing.logs timing.model
     demo.simulation demo.story common.units common.texts common.content_policy
     timing.outputs.text timing.outputs.trace_event timing.outputs.compare_text timing.outputs.page
     timing.outputs.wording

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from restante.pipeline import views
 from restante.pipeline.lake import columns
-from restante.pipeline.report.changes.measure import quoted
+from restante.pipeline.report.changes.measure import quoted_name
 from restante.pipeline.report.making import made_report
-from restante.pipeline.report.model import Cell, Changes, Fact, PunchCard, Report, ReportChange, ValueKind
+from restante.pipeline.report.model import Cell, Fact, PunchCard, Report, ReportChange, ReportChanges, ValueKind
 from restante.pipeline.report.periods import parse
 from restante.pipeline.schemas import Table
 from restante.pipeline.tables import TABLES
@@ -159,7 +159,7 @@ def of_lake(period: str) -> Report:
 def whole() -> Report:
     report = of_lake("2026-11")
     change = ReportChange("results", ("Failures grew.",), 0.1, 0.27, ValueKind.SHARE, days=report.period.days[:3])
-    return replace(report, changes=Changes(("A rule.",), (change,)))
+    return replace(report, changes=ReportChanges(("A rule.",), (change,)))
 
 
 def hostile() -> Report:
@@ -178,9 +178,10 @@ def hostile() -> Report:
     facts = tuple(Fact(f"Name {at}", name, ValueKind.TEXT) for at, name in enumerate(HOSTILE))
     first, *others = sections
     changes = tuple(
-        ReportChange(first.id, (quoted(name), " is new."), 0, 1, ValueKind.COUNT, days=(date(2026, 11, 20),))
+        ReportChange(first.id, (quoted_name(name), " is new."), 0, 1, ValueKind.COUNT, days=(date(2026, 11, 20),))
         for name in HOSTILE
     )
     return Report(
-        *(parse("2026-W47"), MADE, (replace(first, facts=facts), *others)), changes=Changes(("A rule.",), changes)
+        *(parse("2026-W47"), MADE, (replace(first, facts=facts), *others)),
+        changes=ReportChanges(("A rule.",), changes),
     )

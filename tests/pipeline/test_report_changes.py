@@ -19,11 +19,11 @@ from restante.pipeline.report.changes import counts
 from restante.pipeline.report.changes.failures import MAX_VERSIONS
 from restante.pipeline.report.changes.measure import MAX_OF_SOURCES, MAX_OF_VERSIONS, MIN_DAYS_BEFORE, Compared
 from restante.pipeline.report.changes.rule import MEASURES
-from restante.pipeline.report.changes.statistics import MIN_EXPECTED, Portion, added, ordinary, rose, silence
+from restante.pipeline.report.changes.statistics import MIN_EXPECTED, Portion, ordinary, rose, silence, sum_portions
+from restante.pipeline.report.csv_json import as_json
 from restante.pipeline.report.files import report_files
-from restante.pipeline.report.json_file import as_json
 from restante.pipeline.report.making import made_report
-from restante.pipeline.report.model import Changes, Report, ReportChange
+from restante.pipeline.report.model import Report, ReportChange, ReportChanges
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse
 from restante.pipeline.report.summary import summary
@@ -54,7 +54,7 @@ def test_the_days_with_the_highest_shares_are_left_out(days: list[Portion]) -> N
     usual = ordinary(days)
     with_mailboxes = [day for day in days if day.whole]
     assert len(usual) == len(with_mailboxes) - len(with_mailboxes) // 4
-    assert added(usual).share <= added(with_mailboxes).share + 1e-9
+    assert sum_portions(usual).share <= sum_portions(with_mailboxes).share + 1e-9
 
 
 @given(HOURS, st.integers(0, 23), st.integers(1, 24), st.integers(0, 24))
@@ -107,14 +107,14 @@ def report(tables: LakeTables, period: str = LAST.isoformat()) -> Report:
     return made_report(tables.fetch, parse(period), MADE.date(), MADE)
 
 
-def changes(tables: LakeTables, period: str = LAST.isoformat()) -> Changes:
+def changes(tables: LakeTables, period: str = LAST.isoformat()) -> ReportChanges:
     result = report(tables, period).changes
     assert result is not None
     return result
 
 
 def only(tables: LakeTables, period: str = LAST.isoformat()) -> ReportChange:
-    [change] = changes(tables, period).found
+    [change] = changes(tables, period).listed
     return change
 
 
@@ -123,7 +123,7 @@ LAKE = lake()
 
 @pytest.mark.parametrize("period", [*(day.isoformat() for day in DAYS[1::8]), "2026-W43", "2026-W46", "2026-11"])
 def test_equal_periods_give_no_change(period: str) -> None:
-    assert changes(LAKE, period).found == ()
+    assert changes(LAKE, period).listed == ()
 
 
 @pytest.mark.parametrize("period", ["2026-10-12", "2026-W42", "2026-09", "2026-11-16", "2027-01"])
@@ -235,7 +235,7 @@ def test_bad_days_are_named_alone_and_days_that_did_not_rise_alone_are_judged_to
     assert version.now == pytest.approx(0.95)
 
     tables = lake(all_of(few, on("outcomes", east, {"happy": 10, "errory": 8}, bad)))
-    assert [changes(tables, day.isoformat()).found for day in bad] == [()] * 5
+    assert [changes(tables, day.isoformat()).listed for day in bad] == [()] * 5
     result = only(tables, "2026-W46")
     assert (result.days, result.size) == (tuple(sorted(bad)), 40)
     assert result.words.startswith(
@@ -255,7 +255,7 @@ def test_days_with_a_gap_between_them_are_changes_of_their_own() -> None:
         on("guesses", {"source": "east"}, {"lonely": 400}, bad),
     ):
         tables = lake(all_of(on("busy_hours", {"hour": 8}, {"connections": 60}, DAYS), change))
-        assert [one.days for one in changes(tables, "2026-W46").found] == [(bad[1], bad[0]), (bad[2],)]
+        assert [one.days for one in changes(tables, "2026-W46").listed] == [(bad[1], bad[0]), (bad[2],)]
     without_rows = on("outcomes", {"source": "east"}, {"gone": True}, [bad[1]])
     failed = on("outcomes", {"source": "east"}, {"happy": 100, "errory": 890}, [bad[0], LAST - timedelta(2)])
     assert len(only(lake(all_of(without_rows, failed)), "2026-W46").days) == 2, "a day without rows is no gap"
@@ -264,13 +264,13 @@ def test_days_with_a_gap_between_them_are_changes_of_their_own() -> None:
 @pytest.mark.parametrize(("days", "number"), [(1, 1), (7, 1), (8, 0)])
 def test_a_version_that_has_failed_for_a_week_is_no_change(days: int, number: int) -> None:
     failed = {"version": "1.2", "happy": 10, "errory": 35}
-    assert len(changes(lake(on("versions", {"version": "1.1"}, failed, DAYS[-days:]))).found) == number
+    assert len(changes(lake(on("versions", {"version": "1.1"}, failed, DAYS[-days:]))).listed) == number
 
 
 def test_hours_after_the_last_ingest_are_not_silent_and_a_silent_day_is_named_once() -> None:
     for hour, number in ((10, 0), (11, 1)):
         ingested = on("sources", {}, {"last_ingest": datetime(2026, 11, 15, hour, 59, tzinfo=UTC)}, [MADE.date()])
-        assert len(changes(lake(all_of(outage, ingested))).found) == number
+        assert len(changes(lake(all_of(outage, ingested))).listed) == number
     silent = on("busy_hours", {"source": "east"}, {"gone": True})
     assert "from 00:00 to 24:00 UTC" in only(lake(silent)).words
 
@@ -324,7 +324,7 @@ def test_an_attack_is_one_incident_with_its_parts_and_its_results_do_not_count_i
     )
     made = report(lake(attack), "2026-W46")
     assert made.changes is not None
-    of_attack, other = sorted(made.changes.found, key=lambda one: one.source == "north")
+    of_attack, other = sorted(made.changes.listed, key=lambda one: one.source == "north")
     assert (of_attack.measure, other.source, other.parts) == (Compared.GUESSES, "north", ())
     assert [part.measure for part in of_attack.parts] == [
         *(Compared.ONE_SIDE, Compared.FAILURES_OF_VERSION, Compared.FAILURES_OF_SERVER)
@@ -349,21 +349,21 @@ def test_a_bad_release_is_one_incident_at_all_servers() -> None:
         on("outcomes", {"source": source}, {"happy": happy, "errory": errory})
         for source, happy, errory in (("east", 60, 30), ("north", 100, 900))
     )
-    other, release = changes(lake(all_of(version, east, north))).found
+    other, release = changes(lake(all_of(version, east, north))).listed
     assert (release.measure, [part.source for part in release.parts]) == (Compared.FAILURES_OF_VERSION, ["east"])
     assert (other.source, other.parts) == ("north", ()), "more failed there than of this version"
 
 
 def test_failures_before_or_after_an_attack_are_no_part_of_it() -> None:
     failed = on("outcomes", {"source": "east"}, {"happy": 10, "errory": 80}, [LAST - timedelta(1), LAST])
-    incidents = changes(lake(all_of(guessed, failed)), "2026-W46").found
+    incidents = changes(lake(all_of(guessed, failed)), "2026-W46").listed
     assert [len(change.parts) for change in incidents] == [0, 0]
 
 
 def test_the_rare_versions_of_a_client_together_are_no_version() -> None:
     tables = lake()
     tables.insert(TABLES["versions"], many_versions(1, implementation="other", version="other"))
-    assert changes(tables).found == ()
+    assert changes(tables).listed == ()
     tables.insert(TABLES["versions"], many_versions(1, implementation="other", version="1.0"))
     assert only(tables).version == "1.0"
 

@@ -27,16 +27,15 @@ from pipeline import reports
 from restante.common.errors import StoreError
 from restante.common.texts import FORMULA
 from restante.pipeline.report import files
-from restante.pipeline.report.changes.measure import quoted
+from restante.pipeline.report.changes.measure import quoted_name
 from restante.pipeline.report.charts import axes
 from restante.pipeline.report.charts.elements import CHARACTER_WIDTH, WIDTH
 from restante.pipeline.report.charts.hatching import HATCHINGS, MIN_HATCHED, hatch
 from restante.pipeline.report.charts.maps import missing_height
 from restante.pipeline.report.charts.picture import legend, picture
 from restante.pipeline.report.charts.strips import SHAPES
-from restante.pipeline.report.csv_file import as_csv
+from restante.pipeline.report.csv_json import as_csv, as_json
 from restante.pipeline.report.files import report_files, write_report
-from restante.pipeline.report.json_file import as_json
 from restante.pipeline.report.model import (
     MAX_PARTS,
     MAX_PERCENTILES,
@@ -45,8 +44,8 @@ from restante.pipeline.report.model import (
     ReportTable,
     Section,
     ValueKind,
-    drawn,
     figures,
+    value_columns,
 )
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse
@@ -86,7 +85,7 @@ def test_no_text_of_a_client_steers_the_page_or_a_terminal() -> None:
     assert "$policy ${style} $$" in plain(content.encode())
     assert "(empty)" in content
     for name in reports.HOSTILE:
-        assert f"<bdi>{escape(quoted(name).text)}</bdi> is new." in content, "isolated from the page's direction"
+        assert f"<bdi>{escape(quoted_name(name).text)}</bdi> is new." in content, "isolated from the page's direction"
 
 
 @every_report
@@ -176,7 +175,7 @@ def test_a_summary_isolates_names_that_are_not_ascii_and_no_others(width: int) -
     text = "\n".join(summary(HOSTILE, 300))
     assert f'! {ISOLATE}"\u05d0\u05d1\u05d2 \u0627\u0644\u0639"{POP} is new.' in text
     assert "! \"a,b;'c'\" is new." in text
-    assert text.count(ISOLATE) >= sum(not quoted(name).text.isascii() for name in reports.HOSTILE), "once a line"
+    assert text.count(ISOLATE) >= sum(not quoted_name(name).text.isascii() for name in reports.HOSTILE), "once a line"
 
 
 @pytest.mark.parametrize(
@@ -265,10 +264,10 @@ def rects(figure: Figure) -> list[tuple[float, ET.Element]]:
 
 @pytest.mark.parametrize("figure", [*CHARTS.values(), *OF_A_DAY.values()], ids=[*CHARTS, *OF_A_DAY])
 def test_every_number_of_the_table_has_a_mark_within_the_chart(figure: Figure) -> None:
-    svg, drawn_marks, columns = ET.fromstring(picture(figure)), marks(figure), drawn(figure.chart)
+    svg, drawn_marks, columns = ET.fromstring(picture(figure)), marks(figure), value_columns(figure.chart)
     assert drawn_marks
     for row, column, value, _ in drawn_marks:
-        assert str(json_value(figure.table.rows[row][figure.table.place(column)])) == value
+        assert str(json_value(figure.table.rows[row][figure.table.column_index(column)])) == value
     cells = {(row, column) for row, column, _, _ in drawn_marks}
     assert len(cells) == len(drawn_marks)
     for column in columns:
@@ -297,7 +296,7 @@ def test_every_number_of_the_table_has_a_mark_within_the_chart(figure: Figure) -
 
     empty = replace(figure, table=replace(figure.table, rows=()))
     assert picture(empty) == legend(empty) == ""
-    at_columns = [figure.table.place(column) for column in columns]
+    at_columns = [figure.table.column_index(column) for column in columns]
     for all_ in (0, None):
         rows = tuple(tuple(all_ if at in at_columns else v for at, v in enumerate(row)) for row in figure.table.rows)
         ET.fromstring(picture(replace(figure, table=replace(figure.table, rows=rows))))

@@ -16,15 +16,14 @@ import pytest
 from pipeline.reports import LakeTables, lake
 from restante.pipeline.cli.report import write_reports
 from restante.pipeline.lake.lake import Lake
+from restante.pipeline.report.csv_json import as_json
 from restante.pipeline.report.files import report_files
-from restante.pipeline.report.json_file import as_json
 from restante.pipeline.report.lacking import BEING_WRITTEN
 from restante.pipeline.report.making import made_report
 from restante.pipeline.report.model import Report
-from restante.pipeline.report.outdated import outdated
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse
-from restante.pipeline.report.reading import lake_state, read_report
+from restante.pipeline.report.reading import lake_state, outdated, read_report
 from restante.pipeline.report.summary import summary
 from restante.pipeline.tables import TABLES
 from support.documents import Document

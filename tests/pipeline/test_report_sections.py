@@ -17,21 +17,21 @@ from pipeline.reports import RESULTS, LakeTables, Row, Tables, lake
 from restante.common.errors import Misuse
 from restante.pipeline.report.files import FIGURE_IDS
 from restante.pipeline.report.making import TABLES_READ, lake_days, made_report
-from restante.pipeline.report.model import Figure, Report, Section, ValueKind, drawn, figures
+from restante.pipeline.report.model import Figure, Report, Section, ValueKind, figures, value_columns
 from restante.pipeline.report.page import page
-from restante.pipeline.report.percentiles import PERCENTILES, known, percentiles
 from restante.pipeline.report.periods import (
     LakeDays,
     Period,
     PeriodKind,
-    chosen,
+    choose_period,
     containing,
-    due,
+    due_periods,
     last_over,
     parse,
     remarks,
 )
 from restante.pipeline.report.sections import SUBJECTS
+from restante.pipeline.report.sections.histograms import PERCENTILES, count_known, percentiles
 from restante.pipeline.report.summary import summary
 from restante.pipeline.report.top_rows import MAX_ROWS_OF_NAMES
 from restante.pipeline.report.values import spoken_value
@@ -83,7 +83,7 @@ def sums(rows: Iterable[Row], key: Sequence[str], *names: str) -> dict[tuple[Any
 
 
 def table(figure: Figure, key: Sequence[str], *names: str) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    keys, values = [[figure.table.place(name) for name in of] for of in (key, names)]
+    keys, values = [[figure.table.column_index(name) for name in of] for of in (key, names)]
     return {tuple(row[at] for at in keys): tuple(row[at] for at in values) for row in figure.table.rows}
 
 
@@ -178,7 +178,7 @@ def test_waiting_times_are_percentiles_of_added_histograms(figure: str, column: 
 )
 def test_a_run_reports_the_present_where_the_lake_has_nothing_before_it(first: str | None, names: list[str]) -> None:
     days = None if first is None else LakeDays(date.fromisoformat(first), date(2026, 11, 25))
-    assert [period.name for period in due(date(2026, 11, 25), days)] == names
+    assert [period.name for period in due_periods(date(2026, 11, 25), days)] == names
 
 
 def test_busy_hours_have_every_hour_of_every_weekday_and_its_average() -> None:
@@ -198,7 +198,7 @@ def test_busy_hours_have_every_hour_of_every_weekday_and_its_average() -> None:
     averages = table(figure, ["weekday", "hour"], "days", "connections", "connections_a_day")
     for (weekday, _), (days, connections, average) in averages.items():
         assert (days, average) == (weekdays[weekday], connections / days)
-    assert drawn(figure.chart) == ("connections_a_day",)
+    assert value_columns(figure.chart) == ("connections_a_day",)
 
 
 @pytest.mark.parametrize(("name", "of"), [("pressure", "live-nameplates"), ("mailbox_pressure", "live-mailboxes")])
@@ -366,7 +366,7 @@ def test_a_percentile_is_within_one_percent_of_that_of_the_durations(durations: 
         assert us is not None
         assert us == pytest.approx(max(exact, 0), rel=0.01 + 1e-9)
     assert percentiles(reversed(parts)) == percentiles(parts * 2) == result
-    assert known(parts) == (len(durations), 7)
+    assert count_known(parts) == (len(durations), 7)
     nothing: list[list[tuple[int | None, int]]] = [[], [(None, 5)], [(10, 0)]]
     assert [percentiles(none) for none in nothing] == [[None] * 3] * 3
 
@@ -384,7 +384,7 @@ def test_each_day_is_in_one_period_of_each_kind(kind: PeriodKind, day: date) -> 
 def test_a_kind_stands_for_the_last_period_that_is_over() -> None:
     today = date(2026, 12, 1)
     names = ("day", "week", "month", "2026-W01")
-    assert [chosen(name, today).name for name in names] == ["2026-11-30", "2026-W48", "2026-11", "2026-W01"]
+    assert [choose_period(name, today).name for name in names] == ["2026-11-30", "2026-W48", "2026-11", "2026-W01"]
 
 
 @pytest.mark.parametrize(

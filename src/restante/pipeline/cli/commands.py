@@ -186,9 +186,8 @@ def _write_outdated_reports(
     run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder: Path, *, plan: bool
 ) -> None:
     """Write the reports of the last day, week and month: those that are missing or older than the tables."""
-    from restante.pipeline.report.outdated import outdated
     from restante.pipeline.report.periods import due_periods
-    from restante.pipeline.report.reading import days_of  # imports DuckDB
+    from restante.pipeline.report.reading import days_of, outdated  # imports DuckDB
 
     today = datetime.fromtimestamp(run.now(), UTC).date()
     periods = due_periods(today, days_of(run.lake, run.scratch))

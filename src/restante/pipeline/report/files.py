@@ -10,8 +10,7 @@ from restante.common.atomic_file import mode_of_umask, write_output
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.terminal import excerpt, say
 from restante.pipeline.report.changes_table import changes_table
-from restante.pipeline.report.csv_file import as_csv
-from restante.pipeline.report.json_file import as_json
+from restante.pipeline.report.csv_json import as_csv, as_json
 from restante.pipeline.report.links import (
     INDEX,
     INDEX_MARK,

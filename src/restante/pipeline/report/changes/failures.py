@@ -26,7 +26,7 @@ from restante.pipeline.report.changes.statistics import (
     MIN_RISE,
     Portion,
     excess,
-    ordinary_days,
+    ordinary,
     rose,
     sum_portions,
 )
@@ -67,7 +67,7 @@ def servers(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     changes = []
     for source, by_day in _by_name(rows["servers"]).items():
         compared = [by_day[day] for day in days.before if day in by_day]
-        usual = ordinary_days(compared)
+        usual = ordinary(compared)
         before = sum_portions(usual)
         for spell in risen(by_day, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
             now = sum_portions(by_day[day] for day in spell)
@@ -95,7 +95,7 @@ def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     changes = []
     for (client, version), by_day in by_version.items():
         whose, compared = _compared(by_day, clients[client], everyone, days)
-        usual = ordinary_days(compared)
+        usual = ordinary(compared)
         before = sum_portions(usual)
         for spell in risen(by_day, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
             now = sum_portions(by_day[day] for day in spell)

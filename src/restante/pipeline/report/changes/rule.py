@@ -1,4 +1,4 @@
-"""All measures, and what they found together. Pure: who runs the queries is an argument."""
+"""The changes of all measures, of which some are one incident. Pure: who runs the queries is an argument."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from restante.common.texts import counted
 from restante.pipeline.report.changes import activity, counts, failures
-from restante.pipeline.report.changes.incidents import INCIDENT_RULE, incidents
 from restante.pipeline.report.changes.measure import (
     MAX_DAYS_BEFORE,
     MAX_OF_SOURCES,
@@ -25,6 +26,20 @@ from restante.pipeline.report.sections.subject import Rows, Scope
 MEASURES: Final[tuple[Measure, ...]] = (
     *(failures.SERVERS_MEASURE, failures.VERSIONS_MEASURE, activity.SILENT_HOURS_MEASURE, activity.STOPPED_MEASURE),
     *(counts.MISSING_MEASURE, counts.SUSPECTS_MEASURE, counts.CLAIMS_MEASURE),
+)
+
+INCIDENT_KINDS: Final = (
+    ((Compared.GUESSES, Compared.ONE_SIDE), (Compared.FAILURES_OF_SERVER, Compared.FAILURES_OF_VERSION)),
+    ((Compared.SILENT_HOURS,), (Compared.FAILURES_OF_SERVER,)),
+    ((Compared.FAILURES_OF_VERSION,), (Compared.FAILURES_OF_SERVER,)),
+)
+"""The measures that show an incident of a kind, the most telling one first, and those that show what it can cause."""
+
+INCIDENT_RULE: Final = (
+    "Incidents: results of guesses and nameplates of one side are one incident if they are of the same server and"
+    " have a day in common. Failures of this server, and failures of versions, are listed below it if they are on no"
+    " other days. Failures of a server are listed below its hours without connections in the same way, and below the"
+    " failures of a version that has more of them."
 )
 
 
@@ -78,3 +93,42 @@ def _rule(scope: Scope, days: Days) -> tuple[str, ...]:
         *(f"{measure.compared.capitalize()}: {measure.rule}" for measure in MEASURES),
         INCIDENT_RULE,
     )
+
+
+def incidents(changes: Iterable[ReportChange]) -> list[ReportChange]:
+    """Return the changes in their order, with those of the same incident as parts of the one that tells most.
+
+    An attack shows in several measures, and is one incident.
+    """
+    remaining = list(changes)
+    for signs, effects in INCIDENT_KINDS:
+        leads = [change for change in remaining if change.measure in signs]
+        for lead in sorted(leads, key=lambda change: signs.index(change.measure)):
+            if lead in remaining:
+                parts = _parts(lead, remaining, signs, effects)
+                remaining[remaining.index(lead)] = replace(lead, parts=tuple(parts))
+                remaining = [change for change in remaining if change not in parts]
+    return remaining
+
+
+def _parts(
+    lead: ReportChange, changes: list[ReportChange], signs: tuple[Compared, ...], effects: tuple[Compared, ...]
+) -> list[ReportChange]:
+    days, parts = {*lead.days}, list[ReportChange]()
+    others = [
+        change
+        for change in changes
+        if change.measure in signs and change.source == lead.source is not None and change != lead
+    ]
+    while joined := [change for change in others if change not in parts and not days.isdisjoint(change.days)]:
+        parts += joined
+        days.update(day for change in joined for day in change.days)
+    caused = (change for change in changes if change.measure in effects and days.issuperset(change.days))
+    return parts + [
+        change for change in caused if change.source in {None, lead.source} or _is_of_version(lead, change)
+    ]
+
+
+def _is_of_version(lead: ReportChange, failures: ReportChange) -> bool:
+    """Return whether a version can be the reason why mailboxes of a server failed: more of its own did."""
+    return lead.version is not None and failures.size <= lead.size

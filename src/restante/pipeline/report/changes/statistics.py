@@ -48,7 +48,7 @@ def sum_portions(parts: Iterable[Portion]) -> Portion:
     return Portion(sum(portion.part for portion in portions), sum(portion.whole for portion in portions))
 
 
-def ordinary_days(days: Iterable[Portion]) -> list[Portion]:
+def ordinary(days: Iterable[Portion]) -> list[Portion]:
     """Return the days before, without those with the highest shares."""
     by_share = sorted((day for day in days if day.whole), key=lambda day: day.share)
     return by_share[: len(by_share) - int(len(by_share) * LEFT_OUT)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
 from restante.pipeline.report.model import (
@@ -15,7 +17,6 @@ from restante.pipeline.report.model import (
     Section,
     ValueKind,
 )
-from restante.pipeline.report.percentiles import PERCENTILES, Bucket, count_known, percentiles
 from restante.pipeline.report.sections.subject import (
     DAYS,
     MAILBOX_SERVER_COLUMN,
@@ -27,6 +28,46 @@ from restante.pipeline.report.sections.subject import (
 )
 from restante.pipeline.tables.timing import PHASE_MEANINGS
 from restante.timing.model.phases import ROUND_TRIP
+
+MIDDLE: Final = Fraction(101, 100)
+"""The middle of a bucket over its shortest duration. Buckets grow by 2 % (restante.pipeline.tables.buckets). So the
+middle differs from any duration in the bucket by 1 % at most."""
+
+PERCENTILES: Final = (50, 90, 99)
+
+Bucket = tuple[int | None, int]
+"""The shortest duration of a bucket in microseconds, and a count. None: durations that are not known."""
+
+
+def percentiles(buckets: Iterable[Bucket], percents: Sequence[int] = PERCENTILES) -> list[float | None]:
+    """Return the percentiles in microseconds, to within 1 %; None for each if no duration is known.
+
+    The percentile p of n durations is the least one that is at least as long as p % of them (nearest rank). Buckets
+    may come several times: those of days, applications and servers are added up.
+    """
+    counts: Counter[int] = Counter()
+    for shortest, count in buckets:
+        if shortest is not None and count > 0:
+            counts[shortest] += count
+    total, below = counts.total(), 0
+    if not total:
+        return [None for _ in percents]
+    values: dict[int, float] = {}
+    for shortest in sorted(counts):
+        below += counts[shortest]
+        for percent in percents:
+            if percent not in values and 100 * below >= percent * total:
+                values[percent] = float(shortest * MIDDLE)  # exact: whole hundredths
+    return [values[percent] for percent in percents]
+
+
+def count_known(buckets: Iterable[Bucket]) -> tuple[int, int]:
+    """Return how many durations are known, and how many are not."""
+    sums = [0, 0]
+    for shortest, count in buckets:
+        sums[shortest is None] += count
+    return sums[0], sums[1]
+
 
 _ORDINALS: Final[Mapping[int, str]] = {50: "Half", 90: "90 %", 99: "99 %"}
 

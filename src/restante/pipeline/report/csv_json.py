@@ -1,10 +1,11 @@
-"""A report as JSON, for programs. Pure."""
+"""A report as JSON, and the tables of its figures as CSV, for programs. Pure."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Final
 
+from restante.common.texts import END_OF_LINE, csv_field
 from restante.pipeline.report.model import (
     UNITS,
     Fact,
@@ -13,10 +14,12 @@ from restante.pipeline.report.model import (
     ReportChange,
     ReportChanges,
     ReportColumn,
+    ReportTable,
     Section,
+    ValueKind,
 )
 from restante.pipeline.report.periods import Period
-from restante.pipeline.report.values import json_value
+from restante.pipeline.report.values import csv_text, json_value
 
 FORMAT: Final = "restante report"
 
@@ -108,3 +111,14 @@ def _column(column: ReportColumn) -> dict[str, Any]:
         "unit": UNITS.get(column.kind),
         "meaning": column.meaning,
     }
+
+
+def as_csv(table: ReportTable) -> bytes:
+    """Return a table as CSV in UTF-8, the names of its columns first. No text is a formula to a spreadsheet."""
+    texts = [column.kind is ValueKind.TEXT for column in table.columns]
+    lines = [",".join(csv_field(column.name, is_text=True) for column in table.columns)]
+    lines += [
+        ",".join(csv_field(csv_text(value), is_text=is_text) for value, is_text in zip(row, texts, strict=True))
+        for row in table.rows
+    ]
+    return "".join(line + END_OF_LINE for line in lines).encode()
