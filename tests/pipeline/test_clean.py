@@ -18,7 +18,7 @@ from restante.mailbox.protocol import messages
 from restante.mailbox.server import trace
 from restante.pipeline.clean import rules, timing
 from restante.pipeline.clean.fields import Fields
-from restante.pipeline.clean.rules import OWN_RULES, USAGE_FAULTS, Fault, TimeLimits, limits
+from restante.pipeline.clean.rules import OWN_RULES, USAGE_FAULTS, Fault, TimeLimits, time_limits
 from restante.pipeline.schemas import CLIENT_EVENTS, MAX_TEXT_CHARACTERS, SERVER_COMMANDS
 from restante.pipeline.sources.usage_scan import UsageScan, clean_rows
 from restante.timing import logs
@@ -33,7 +33,7 @@ from support.waku.strategies import ITEMS, envelopes
 
 CASES = json.loads((Path(__file__).parent / "clean_rules.json").read_text())["cases"]
 
-WITHIN = rules.limits(FIRST_DAY, NOW)
+WITHIN = rules.time_limits(FIRST_DAY, NOW)
 
 RULES = {table: (*of_all, *OWN_RULES[table]) for table, of_all in rules.RULES.items()}
 
@@ -70,7 +70,7 @@ def row(table: str, **values: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("table", "column", "value", "expected"), CASES, ids=lambda value: ascii(value)[:40])
 def test_a_value_is_cleaned_or_makes_its_row_faulty(table: str, column: str, value: Any, expected: Any) -> None:
-    cleaned = rules.clean(RULES[table], row(table, **{column: value_of(value)}), WITHIN)
+    cleaned = rules.clean_values(RULES[table], row(table, **{column: value_of(value)}), WITHIN)
     if isinstance(expected, dict):
         assert cleaned == expected["fault"]
         assert isinstance(cleaned, Fault)
@@ -81,10 +81,10 @@ def test_a_value_is_cleaned_or_makes_its_row_faulty(table: str, column: str, val
 
 
 def test_a_row_has_the_first_of_its_faults_and_long_text_is_cut() -> None:
-    assert rules.clean(RULES["nameplates"], [None, "x", "x", "x", "x", 0], WITHIN) == "missing value"
-    assert rules.clean(RULES["nameplates"], ["x", 1e300, None, "x", "x", 0], WITHIN) == "out of range"
-    assert rules.text("é" * 1000) == "é" * MAX_TEXT_CHARACTERS
-    assert rules.text("\0" * 1000) == "\ufffd" * MAX_TEXT_CHARACTERS
+    assert rules.clean_values(RULES["nameplates"], [None, "x", "x", "x", "x", 0], WITHIN) == "missing value"
+    assert rules.clean_values(RULES["nameplates"], ["x", 1e300, None, "x", "x", 0], WITHIN) == "out of range"
+    assert rules.clean_text("é" * 1000) == "é" * MAX_TEXT_CHARACTERS
+    assert rules.clean_text("\0" * 1000) == "\ufffd" * MAX_TEXT_CHARACTERS
 
 
 values = st.one_of(
@@ -100,7 +100,7 @@ values = st.one_of(
 
 @given(st.data(), st.sampled_from(sorted(RULES)))
 def test_any_row_is_clean_or_has_a_known_fault(data: st.DataObject, table: str) -> None:
-    cleaned = rules.clean(RULES[table], data.draw(st.tuples(*(values for _ in RULES[table]))), WITHIN)
+    cleaned = rules.clean_values(RULES[table], data.draw(st.tuples(*(values for _ in RULES[table]))), WITHIN)
     if isinstance(cleaned, Fault):
         assert cleaned in USAGE_FAULTS
         return
@@ -124,8 +124,8 @@ def test_only_the_id_and_the_digest_of_a_faulty_row_are_kept() -> None:
     bad = (7, "", *row("nameplates", result="canary"))
     double = (8, "theirs.sqlite", *row("nameplates", app_id="canary"))
     assert list(clean_rows(scan("nameplates", WITHIN, 1, "theirs.sqlite"), [bad, double])) == [
-        (7, *[None] * 8, "north", "unknown result", "7", rules.digest(bad[1:])),
-        (8, *[None] * 8, "north", "duplicate", "8", rules.digest(double[1:])),
+        (7, *[None] * 8, "north", "unknown result", "7", rules.row_digest(bad[1:])),
+        (8, *[None] * 8, "north", "duplicate", "8", rules.row_digest(double[1:])),
     ]
 
 
@@ -235,7 +235,7 @@ def test_envelopes_with_wrong_lengths_are_not_valid() -> None:
 
 
 T = 1_700_000_000.0
-LIMITS = limits(date(2016, 1, 1), T + 100)
+LIMITS = time_limits(date(2016, 1, 1), T + 100)
 
 EVENT = [column.name for column in CLIENT_EVENTS.columns[3:-1]]
 COMMAND = [column.name for column in SERVER_COMMANDS.columns[2:-1]]
@@ -246,7 +246,7 @@ def event(**fields: Any) -> dict[str, Any] | str:
 
 
 def cleaned(item: bytes) -> dict[str, Any] | str:
-    return filled(EVENT, timing.event(item, LIMITS), start=T)
+    return filled(EVENT, timing.clean_event(item, LIMITS), start=T)
 
 
 def filled(columns: list[str], values: Any, **expected: Any) -> dict[str, Any] | str:
@@ -278,7 +278,7 @@ def command(**fields: Any) -> dict[str, Any] | str:
 
 
 def traced(line: bytes) -> dict[str, Any] | str:
-    return filled(COMMAND, timing.command(line, LIMITS), server_rx=T, connection=1)
+    return filled(COMMAND, timing.clean_command(line, LIMITS), server_rx=T, connection=1)
 
 
 PEERS = {"type": "message", "side": "0ther", "phase": "dilate-12", "body": "00", "id": "9", "server_rx": T}

@@ -10,8 +10,8 @@ from hashlib import sha256
 from random import Random
 from typing import Any, Final
 
-from restante.pipeline.clean import timing
-from restante.pipeline.clean.rules import CleanValues, Fault, TimeLimits, limits
+from restante.pipeline.clean.rules import CleanValues, Fault, TimeLimits, time_limits
+from restante.pipeline.clean.timing import clean_command, clean_event
 from restante.timing.model.exchanges import to_us
 from support.pipeline.tables import TABLES, Inputs, Values, apart
 from support.pipeline.tables import rows as written
@@ -166,7 +166,7 @@ def _logs() -> Inputs:
 
 
 EPOCH = date(1970, 1, 1)
-WITHIN = limits(date(2016, 1, 1), 1_774_000_000.0)
+WITHIN = time_limits(date(2016, 1, 1), 1_774_000_000.0)
 
 
 Case = tuple[Mapping[str, Sequence[Values]], Counter[Values]]
@@ -178,7 +178,7 @@ def timing_cases() -> Mapping[str, Case]:
     cases = {}
     for vector in VECTORS:
         server = None if vector["trace"] is None else "main"
-        events = [("f", at, server, *_clean(timing.event, each), "logs") for at, each in enumerate(vector["log"])]
+        events = [("f", at, server, *_clean(clean_event, each), "logs") for at, each in enumerate(vector["log"])]
         starts = [_day(each["start"]) for each in vector["log"]]
         expected = Counter(("f", at, server, *rest, starts[at], "logs") for at, *rest in vector["rows"])
         cases[vector["name"]] = {"client_events": events, "server_commands": _lines(vector)}, expected
@@ -186,7 +186,7 @@ def timing_cases() -> Mapping[str, Case]:
 
 
 def _lines(vector: Mapping[str, Any]) -> list[Values]:
-    return [("t", at, *_clean(timing.command, each), "main") for at, each in enumerate(vector["trace"] or ())]
+    return [("t", at, *_clean(clean_command, each), "main") for at, each in enumerate(vector["trace"] or ())]
 
 
 def delivery_cases(name: str) -> Mapping[str, Case]:
@@ -196,7 +196,7 @@ def delivery_cases(name: str) -> Mapping[str, Case]:
 
 def _delivery_case(vector: Mapping[str, Any], name: str) -> Case:
     events = [
-        (log["file"], at, log["server"], *_clean(timing.event, each), log["source"])
+        (log["file"], at, log["server"], *_clean(clean_event, each), log["source"])
         for log in vector["logs"]
         for at, each in enumerate(log["events"])
     ]

@@ -72,7 +72,7 @@ class Rule(NamedTuple):
         return re.sub(r"_us$", "_time", self.column)
 
 
-def limits(first_day: date, now: float) -> TimeLimits:
+def time_limits(first_day: date, now: float) -> TimeLimits:
     """Return the plausible times: from the lake's first day until a day from now.
 
     The day allows for servers' clocks that differ from ours. A row that is later still was written by a wrong clock.
@@ -84,7 +84,7 @@ def limits(first_day: date, now: float) -> TimeLimits:
     )
 
 
-def clean(rules: Sequence[Rule], row: SourceRow, within: TimeLimits) -> CleanValues | Fault:
+def clean_values(rules: Sequence[Rule], row: SourceRow, within: TimeLimits) -> CleanValues | Fault:
     """Return the clean values of a row, or its fault. The values are in the order of the rules."""
     values: CleanValues = []
     try:
@@ -100,12 +100,12 @@ def clean(rules: Sequence[Rule], row: SourceRow, within: TimeLimits) -> CleanVal
     return values
 
 
-def digest(row: SourceRow) -> str:
+def row_digest(row: SourceRow) -> str:
     """Return a digest that identifies a row: SHA-256, hexadecimal, of its original values."""
     return hashlib.sha256(ascii(tuple(row)).encode()).hexdigest()
 
 
-def text(value: Any, _within: TimeLimits | None = None) -> str:
+def clean_text(value: Any, _within: TimeLimits | None = None) -> str:
     """Return a text that a client chose: cut to the length that is kept, in a form that any program can read.
 
     Some programs end strings at NUL, and a surrogate, which is no character, cannot be written as UTF-8. Each of
@@ -120,7 +120,7 @@ def text(value: Any, _within: TimeLimits | None = None) -> str:
 _UNREADABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
-def time(value: Any, within: TimeLimits) -> int:
+def clean_time(value: Any, within: TimeLimits) -> int:
     """Return a time, given in seconds since 1970, in microseconds."""
     us = _microseconds(value)
     if within.earliest <= us <= within.latest:
@@ -128,7 +128,7 @@ def time(value: Any, within: TimeLimits) -> int:
     raise Faulty(OUT_OF_RANGE)
 
 
-def duration(value: Any, within: TimeLimits) -> int:
+def clean_duration(value: Any, within: TimeLimits) -> int:
     """Return a duration, given in seconds, in microseconds.
 
     A negative one becomes 0: the clock was set back meanwhile, which happens and does not invalidate the rest of the
@@ -141,7 +141,7 @@ def duration(value: Any, within: TimeLimits) -> int:
     return max(us, 0)
 
 
-def flag(value: Any, _within: TimeLimits) -> bool:
+def clean_flag(value: Any, _within: TimeLimits) -> bool:
     """Return a boolean, which SQLite stores as 1 or 0."""
     if not isinstance(value, int):
         raise Faulty(WRONG_TYPE)
@@ -150,7 +150,7 @@ def flag(value: Any, _within: TimeLimits) -> bool:
     return bool(value)
 
 
-def number(value: Any, _within: TimeLimits) -> int:
+def clean_number(value: Any, _within: TimeLimits) -> int:
     """Return a count."""
     if not isinstance(value, int):
         raise Faulty(WRONG_TYPE)
@@ -159,7 +159,7 @@ def number(value: Any, _within: TimeLimits) -> int:
     return value
 
 
-def result(value: Any, _within: TimeLimits) -> str:
+def clean_result(value: Any, _within: TimeLimits) -> str:
     """Return the result."""
     if value in KNOWN_RESULTS:
         return str(value)
@@ -178,27 +178,27 @@ def _microseconds(value: Any) -> int:
 
 
 _ENDED_RULES: Final = (
-    Rule("started", time),
-    Rule("waiting_us", duration, null=True),
-    Rule("total_us", duration),
-    Rule("result", result),
+    Rule("started", clean_time),
+    Rule("waiting_us", clean_duration, null=True),
+    Rule("total_us", clean_duration),
+    Rule("result", clean_result),
 )
 
-ORIGIN_RULE: Final = Rule("origin", text)
+ORIGIN_RULE: Final = Rule("origin", clean_text)
 """Goes before the others: where a row was imported from, "" if the server wrote it itself."""
 
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
-    NAMEPLATES.name: (Rule("app_id", text), *_ENDED_RULES),
-    MAILBOXES.name: (Rule("app_id", text), Rule("for_nameplate", flag), *_ENDED_RULES),
+    NAMEPLATES.name: (Rule("app_id", clean_text), *_ENDED_RULES),
+    MAILBOXES.name: (Rule("app_id", clean_text), Rule("for_nameplate", clean_flag), *_ENDED_RULES),
     CLIENT_VERSIONS.name: (
-        *(Rule("app_id", text), Rule("connect_time", time)),
-        *(Rule("implementation", text, null=True), Rule("version", text, null=True)),
+        *(Rule("app_id", clean_text), Rule("connect_time", clean_time)),
+        *(Rule("implementation", clean_text, null=True), Rule("version", clean_text, null=True)),
     ),
 }
 """The columns of usage records that are read from both our servers and the reference server."""
 
-VISITORS_RULE: Final = Rule("visitors", number, null=True)
-BLUR_RULE: Final = Rule("blur_us", duration, null=True)
+VISITORS_RULE: Final = Rule("visitors", clean_number, null=True)
+BLUR_RULE: Final = Rule("blur_us", clean_duration, null=True)
 
 OWN_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     NAMEPLATES.name: (BLUR_RULE,),

@@ -16,8 +16,8 @@ from restante.pipeline.clean.rules import (
     Fault,
     Faulty,
     TimeLimits,
-    text,
-    time,
+    clean_text,
+    clean_time,
 )
 from restante.timing.logs import NOT_A_LOG, NOT_JSON, READ_ERRORS, fault_of, read_event, read_line
 
@@ -28,11 +28,11 @@ _BIGINT_LIMIT: Final = 1 << 63
 """A BIGINT is less than this."""
 
 
-def command(line: bytes, within: TimeLimits) -> CleanValues | Fault:
+def clean_command(line: bytes, within: TimeLimits) -> CleanValues | Fault:
     """Return the columns of `server_commands` from `connection` on, and the day, or the line's fault."""
     try:
         read = read_line(line)
-        received = time(read.server_rx, within)
+        received = clean_time(read.server_rx, within)
     except Faulty as error:
         return Fault(error.args[0])
     except READ_ERRORS as error:
@@ -51,11 +51,11 @@ def command(line: bytes, within: TimeLimits) -> CleanValues | Fault:
     ]
 
 
-def event(item: bytes, within: TimeLimits) -> CleanValues | Fault:
+def clean_event(item: bytes, within: TimeLimits) -> CleanValues | Fault:
     """Return the columns of `client_events` from `name` on, and the day, or the event's fault."""
     try:
         read = read_event(item)
-        began = time(read.start, within)
+        began = clean_time(read.start, within)
     except Faulty as error:
         return Fault(error.args[0])
     except READ_ERRORS as error:
@@ -76,4 +76,4 @@ def event(item: bytes, within: TimeLimits) -> CleanValues | Fault:
 
 
 def _id(read: str | None) -> str | None:
-    return None if read is None else text(read)
+    return None if read is None else clean_text(read)

@@ -211,7 +211,7 @@ class OpenedArchive:
 
     def _digest(self, arrival: int) -> str:
         row = self._database.execute("SELECT * FROM arrivals WHERE arrival = ?", (arrival,)).fetchone()
-        return "" if row is None else rules.digest(row)
+        return "" if row is None else rules.row_digest(row)
 
     def _mean_bytes(self) -> int:
         mean: int = self._bytes // max(self._envelopes, 1)

@@ -77,7 +77,7 @@ def recorded_blur_us(
     last_bind = database.execute(_LAST_BIND_BLUR).fetchone() if of_binds else None
     if last_bind and last_bind[0] is not None:
         try:
-            blurs.append(rules.duration(last_bind[0], limits))
+            blurs.append(rules.clean_duration(last_bind[0], limits))
         except Faulty:
             return None
     return max(blurs, default=None)
@@ -100,11 +100,11 @@ def _starts(database: sqlite3.Connection, scan: LiveScan) -> Iterator[LiveRow]:
         counts: Counter[tuple[int, int]] = Counter()
         for joined, count in database.execute(_STARTS.format(table)):
             try:
-                times = (rules.time(value, scan.limits) for value in (joined, max(saved, updated)))
+                times = (rules.clean_time(value, scan.limits) for value in (joined, max(saved, updated)))
                 started, as_of = (_floored(value, scan) for value in times)
                 counts[started, as_of] += count
             except Faulty as faulty:
-                yield LiveRow(kind, None, count, None, faulty.args[0], rules.digest((kind, joined)))
+                yield LiveRow(kind, None, count, None, faulty.args[0], rules.row_digest((kind, joined)))
         for (started, as_of), count in counts.items():
             yield LiveRow(kind, started, count, as_of)
 
@@ -119,10 +119,10 @@ def _listeners(database: sqlite3.Connection, scan: LiveScan) -> Iterator[LiveRow
         return
     updated, connections = rows[-1]
     try:
-        as_of = _floored(rules.time(updated, scan.limits), scan)
-        yield LiveRow(LIVE_LISTENER, None, rules.number(connections, scan.limits), as_of)
+        as_of = _floored(rules.clean_time(updated, scan.limits), scan)
+        yield LiveRow(LIVE_LISTENER, None, rules.clean_number(connections, scan.limits), as_of)
     except Faulty as faulty:
-        yield LiveRow(LIVE_LISTENER, None, 0, None, faulty.args[0], rules.digest((updated, connections)))
+        yield LiveRow(LIVE_LISTENER, None, 0, None, faulty.args[0], rules.row_digest((updated, connections)))
 
 
 def _floored(us: int, scan: LiveScan) -> int:
@@ -135,7 +135,7 @@ def digest(rows: Iterable[LiveRow]) -> str:
     The number of connections is left out: the server writes it at each prune.
     """
     values = [(row.kind, row.started, row.number, row.fault, row.digest) for row in rows if row.kind != LIVE_LISTENER]
-    return rules.digest(values) if values else ""
+    return rules.row_digest(values) if values else ""
 
 
 class LiveTask(NamedTuple):

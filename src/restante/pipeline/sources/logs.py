@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from restante.pipeline.clean import timing
-from restante.pipeline.clean.rules import Fault, TimeLimits, limits
+from restante.pipeline.clean.rules import Fault, TimeLimits, time_limits
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
 from restante.pipeline.sources import paths, traces
@@ -88,7 +88,7 @@ class OpenedLogs:
     ) -> None:
         self._name, self._server, self._say = name, server, say
         self._now = context.now
-        self._limits = limits(context.first_day, context.latest)
+        self._limits = time_limits(context.first_day, context.latest)
         self._traces: dict[str, SourceFile] = {}
         self._other_files: list[SourceFile] = []
         """All other files that are not empty; they are read as logs."""
@@ -218,7 +218,7 @@ class LogTask(NamedTuple):
             log = data.read(MAX_LOG_BYTES + 1)
         items = log_items(log) if len(log) <= MAX_LOG_BYTES else [EventItem(0, log, LOG_TOO_LARGE)]
         for index, item in enumerate(items):
-            values = Fault(item.fault) if item.fault else timing.event(item.raw, self.limits)
+            values = Fault(item.fault) if item.fault else timing.clean_event(item.raw, self.limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(item.raw).hexdigest()
                 where = f"{self.file.printable_name}:{item.at}"

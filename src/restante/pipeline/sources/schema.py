@@ -138,7 +138,7 @@ def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules
     rows = database.execute(f"SELECT blur_time FROM {sql_name}").fetchall()  # noqa: S608
     blur = rows[-1][0] if rows else None
     try:
-        return (rules.duration(blur, within) if blur else 0) or None
+        return (rules.clean_duration(blur, within) if blur else 0) or None
     except Faulty:
         raise SourceError(
             f"source {name}: blur_time in the table {sql_name} is not a number of seconds: correct it"

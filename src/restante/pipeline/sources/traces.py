@@ -116,7 +116,7 @@ class TraceTask(NamedTuple):
 
     def _rows(self, data: BufferedReader) -> Iterator[tuple[Any, ...]]:
         for at, line in _lines(data, self.start, self.stop):
-            values = Fault(NOT_JSON) if len(line) == MAX_LINE_BYTES else timing.command(line, self.limits)
+            values = Fault(NOT_JSON) if len(line) == MAX_LINE_BYTES else timing.clean_command(line, self.limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(line).hexdigest()
                 where = f"{self.file.printable_name}:{at}"

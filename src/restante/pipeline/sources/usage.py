@@ -117,7 +117,7 @@ class OpenedUsage:
     def __init__(self, source: UsageSource, copy: Path, shape: Shape, context: IngestContext, say: Say) -> None:
         self._name, self._path, self._copy, self._shape = source.name, source.path, copy, shape
         self._context, self._say = context, say
-        self._limits = rules.limits(context.first_day, context.latest)
+        self._limits = rules.time_limits(context.first_day, context.latest)
         with self._reading() as database:
             self._version = version = schema.version(database, shape, self._name)
             self.tables = tuple(table for table in FED_TABLES if version >= shape.since.get(table.name, 0))
@@ -285,7 +285,7 @@ class UsageTable:
     def digest(self, row_id: int) -> str:
         """Return a row's digest, or "" if there is no such row."""
         row = self._first_row(f"SELECT {self._columns()} FROM {self.sql_name} WHERE {self._id} = ?", row_id)  # noqa: S608
-        return rules.digest(row) if row else ""
+        return rules.row_digest(row) if row else ""
 
     def imported(self, origin: str) -> tuple[Any, ...] | None:
         """Return the first row that was imported from an origin, as it was there."""

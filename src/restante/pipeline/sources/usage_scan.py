@@ -22,8 +22,8 @@ from restante.pipeline.clean.rules import (
     Fault,
     TimeLimits,
     blur_us,
-    clean,
-    digest,
+    clean_values,
+    row_digest,
 )
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS
 from restante.pipeline.sources.rows import row_batches
@@ -111,14 +111,14 @@ def clean_rows(
         if row[0] in scan.duplicates:
             fault: str = DUPLICATE
         else:
-            values = clean(rules, row, within)
+            values = clean_values(rules, row, within)
             if not isinstance(values, Fault):
                 own = values[0] == ""  # another server wrote an imported row, with its own setting
                 values[-1] = blur_us(values[-1], scan.setting_us if own else None, values[when])
                 yield (row_id, *values, *new, values[when] // MICROSECONDS_PER_DAY, source, None, None, None)
                 continue
             fault = str(values)
-        yield (row_id, *nothing, source, fault, str(row_id), digest(row))
+        yield (row_id, *nothing, source, fault, str(row_id), row_digest(row))
 
 
 class UsageTask(NamedTuple):
