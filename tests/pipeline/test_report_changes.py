@@ -26,7 +26,7 @@ from restante.pipeline.report.making import made_report
 from restante.pipeline.report.model import Report, ReportChange, ReportChanges
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse
-from restante.pipeline.report.summary import summary
+from restante.pipeline.report.summary import summary_lines
 from restante.pipeline.tables import TABLES, failures
 
 PORTIONS = st.integers(0, 10**6).flatmap(lambda all_: st.integers(0, all_).map(lambda part: Portion(part, all_)))
@@ -307,7 +307,7 @@ def test_many_changes_of_a_measure_displace_no_others_and_those_that_are_not_lis
         Compared.MISSING: 14 - MAX_OF_SOURCES,
     }
     sentence = "195 smaller changes of failed mailboxes of a version"
-    assert sentence in " ".join(" ".join(summary(made)).split())
+    assert sentence in " ".join(" ".join(summary_lines(made)).split())
     assert sentence in page(made).decode()
     assert json.loads(as_json(made))["changes"]["omitted"]["failed mailboxes of a version"] == 195
 
@@ -334,7 +334,7 @@ def test_an_attack_is_one_incident_with_its_parts_and_its_results_do_not_count_i
     assert numbers[Compared.ONE_SIDE] == numbers[Compared.GUESSES]
     incidents = json.loads(files["2026-W46.json"])["changes"]["found"]
     assert [len(change["parts"]) for change in incidents if change["measure"] == Compared.GUESSES] == [3]
-    assert "  - At east, up to 400 nameplates a day" in " ".join(summary(made))
+    assert "  - At east, up to 400 nameplates a day" in " ".join(summary_lines(made))
     facts = {fact.name: fact.value for fact in made.sections[0].facts}
     ended, happy = 2 * 7 * 100 + 40, 2 * 7 * 90 - 30
     assert facts["Mailboxes that ended"] == ended
@@ -416,7 +416,7 @@ def test_all_outputs_have_the_changes_or_say_that_there_are_none() -> None:
     [row] = csv.DictReader(io.StringIO(files["changes.csv"]))
     assert (row["measure"], row["source"]) == ("missing envelopes", "beta")
     assert (row["first_day"], row["size"]) == ("2026-11-15", "100")
-    assert f"! {MISSING}" in " ".join(" ".join(summary(made)).split())
+    assert f"! {MISSING}" in " ".join(" ".join(summary_lines(made)).split())
     files = {path.name: content.decode() for path, content in report_files(report(LAKE))}
     assert "Nothing changed that the rule counts as a change." in files["2026-11-15.html"]
     assert json.loads(files["2026-11-15.json"])["changes"]["found"] == []
@@ -434,6 +434,6 @@ def test_all_outputs_have_the_changes_or_say_that_there_are_none() -> None:
 def test_the_outputs_name_the_days_that_are_compared(period: str, heading: str, first: str, number: int) -> None:
     made = report(LAKE, period)
     assert heading in page(made).decode()
-    assert heading in list(summary(made))
+    assert heading in list(summary_lines(made))
     before = json.loads(as_json(made))["changes"]["days_before"]
     assert (before[0], len(before)) == (first, number)

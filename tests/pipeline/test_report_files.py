@@ -49,8 +49,8 @@ from restante.pipeline.report.model import (
 )
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse
-from restante.pipeline.report.summary import ISOLATE, POP, summary
-from restante.pipeline.report.values import csv_text, json_value, spoken_value
+from restante.pipeline.report.summary import ISOLATE, POP, summary_lines
+from restante.pipeline.report.values import csv_text, json_value, value_text
 from support.markup import Tags, plain
 from support.timing.pages import closed
 
@@ -78,7 +78,7 @@ def test_no_text_of_a_client_steers_the_page_or_a_terminal() -> None:
     content = page(HOSTILE).decode()
     assert "<script" not in content
     assert not re.search("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]", content), "no marks of direction"
-    lines = "\n".join(summary(HOSTILE))
+    lines = "\n".join(summary_lines(HOSTILE))
     for text in (content, lines.replace(ISOLATE, "").replace(POP, "")):
         assert all(character.isprintable() or character == "\n" for character in text)
     assert "&lt;script&gt;alert(1)" in content
@@ -104,7 +104,7 @@ def test_each_figure_has_a_sentence_and_a_table_with_its_rows(name: str) -> None
         ]
         assert [["".join(cell.itertext()) for cell in row] for row in rows] == [
             [column.head for _, column in with_values],
-            *([spoken_value(row[at], of.kind, of.absent) for at, of in with_values] for row in figure.table.rows),
+            *([value_text(row[at], of.kind, of.absent) for at, of in with_values] for row in figure.table.rows),
         ]
 
 
@@ -125,7 +125,7 @@ def test_the_page_and_the_summary_have_facts_changes_and_what_is_missing() -> No
         "Missing envelopes ! 171",
     ):
         assert sentence in text
-    lines = [" ".join(line.split()) for line in summary(report, 80)]
+    lines = [" ".join(line.split()) for line in summary_lines(report, 80)]
     changed = lines.index("What changed since the month before")
     assert lines[:2] == ["November 2026", "The lake has no records before 3 November 2026."]
     assert lines[changed + 1] == "! Failures grew."
@@ -165,14 +165,14 @@ def test_no_text_in_csv_begins_like_a_formula() -> None:
 @every_report
 @pytest.mark.parametrize(("width", "limit"), [(1, 40), (40, 40), (80, 80), (200, 80)])
 def test_the_lines_of_a_summary_fit_the_terminal(name: str, width: int, limit: int) -> None:
-    assert max(cell_len(line) for line in summary(REPORTS[name], width)) <= limit
+    assert max(cell_len(line) for line in summary_lines(REPORTS[name], width)) <= limit
 
 
 @pytest.mark.parametrize("width", [40, 300])
 def test_a_summary_isolates_names_that_are_not_ascii_and_no_others(width: int) -> None:
-    for line in summary(HOSTILE, width):
+    for line in summary_lines(HOSTILE, width):
         assert re.fullmatch(f"[^{ISOLATE}{POP}]*({ISOLATE}[^{ISOLATE}{POP}]*{POP}[^{ISOLATE}{POP}]*)*", line)
-    text = "\n".join(summary(HOSTILE, 300))
+    text = "\n".join(summary_lines(HOSTILE, 300))
     assert f'! {ISOLATE}"\u05d0\u05d1\u05d2 \u0627\u0644\u0639"{POP} is new.' in text
     assert "! \"a,b;'c'\" is new." in text
     assert text.count(ISOLATE) >= sum(not quoted_name(name).text.isascii() for name in reports.HOSTILE), "once a line"
@@ -193,7 +193,7 @@ def test_a_summary_isolates_names_that_are_not_ascii_and_no_others(width: int) -
     ],
 )
 def test_values_are_written_for_people(kind: ValueKind, values: list[Any], texts: list[str]) -> None:
-    assert [spoken_value(value, kind) for value in values] == texts
+    assert [value_text(value, kind) for value in values] == texts
 
 
 def test_pages_link_to_those_around_them_and_a_list_has_all(tmp_path: Path) -> None:

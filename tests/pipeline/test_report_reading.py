@@ -23,8 +23,8 @@ from restante.pipeline.report.making import made_report
 from restante.pipeline.report.model import Report
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse
-from restante.pipeline.report.reading import lake_state, outdated, read_report
-from restante.pipeline.report.summary import summary
+from restante.pipeline.report.reading import lake_state, outdated_periods, read_report
+from restante.pipeline.report.summary import summary_lines
 from restante.pipeline.tables import TABLES
 from support.documents import Document
 from support.pipeline.runs import LakeWorld, Row, command
@@ -65,7 +65,7 @@ def test_a_lake_gives_the_report_of_its_rows(world: LakeWorld, tmp_path: Path) -
 def text_of(report: Report, name: str) -> str:
     [section] = [section for section in report.sections if section.id == name]
     assert (section.figures, section.facts) == ((), ())
-    assert section.nothing in " ".join(" ".join(summary(report)).split())
+    assert section.nothing in " ".join(" ".join(summary_lines(report)).split())
     assert escape(section.nothing) in page(report).decode()
     return section.nothing
 
@@ -200,7 +200,7 @@ def test_a_run_writes_reports_again_that_are_damaged_or_older_than_their_days(tm
 
     def due() -> list[str]:
         with world.run(write=False) as run:
-            return [period.name for period in outdated(run.lake, periods, reports, date(2026, 12, 1))]
+            return [period.name for period in outdated_periods(run.lake, periods, reports, date(2026, 12, 1))]
 
     world.add("busy_hours", [hour])
     world.now += 1
@@ -223,5 +223,5 @@ def test_a_run_writes_reports_again_that_are_damaged_or_older_than_their_days(tm
     assert due() == ["2026-11-21", "2026-11"]
     with world.run(write=False) as run:
         write_reports(run, [parse("2026-12")], reports)
-        assert outdated(run.lake, [parse("2026-12")], reports, date(2026, 12, 31)) == []
-        assert outdated(run.lake, [parse("2026-12")], reports, date(2027, 1, 1)) == [parse("2026-12")]
+        assert outdated_periods(run.lake, [parse("2026-12")], reports, date(2026, 12, 31)) == []
+        assert outdated_periods(run.lake, [parse("2026-12")], reports, date(2027, 1, 1)) == [parse("2026-12")]

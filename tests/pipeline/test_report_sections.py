@@ -32,9 +32,9 @@ from restante.pipeline.report.periods import (
 )
 from restante.pipeline.report.sections import SUBJECTS
 from restante.pipeline.report.sections.histograms import PERCENTILES, count_known, percentiles
-from restante.pipeline.report.summary import summary
+from restante.pipeline.report.summary import summary_lines
 from restante.pipeline.report.top_rows import MAX_ROWS_OF_NAMES
-from restante.pipeline.report.values import spoken_value
+from restante.pipeline.report.values import value_text
 from restante.pipeline.tables import BUILT_TABLES
 from restante.pipeline.tables.buckets import bucket_edges
 from restante.timing.model.phases import ALL_PHASES
@@ -258,7 +258,7 @@ def test_timing_says_what_took_the_time() -> None:
     assert meanings.pop("new") is None
     assert meanings.keys() == {*ALL_PHASES}
     for meaning in meanings.values():
-        assert spoken_value(meaning, ValueKind.TEXT) == meaning, "the page shows all of it"
+        assert value_text(meaning, ValueKind.TEXT) == meaning, "the page shows all of it"
 
 
 def test_rows_of_sources_gaps_and_the_quarantine() -> None:
@@ -280,7 +280,7 @@ def test_every_period_of_every_lake_is_a_page_and_a_summary(name: str, rows: Tab
     Tags(page(report).decode())
     assert len(report.sections) == len(SUBJECTS)
     assert report.remarks or name in {"2026-11-20", "2026-W47"}
-    assert len(list(summary(report))) > len(SUBJECTS)
+    assert len(list(summary_lines(report))) > len(SUBJECTS)
 
 
 def test_a_lake_without_one_table_is_a_report_without_its_figures() -> None:

@@ -187,12 +187,12 @@ def _write_outdated_reports(
 ) -> None:
     """Write the reports of the last day, week and month: those that are missing or older than the tables."""
     from restante.pipeline.report.periods import due_periods
-    from restante.pipeline.report.reading import days_of, outdated  # imports DuckDB
+    from restante.pipeline.report.reading import days_of, outdated_periods  # imports DuckDB
 
     today = datetime.fromtimestamp(run.now(), UTC).date()
     periods = due_periods(today, days_of(run.lake, run.scratch))
     if not (plan and any(result.days for result, _ in built)):  # else the tables have not changed yet
-        periods = outdated(run.lake, periods, folder, today)
+        periods = outdated_periods(run.lake, periods, folder, today)
     if not periods:
         print("reports: nothing new")
     elif plan:

@@ -95,9 +95,9 @@ def write_reports(run: Run, periods: Sequence[Period], folder: Path) -> list[Pat
 def print_summary(report: Report, page: Path) -> None:
     """Print the summary of a report, and where its page is. Raises StoreError."""
     from restante.pipeline.cli.output import write_output_lines
-    from restante.pipeline.report.summary import summary
+    from restante.pipeline.report.summary import summary_lines
 
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else SUMMARY_WIDTH
-    lines = [*summary(report, width), "", f"The page is {excerpt(str(page))}", ""]
+    lines = [*summary_lines(report, width), "", f"The page is {excerpt(str(page))}", ""]
     write_output_lines((f"{line}\n" for line in lines), "summary")

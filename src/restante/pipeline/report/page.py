@@ -29,7 +29,7 @@ from restante.pipeline.report.model import (
     ValueKind,
     value_columns,
 )
-from restante.pipeline.report.values import spoken_value
+from restante.pipeline.report.values import value_text
 
 _WEB: Final = Path(__file__).with_name("web")
 
@@ -45,7 +45,7 @@ def page(report: Report, links: str = "") -> bytes:
         kind=report.period.kind.value,
         links=links,
         heading=escape(report.period.title),
-        made=escape(spoken_value(report.made, ValueKind.MOMENT)),
+        made=escape(value_text(report.made, ValueKind.MOMENT)),
         remarks=item_list(map(escape, report.remarks), "remarks"),
         changes=_changes(report),
         contents=item_list(
@@ -108,7 +108,7 @@ def _sentence(parts: Sentence) -> str:
 
 def _numbers(change: ReportChange) -> str:
     """Return what to see of a change at a glance: its numbers and its days."""
-    now, before = (escape(spoken_value(value, change.kind)) for value in (change.now, change.before))
+    now, before = (escape(value_text(value, change.kind)) for value in (change.now, change.before))
     content = element("span", f"{element('strong', now)}, before {before}")
     if change.days:
         ends = dict.fromkeys((change.days[0].isoformat(), change.days[-1].isoformat()))
@@ -141,7 +141,7 @@ def _facts(facts: Iterable[Fact]) -> str:
             element("dt", escape(fact.name))
             + element(
                 "dd",
-                ("! " if fact.warns else "") + element("bdi", escape(spoken_value(fact.value, fact.kind))),
+                ("! " if fact.warns else "") + element("bdi", escape(value_text(fact.value, fact.kind))),
                 class_="warns" if fact.warns else None,
             ),
         )
@@ -205,7 +205,7 @@ def _header_place(figure: Figure) -> int:
 
 
 def _cell(column: ReportColumn, value: Cell, *, is_header: bool) -> str:
-    text = escape(spoken_value(value, column.kind, column.absent))
+    text = escape(value_text(value, column.kind, column.absent))
     content = element("bdi", text) if column.kind is ValueKind.TEXT else text
     return element("th" if is_header else "td", content, scope="row" if is_header else None, class_=_class(column))
 

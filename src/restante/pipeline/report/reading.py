@@ -68,7 +68,7 @@ class _Made(msgspec.Struct):
     made: datetime
 
 
-def outdated(lake: Lake, periods: Sequence[Period], folder: Path, today: date) -> list[Period]:
+def outdated_periods(lake: Lake, periods: Sequence[Period], folder: Path, today: date) -> list[Period]:
     """Return the periods whose report is missing, cannot be read, or was made before a table's last commit.
 
     A report that was made before its period was over is returned when the period is over.

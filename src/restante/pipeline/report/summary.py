@@ -10,7 +10,7 @@ from rich.cells import cell_len, chop_cells
 from restante.common.texts import in_one_line
 from restante.pipeline.report.changes_table import NOTHING_CHANGED, changes_heading, omitted_words
 from restante.pipeline.report.model import Name, Report, Section, Sentence
-from restante.pipeline.report.values import spoken_value
+from restante.pipeline.report.values import value_text
 
 MIN_WIDTH: Final = 40
 """Cells of a line at least: what a fact and its name need. A narrower terminal breaks the lines itself."""
@@ -23,7 +23,7 @@ POP: Final = "\u2069"
 """FIRST STRONG ISOLATE and POP DIRECTIONAL ISOLATE: between them, a name has a direction of its own (UAX #9)."""
 
 
-def summary(report: Report, width: int = 80) -> Iterator[str]:
+def summary_lines(report: Report, width: int = 80) -> Iterator[str]:
     """Yield the lines of a summary: what is missing, what changed, and the facts of each section."""
     room = min(max(width, MIN_WIDTH), MAX_WIDTH)
     yield from _wrapped(report.period.title, room, "")
@@ -51,7 +51,7 @@ def _facts(section: Section, width: int) -> Iterator[str]:
         yield from _wrapped(section.nothing, width, "  ")
         return
     for fact in section.facts:
-        value = spoken_value(fact.value, fact.kind)
+        value = value_text(fact.value, fact.kind)
         name = in_one_line(fact.name)
         sign = "!" if fact.warns else " "
         if cell_len(name) + cell_len(value) + 5 > width:

@@ -21,14 +21,14 @@ _BYTE_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _COMPACT: Final = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
-def spoken_value(value: Cell, kind: ValueKind, absent: str = "?") -> str:
+def value_text(value: Cell, kind: ValueKind, absent: str = "?") -> str:
     """Return a value as people read it, in one line without control characters. None is the text `absent`."""
     if value is None:
         return absent
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        return _spoken_number(value, kind)
+        return _number_text(value, kind)
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     if isinstance(value, date):
@@ -39,26 +39,26 @@ def spoken_value(value: Cell, kind: ValueKind, absent: str = "?") -> str:
     return text if text.strip(INVISIBLE) else "(blank)"
 
 
-def _spoken_number(value: float, kind: ValueKind) -> str:
+def _number_text(value: float, kind: ValueKind) -> str:
     match kind:
         case ValueKind.SHARE:
-            return share(value)
+            return share_text(value)
         case ValueKind.DURATION:
             return duration(value)
         case ValueKind.BYTES:
-            return size(value)
+            return size_text(value)
         case ValueKind.AVERAGE:
-            return average(value)
+            return average_text(value)
     return f"{value:,}"
 
 
-def average(value: float) -> str:
+def average_text(value: float) -> str:
     """Return an average with one decimal, such as 12.3. Only 0 is 0."""
     text = f"{value:,.1f}"
     return "<0.1" if text == "0.0" and value > 0 else text.removesuffix(".0") if value == 0 else text
 
 
-def share(value: float) -> str:
+def share_text(value: float) -> str:
     """Return a share in percent, such as 12.3 %. Only 0 is 0 % and only 1 is 100 %."""
     text = f"{100 * value:.1f}"
     if text == "0.0" and value > 0:
@@ -68,7 +68,7 @@ def share(value: float) -> str:
     return f"{text.removesuffix('.0') if value in {0, 1} else text} %"
 
 
-def size(count: float) -> str:
+def size_text(count: float) -> str:
     """Return a number of bytes, such as 1.2 MB."""
     scaled, unit = float(count), 0
     while scaled >= 999.5 and unit + 1 < len(_BYTE_UNITS):
@@ -77,14 +77,14 @@ def size(count: float) -> str:
     return f"{digits} {_BYTE_UNITS[unit]}"
 
 
-def compact(count: float, kind: ValueKind = ValueKind.COUNT) -> str:
+def compact_text(count: float, kind: ValueKind = ValueKind.COUNT) -> str:
     """Return a round number of an axis in few characters, such as 25k."""
     if kind in {ValueKind.COUNT, ValueKind.AVERAGE}:
         for unit, sign in _COMPACT:
             if count >= unit:
                 return f"{count / unit:g}{sign}"
         return f"{count:g}"
-    return spoken_value(count, kind)
+    return value_text(count, kind)
 
 
 def csv_text(value: Cell) -> str | None:

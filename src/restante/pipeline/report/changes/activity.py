@@ -14,9 +14,9 @@ from restante.pipeline.report.changes.measure import (
     Days,
     Measure,
     before_words,
+    days_text,
     printable_name,
-    spells,
-    when,
+    runs_of_days,
 )
 from restante.pipeline.report.changes.statistics import MIN_EXPECTED, Silence, silence
 from restante.pipeline.report.model import ReportChange, ValueKind
@@ -51,13 +51,13 @@ def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             if len(before) >= MIN_DAYS_BEFORE and _NEVER not in now:
                 longest = silence([hour for hour in now if now[hour]], _known_hours(day, rows["fed"]), before)
                 silent |= {day: longest} if longest else {}
-        for spell in spells(silent, of):
+        for spell in runs_of_days(silent, of):
             day, largest = max(((day, silent[day]) for day in spell), key=lambda item: item[1].expected)
             more = "" if len(spell) == 1 else f" It is one of {len(spell)} such days in a row."
             text = (
-                f" {when([day])} from {largest.first:02}:00 to {largest.last + 1:02}:00 UTC: the server had none, or"
-                f" it was not read.{more} On three quarters of the days before, it had at least {largest.expected} in"
-                " these hours."
+                f" {days_text([day])} from {largest.first:02}:00 to {largest.last + 1:02}:00 UTC: the server had none,"
+                f" or it was not read.{more} On three quarters of the days before, it had at least {largest.expected}"
+                " in these hours."
             )
             sentence = ("The lake has no connections of ", printable_name(source), text)
             changes.append(
@@ -87,7 +87,7 @@ def _known_hours(day: date, fed: Rows) -> int:
     return last_ingest.hour if last_ingest.date() == day else 0
 
 
-def stopped(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
+def stopped_sources(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the sources that have no rows in the period, and had some on each day before."""
     counts_by_source: dict[str, dict[date, int]] = defaultdict(dict)
     for source, day, number in rows["delivered"]:
@@ -97,7 +97,7 @@ def stopped(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         days_with_rows = [day for day in days.before if counts.get(day)]
         if len(days_with_rows) == len(days.before) >= MIN_DAYS_WITH_ROWS and not any(map(counts.get, days.now)):
             usual = sum(counts[day] for day in days_with_rows) // len(days_with_rows)
-            text = f" {when(days.now)}. {before_words(len(days_with_rows))}, it had {usual:,} a day."
+            text = f" {days_text(days.now)}. {before_words(len(days_with_rows))}, it had {usual:,} a day."
             sentence = ("The lake has no rows of ", printable_name(source), text)
             changes.append(
                 ReportChange(
@@ -127,7 +127,7 @@ SILENT_HOURS_MEASURE: Final = Measure(
 STOPPED_MEASURE: Final = Measure(
     ("busy_hours", "coverage", "times"),
     {"delivered": f"{_DELIVERED} ORDER BY ALL"},
-    stopped,
+    stopped_sources,
     Compared.NO_ROWS,
     f"A source has no rows in the period, and it has rows of each day before, {MIN_DAYS_WITH_ROWS} days or more. A"
     f" server that is listed under {Compared.SILENT_HOURS} is not listed again.",

@@ -15,15 +15,15 @@ from restante.pipeline.report.changes.measure import (
     Days,
     Measure,
     before_words,
+    days_text,
     printable_name,
     quoted_name,
-    spells,
-    when,
+    runs_of_days,
 )
 from restante.pipeline.report.changes.statistics import DEVIATIONS, Portion, excess, median, sum_portions, threshold
 from restante.pipeline.report.model import ReportChange, ValueKind
 from restante.pipeline.report.sections.subject import DAYS, Rows
-from restante.pipeline.report.values import share
+from restante.pipeline.report.values import share_text
 
 MIN_MISSING_SHARE: Final = 0.005
 """By how much the share of missing envelopes must exceed the median: seven minutes of a day."""
@@ -58,7 +58,7 @@ class Suspects(NamedTuple):
     """By how much the results of these applications exceed their medians."""
 
 
-def missing(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
+def missing_envelopes(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the Mailservers that lack more envelopes than on the days before."""
     portions_by_source: dict[str, dict[date, Portion]] = defaultdict(dict)
     for source, day, lacks, envelopes in rows["missing"]:
@@ -74,11 +74,12 @@ def missing(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             for day in days.now
             if day in portions and portions[day].share > limit and excess(portions[day], _share(usual)) >= MIN_MISSING
         }
-        for spell in spells(flagged, portions):
+        for spell in runs_of_days(flagged, portions):
             now = sum_portions(flagged[day] for day in spell)
             text = (
                 f" lacks {now.part:,} of {counted(now.whole, 'envelope')} that were sent"
-                f" {when(spell)} ({share(now.share)}). {before_words(len(before))}, the median is {share(usual)}."
+                f" {days_text(spell)} ({share_text(now.share)}). {before_words(len(before))}, the median is"
+                f" {share_text(usual)}."
             )
             sentence = (printable_name(source), text)
             changes.append(
@@ -96,7 +97,7 @@ def _share(share: float) -> Portion:
     return Portion(round(share * 1_000_000), 1_000_000)
 
 
-def suspects(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
+def guess_results(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the servers with days on which an application stands out by the rule of the table `guesses`."""
     largest_by_source: dict[str, dict[date, Suspects]] = defaultdict(dict)
     for source, *values in rows["suspects"]:
@@ -104,7 +105,7 @@ def suspects(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         largest_by_source[source][largest.day] = largest
     changes = []
     for source, spell in (
-        (source, spell) for source, flagged in largest_by_source.items() for spell in spells(flagged, days.now)
+        (source, spell) for source, flagged in largest_by_source.items() for spell in runs_of_days(flagged, days.now)
     ):
         flagged = [largest_by_source[source][day] for day in spell]
         largest = max(flagged, key=lambda day: day.number - day.usual)
@@ -112,19 +113,13 @@ def suspects(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         more = ""
         if together > 1:
             unit = "application" if len(spell) == 1 else "application and day"
-            more = f" This is the largest of {together:,} such counts {when(spell)}, one for each {unit}."
-        sentence = (
-            *(
-                "At ",
-                printable_name(source),
-                f", {counted(largest.number, 'result')} of the application ",
-                quoted_name(largest.app_id),
-            ),
-            (
-                f" {when([largest.day])} look like guesses of codes. More than {largest.threshold:,} stand out, and"
-                f" the median of the {GUESSES_DAYS} days before is {largest.usual:,}.{more}"
-            ),
+            more = f" This is the largest of {together:,} such counts {days_text(spell)}, one for each {unit}."
+        text = (
+            f" {days_text([largest.day])} look like guesses of codes. More than {largest.threshold:,} stand out, and the"
+            f" median of the {GUESSES_DAYS} days before is {largest.usual:,}.{more}"
         )
+        results = f", {counted(largest.number, 'result')} of the application "
+        sentence = ("At ", printable_name(source), results, quoted_name(largest.app_id), text)
         changes.append(
             ReportChange(
                 *("guesses", sentence, largest.usual, largest.number, ValueKind.COUNT, Compared.GUESSES),
@@ -136,7 +131,7 @@ def suspects(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     return changes
 
 
-def claims(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
+def one_side_claims(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the servers with more nameplates that only one side claimed than on the days before."""
     counts_by_source: dict[str, dict[date, int]] = defaultdict(dict)
     for source, day, number in rows["claims"]:
@@ -148,11 +143,11 @@ def claims(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             continue
         limit, usual = threshold(before, MIN_CLAIMS, MIN_CLAIMS_SHARE), int(median(before))
         flagged = {day: counts[day] for day in days.now if counts.get(day, 0) > limit}
-        for spell in spells(flagged, counts):
+        for spell in runs_of_days(flagged, counts):
             now = max(flagged[day] for day in spell)
             many = counted(now, "nameplate") if len(spell) == 1 else f"up to {counted(now, 'nameplate')} a day"
             text = (
-                f", {many} had one side only {when(spell)}."
+                f", {many} had one side only {days_text(spell)}."
                 f" Somebody may try nameplates. {before_words(len(before))}, the median is {usual:,}."
             )
             sentence = ("At ", printable_name(source), text)
@@ -173,7 +168,7 @@ MISSING_MEASURE: Final = Measure(
         "missing": "SELECT source, day, sum(missing), sum(envelopes) FROM coverage"  # noqa: S608 - constants
         f" WHERE {COMPARED} GROUP BY ALL ORDER BY ALL"
     },
-    missing,
+    missing_envelopes,
     Compared.MISSING,
     "On a day, the share of envelopes that a Mailserver lacks exceeds the median of the days before by"
     f" {100 * MIN_MISSING_SHARE:g} percentage points and by {DEVIATIONS} median absolute deviations, and it lacks"
@@ -188,7 +183,7 @@ SUSPECTS_MEASURE: Final = Measure(
         " QUALIFY row_number() OVER (PARTITION BY source, day ORDER BY suspects - median DESC, app_id) = 1"
         " ORDER BY source, day"
     },
-    suspects,
+    guess_results,
     Compared.GUESSES,
     "On a day, results of an application at a server that look like guesses of codes (nameplates with a third side"
     " and mailboxes whose sides had different codes) exceed the median of the"
@@ -202,7 +197,7 @@ CLAIMS_MEASURE: Final = Measure(
         "claims": "SELECT source, day, sum(lonely) FROM guesses"  # noqa: S608
         f" WHERE {COMPARED} GROUP BY ALL ORDER BY ALL"
     },
-    claims,
+    one_side_claims,
     Compared.ONE_SIDE,
     "On a day, the nameplates of a server that only one side claimed exceed the median of the days before by"
     f" {MIN_CLAIMS_SHARE:.0%}, by {MIN_CLAIMS}, and by {DEVIATIONS} median absolute deviations. The server must have"

@@ -14,10 +14,10 @@ from restante.pipeline.report.changes.measure import (
     Compared,
     Days,
     Measure,
+    days_text,
     printable_name,
     quoted_name,
-    spells,
-    when,
+    runs_of_days,
 )
 from restante.pipeline.report.changes.statistics import (
     LEFT_OUT,
@@ -32,7 +32,7 @@ from restante.pipeline.report.changes.statistics import (
 )
 from restante.pipeline.report.model import ReportChange, ValueKind
 from restante.pipeline.report.sections.subject import DAYS, Rows
-from restante.pipeline.report.values import share
+from restante.pipeline.report.values import share_text
 from restante.pipeline.tables.top_n import OTHER_NAME
 
 MIN_MAILBOXES: Final = 20
@@ -62,7 +62,7 @@ _NAMED: Final = (
 ByDay = dict[date, Portion]
 
 
-def servers(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
+def server_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the servers at which a larger share of mailboxes failed."""
     changes = []
     for source, by_day in _by_name(rows["servers"]).items():
@@ -72,8 +72,8 @@ def servers(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         for spell in risen(by_day, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
             now = sum_portions(by_day[day] for day in spell)
             text = (
-                f", {share(now.share)} of the mailboxes failed {when(spell)}."
-                f" {_before(usual, compared)}, {share(before.share)} failed."
+                f", {share_text(now.share)} of the mailboxes failed {days_text(spell)}."
+                f" {_before(usual, compared)}, {share_text(before.share)} failed."
             )
             sentence = ("At ", printable_name(source), text)
             changes.append(
@@ -87,7 +87,7 @@ def servers(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     return changes
 
 
-def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
+def version_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the client versions of whose mailboxes a larger share failed."""
     by_version = _by_name([(day, (client, version), *counts) for day, client, version, *counts in rows["versions"]])
     clients = _by_name(rows["clients"])
@@ -100,8 +100,8 @@ def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         for spell in risen(by_day, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
             now = sum_portions(by_day[day] for day in spell)
             text = (
-                f", {share(now.share)} failed"
-                f" {when(spell)}. {_before(usual, compared)}, {share(before.share)} of {whose} failed."
+                f", {share_text(now.share)} failed"
+                f" {days_text(spell)}. {_before(usual, compared)}, {share_text(before.share)} of {whose} failed."
                 " Any client can claim any version."
             )
             sentence = ("Of the mailboxes of ", quoted_name(client), " ", quoted_name(version), text)
@@ -149,7 +149,7 @@ def risen(by_day: ByDay, before: Portion, days: Days) -> list[tuple[date, ...]]:
     rest = {day: part for day, part in judged.items() if day not in alone}
     higher = {day: part for day, part in rest.items() if part.share - before.share >= MIN_RISE}
     together = all(rose(sum_portions(parts.values()), before) for parts in (rest, higher))
-    return spells(alone, judged) + [tuple(higher)] * together
+    return runs_of_days(alone, judged) + [tuple(higher)] * together
 
 
 SERVERS_MEASURE: Final = Measure(
@@ -158,7 +158,7 @@ SERVERS_MEASURE: Final = Measure(
         "servers": "SELECT day, source, sum(ended - happy), sum(ended) FROM outcomes"  # noqa: S608 - constants
         f" WHERE {COMPARED} AND kind <> 'nameplate' GROUP BY ALL ORDER BY ALL"
     },
-    servers,
+    server_failures,
     Compared.FAILURES_OF_SERVER,
     f"On a day, the share of a server's mailboxes that did not end happy is larger than before by {100 * MIN_RISE:g}"
     f" percentage points, by {MIN_MORE} mailboxes, and not by chance: the logarithm of the likelihood ratio of two"
@@ -175,7 +175,7 @@ VERSIONS_MEASURE: Final = Measure(
         f" AND implementation IN (SELECT implementation FROM ({_NAMED})) GROUP BY ALL ORDER BY ALL",
         "everyone": f"SELECT day, {_COUNTS} {_KNOWN} AND {COMPARED} GROUP BY day ORDER BY day",
     },
-    versions,
+    version_failures,
     Compared.FAILURES_OF_VERSION,
     f"The same, of a version with at least {MIN_MAILBOXES} mailboxes. Of more than {MAX_VERSIONS} versions, those"
     " with the most failed mailboxes are judged. A version is compared with itself if it has mailboxes on"

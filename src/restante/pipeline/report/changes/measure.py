@@ -82,7 +82,7 @@ class Measure(NamedTuple):
     """Changes that a report lists, the largest ones."""
 
 
-def spells(days: Iterable[date], recorded: Iterable[date]) -> list[tuple[date, ...]]:
+def runs_of_days(days: Iterable[date], recorded: Iterable[date]) -> list[tuple[date, ...]]:
     """Return days in runs without a gap. `known` has all days with records, so a day without any is no gap."""
     flagged, runs, goes_on = {*days}, list[tuple[date, ...]](), False
     for day in sorted(flagged | {*recorded}):
@@ -92,7 +92,7 @@ def spells(days: Iterable[date], recorded: Iterable[date]) -> list[tuple[date, .
     return runs
 
 
-def when(days: Iterable[date]) -> str:
+def days_text(days: Iterable[date]) -> str:
     """Return days in words. Days with gaps between them are listed, if they are few."""
     in_order = sorted(days)
     first_day, last_day = in_order[0], in_order[-1]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from restante.pipeline.report.charts.elements import CHARACTER_WIDTH, WIDTH, element, text
+from restante.pipeline.report.charts.elements import CHARACTER_WIDTH, WIDTH, element, text_element
 from restante.pipeline.report.model import ValueKind
-from restante.pipeline.report.values import compact
+from restante.pipeline.report.values import compact_text
 
 LEFT: Final = 38
 """Room for the numbers of an upright axis: six characters, such as <1,000."""
@@ -56,7 +56,7 @@ def upright_axis(scale: Sequence[int], top: float, bottom: float, kind: ValueKin
     for tick in scale:
         y = bottom - (bottom - top) * tick / scale[-1]
         parts.append(element("path", class_="rule" if tick else "line", d=f"M{LEFT} {y:.2f}H{WIDTH}"))
-        parts.append(text(LEFT - 5, y + 4, compact(tick, kind), "end"))
+        parts.append(text_element(LEFT - 5, y + 4, compact_text(tick, kind), "end"))
     return "".join(parts)
 
 

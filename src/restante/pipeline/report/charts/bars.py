@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from restante.pipeline.report.charts.axes import LEFT, short_label, spaced, ticks, upright_axis
-from restante.pipeline.report.charts.elements import CHARACTER_WIDTH, WIDTH, element, name, text
+from restante.pipeline.report.charts.elements import CHARACTER_WIDTH, WIDTH, element, name_element, text_element
 from restante.pipeline.report.charts.marks import cell_text, filled_rectangle, mark, row_name
 from restante.pipeline.report.model import RankedBars, ReportTable, StackedBars
 
@@ -41,9 +41,9 @@ def stacked_bars(chart: StackedBars, table: ReportTable) -> tuple[str, float]:
     for row, total in enumerate(sums):
         middle = LEFT + slot * (row + 0.5)
         if written[row]:
-            parts.append(text(middle, bottom + 14, labels[row], "middle"))
+            parts.append(text_element(middle, bottom + 14, labels[row], "middle"))
         if total is None:
-            parts.append(text(middle, bottom - 4, "?", "middle"))
+            parts.append(text_element(middle, bottom - 4, "?", "middle"))
             continue
         y = float(bottom)
         for number, (column, values) in enumerate(zip(chart.parts, columns, strict=True), 1):
@@ -65,7 +65,7 @@ def ranked_bars(chart: RankedBars, table: ReportTable) -> tuple[str, float]:
     parts = []
     for row, (value, part) in enumerate(zip(values, parts_of, strict=True)):
         y = _ROW_HEIGHT * row
-        parts.append(name(0, y + 12, row_name(table, row, chart.labels)))
+        parts.append(name_element(0, y + 12, row_name(table, row, chart.labels)))
         length = (WIDTH - room) * (value or 0) / largest
         if value:
             shape = filled_rectangle(0.5, y + 17, length, 10, 1)
@@ -75,7 +75,7 @@ def ranked_bars(chart: RankedBars, table: ReportTable) -> tuple[str, float]:
             under = element("rect", class_="under", x=0.5, y=y + 17, width=width, height=10)
             shape = under + filled_rectangle(0.5, y + 17, width, 10, 2)
             parts.append(mark(table, row, chart.part, shape, chart.labels))
-        parts.append(text(length + 6, y + 26, _figures(chart, table, row)))
+        parts.append(text_element(length + 6, y + 26, _figures(chart, table, row)))
     return "".join(parts), max(_ROW_HEIGHT * len(values), _ROW_HEIGHT)
 
 

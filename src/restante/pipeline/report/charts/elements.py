@@ -29,35 +29,35 @@ def element(tag: str, content: str = "", **attributes: str | float | None) -> st
 
 
 def _value(value: str | float) -> str:
-    return escape(value) if isinstance(value, str) else number(value)
+    return escape(value) if isinstance(value, str) else coordinate(value)
 
 
-def number(value: float) -> str:
+def coordinate(value: float) -> str:
     """Return a coordinate with two decimals at most."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def text(x: float, y: float, content: str, class_: str | None = None) -> str:
+def text_element(x: float, y: float, content: str, class_: str | None = None) -> str:
     """Return a text at a place. `middle` and `end` say which point of it is there; `strong` makes it bold."""
     return element("text", escape(content), x=x, y=y, class_=class_)
 
 
-def name(x: float, y: float, content: str, class_: str | None = None) -> str:
+def name_element(x: float, y: float, content: str, class_: str | None = None) -> str:
     """Return a text of a stranger at a place, up to the right edge of the chart.
 
     A longer one is cut. A frame cuts what is wider or higher than letters usually are.
     """
     width, base = WIDTH - x, TEXT_HEIGHT + 1
-    svg_text = text(0, base, fitting(content, width), class_)
+    svg_text = text_element(0, base, fit_text(content, width), class_)
     return element("svg", svg_text, class_="frame-of-name", x=x, y=y - base, width=width, height=TEXT_HEIGHT + 5)
 
 
-def title(content: str) -> str:
+def tooltip(content: str) -> str:
     """Return the tooltip of the element that it is in."""
     return element("title", escape(content))
 
 
-def fitting(content: str, width: float) -> str:
+def fit_text(content: str, width: float) -> str:
     """Return a text that is no wider than so many units: its beginning and …, if it is longer.
 
     Characters without a width, which are written above the one before them, may not be as many as the others.

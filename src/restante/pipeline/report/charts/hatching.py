@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from restante.pipeline.report.charts.elements import number
+from restante.pipeline.report.charts.elements import coordinate
 
 _SPACING: Final = 8
 """Distance of slanted lines along an edge."""
@@ -45,7 +45,7 @@ def _positions(low: float, high: float, spacing: float) -> Iterator[float]:
 
 
 def _move(x: float, y: float) -> str:
-    return f"M{number(x)} {number(y)}"
+    return f"M{coordinate(x)} {coordinate(y)}"
 
 
 def _rising(area: Area) -> str:
@@ -53,7 +53,7 @@ def _rising(area: Area) -> str:
     lines = []
     for total in _positions(area.left + area.top, area.right + area.bottom, _SPACING):
         start, end = max(area.left, total - area.bottom), min(area.right, total - area.top)
-        lines.append(f"{_move(start, total - start)}l{number(end - start)} {number(start - end)}")
+        lines.append(f"{_move(start, total - start)}l{coordinate(end - start)} {coordinate(start - end)}")
     return "".join(lines)
 
 
@@ -62,7 +62,7 @@ def _falling(area: Area) -> str:
     lines = []
     for difference in _positions(area.left - area.bottom, area.right - area.top, _SPACING):
         start, end = max(area.left, difference + area.top), min(area.right, difference + area.bottom)
-        lines.append(f"{_move(start, start - difference)}l{number(end - start)} {number(end - start)}")
+        lines.append(f"{_move(start, start - difference)}l{coordinate(end - start)} {coordinate(end - start)}")
     return "".join(lines)
 
 
@@ -71,12 +71,12 @@ def _crossed(area: Area) -> str:
 
 
 def _lying(area: Area) -> str:
-    width = number(area.right - area.left)
+    width = coordinate(area.right - area.left)
     return "".join(f"{_move(area.left, y)}h{width}" for y in _positions(area.top, area.bottom, _NARROW_SPACING))
 
 
 def _upright(area: Area) -> str:
-    height = number(area.bottom - area.top)
+    height = coordinate(area.bottom - area.top)
     return "".join(f"{_move(x, area.top)}v{height}" for x in _positions(area.left, area.right, _NARROW_SPACING))
 
 
@@ -87,7 +87,7 @@ def _dotted(area: Area) -> str:
         for column, x in enumerate(_positions(area.left, area.right, _NARROW_SPACING)):
             if (row + column) % 2 == 0:
                 start, end = max(x - _DOT / 2, area.left), min(x + _DOT / 2, area.right)
-                dots.append(f"{_move(start, y)}h{number(end - start)}")
+                dots.append(f"{_move(start, y)}h{coordinate(end - start)}")
     return "".join(dots)
 
 

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from restante.pipeline.report.charts.axes import short_label, spaced
-from restante.pipeline.report.charts.elements import WIDTH, element, name, text
+from restante.pipeline.report.charts.elements import WIDTH, element, name_element, text_element
 from restante.pipeline.report.charts.marks import filled_rectangle, mark
 from restante.pipeline.report.charts.step_lines import lanes_of
 from restante.pipeline.report.model import CoverageMap, PunchCard, ReportTable
@@ -32,17 +32,17 @@ def punch_card(chart: PunchCard, table: ReportTable) -> tuple[str, float]:
     side = min((WIDTH - _LEFT) / max(len(hours), 1), _MAX_CELL)
     labels = [short_label(hour) for hour in hours]
     parts = [
-        text(_LEFT + side * (at + 0.5), 11, labels[at], "middle")
+        text_element(_LEFT + side * (at + 0.5), 11, labels[at], "middle")
         for at, is_written in enumerate(spaced(labels, side))
         if is_written
     ]
     for down, (weekday, rows) in enumerate(weekdays.items()):
         middle = _TOP + side * (down + 0.5)
-        parts.append(text(0, middle + 4, weekday[:3]))
+        parts.append(text_element(0, middle + 4, weekday[:3]))
         for row in rows:
             value, x = values[row], _LEFT + side * (across[row] + 0.5)
             if value is None:
-                parts.append(text(x, middle + 4, "?", "middle"))
+                parts.append(text_element(x, middle + 4, "?", "middle"))
                 continue
             half = (side - 1) * math.sqrt(value / largest) / 2
             shape = element("rect", class_="solid", x=x - half, y=middle - half, width=2 * half, height=2 * half)
@@ -60,7 +60,7 @@ def coverage_map(chart: CoverageMap, table: ReportTable) -> tuple[str, float]:
     parts = []
     for lane, (lane_name, rows) in enumerate(lanes.items()):
         y = _LANE_HEIGHT * lane
-        parts.append(name(0, y + 12, lane_name, "strong"))
+        parts.append(name_element(0, y + 12, lane_name, "strong"))
         for row in rows:
             x, of = slot * at_time[row] + 0.5, (chart.down, chart.across)
             parts.extend(_cell(table, chart, row, (x, y + 17, slot - 1.5), (present[row], missing[row]), of))
@@ -68,7 +68,7 @@ def coverage_map(chart: CoverageMap, table: ReportTable) -> tuple[str, float]:
     bottom = _LANE_HEIGHT * len(lanes)
     for at, is_written in enumerate(spaced(labels, slot)):
         if is_written:
-            parts.append(text(slot * (at + 0.5), bottom + 9, labels[at], "middle"))
+            parts.append(text_element(slot * (at + 0.5), bottom + 9, labels[at], "middle"))
     return "".join(parts), bottom + 14
 
 
@@ -84,7 +84,7 @@ def _cell(
     x, y, width = box
     present, missing = counts
     if present is None or missing is None:
-        return [text(x + width / 2, y + 13, "?", "middle")]
+        return [text_element(x + width / 2, y + 13, "?", "middle")]
     if present + missing == 0:
         return [element("path", class_="line", d=f"M{x:.2f} {y + _CELL_HEIGHT:.2f}h{width:.2f}")]
     lacking = missing_height(present, missing)

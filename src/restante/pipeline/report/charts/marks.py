@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from restante.pipeline.report.charts.elements import element, number, title
+from restante.pipeline.report.charts.elements import coordinate, element, tooltip
 from restante.pipeline.report.charts.hatching import HATCHINGS, hatch
 from restante.pipeline.report.model import ReportTable
-from restante.pipeline.report.values import json_value, spoken_value
+from restante.pipeline.report.values import json_value, value_text
 
 
 def row_name(table: ReportTable, row: int, columns: Sequence[str]) -> str:
@@ -18,16 +18,16 @@ def row_name(table: ReportTable, row: int, columns: Sequence[str]) -> str:
 def cell_text(table: ReportTable, row: int, column: str) -> str:
     """Return the value of a cell as people read it."""
     definition = table.column(column)
-    return spoken_value(table.rows[row][table.column_index(column)], definition.kind, definition.absent)
+    return value_text(table.rows[row][table.column_index(column)], definition.kind, definition.absent)
 
 
 def mark(table: ReportTable, row: int, column: str, shape: str, name_columns: Sequence[str]) -> str:
-    """Return a shape with its cell, its value and a tooltip. `of` are the columns that name the row."""
+    """Return a shape with its cell, its value and a tooltip. `name_columns` name the row."""
     value = json_value(table.rows[row][table.column_index(column)])
-    tooltip = f"{row_name(table, row, name_columns)}: {table.column(column).head} {cell_text(table, row, column)}"
+    words = f"{row_name(table, row, name_columns)}: {table.column(column).head} {cell_text(table, row, column)}"
     return element(
         "g",
-        title(tooltip) + shape,
+        tooltip(words) + shape,
         data_row=str(row),
         data_column=column,
         data_value=number_text(value),
@@ -50,11 +50,11 @@ def filled_rectangle(x: float, y: float, width: float, height: float, part: int)
     return area + element("path", class_=f"ink of-{part}", d=lines, stroke_width=hatching.thickness)
 
 
-def path(d: str, class_: str) -> str:
+def path_element(d: str, class_: str) -> str:
     """Return a path."""
     return element("path", class_=class_, d=d)
 
 
 def point(x: float, y: float) -> str:
     """Return a point of a path."""
-    return f"{number(x)} {number(y)}"
+    return f"{coordinate(x)} {coordinate(y)}"

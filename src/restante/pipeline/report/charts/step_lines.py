@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from restante.pipeline.report.charts.axes import LEFT, short_label, spaced, ticks, upright_axis
-from restante.pipeline.report.charts.elements import WIDTH, name, text
-from restante.pipeline.report.charts.marks import cell_text, mark, path, point
+from restante.pipeline.report.charts.elements import WIDTH, name_element, text_element
+from restante.pipeline.report.charts.marks import cell_text, mark, path_element, point
 from restante.pipeline.report.model import ReportTable, StepLines
 
 MAX_LANES: Final = 8
@@ -29,23 +29,23 @@ def step_lines(chart: StepLines, table: ReportTable) -> tuple[str, float]:
     parts, y = [], 0.0
     for lane in list(lanes)[:MAX_LANES]:
         top, bottom = y + _NAME_HEIGHT, y + _NAME_HEIGHT + _LANE_HEIGHT - 8
-        parts.append(name(LEFT, y + 12, lane, "strong"))
+        parts.append(name_element(LEFT, y + 12, lane, "strong"))
         parts.append(upright_axis(scale, top, bottom, table.column(chart.value).kind))
         for row in lanes[lane]:
             value = values[row]
             x = LEFT + slot * at_time[row]
             if value is None:
-                parts.append(text(x + slot / 2, bottom - 4, "?", "middle"))
+                parts.append(text_element(x + slot / 2, bottom - 4, "?", "middle"))
                 continue
             at = bottom - (bottom - top) * value / scale[-1]
-            area = path(f"M{point(x, bottom)}V{at:.2f}h{slot:.2f}V{bottom:.2f}z", "area")
-            shape = area + path(f"M{point(x, at)}h{slot:.2f}", "step")
+            area = path_element(f"M{point(x, bottom)}V{at:.2f}h{slot:.2f}V{bottom:.2f}z", "area")
+            shape = area + path_element(f"M{point(x, at)}h{slot:.2f}", "step")
             parts.append(mark(table, row, chart.value, shape, (chart.down, chart.across)))
         y = bottom + 8
     labels = [short_label(time) for time in times]
     for at, is_written in enumerate(spaced(labels, slot)):
         if is_written:
-            parts.append(text(LEFT + slot * (at + 0.5), y + 8, labels[at], "middle"))
+            parts.append(text_element(LEFT + slot * (at + 0.5), y + 8, labels[at], "middle"))
     return "".join(parts), y + _BOTTOM
 
 

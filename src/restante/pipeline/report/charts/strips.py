@@ -7,8 +7,8 @@ from typing import Final
 
 from restante.common.units import duration
 from restante.pipeline.report.charts.axes import duration_ticks, log_place, spaced
-from restante.pipeline.report.charts.elements import WIDTH, element, name, text
-from restante.pipeline.report.charts.marks import mark, path, row_name
+from restante.pipeline.report.charts.elements import WIDTH, element, name_element, text_element
+from restante.pipeline.report.charts.marks import mark, path_element, row_name
 from restante.pipeline.report.model import PercentileStrip, ReportTable
 
 _ROW_HEIGHT: Final = 32
@@ -28,7 +28,7 @@ def square(x: float, y: float) -> str:
 
 def triangle(x: float, y: float) -> str:
     """Return a full triangle."""
-    return path(f"M{x:.2f} {y - 5:.2f}l5 9.5h-10z", "solid")
+    return path_element(f"M{x:.2f} {y - 5:.2f}l5 9.5h-10z", "solid")
 
 
 SHAPES: Final[tuple[Callable[[float, float], str], ...]] = (circle, square, triangle)
@@ -44,13 +44,13 @@ def percentile_strip(chart: PercentileStrip, table: ReportTable) -> tuple[str, f
     parts = _axis(scale, bottom)
     for row in range(len(table.rows)):
         y = _ROW_HEIGHT * row
-        parts.append(name(0, y + 12, row_name(table, row, chart.labels)))
+        parts.append(name_element(0, y + 12, row_name(table, row, chart.labels)))
         points = [(column, _x(value, scale)) for column, values in zip(chart.percentiles, columns, strict=True)
                   for value in (values[row],) if value is not None]  # fmt: skip
         if not points:
-            parts.append(text(_INSET, y + 26, "?"))
+            parts.append(text_element(_INSET, y + 26, "?"))
             continue
-        parts.append(path(f"M{points[0][1]:.2f} {y + 22}H{points[-1][1]:.2f}", "step"))
+        parts.append(path_element(f"M{points[0][1]:.2f} {y + 22}H{points[-1][1]:.2f}", "step"))
         parts.extend(
             mark(table, row, column, SHAPES[chart.percentiles.index(column)](x, y + 22), chart.labels)
             for column, x in points
@@ -68,7 +68,7 @@ def _axis(scale: list[int], bottom: float) -> list[str]:
     written = spaced(labels, (WIDTH - 2 * _INSET) / len(labels))
     for tick, label, is_written in zip(scale, labels, written, strict=True):
         x = _x(tick, scale)
-        parts.append(path(f"M{x:.2f} 0V{bottom}", "rule"))
+        parts.append(path_element(f"M{x:.2f} 0V{bottom}", "rule"))
         if is_written:
-            parts.append(text(x, bottom + 12, label, "middle"))
+            parts.append(text_element(x, bottom + 12, label, "middle"))
     return parts

@@ -58,7 +58,7 @@ _ATTRIBUTIONS: Final[Mapping[str, str]] = {
 }
 
 
-def versions(rows: Mapping[str, Rows], _scope: Scope) -> Section:
+def versions_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     """Return the section of versions."""
     if not rows["versions"]:
         return Section("versions", "Versions and their failures")
@@ -139,7 +139,7 @@ _CROWDED: Final = count_column(
 _SCARY: Final = count_column("scary", "Scary mailboxes", "The two sides had different codes.")
 
 
-def guesses(rows: Mapping[str, Rows], scope: Scope) -> Section:
+def guesses_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section of guesses."""
     [(counted_rows, judged, stand_out)] = rows["judged"]
     if not counted_rows:
@@ -212,5 +212,5 @@ def _guess_remarks(stand_out: int, not_judged: int) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-VERSIONS_SUBJECT: Final = Subject(("versions",), VERSION_QUERIES, versions)
-GUESSES_SUBJECT: Final = Subject(("guesses", "failures"), GUESS_QUERIES, guesses)
+VERSIONS_SUBJECT: Final = Subject(("versions",), VERSION_QUERIES, versions_section)
+GUESSES_SUBJECT: Final = Subject(("guesses", "failures"), GUESS_QUERIES, guesses_section)

@@ -48,7 +48,7 @@ _ENVELOPES: Final = count_column("envelopes", "Envelopes", "Envelopes that were 
 _BYTES: Final = ReportColumn("bytes", "Size", ValueKind.BYTES)
 
 
-def traffic(rows: Mapping[str, Rows], scope: Scope) -> Section:
+def traffic_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section of traffic."""
     if not rows["topics"]:
         return Section("traffic", "Traffic by topic")
@@ -120,7 +120,7 @@ COVERAGE_QUERIES: Final[Mapping[str, str]] = {
 }
 
 
-def coverage(rows: Mapping[str, Rows], scope: Scope) -> Section:
+def coverage_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section of coverage: by hour, if the period is a day, else by day."""
     if not rows["days"]:
         return Section(
@@ -198,5 +198,5 @@ def _gaps(rows: Rows, number: int) -> Figure:
     )
 
 
-TRAFFIC_SUBJECT: Final = Subject(("traffic", "hourly_coverage"), TRAFFIC_QUERIES, traffic)
-COVERAGE_SUBJECT: Final = Subject(("coverage", "hourly_coverage", "gaps"), COVERAGE_QUERIES, coverage)
+TRAFFIC_SUBJECT: Final = Subject(("traffic", "hourly_coverage"), TRAFFIC_QUERIES, traffic_section)
+COVERAGE_SUBJECT: Final = Subject(("coverage", "hourly_coverage", "gaps"), COVERAGE_QUERIES, coverage_section)

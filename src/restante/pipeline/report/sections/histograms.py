@@ -91,7 +91,7 @@ _READING: Final = (
 _SUMS: Final = f"from_us, sum(count) FROM durations WHERE {DAYS}"
 
 
-def grouped(rows: Rows, names: int) -> dict[tuple[Any, ...], list[Bucket]]:
+def group_buckets(rows: Rows, names: int) -> dict[tuple[Any, ...], list[Bucket]]:
     """Return the buckets of each name. The rows begin with the parts of their names."""
     buckets_by_name: dict[tuple[Any, ...], list[Bucket]] = {}
     for row in rows:
@@ -119,9 +119,9 @@ _MEASURES: Final[Mapping[tuple[str, str], str]] = {
 """The words for a kind and a measure of the table durations, in the order of the figure."""
 
 
-def waiting(rows: Mapping[str, Rows], _scope: Scope) -> Section:
+def waiting_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     """Return the section of waiting times."""
-    kinds = grouped(rows["kinds"], 2)
+    kinds = group_buckets(rows["kinds"], 2)
     if not kinds:
         return Section("waiting", "Waiting times")
     columns = (
@@ -151,7 +151,7 @@ def waiting(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                 "Each line shows how long the nameplates of a server waited for the second side." + _READING,
                 ReportTable(
                     (MAILBOX_SERVER_COLUMN, *columns),
-                    tuple(_row(name, buckets) for name, buckets in grouped(rows["servers"], 1).items()),
+                    tuple(_row(name, buckets) for name, buckets in group_buckets(rows["servers"], 1).items()),
                 ),
                 PercentileStrip(("source",), _MARKS),
             ),
@@ -170,10 +170,11 @@ TIMING_QUERIES: Final[Mapping[str, str]] = {
 }
 
 
-def timing(rows: Mapping[str, Rows], _scope: Scope) -> Section:
+def timing_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     """Return the section of timing by cause, the longest median first."""
     phase_rows = [
-        _row((phase, PHASE_MEANINGS.get(phase)), buckets) for (phase,), buckets in grouped(rows["phases"], 1).items()
+        _row((phase, PHASE_MEANINGS.get(phase)), buckets)
+        for (phase,), buckets in group_buckets(rows["phases"], 1).items()
     ]
     if not phase_rows:
         return Section("timing", "Timing by cause", nothing="The lake has no timing logs of the period.")
@@ -217,5 +218,5 @@ def _longest_first(row: Cells) -> tuple[float, str]:
     return (-median if isinstance(median, int | float) else 0.0), str(row[0])
 
 
-WAITING_SUBJECT: Final = Subject(("durations",), WAITING_QUERIES, waiting)
-TIMING_SUBJECT: Final = Subject(("times",), TIMING_QUERIES, timing)
+WAITING_SUBJECT: Final = Subject(("durations",), WAITING_QUERIES, waiting_section)
+TIMING_SUBJECT: Final = Subject(("times",), TIMING_QUERIES, timing_section)

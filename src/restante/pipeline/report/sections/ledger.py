@@ -38,7 +38,7 @@ SOURCE_QUERIES: Final[Mapping[str, str]] = {
 }
 
 
-def sources(rows: Mapping[str, Rows], scope: Scope) -> Section:
+def sources_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section of sources. They are as of the last build, whatever the period is."""
     source_rows = [
         (name, kind, moment(last_row), moment(ingest), *counts[:-1], moment(counts[-1]))
@@ -97,7 +97,7 @@ QUARANTINE_QUERIES: Final[Mapping[str, str]] = {
 }
 
 
-def quarantine(rows: Mapping[str, Rows], _scope: Scope) -> Section:
+def quarantine_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     """Return the section of rejected rows."""
     if not rows["reasons"]:
         return Section("quarantine", "Quarantine", nothing="No row was rejected in the period.")
@@ -131,5 +131,5 @@ def quarantine(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     )
 
 
-SOURCES_SUBJECT: Final = Subject(("sources",), SOURCE_QUERIES, sources)
-QUARANTINE_SUBJECT: Final = Subject(("quarantine",), QUARANTINE_QUERIES, quarantine)
+SOURCES_SUBJECT: Final = Subject(("sources",), SOURCE_QUERIES, sources_section)
+QUARANTINE_SUBJECT: Final = Subject(("quarantine",), QUARANTINE_QUERIES, quarantine_section)

@@ -45,7 +45,7 @@ BUSY_QUERIES: Final[Mapping[str, str]] = {
 }
 
 
-def busy_hours(rows: Mapping[str, Rows], scope: Scope) -> Section:
+def busy_hours_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section of busy hours."""
     counts_by_hour = {(weekday, hour): tuple(counts) for weekday, hour, *counts in rows["hours"]}
     [(blurred,)] = rows["blurred"]
@@ -113,7 +113,7 @@ PRESSURE_QUERIES: Final[Mapping[str, str]] = {
 }
 
 
-def pressure(rows: Mapping[str, Rows], scope: Scope) -> Section:
+def pressure_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section of pressure: by hour, if the period is a day, else by day."""
     figures = {
         kind: _pressure(kind, rows[f"{kind}_by_{_unit(scope)}"], scope)
@@ -183,5 +183,5 @@ def _filled(rows: Rows, scope: Scope, unit: str) -> list[tuple[Any, ...]]:
     ]
 
 
-BUSY_SUBJECT: Final = Subject(("busy_hours",), BUSY_QUERIES, busy_hours)
-PRESSURE_SUBJECT: Final = Subject(("pressure", "mailbox_pressure"), PRESSURE_QUERIES, pressure)
+BUSY_SUBJECT: Final = Subject(("busy_hours",), BUSY_QUERIES, busy_hours_section)
+PRESSURE_SUBJECT: Final = Subject(("pressure", "mailbox_pressure"), PRESSURE_QUERIES, pressure_section)

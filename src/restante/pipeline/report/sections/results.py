@@ -66,7 +66,7 @@ _KINDS: Final[Mapping[str, str]] = {
 """The words for the kinds of the table outcomes."""
 
 
-def section(rows: Mapping[str, Rows], scope: Scope) -> Section:
+def results_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section."""
     totals = [sum(row[at] for row in rows["days"]) for at in range(1, len(RESULT_MEANINGS) + 1)]
     ended, failed = sum(totals), sum(totals[1:])
@@ -182,4 +182,4 @@ def _ranked(unit: str, column: ReportColumn, rows: Rows, other: RowName | None =
     )
 
 
-RESULTS_SUBJECT: Final = Subject(("outcomes", "failures", "guesses"), QUERIES, section)
+RESULTS_SUBJECT: Final = Subject(("outcomes", "failures", "guesses"), QUERIES, results_section)
