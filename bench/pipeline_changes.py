@@ -97,7 +97,7 @@ def _changes_by_day(fleet: Fleet, scratch: Path) -> Iterator[tuple[date, tuple[R
 
         for day in map(fleet.day, range(fleet.days)):
             changes = changes_of(fetch, Scope(Period(PeriodKind.DAY, day), LakeDays(fleet.first, fleet.last), after))
-            yield day, tuple(changes.all) if changes else ()
+            yield day, tuple(changes.with_parts) if changes else ()
 
 
 def _judge(fleet: Fleet, changes: Mapping[date, tuple[ReportChange, ...]], judged: Judged) -> None:
@@ -117,9 +117,7 @@ def _judge(fleet: Fleet, changes: Mapping[date, tuple[ReportChange, ...]], judge
         if day not in days_of_events:
             judged.quiet["days"] += 1
             judged.quiet["flagged"] += bool(changes[day])
-            judged.mistakes.extend(
-                f"seed {fleet.seed}, {day}, a quiet day: {change.words}" for change in changes[day]
-            )
+            judged.mistakes.extend(f"seed {fleet.seed}, {day}, a quiet day: {change.text}" for change in changes[day])
 
 
 def _is_of(change: ReportChange, event: Event) -> bool:

@@ -52,7 +52,7 @@ def test_a_rise_has_a_size_and_is_no_chance(now: Portion, before: Portion, is_ch
 @given(st.lists(PORTIONS, max_size=28))
 def test_the_days_with_the_highest_shares_are_left_out(days: list[Portion]) -> None:
     usual = ordinary(days)
-    with_mailboxes = [day for day in days if day.whole]
+    with_mailboxes = [day for day in days if day.total]
     assert len(usual) == len(with_mailboxes) - len(with_mailboxes) // 4
     assert sum_portions(usual).share <= sum_portions(with_mailboxes).share + 1e-9
 
@@ -204,7 +204,7 @@ def test_a_measure_finds_its_change_on_a_day_and_in_a_week_and_no_other(measure:
     change, source, version, section, sentence = CHANGES[measure]
     result = only(lake(change))
     assert (result.measure, result.source, result.version, result.section) == (measure, source, version, section)
-    assert result.words == sentence
+    assert result.text == sentence
     assert result.days == (LAST,)
 
     def all_week(name: str, row: Row) -> None:
@@ -225,12 +225,12 @@ def test_bad_days_are_named_alone_and_days_that_did_not_rise_alone_are_judged_to
     bad_version = on("versions", {"version": "1.1"}, {"mailboxes": 1_000, "happy": 50, "errory": 945}, [bad[2]])
     few = on("outcomes", east, {"happy": 18, "lonely": 2}, DAYS)
     server = only(lake(bad_results), "2026-W46")
-    assert server.words.startswith("At east, 90.0 % of the mailboxes failed on 12 November 2026.")
+    assert server.text.startswith("At east, 90.0 % of the mailboxes failed on 12 November 2026.")
     assert (server.days, server.size) == ((bad[2],), 800)
     assert server.now == pytest.approx(0.9)
     # Of the mailboxes of that day, a tenth was to fail. A version has rows of two servers.
     version = only(lake(bad_version), "2026-11")
-    assert version.words.startswith('Of the mailboxes of "phone" "1.1", 95.0 % failed on 12 November')
+    assert version.text.startswith('Of the mailboxes of "phone" "1.1", 95.0 % failed on 12 November')
     assert (version.days, version.size) == ((bad[2],), 1_700)
     assert version.now == pytest.approx(0.95)
 
@@ -238,7 +238,7 @@ def test_bad_days_are_named_alone_and_days_that_did_not_rise_alone_are_judged_to
     assert [changes(tables, day.isoformat()).listed for day in bad] == [()] * 5
     result = only(tables, "2026-W46")
     assert (result.days, result.size) == (tuple(sorted(bad)), 40)
-    assert result.words.startswith(
+    assert result.text.startswith(
         "At east, 50.0 % of the mailboxes failed on 9 November 2026, 10 November 2026, 12 November 2026,"
         " 13 November 2026 and 15 November 2026."
     )
@@ -272,7 +272,7 @@ def test_hours_after_the_last_ingest_are_not_silent_and_a_silent_day_is_named_on
         ingested = on("sources", {}, {"last_ingest": datetime(2026, 11, 15, hour, 59, tzinfo=UTC)}, [MADE.date()])
         assert len(changes(lake(all_of(outage, ingested))).listed) == number
     silent = on("busy_hours", {"source": "east"}, {"gone": True})
-    assert "from 00:00 to 24:00 UTC" in only(lake(silent)).words
+    assert "from 00:00 to 24:00 UTC" in only(lake(silent)).text
 
 
 def many_versions(number: int, **fields: str) -> list[Row]:
@@ -295,7 +295,7 @@ def test_many_changes_of_a_measure_displace_no_others_and_those_that_are_not_lis
     made = report(tables)
     assert made.changes is not None
     of: dict[Compared, list[ReportChange]] = {}
-    for one in made.changes.all:
+    for one in made.changes.with_parts:
         of.setdefault(Compared(one.measure), []).append(one)
     versions, archives = of[Compared.FAILURES_OF_VERSION], of[Compared.MISSING]
     assert (len(versions), len(archives)) == (MAX_OF_VERSIONS, MAX_OF_SOURCES)
@@ -380,13 +380,13 @@ def test_guesses_are_those_of_the_application_that_stands_out_most() -> None:
         row = {"day": of, "app_id": app, "suspects": suspects, "threshold": limit, "median": usual}
         tables.insert(TABLES["guesses"], [common | row])
     result = only(tables, "2026-W46")
-    assert result.words == (
+    assert result.text == (
         'At east, 200 results of the application "large" on 15 November 2026 look like guesses of codes. More than'
         " 160 stand out, and the median of the 7 days before is 100. This is the largest of 3 such counts on 2 days"
         " from 14 November 2026 to 15 November 2026, one for each application and day."
     )
     assert (result.before, result.now, result.size, result.days) == (100, 200, 28 + 100 + 80, (day, LAST))
-    assert "the largest of 2 such counts on 15 November 2026, one for each application." in only(tables).words
+    assert "the largest of 2 such counts on 15 November 2026, one for each application." in only(tables).text
 
 
 def test_the_rule_has_an_item_for_each_measure() -> None:

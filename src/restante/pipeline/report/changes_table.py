@@ -49,7 +49,7 @@ def _row(change: ReportChange) -> Cells:
     ends = (change.days[0], change.days[-1]) if change.days else empty
     return (
         *(change.measure, change.source, change.implementation, change.version),
-        *(*ends, len(change.days), *numbers, change.size, change.words),
+        *(*ends, len(change.days), *numbers, change.size, change.text),
     )
 
 

@@ -63,7 +63,7 @@ def _changes(changes: ReportChanges) -> dict[str, Any]:
 def _change(change: ReportChange) -> dict[str, Any]:
     return {
         "section": change.section,
-        "words": change.words,
+        "words": change.text,
         "before": json_value(change.before),
         "now": json_value(change.now),
         "kind": change.kind.value,

@@ -42,7 +42,9 @@ def made_report(
     """Return the report of a period. Tables that the lake lacks are empty for `fetch`."""
     scope = Scope(period, lake_days(fetch), made)
     changes = changes_of(fetch, scope)
-    lonely = (change.size for change in (changes.all if changes else ()) if change.measure == Compared.ONE_SIDE)
+    lonely = (
+        change.size for change in (changes.with_parts if changes else ()) if change.measure == Compared.ONE_SIDE
+    )
     scope = scope._replace(lonely_guesses=sum(lonely))
     sections = tuple(without_tables(_section(fetch, subject, scope), subject.tables, state) for subject in SUBJECTS)
     said = state_remarks(state, has_records=scope.held is not None)

@@ -297,7 +297,7 @@ class ReportChange(msgspec.Struct, frozen=True):
     """Other changes that it can have caused."""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The sentence as one text."""
         return "".join(part.text if isinstance(part, Name) else part for part in self.sentence)
 
@@ -307,14 +307,14 @@ class ReportChanges(msgspec.Struct, frozen=True):
 
     rule: tuple[str, ...]
     """What counts as a change: an item says which days are compared, others are of the measures and of parts."""
-    found: tuple[ReportChange, ...]
+    listed: tuple[ReportChange, ...]
     omitted: Mapping[str, int] = {}
     """How many more there are of a measure, which are smaller."""
     days_before: tuple[date, ...] = ()
     """The days with which the period is compared."""
 
     @property
-    def all(self) -> Iterator[ReportChange]:
+    def with_parts(self) -> Iterator[ReportChange]:
         """All changes, each before its parts."""
         for change in self.listed:
             yield from (change, *change.parts)
@@ -337,7 +337,7 @@ class Report(msgspec.Struct, frozen=True):
             _require(len(ids) == len(set(ids)), f"{ids} are not different")
         if self.changes:
             sections = {section.id for section in self.sections}
-            _require({change.section for change in self.changes.all} <= sections, "each section is there")
+            _require({change.section for change in self.changes.with_parts} <= sections, "each section is there")
 
 
 def figures(report: Report) -> Iterator[tuple[Section, Figure]]:

@@ -119,13 +119,13 @@ def last_over(kind: PeriodKind, today: date) -> Period:
 
 def parse(text: str) -> Period:
     """Return the period with this name. Raises Misuse."""
-    for kind, form, first in _FORMS:
+    for kind, form, make_first_day in _FORMS:
         if match := form.fullmatch(text):
             numbers = [int(group) for group in match.groups()]
             if not MIN_YEAR <= numbers[0] <= MAX_YEAR:
                 raise Misuse(f"there is no report of {text}: name a year from {MIN_YEAR} to {MAX_YEAR}")
             try:
-                return Period(kind, first(*numbers))
+                return Period(kind, make_first_day(*numbers))
             except ValueError as error:
                 raise Misuse(f"there is no {kind} {text}") from error
     raise Misuse(f"{text!r} is no period: write 2026-11-21, 2026-W47, 2026-11, day, week or month")
@@ -181,8 +181,8 @@ def remarks(period: Period, lake_days: LakeDays | None, today: date) -> list[str
         return [f"The period begins on {begin}, which is in the future. There are no records of it."]
     sentences = []
     if missing.early + missing.late + missing.future >= day_count and (missing.early == 0 or missing.late == 0):
-        first, last = day_in_words(lake_days.first), day_in_words(lake_days.last)
-        sentences.append(f"The lake has no records of this period. It has records of {first} to {last}.")
+        first_day, last_day = day_in_words(lake_days.first), day_in_words(lake_days.last)
+        sentences.append(f"The lake has no records of this period. It has records of {first_day} to {last_day}.")
     else:
         if missing.early:
             sentences.append(f"The lake has no records before {day_in_words(lake_days.first)}.")

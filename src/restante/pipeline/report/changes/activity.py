@@ -55,9 +55,9 @@ def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             day, largest = max(((day, silent[day]) for day in spell), key=lambda item: item[1].expected)
             more = "" if len(spell) == 1 else f" It is one of {len(spell)} such days in a row."
             text = (
-                f" {days_text([day])} from {largest.first:02}:00 to {largest.last + 1:02}:00 UTC: the server had none,"
-                f" or it was not read.{more} On three quarters of the days before, it had at least {largest.expected}"
-                " in these hours."
+                f" {days_text([day])} from {largest.first_hour:02}:00 to {largest.last_hour + 1:02}:00 UTC: the"
+                f" server had none, or it was not read.{more} On three quarters of the days before, it had at least"
+                f" {largest.expected} in these hours."
             )
             sentence = ("The lake has no connections of ", printable_name(source), text)
             changes.append(

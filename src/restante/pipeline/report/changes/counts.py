@@ -77,7 +77,7 @@ def missing_envelopes(rows: Mapping[str, Rows], days: Days) -> list[ReportChange
         for spell in runs_of_days(flagged, portions):
             now = sum_portions(flagged[day] for day in spell)
             text = (
-                f" lacks {now.part:,} of {counted(now.whole, 'envelope')} that were sent"
+                f" lacks {now.part:,} of {counted(now.total, 'envelope')} that were sent"
                 f" {days_text(spell)} ({share_text(now.share)}). {before_words(len(before))}, the median is"
                 f" {share_text(usual)}."
             )
@@ -115,8 +115,8 @@ def guess_results(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             unit = "application" if len(spell) == 1 else "application and day"
             more = f" This is the largest of {together:,} such counts {days_text(spell)}, one for each {unit}."
         text = (
-            f" {days_text([largest.day])} look like guesses of codes. More than {largest.threshold:,} stand out, and the"
-            f" median of the {GUESSES_DAYS} days before is {largest.usual:,}.{more}"
+            f" {days_text([largest.day])} look like guesses of codes. More than {largest.threshold:,} stand out, and"
+            f" the median of the {GUESSES_DAYS} days before is {largest.usual:,}.{more}"
         )
         results = f", {counted(largest.number, 'result')} of the application "
         sentence = ("At ", printable_name(source), results, quoted_name(largest.app_id), text)

@@ -125,8 +125,8 @@ def _compared(own: ByDay, client: ByDay, everyone: ByDay, days: Days) -> tuple[s
     """Return with what a version is compared: with itself, all versions of the client, or all clients."""
     choices = (("those of this version", own), ("those of the client", client))
     for (whose, by_day), min_days in zip(choices, (MIN_OWN_DAYS, MIN_DAYS_BEFORE), strict=True):
-        compared = [by_day[day] for day in days.before if day in by_day and by_day[day].whole]
-        if len(compared) >= min_days and sum_portions(compared).whole >= MIN_MAILBOXES_BEFORE:
+        compared = [by_day[day] for day in days.before if day in by_day and by_day[day].total]
+        if len(compared) >= min_days and sum_portions(compared).total >= MIN_MAILBOXES_BEFORE:
             return whose, compared
     return "those of all clients", [everyone[day] for day in days.before if day in everyone]
 
@@ -144,7 +144,7 @@ def risen(by_day: ByDay, before: Portion, days: Days) -> list[tuple[date, ...]]:
     Each day is judged. The others are judged together, so that few mailboxes a day are enough. Of these, the
     days with a larger share are returned, also if there are gaps between them: only together they are evidence.
     """
-    judged = {day: by_day[day] for day in days.now if day in by_day and by_day[day].whole}
+    judged = {day: by_day[day] for day in days.now if day in by_day and by_day[day].total}
     alone = {day for day, part in judged.items() if rose(part, before)}
     rest = {day: part for day, part in judged.items() if day not in alone}
     higher = {day: part for day, part in rest.items() if part.share - before.share >= MIN_RISE}

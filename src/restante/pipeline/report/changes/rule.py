@@ -51,7 +51,7 @@ def changes_of(fetch: Callable[[str, Mapping[str, Any]], Rows], scope: Scope) ->
     changes = [change for measure in MEASURES for change in _find_changes(fetch, measure, scope, days)]
     silent = {change.source for change in changes if change.measure == Compared.SILENT_HOURS}
     changes = [change for change in changes if change.measure != Compared.NO_ROWS or change.source not in silent]
-    changes.sort(key=lambda change: (-change.size, change.measure, change.words))
+    changes.sort(key=lambda change: (-change.size, change.measure, change.text))
     listed, omitted = _largest(changes)
     return ReportChanges(_rule(scope, days), tuple(incidents(listed)), omitted, days.before)
 

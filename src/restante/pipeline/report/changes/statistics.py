@@ -34,49 +34,49 @@ class Portion(NamedTuple):
     """A part of a whole."""
 
     part: int
-    whole: int
+    total: int
 
     @property
     def share(self) -> float:
         """Return the share. Of nothing it is 0."""
-        return self.part / self.whole if self.whole else 0.0
+        return self.part / self.total if self.total else 0.0
 
 
 def sum_portions(parts: Iterable[Portion]) -> Portion:
     """Return the sum of parts, and of their wholes."""
     portions = list(parts)
-    return Portion(sum(portion.part for portion in portions), sum(portion.whole for portion in portions))
+    return Portion(sum(portion.part for portion in portions), sum(portion.total for portion in portions))
 
 
 def ordinary(days: Iterable[Portion]) -> list[Portion]:
     """Return the days before, without those with the highest shares."""
-    by_share = sorted((day for day in days if day.whole), key=lambda day: day.share)
+    by_share = sorted((day for day in days if day.total), key=lambda day: day.share)
     return by_share[: len(by_share) - int(len(by_share) * LEFT_OUT)]
 
 
 def excess(now: Portion, before: Portion) -> int:
     """Return how many more there are than the share before lets expect."""
-    return round(now.part - now.whole * before.share)
+    return round(now.part - now.total * before.share)
 
 
 def rose(now: Portion, before: Portion) -> bool:
     """Return whether a share is larger than before, by enough, in enough cases, and not by chance."""
-    if not now.whole or not before.whole:
+    if not now.total or not before.total:
         return False
     if now.share - before.share < MIN_RISE or excess(now, before) < MIN_MORE:
         return False
     return evidence(now, before) >= MIN_EVIDENCE
 
 
-def evidence(first: Portion, second: Portion) -> float:
+def evidence(now: Portion, before: Portion) -> float:
     """Return the logarithm of the likelihood ratio of two shares to one common share."""
-    both = sum_portions((first, second))
-    return _likelihood(first, first.share) + _likelihood(second, second.share) - _likelihood(both, both.share)
+    both = sum_portions((now, before))
+    return _likelihood(now, now.share) + _likelihood(before, before.share) - _likelihood(both, both.share)
 
 
 def _likelihood(portion: Portion, share: float) -> float:
     total = 0.0
-    for count, chance in ((portion.part, share), (portion.whole - portion.part, 1 - share)):
+    for count, chance in ((portion.part, share), (portion.total - portion.part, 1 - share)):
         if count:
             total += count * math.log(chance)
     return total
@@ -100,8 +100,8 @@ def threshold(before: Sequence[float], min_excess: float, min_excess_share: floa
 class Silence(NamedTuple):
     """Hours in a row in which nothing happened. The last one is included."""
 
-    first: int
-    last: int
+    first_hour: int
+    last_hour: int
     expected: int
     """What happened in these hours on a day before. On three quarters of the days it was more."""
 

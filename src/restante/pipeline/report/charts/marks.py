@@ -24,10 +24,10 @@ def cell_text(table: ReportTable, row: int, column: str) -> str:
 def mark(table: ReportTable, row: int, column: str, shape: str, name_columns: Sequence[str]) -> str:
     """Return a shape with its cell, its value and a tooltip. `name_columns` name the row."""
     value = json_value(table.rows[row][table.column_index(column)])
-    words = f"{row_name(table, row, name_columns)}: {table.column(column).head} {cell_text(table, row, column)}"
+    hover_text = f"{row_name(table, row, name_columns)}: {table.column(column).head} {cell_text(table, row, column)}"
     return element(
         "g",
-        tooltip(words) + shape,
+        tooltip(hover_text) + shape,
         data_row=str(row),
         data_column=column,
         data_value=number_text(value),

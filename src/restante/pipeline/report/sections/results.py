@@ -69,7 +69,7 @@ _KINDS: Final[Mapping[str, str]] = {
 def results_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section."""
     totals = [sum(row[at] for row in rows["days"]) for at in range(1, len(RESULT_MEANINGS) + 1)]
-    ended, failed = sum(totals), sum(totals[1:])
+    total, failed = sum(totals), sum(totals[1:])
     if not rows["kinds"]:
         return Section("results", "Success")
     [(wrong_codes,)] = rows["guesses"]
@@ -80,10 +80,10 @@ def results_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
         "Success",
         (_by_time(rows, scope), _by_kind(rows["kinds"]), *_by_name(rows)),
         (
-            Fact("Mailboxes that ended", ended, ValueKind.COUNT),
+            Fact("Mailboxes that ended", total, ValueKind.COUNT),
             Fact(
                 "Happy, without suspected guesses" if guesses else "Happy",
-                share_of(totals[0], ended - guesses),
+                share_of(totals[0], total - guesses),
                 ValueKind.SHARE,
             ),
             Fact("Failed", failed, ValueKind.COUNT),
@@ -103,8 +103,8 @@ def results_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
 
 def _with_ended(counts: Sequence[Any]) -> Cells:
     """Return the sum of results, the results, and the share of the first."""
-    ended = None if None in counts else sum(counts)
-    return (ended, *counts, share_of(counts[0], ended))
+    total = None if None in counts else sum(counts)
+    return (total, *counts, share_of(counts[0], total))
 
 
 def _by_time(rows: Mapping[str, Rows], scope: Scope) -> Figure:

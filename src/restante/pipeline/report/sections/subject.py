@@ -108,9 +108,9 @@ def number_of_names(head: str, rows: Sequence[NamedCounts]) -> Fact:
     return Fact(f"{head}{at_least}", sum(row.names for row in rows), ValueKind.COUNT)
 
 
-def share_of(part: int | None, whole: int | None) -> float | None:
+def share_of(part: int | None, total: int | None) -> float | None:
     """Return a part of a whole. None: there is no whole, or one is not known."""
-    return part / whole if whole and part is not None else None
+    return part / total if total and part is not None else None
 
 
 def moment(us: int | None) -> datetime | None:
