@@ -255,12 +255,8 @@ class ArchiveTask(NamedTuple):
         select = "SELECT arrival, id, arrived, topic, raw FROM copied WHERE arrival BETWEEN ? AND ? ORDER BY arrival"
         with closing(sqlite3.connect(self.copy)) as database:
             arrivals = database.execute(select, (self.first_arrival, self.last_arrival))
-            for rows in archived.groups(arrivals, _row_bytes):
+            for rows in archived.group_rows(arrivals, lambda row: len(row[4] or b"")):
                 yield archived.verify_batch(_envelope_batch(rows), self.origin)
-
-
-def _row_bytes(row: tuple[Any, ...]) -> int:
-    return len(row[4] or b"")
 
 
 def _envelope_batch(rows: list[tuple[Any, ...]]) -> EnvelopeBatch:

@@ -67,7 +67,7 @@ class EnvelopeBatch(NamedTuple):
     """Index in these columns → the fault that reading them showed."""
 
 
-def groups(rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+def group_rows(rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     """Yield groups of rows; each group is verified together."""
     group: list[T] = []
     bytes_ = 0

@@ -20,7 +20,7 @@ from restante.pipeline.clean.envelopes import StoredValues
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_FILES
 from restante.pipeline.sources import archived, parquets, paths
-from restante.pipeline.sources.archived import UNREADABLE_REST, EnvelopeBatch, Origin, groups
+from restante.pipeline.sources.archived import UNREADABLE_REST, EnvelopeBatch, Origin, group_rows
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.source import (
     IngestContext,
@@ -169,7 +169,7 @@ def count_items(file: SourceFile) -> int:
     with paths.open_unchanged(file) as data:
         if _is_parquet(data):
             return parquets.count(file.path)
-        return _count_rlp_items(data, file.size)
+        return sum(1 for _ in split_items(data, file.size, lists=True))
 
 
 def _is_parquet(data: BinaryIO) -> bool:
@@ -209,7 +209,7 @@ def _rlp_batches(data: BinaryIO, size: int, latest: int) -> Iterator[EnvelopeBat
     restante.waku.files.rlp_file parses each envelope by itself, which is slower than `verify_batch`.
     """
     position = 0
-    for items in groups(split_items(data, size, lists=True), lambda item: len(item.raw)):
+    for items in group_rows(split_items(data, size, lists=True), lambda item: len(item.raw)):
         yield EnvelopeBatch(
             raws=[item.raw for item in items],
             arrivals=np.arange(position, position + len(items)),
@@ -221,8 +221,3 @@ def _rlp_batches(data: BinaryIO, size: int, latest: int) -> Iterator[EnvelopeBat
             },
         )
         position += len(items)
-
-
-def _count_rlp_items(data: BinaryIO, size: int) -> int:
-    """Return the number of items that `_rlp_batches` reads. Raises OSError."""
-    return sum(1 for _ in split_items(data, size, lists=True))

@@ -30,13 +30,8 @@ def mark(table: ReportTable, row: int, column: str, shape: str, name_columns: Se
         tooltip(hover_text) + shape,
         data_row=str(row),
         data_column=column,
-        data_value=number_text(value),
+        data_value="" if value is None else str(value),
     )
-
-
-def number_text(value: str | float | None) -> str:
-    """Return a number as the charts' attributes have it; of None, an empty text."""
-    return "" if value is None else str(value)
 
 
 def filled_rectangle(x: float, y: float, width: float, height: float, part: int) -> str:
