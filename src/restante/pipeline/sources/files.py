@@ -168,7 +168,7 @@ def count_items(file: SourceFile) -> int:
     """
     with paths.open_unchanged(file) as data:
         if _is_parquet(data):
-            return parquets.count(file.path)
+            return parquets.count_rows(file.path)
         return sum(1 for _ in split_items(data, file.size, lists=True))
 
 
@@ -198,7 +198,7 @@ class FileTask(NamedTuple):
             yield from _rlp_batches(data, self.file.size, self.latest)
             return
         try:
-            yield from parquets.found(self.file.path, self.latest)
+            yield from parquets.read_envelopes(self.file.path, self.latest)
         except StoreError as error:  # it was a table when its rows were counted
             raise paths.changed_error(self.file.path) from error
 

@@ -26,21 +26,21 @@ PARQUET_MAGIC: Final = b"PAR1"
 """The first bytes of a Parquet file (parquet.apache.org, "File Format")."""
 
 
-def count(path: Path) -> int:
+def count_rows(path: Path) -> int:
     """Return the number of rows. Raises StoreError, whose text is to follow the file's name, if it is no table."""
     with parquet.open_table(path) as table:
         return table.metadata.num_rows  # type: ignore[no-any-return]
 
 
-def found(path: Path, latest: int) -> Iterator[EnvelopeBatch]:
+def read_envelopes(path: Path, latest: int) -> Iterator[EnvelopeBatch]:
     """Yield the rows as envelopes that arrived by `latest`; a row that cannot be read has a fault."""
     with parquet.open_table(path) as table:
         columns = [name for name in ("raw", "hash", "topic", "arrived") if _usable(table.schema_arrow, name)]
-        first = 0
+        first_row = 0
         for group in range(table.num_row_groups):
             rows: int = table.metadata.row_group(group).num_rows
-            yield from _group(table, group, columns, first, first + rows, latest)
-            first += rows
+            yield from _read_group(table, group, columns, first_row, first_row + rows, latest)
+            first_row += rows
 
 
 def _usable(schema: pa.Schema, name: str) -> bool:
@@ -55,53 +55,51 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
 
 
-def _group(
-    table: pq.ParquetFile, group: int, columns: list[str], first: int, stop: int, latest: int
+def _read_group(
+    table: pq.ParquetFile, group: int, columns: list[str], first_row: int, stop: int, latest: int
 ) -> Iterator[EnvelopeBatch]:
     """Yield the rows of a group. From the first that cannot be read on, each has a fault."""
-    rows = max(
-        1,
-        min(BATCH_ENVELOPES, BATCH_BYTES * (stop - first) // max(table.metadata.row_group(group).total_byte_size, 1)),
-    )
+    group_bytes = max(table.metadata.row_group(group).total_byte_size, 1)
+    rows = max(1, min(BATCH_ENVELOPES, BATCH_BYTES * (stop - first_row) // group_bytes))
     try:
         for batch in parquet.batches(table, group, columns, rows):
-            yield _found(batch, columns, first, latest)
-            first += batch.num_rows
+            yield _envelope_batch(batch, columns, first_row, latest)
+            first_row += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         if parquet.is_system_error(error):
             raise
-    while first < stop:
-        count = min(BATCH_ENVELOPES, stop - first)
-        yield _faulty(first, count, UNREADABLE_REST)
-        first += count
+    while first_row < stop:
+        count = min(BATCH_ENVELOPES, stop - first_row)
+        yield _faulty(first_row, count, UNREADABLE_REST)
+        first_row += count
 
 
-def _found(batch: pa.RecordBatch, columns: list[str], first: int, latest: int) -> EnvelopeBatch:
+def _envelope_batch(batch: pa.RecordBatch, columns: list[str], first_row: int, latest: int) -> EnvelopeBatch:
     values = {name: parquet.byte_strings(batch.column(name)) for name in columns if name != "arrived"}
     times = batch.column("arrived").to_pylist() if "arrived" in columns else [None] * batch.num_rows
-    came = np.array([_time(said, latest) for said in times], np.int64)
-    topics = np.array([_topic(said) for said in values["topic"]], np.int64) if "topic" in values else None
+    arrival_times = np.array([_time(value, latest) for value in times], np.int64)
+    topics = np.array([_topic(value) for value in values["topic"]], np.int64) if "topic" in values else None
     return EnvelopeBatch(
         raws=[raw or b"" for raw in values["raw"]],
-        arrivals=np.arange(first, first + batch.num_rows),
-        arrived=came,
-        stored=StoredValues(np.where(came < 0, latest, came), values.get("hash"), topics),
+        arrivals=np.arange(first_row, first_row + batch.num_rows),
+        arrived=arrival_times,
+        stored=StoredValues(np.where(arrival_times < 0, latest, arrival_times), values.get("hash"), topics),
     )
 
 
-def _time(said: int | None, latest: int) -> int:
-    return said if said is not None and 0 <= said <= latest + SECONDS_PER_DAY else -1
+def _time(seconds: int | None, latest: int) -> int:
+    return seconds if seconds is not None and 0 <= seconds <= latest + SECONDS_PER_DAY else -1
 
 
-def _topic(said: bytes | None) -> int:
+def _topic(topic: bytes | None) -> int:
     """Return a topic as a number: -1 if there is none, and a number that no topic has if the length is wrong."""
-    if said is None:
+    if topic is None:
         return -1
-    return int.from_bytes(said) if len(said) == TOPIC else 1 << 32
+    return int.from_bytes(topic) if len(topic) == TOPIC else 1 << 32
 
 
-def _faulty(first: int, count: int, fault: str) -> EnvelopeBatch:
-    arrivals: Numbers = np.arange(first, first + count)
+def _faulty(first_row: int, count: int, fault: str) -> EnvelopeBatch:
+    arrivals: Numbers = np.arange(first_row, first_row + count)
     return EnvelopeBatch(
         [b""] * count, arrivals, None, StoredValues(arrivals), faults=dict.fromkeys(range(count), fault)
     )
