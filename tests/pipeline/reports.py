@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from restante.pipeline import views
 from restante.pipeline.lake import columns
 from restante.pipeline.report.changes.measure import quoted_name
-from restante.pipeline.report.making import made_report
+from restante.pipeline.report.making import make_report
 from restante.pipeline.report.model import Cell, Fact, PunchCard, Report, ReportChange, ReportChanges, ValueKind
-from restante.pipeline.report.periods import parse
+from restante.pipeline.report.periods import parse_period
 from restante.pipeline.schemas import Table
 from restante.pipeline.tables import TABLES
 from restante.pipeline.tables.buckets import bucket_edges
@@ -153,7 +153,7 @@ MADE = datetime(2026, 12, 1, 6, 30, tzinfo=UTC)
 def of_lake(period: str) -> Report:
     """Return a report of a lake whose records begin on 3 November 2026."""
     rows = lake(Random(1), [date(2026, 11, 3) + timedelta(number) for number in range(28)])
-    return made_report(LakeTables(rows).fetch, parse(period), MADE.date(), MADE)
+    return make_report(LakeTables(rows).fetch, parse_period(period), MADE.date(), MADE)
 
 
 def whole() -> Report:
@@ -182,6 +182,6 @@ def hostile() -> Report:
         for name in HOSTILE
     )
     return Report(
-        *(parse("2026-W47"), MADE, (replace(first, facts=facts), *others)),
+        *(parse_period("2026-W47"), MADE, (replace(first, facts=facts), *others)),
         changes=ReportChanges(("A rule.",), changes),
     )

@@ -22,10 +22,10 @@ from restante.pipeline.report.changes.rule import MEASURES
 from restante.pipeline.report.changes.statistics import MIN_EXPECTED, Portion, ordinary, rose, silence, sum_portions
 from restante.pipeline.report.csv_json import as_json
 from restante.pipeline.report.files import report_files
-from restante.pipeline.report.making import made_report
+from restante.pipeline.report.making import make_report
 from restante.pipeline.report.model import Report, ReportChange, ReportChanges
 from restante.pipeline.report.page import page
-from restante.pipeline.report.periods import parse
+from restante.pipeline.report.periods import parse_period
 from restante.pipeline.report.summary import summary_lines
 from restante.pipeline.tables import TABLES, failures
 
@@ -104,7 +104,7 @@ def lake(change: Change = lambda _name, _row: None) -> LakeTables:
 
 
 def report(tables: LakeTables, period: str = LAST.isoformat()) -> Report:
-    return made_report(tables.fetch, parse(period), MADE.date(), MADE)
+    return make_report(tables.fetch, parse_period(period), MADE.date(), MADE)
 
 
 def changes(tables: LakeTables, period: str = LAST.isoformat()) -> ReportChanges:

@@ -48,7 +48,7 @@ from restante.pipeline.report.model import (
     value_columns,
 )
 from restante.pipeline.report.page import page
-from restante.pipeline.report.periods import parse
+from restante.pipeline.report.periods import parse_period
 from restante.pipeline.report.summary import ISOLATE, POP, summary_lines
 from restante.pipeline.report.values import csv_text, json_value, value_text
 from support.markup import Tags, plain
@@ -201,13 +201,13 @@ def test_pages_link_to_those_around_them_and_a_list_has_all(tmp_path: Path) -> N
         return [link for link in Tags((tmp_path / name).read_text()).values("href") if link.endswith(".html")]
 
     for name in ("2026-11-19", "2026-11-20", "2026-11", "2026-W47"):
-        write_report(replace(WHOLE, period=parse(name), changes=None), tmp_path)
+        write_report(replace(WHOLE, period=parse_period(name), changes=None), tmp_path)
     assert hrefs("2026-11-19.html") == ["2026-11-20.html", "2026-W47.html", "2026-11.html", "index.html"]
     assert hrefs("2026-11-20.html") == ["2026-11-19.html", "2026-W47.html", "2026-11.html", "index.html"]
     assert hrefs("2026-W47.html") == ["2026-11.html", "index.html"]
     assert hrefs("2026-11.html") == ["index.html"]
     (tmp_path / "2026-13.html").touch()
-    write_report(replace(WHOLE, period=parse("2026-12")), tmp_path)
+    write_report(replace(WHOLE, period=parse_period("2026-12")), tmp_path)
     assert hrefs("2026-11.html") == ["2026-12.html", "index.html"]
     listed = ["2026-12.html", "2026-11.html", "2026-W47.html", "2026-11-20.html", "2026-11-19.html"]
     assert hrefs("index.html") == listed

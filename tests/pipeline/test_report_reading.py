@@ -19,10 +19,10 @@ from restante.pipeline.lake.lake import Lake
 from restante.pipeline.report.csv_json import as_json
 from restante.pipeline.report.files import report_files
 from restante.pipeline.report.lacking import BEING_WRITTEN
-from restante.pipeline.report.making import made_report
+from restante.pipeline.report.making import make_report
 from restante.pipeline.report.model import Report
 from restante.pipeline.report.page import page
-from restante.pipeline.report.periods import parse
+from restante.pipeline.report.periods import parse_period
 from restante.pipeline.report.reading import lake_state, outdated_periods, read_report
 from restante.pipeline.report.summary import summary_lines
 from restante.pipeline.tables import TABLES
@@ -30,7 +30,7 @@ from support.documents import Document
 from support.pipeline.runs import LakeWorld, Row, command
 
 MADE = datetime(2026, 11, 25, 6, tzinfo=UTC)
-WEEK = parse("2026-W47")
+WEEK = parse_period("2026-W47")
 ROWS = lake(Random(1), [date(2026, 11, 14) + timedelta(number) for number in range(9)])
 READ = ("outcomes", "versions", "coverage", "sources", "quarantine", "gaps")
 COLUMNS = {name: [column.name for column in table.columns] for name, table in TABLES.items()}
@@ -55,7 +55,7 @@ def test_a_lake_gives_the_report_of_its_rows(world: LakeWorld, tmp_path: Path) -
     with Lake.open(world.path, write=False) as opened:
         state = lake_state(opened)
     tables = LakeTables({name: ROWS[name] for name in READ})
-    expected = made_report(tables.fetch, WEEK, MADE.date(), MADE, state)
+    expected = make_report(tables.fetch, WEEK, MADE.date(), MADE, state)
     report = read(world, tmp_path)
     assert list(report_files(report)) == list(report_files(expected))
     sections = {section.id for section in report.sections if section.figures}
@@ -192,7 +192,7 @@ def test_what_is_wrong_is_one_sentence(
 
 
 def test_a_run_writes_reports_again_that_are_damaged_or_older_than_their_days(tmp_path: Path) -> None:
-    periods = [parse("2026-11-21"), parse("2026-11")]
+    periods = [parse_period("2026-11-21"), parse_period("2026-11")]
     counts = dict.fromkeys(("connections", "nameplates", "mailboxes"), 1)
     hour: Row = {"hour": 12, **counts, "day": date(2026, 11, 21), "source": "relay"}
     world, reports = LakeWorld(None, tmp_path), tmp_path / "reports"
@@ -222,6 +222,7 @@ def test_a_run_writes_reports_again_that_are_damaged_or_older_than_their_days(tm
     (reports / "2026-11-21.json").unlink()
     assert due() == ["2026-11-21", "2026-11"]
     with world.run(write=False) as run:
-        write_reports(run, [parse("2026-12")], reports)
-        assert outdated_periods(run.lake, [parse("2026-12")], reports, date(2026, 12, 31)) == []
-        assert outdated_periods(run.lake, [parse("2026-12")], reports, date(2027, 1, 1)) == [parse("2026-12")]
+        december = [parse_period("2026-12")]
+        write_reports(run, december, reports)
+        assert outdated_periods(run.lake, december, reports, date(2026, 12, 31)) == []
+        assert outdated_periods(run.lake, december, reports, date(2027, 1, 1)) == december

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pipeline.reports import RESULTS, LakeTables, Row, Tables, lake
 from restante.common.errors import Misuse
 from restante.pipeline.report.files import FIGURE_IDS
-from restante.pipeline.report.making import TABLES_READ, lake_days, made_report
+from restante.pipeline.report.making import TABLES_READ, lake_days, make_report
 from restante.pipeline.report.model import Figure, Report, Section, ValueKind, figures, value_columns
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import (
@@ -24,11 +24,11 @@ from restante.pipeline.report.periods import (
     Period,
     PeriodKind,
     choose_period,
-    containing,
     due_periods,
-    last_over,
-    parse,
-    remarks,
+    last_finished,
+    parse_period,
+    period_containing,
+    period_remarks,
 )
 from restante.pipeline.report.sections import SUBJECTS
 from restante.pipeline.report.sections.histograms import PERCENTILES, count_known, percentiles
@@ -40,7 +40,7 @@ from restante.pipeline.tables.buckets import bucket_edges
 from restante.timing.model.phases import ALL_PHASES
 from support.markup import Tags
 
-WEEK = parse("2026-W47")
+WEEK = parse_period("2026-W47")
 AFTER = datetime(2026, 11, 25, 6, tzinfo=UTC)
 DAYS = [date(2026, 11, 5) + timedelta(number) for number in range(20)]
 LAKE = lake(Random(1), DAYS)
@@ -48,7 +48,7 @@ EMPTY: Tables = {}
 
 
 def made(rows: Tables, period: Period = WEEK) -> Report:
-    return made_report(LakeTables(rows).fetch, period, AFTER.date(), AFTER)
+    return make_report(LakeTables(rows).fetch, period, AFTER.date(), AFTER)
 
 
 def figure_of(report: Report, id_: str) -> Figure:
@@ -111,7 +111,7 @@ def test_counts_are_the_sums_of_the_period(figure: str, name: str, key: Any, cou
 
 
 def test_a_day_is_shown_by_hours() -> None:
-    day = parse("2026-11-20")
+    day = parse_period("2026-11-20")
     of_day = {figure.id: figure for _, figure in figures(made(LAKE, day))}
     assert not [id_ for id_ in of_day if id_.endswith("-by-day")]
     rows = [{**row, "happy": row["ended"] - row["failed"]} for row in within("failures", day, not_nameplates)]
@@ -130,9 +130,9 @@ def test_a_day_is_shown_by_hours() -> None:
 
 
 def test_hours_of_today_that_have_not_begun_are_not_known() -> None:
-    today = containing(PeriodKind.DAY, DAYS[-1])
+    today = period_containing(PeriodKind.DAY, DAYS[-1])
     at = datetime.combine(DAYS[-1], datetime.min.time(), UTC) + timedelta(hours=18, minutes=5)
-    of_today = made_report(LakeTables(LAKE).fetch, today, at.date(), at)
+    of_today = make_report(LakeTables(LAKE).fetch, today, at.date(), at)
     known = table(figure_of(of_today, "results-by-hour"), ["hour"], "ended")
     assert [hour for (hour,), (ended,) in known.items() if ended is None] == [19, 20, 21, 22, 23]
 
@@ -191,7 +191,7 @@ def test_busy_hours_have_every_hour_of_every_weekday_and_its_average() -> None:
     blurred = sum(row["connections"] for row in within("busy_hours") if row["hour"] is None)
     assert remark.startswith(f"Left out: {blurred:,} connections, ")
 
-    month = parse("2026-11")
+    month = parse_period("2026-11")
     figure = figure_of(made(LAKE, month), "busy-hours")
     weekdays = Counter(day.strftime("%A") for day in DAYS if day in month.days)
     assert set(weekdays.values()) == {2, 3}, "the lake has records of so many days"
@@ -208,7 +208,7 @@ def test_pressure_is_the_largest_peak_of_a_day_or_an_hour(name: str, of: str) ->
         key = (row["source"], row["day"])
         peaks[key] = max(peaks[key], row["peak"] or 0)
     assert table(FIGURES[of], ["source", "day"], "peak") == {key: (peak,) for key, peak in peaks.items()}
-    day = parse("2026-11-20")
+    day = parse_period("2026-11-20")
     by_hour = {(row["source"], row["hour"]): (row["peak"],) for row in within(name, day) if row["hour"] is not None}
     hours = table(figure_of(made(LAKE, day), of), ["source", "hour"], "peak")
     assert len(hours) == 3 * 24
@@ -276,7 +276,7 @@ def test_rows_of_sources_gaps_and_the_quarantine() -> None:
 @pytest.mark.parametrize("name", ["2026-11-20", "2026-W47", "2026-12", "9998-12"])
 @pytest.mark.parametrize("rows", [LAKE, EMPTY], ids=["lake", "empty lake"])
 def test_every_period_of_every_lake_is_a_page_and_a_summary(name: str, rows: Tables) -> None:
-    report = made(rows, parse(name))
+    report = made(rows, parse_period(name))
     Tags(page(report).decode())
     assert len(report.sections) == len(SUBJECTS)
     assert report.remarks or name in {"2026-11-20", "2026-W47"}
@@ -299,7 +299,7 @@ def test_the_lake_s_days_are_those_of_all_of_its_kinds_of_records() -> None:
 
 def test_a_day_without_records_is_not_known_and_a_day_without_rows_is_zero() -> None:
     quiet = {name: [row for row in rows if row["day"] != date(2026, 11, 18)] for name, rows in LAKE.items()}
-    days = table(figure_of(made(quiet, parse("2026-11")), "results-by-day"), ["day"], "ended")
+    days = table(figure_of(made(quiet, parse_period("2026-11")), "results-by-day"), ["day"], "ended")
     assert days[date(2026, 11, 18),] == (0,)
     assert days[date(2026, 11, 4),] == days[date(2026, 11, 25),] == (None,)
     assert len(days) == 30
@@ -319,7 +319,7 @@ def test_thousands_of_names_are_twenty_rows_that_add_up() -> None:
             outcomes.append({**key, "app_id": name, "kind": "opened", "ended": number + 1, **results})
             client = {"attribution": "version", "implementation": name, "version": name, "app_id": "app"}
             versions.append({**key, **client, "connections": 1, "mailboxes": number + 1, **results})
-    report = made({**LAKE, "outcomes": outcomes, "versions": versions}, parse("2026-11"))
+    report = made({**LAKE, "outcomes": outcomes, "versions": versions}, parse_period("2026-11"))
     for name, head, counted in (
         ("results-by-application", "app_id", "ended"),
         ("versions", "implementation", "mailboxes"),
@@ -373,12 +373,12 @@ def test_a_percentile_is_within_one_percent_of_that_of_the_durations(durations: 
 
 @given(st.sampled_from(PeriodKind), st.dates(date(1970, 2, 1), date(9998, 12, 1)))
 def test_each_day_is_in_one_period_of_each_kind(kind: PeriodKind, day: date) -> None:
-    period = containing(kind, day)
+    period = period_containing(kind, day)
     assert day in period.days
-    assert all(containing(kind, other) == period for other in period.days)
-    assert parse(period.name) == period == period.after.before == period.before.after
+    assert all(period_containing(kind, other) == period for other in period.days)
+    assert parse_period(period.name) == period == period.after.before == period.before.after
     assert period.before.last + timedelta(1) == period.first
-    assert last_over(kind, day).after == period
+    assert last_finished(kind, day).after == period
 
 
 def test_a_kind_stands_for_the_last_period_that_is_over() -> None:
@@ -396,7 +396,7 @@ def test_a_kind_stands_for_the_last_period_that_is_over() -> None:
     ],
 )
 def test_a_period_has_the_days_of_the_calendar(name: str, first: str, last: str, title: str) -> None:
-    period = parse(name)
+    period = parse_period(name)
     assert (str(period.first), str(period.last), period.title) == (first, last, title)
 
 
@@ -408,7 +408,7 @@ NO_PERIODS = "2026 2026-13 2026-00 2026-W54 2025-W53 2026-W00 2026-02-29 9999-01
 )
 def test_what_is_no_period_is_refused(text: str) -> None:
     with pytest.raises(Misuse):
-        parse(text)
+        parse_period(text)
 
 
 NO_PERIOD_BEFORE = "The lake has no records of the period before. Nothing is compared with it."
@@ -445,4 +445,4 @@ FUTURE = "The period begins on 1 November 2026, which is in the future. There ar
 )
 def test_what_a_lake_lacks_of_a_period_is_in_its_remarks(days: str | None, today: str, sentences: list[str]) -> None:
     of_lake = None if days is None else LakeDays(*map(date.fromisoformat, days.split()))
-    assert remarks(parse("2026-11"), of_lake, date.fromisoformat(today)) == sentences
+    assert period_remarks(parse_period("2026-11"), of_lake, date.fromisoformat(today)) == sentences

@@ -164,10 +164,10 @@ def _where_to_look(truth: GroundTruth, folder: Path) -> Iterator[str]:
     from restante.demo.generate import LAKE, REPORTS
     from restante.pipeline.cli.query import EXAMPLE
     from restante.pipeline.report.files import page_name
-    from restante.pipeline.report.periods import PeriodKind, last_over
+    from restante.pipeline.report.periods import PeriodKind, last_finished
 
     [month, *_] = _periods(truth)
-    week = last_over(PeriodKind.WEEK, truth.fleet.last + timedelta(1))
+    week = last_finished(PeriodKind.WEEK, truth.fleet.last + timedelta(1))
     lake, output = ("--lake", folder / LAKE), ("-o", folder / REPORTS)
     yield f"To see all of it on a page, open {folder / REPORTS / page_name(month)}"
     yield "To write the report of a week:"
@@ -185,10 +185,10 @@ def _periods(truth: GroundTruth) -> list[Period]:
     They are its months, the one with the most days first, and the first day of everything that happened.
     """
     from restante.demo.story import story_entries
-    from restante.pipeline.report.periods import Period, PeriodKind, containing
+    from restante.pipeline.report.periods import Period, PeriodKind, period_containing
 
     fleet = truth.fleet
     days = [fleet.first + timedelta(number) for number in range(fleet.days)]
-    months = Counter(containing(PeriodKind.MONTH, day) for day in days)
+    months = Counter(period_containing(PeriodKind.MONTH, day) for day in days)
     eventful = dict.fromkeys(entry.first for entry in story_entries(truth))
     return [*(month for month, _ in months.most_common()), *(Period(PeriodKind.DAY, day) for day in eventful)]

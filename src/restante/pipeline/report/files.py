@@ -15,10 +15,10 @@ from restante.pipeline.report.links import (
     INDEX,
     INDEX_MARK,
     index_page,
-    links,
     neighbours,
+    page_links,
     periods_of_pages,
-    with_links,
+    replace_links,
 )
 from restante.pipeline.report.model import Report, figures
 from restante.pipeline.report.page import page
@@ -52,11 +52,11 @@ def json_name(period: Period) -> str:
     return f"{period.name}.json"
 
 
-def report_files(report: Report, there: Collection[Period] = ()) -> Iterator[tuple[PurePosixPath, bytes]]:
+def report_files(report: Report, page_periods: Collection[Period] = ()) -> Iterator[tuple[PurePosixPath, bytes]]:
     """Yield the name of each file, relative to the folder of reports, and its content.
 
-    The page is the last one, so the files that it mentions are there when it is. It links to pages of the periods
-    that are `there`.
+    The page is the last one, so the files that it mentions are there when it is. It links to the pages
+    of `page_periods`.
     """
     name = report.period.name
     for _, figure in figures(report):
@@ -64,7 +64,7 @@ def report_files(report: Report, there: Collection[Period] = ()) -> Iterator[tup
     if report.changes:
         yield PurePosixPath(name) / CHANGES_FILE, as_csv(changes_table(report.changes))
     yield PurePosixPath(json_name(report.period)), as_json(report)
-    yield PurePosixPath(page_name(report.period)), page(report, links(report.period, there))
+    yield PurePosixPath(page_name(report.period)), page(report, page_links(report.period, page_periods))
 
 
 def check_reports(periods: Collection[Period], folder: Path) -> None:
@@ -102,58 +102,58 @@ def write_report(report: Report, folder: Path) -> Path:
     """
     csv_folder = folder / report.period.name
     _make_folder(csv_folder)
-    there = periods_of_pages(_names(folder)) | {report.period}
-    files = {folder / name: content for name, content in report_files(report, there)}
+    page_periods = periods_of_pages(_file_names(folder)) | {report.period}
+    files = {folder / name: content for name, content in report_files(report, page_periods)}
     for path, content in files.items():
-        _write(path, content)
-    _link(report.period, folder, there)
+        _write_file(path, content)
+    _update_links(report.period, folder, page_periods)
     if not csv_folder.is_symlink():
-        _remove_old({csv_folder / name for name in CSV_FILES} - {*files})
+        _remove_old_files({csv_folder / name for name in CSV_FILES} - {*files})
     return folder / page_name(report.period)
 
 
-def _names(folder: Path) -> list[str]:
+def _file_names(folder: Path) -> list[str]:
     try:
         return [path.name for path in folder.iterdir()]
     except OSError as error:
         raise StoreError(f"cannot read the folder {folder}: {plain(error)}") from error
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write_file(path: Path, content: bytes) -> None:
     try:
         write_output(path, content, new_mode=mode_of_umask())
     except OSError as error:
         raise StoreError(f"cannot write {path}: {plain(error)}") from error
 
 
-def _link(period: Period, folder: Path, there: set[Period]) -> None:
+def _update_links(period: Period, folder: Path, page_periods: set[Period]) -> None:
     """Write the links of the pages around a new one again, and the list of all reports."""
-    for other in there - {period}:
+    for other in page_periods - {period}:
         if period in neighbours(other):
             path = folder / page_name(other)
-            page = _content(path)
-            linked = with_links(page, other, there)
-            if linked != page:
-                _write(path, linked)
-    index = folder / INDEX
-    if _is_replaceable(index):
-        _write(index, index_page(there))
+            content = _read_file(path)
+            linked = replace_links(content, other, page_periods)
+            if linked != content:
+                _write_file(path, linked)
+    list_path = folder / INDEX
+    if _is_replaceable(list_path):
+        _write_file(list_path, index_page(page_periods))
 
 
-def _is_replaceable(index: Path) -> bool:
-    """Return whether a list of reports may be written: nothing is there, or one that this program wrote."""
-    before = _content(index)
-    return not before or INDEX_MARK in before
+def _is_replaceable(list_path: Path) -> bool:
+    """Return whether a list of reports may be written: there is no file, or one that this program wrote."""
+    content = _read_file(list_path)
+    return not content or INDEX_MARK in content
 
 
-def _content(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes() if path.is_file() else b""
     except OSError as error:
         raise StoreError(f"cannot read {path}: {plain(error)}") from error
 
 
-def _remove_old(paths: Iterable[Path]) -> None:
+def _remove_old_files(paths: Iterable[Path]) -> None:
     for path in paths:
         try:
             if path.is_file() and not path.is_symlink():

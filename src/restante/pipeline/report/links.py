@@ -11,8 +11,8 @@ from typing import Final
 
 from restante.common.errors import Misuse
 from restante.pipeline.report.charts.elements import element
-from restante.pipeline.report.page import filled, item_list
-from restante.pipeline.report.periods import MONTHS, Period, PeriodKind, containing, parse
+from restante.pipeline.report.page import fill_template, item_list
+from restante.pipeline.report.periods import MONTHS, Period, PeriodKind, parse_period, period_containing
 
 INDEX: Final = "index.html"
 
@@ -30,7 +30,7 @@ def periods_of_pages(names: Iterable[str]) -> set[Period]:
 
 def _period(name: str) -> Period | None:
     try:
-        period = parse(name)
+        period = parse_period(name)
     except Misuse:
         return None
     return period if period.name == name else None
@@ -42,7 +42,7 @@ def neighbours(period: Period) -> dict[Period, str]:
     longer = [PeriodKind.WEEK, PeriodKind.MONTH][[*PeriodKind].index(period.kind) :]
     for kind in longer:
         for day in (period.first, period.last):
-            around = containing(kind, day)
+            around = period_containing(kind, day)
             linked.setdefault(around, _short_title(around))
     return linked
 
@@ -54,30 +54,30 @@ def _short_title(period: Period) -> str:
     return period.title
 
 
-def links(period: Period, there: Collection[Period]) -> str:
+def page_links(period: Period, page_periods: Collection[Period]) -> str:
     """Return the links of a page to the pages that are there, in one line."""
-    items = [_link(of, shown) for of, shown in neighbours(period).items() if of in there]
-    shown = "".join(element("li", item) for item in [*items, element("a", "All reports", href=INDEX)])
-    return element("nav", element("ul", shown), aria_label="Other reports")
+    items = [_link(other, text) for other, text in neighbours(period).items() if other in page_periods]
+    items.append(element("a", "All reports", href=INDEX))
+    return element("nav", element("ul", "".join(element("li", item) for item in items)), aria_label="Other reports")
 
 
-def with_links(page: bytes, period: Period, there: Collection[Period]) -> bytes:
+def replace_links(page: bytes, period: Period, page_periods: Collection[Period]) -> bytes:
     """Return a page with the links to the pages that are there now. One of an earlier version stays as it is."""
-    line = links(period, there).encode()
+    line = page_links(period, page_periods).encode()
     return _LINKS.sub(lambda _: line, page, count=1)
 
 
-def _link(period: Period, shown: str) -> str:
-    return element("a", escape(shown), href=f"{period.name}.html")
+def _link(period: Period, text: str) -> str:
+    return element("a", escape(text), href=f"{period.name}.html")
 
 
-def index_page(there: Collection[Period]) -> bytes:
+def index_page(page_periods: Collection[Period]) -> bytes:
     """Return the page that lists all reports, by month, the latest first."""
     by_month: dict[date, dict[PeriodKind, list[Period]]] = defaultdict(lambda: defaultdict(list))
-    for period in sorted(there, key=lambda of: of.first, reverse=True):
+    for period in sorted(page_periods, key=lambda of: of.first, reverse=True):
         by_month[period.first.replace(day=1)][period.kind].append(period)
     sections = "\n".join(_month(month, by_month[month]) for month in sorted(by_month, reverse=True))
-    return filled("index.html", generator=INDEX_MARK.decode(), sections=sections)
+    return fill_template("index.html", generator=INDEX_MARK.decode(), sections=sections)
 
 
 def _month(month: date, periods: dict[PeriodKind, list[Period]]) -> str:

@@ -10,7 +10,7 @@ from restante.pipeline.report.changes.measure import Compared
 from restante.pipeline.report.changes.rule import MEASURES, changes_of
 from restante.pipeline.report.lacking import EVERYTHING_THERE, LakeState, state_remarks, without_tables
 from restante.pipeline.report.model import Report, Section
-from restante.pipeline.report.periods import LakeDays, Period, remarks
+from restante.pipeline.report.periods import LakeDays, Period, period_remarks
 from restante.pipeline.report.sections import SUBJECTS
 from restante.pipeline.report.sections.subject import Rows, Scope, Subject
 
@@ -20,11 +20,11 @@ Fetch = Callable[[str, Mapping[str, Any]], Rows]
 DATED: Final = ("outcomes", "busy_hours", "times", "traffic")
 """Tables whose days are those of the lake: what ended, what bound, timing logs, envelopes."""
 
-HELD_SQL: Final = "SELECT min(first), max(last) FROM ({})".format(  # noqa: S608 - constants
+LAKE_DAYS_SQL: Final = "SELECT min(first), max(last) FROM ({})".format(  # noqa: S608 - constants
     " UNION ALL ".join(f"SELECT min(day) AS first, max(day) AS last FROM {name}" for name in DATED)  # noqa: S608
 )
 
-_READ: Final = [*(each.tables for each in SUBJECTS), *(each.tables for each in MEASURES)]
+_READ: Final = [*(subject.tables for subject in SUBJECTS), *(measure.tables for measure in MEASURES)]
 
 TABLES_READ: Final = tuple(dict.fromkeys([*DATED, *(table for tables in _READ for table in tables)]))
 """All tables that a report reads."""
@@ -32,11 +32,11 @@ TABLES_READ: Final = tuple(dict.fromkeys([*DATED, *(table for tables in _READ fo
 
 def lake_days(fetch: Fetch) -> LakeDays | None:
     """Return the days of which the lake has records, or None if it has none."""
-    [(first, last)] = fetch(HELD_SQL, {})
-    return None if first is None else LakeDays(first, last)
+    [(first_day, last_day)] = fetch(LAKE_DAYS_SQL, {})
+    return None if first_day is None else LakeDays(first_day, last_day)
 
 
-def made_report(
+def make_report(
     fetch: Fetch, period: Period, today: date, made: datetime, state: LakeState = EVERYTHING_THERE
 ) -> Report:
     """Return the report of a period. Tables that the lake lacks are empty for `fetch`."""
@@ -47,10 +47,10 @@ def made_report(
     )
     scope = scope._replace(lonely_guesses=sum(lonely))
     sections = tuple(without_tables(_section(fetch, subject, scope), subject.tables, state) for subject in SUBJECTS)
-    said = state_remarks(state, has_records=scope.held is not None)
-    if scope.held is not None or not state.unbuilt:
-        said += remarks(period, scope.held, today)
-    return Report(period, made, sections, tuple(said), changes)
+    sentences = state_remarks(state, has_records=scope.lake_days is not None)
+    if scope.lake_days is not None or not state.unbuilt:
+        sentences += period_remarks(period, scope.lake_days, today)
+    return Report(period, made, sections, tuple(sentences), changes)
 
 
 def _section(fetch: Fetch, subject: Subject, scope: Scope) -> Section:

@@ -39,7 +39,7 @@ def page(report: Report, links: str = "") -> bytes:
 
     `links` is the line of links to the pages of other reports.
     """
-    return filled(
+    return fill_template(
         "page.html",
         title=escape(f"{report.period.title} - Restante report"),
         kind=report.period.kind.value,
@@ -55,7 +55,7 @@ def page(report: Report, links: str = "") -> bytes:
     )
 
 
-def filled(template: str, **values: str) -> bytes:
+def fill_template(template: str, **values: str) -> bytes:
     """Return a page in UTF-8 from a template, the common style, and markup by name."""
     style = _file("page.css")
     return Template(_file(template)).substitute(policy=escape(_policy(style)), style=style, **values).encode()

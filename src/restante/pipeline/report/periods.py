@@ -44,12 +44,12 @@ class Period(NamedTuple):
     @property
     def after(self) -> Period:
         """Return the period of this kind that follows."""
-        return containing(self.kind, self.first + timedelta(_MAX_DAYS[self.kind]))
+        return period_containing(self.kind, self.first + timedelta(_MAX_DAYS[self.kind]))
 
     @property
     def before(self) -> Period:
         """Return the period of this kind before it."""
-        return containing(self.kind, self.first - timedelta(1))
+        return period_containing(self.kind, self.first - timedelta(1))
 
     @property
     def days(self) -> tuple[date, ...]:
@@ -101,7 +101,7 @@ def day_in_words(day: date) -> str:
     return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
 
 
-def containing(kind: PeriodKind, day: date) -> Period:
+def period_containing(kind: PeriodKind, day: date) -> Period:
     """Return the period of a kind that contains a day."""
     match kind:
         case PeriodKind.DAY:
@@ -112,12 +112,12 @@ def containing(kind: PeriodKind, day: date) -> Period:
             return Period(kind, day.replace(day=1))
 
 
-def last_over(kind: PeriodKind, today: date) -> Period:
+def last_finished(kind: PeriodKind, today: date) -> Period:
     """Return the last period of a kind that was over when today began."""
-    return containing(kind, today).before
+    return period_containing(kind, today).before
 
 
-def parse(text: str) -> Period:
+def parse_period(text: str) -> Period:
     """Return the period with this name. Raises Misuse."""
     for kind, form, make_first_day in _FORMS:
         if match := form.fullmatch(text):
@@ -133,7 +133,7 @@ def parse(text: str) -> Period:
 
 def choose_period(text: str, today: date) -> Period:
     """Return the period with this name. `day`, `week` and `month` are the last ones that are over. Raises Misuse."""
-    return last_over(PeriodKind(text), today) if text in set(PeriodKind) else parse(text)
+    return last_finished(PeriodKind(text), today) if text in set(PeriodKind) else parse_period(text)
 
 
 class LakeDays(NamedTuple):
@@ -145,7 +145,7 @@ class LakeDays(NamedTuple):
 
 def due_periods(today: date, days: LakeDays | None) -> list[Period]:
     """Return the last day, week and month that are over, or the present one if the lake begins after the last one."""
-    over = [last_over(kind, today) for kind in PeriodKind]
+    over = [last_finished(kind, today) for kind in PeriodKind]
     return [period.after if days and period.last < days.first else period for period in over]
 
 
@@ -162,7 +162,7 @@ class Extent(NamedTuple):
     """Days that have begun, after the lake's last day."""
 
 
-def extent(period: Period, lake_days: LakeDays | None, today: date) -> Extent:
+def period_extent(period: Period, lake_days: LakeDays | None, today: date) -> Extent:
     """Return what is missing of a period. `held` is None if the lake has no records at all."""
     begun = [day for day in period.days if day <= today]
     early = [day for day in begun if lake_days is None or day < lake_days.first]
@@ -170,11 +170,11 @@ def extent(period: Period, lake_days: LakeDays | None, today: date) -> Extent:
     return Extent(len(period.days) - len(begun), today in begun, len(early), len(late))
 
 
-def remarks(period: Period, lake_days: LakeDays | None, today: date) -> list[str]:
+def period_remarks(period: Period, lake_days: LakeDays | None, today: date) -> list[str]:
     """Return sentences that say why figures of the period, or of the one before it, may be too small."""
     if lake_days is None:
         return ["The lake has no records yet. Run `restante pipeline run`."]
-    missing = extent(period, lake_days, today)
+    missing = period_extent(period, lake_days, today)
     day_count = len(period.days)
     if missing.future == day_count:
         begin = day_in_words(period.first)
@@ -190,7 +190,7 @@ def remarks(period: Period, lake_days: LakeDays | None, today: date) -> list[str
             sentences.append(f"The lake has no records after {day_in_words(lake_days.last)}.")
     if missing.future or missing.is_today:
         sentences.append(f"The period is not over. Its last day is {day_in_words(period.last)}.")
-    before = extent(period.before, lake_days, today)
+    before = period_extent(period.before, lake_days, today)
     if before.early == len(period.before.days):
         sentences.append("The lake has no records of the period before. Nothing is compared with it.")
     elif before.early:

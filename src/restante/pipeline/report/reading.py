@@ -12,7 +12,7 @@ from restante.pipeline.lake.lake import Lake
 from restante.pipeline.query import open_database
 from restante.pipeline.report.files import json_name, page_name
 from restante.pipeline.report.lacking import LakeState
-from restante.pipeline.report.making import DATED, TABLES_READ, lake_days, made_report
+from restante.pipeline.report.making import DATED, TABLES_READ, lake_days, make_report
 from restante.pipeline.report.model import Report
 from restante.pipeline.report.periods import LakeDays, Period
 from restante.pipeline.schemas import CLEAN_TABLES, SOURCES
@@ -27,7 +27,7 @@ def read_report(lake: Lake, period: Period, made: datetime, scratch: Path) -> Re
     was_written = lake.is_written_by_another()
     with open_database(lake, "", scratch, [TABLES[name] for name in TABLES_READ]) as opened:
         state = lake_state(lake)._replace(is_written=was_written or lake.is_written_by_another())
-        return made_report(opened.fetch, period, made.astimezone(UTC).date(), made, state)
+        return make_report(opened.fetch, period, made.astimezone(UTC).date(), made, state)
 
 
 def days_of(lake: Lake, scratch: Path) -> LakeDays | None:

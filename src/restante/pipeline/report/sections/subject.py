@@ -25,7 +25,7 @@ class Scope(NamedTuple):
     """Which days a report covers, and when it is made."""
 
     period: Period
-    held: LakeDays | None
+    lake_days: LakeDays | None
     """The days of the lake. None: it has no records."""
     made: datetime
     lonely_guesses: int = 0
@@ -33,7 +33,7 @@ class Scope(NamedTuple):
 
     def has(self, day: date) -> bool:
         """Return whether the lake may have records of a day. If not, its counts are not known, rather than 0."""
-        return self.held is not None and self.held.first <= day <= self.held.last
+        return self.lake_days is not None and self.lake_days.first <= day <= self.lake_days.last
 
 
 class Subject(NamedTuple):
