@@ -97,12 +97,13 @@ def _read_envelopes(raws: Sequence[bytes]) -> Verified:
     verified = Verified(fault, keccaks(raws), topic, expiry, ttl, fields.compute_pow(), fields.size)
     for index in np.flatnonzero(~fields.good).tolist():  # rare: `parse` decides
         try:
-            read = parse(raws[index])
+            envelope = parse(raws[index])
         except RlpError:
             continue
         verified.fault[index] = 0
-        verified.topic[index] = int.from_bytes(read.topic)
-        verified.expiry[index], verified.ttl[index], verified.pow[index] = read.expiry, read.ttl, read.pow()
+        verified.topic[index] = int.from_bytes(envelope.topic)
+        verified.expiry[index], verified.ttl[index] = envelope.expiry, envelope.ttl
+        verified.pow[index] = envelope.pow()
     return verified
 
 
