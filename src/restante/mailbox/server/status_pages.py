@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, get_args
 
 import msgspec
-from prometheus_client import Metric
 
 from restante import __version__
 from restante.common.admin_dashboard import Dashboard
@@ -21,7 +20,7 @@ from restante.common.admin_http import AdminPages, Query, page_of
 from restante.common.disk_probe import DiskProbe
 from restante.common.errors import Misuse, StoreError
 from restante.common.last_hour import LastHour
-from restante.common.prometheus import counter, counters, gauge, gauges, histogram
+from restante.common.metrics import CounterMetric, Family, GaugeMetric, HistogramMetric, Metric, families, page
 from restante.common.usage_records import MEANINGS, MailboxUsage, NameplateUsage, Result
 from restante.common.worker import Worker
 from restante.mailbox.core.model import OUTCOMES
@@ -35,140 +34,145 @@ from restante.mailbox.server.user_address import best
 from restante.mailbox.store import status
 from restante.mailbox.store.sqlite import Store
 
-# ──────────
-# Metrics of the mailbox server for Prometheus: counts that the server keeps in any case, read at each scrape.
-#
-# Labels have the values of tables in this code, never texts of clients.
+# ── Metrics: counts that the server keeps in any case ─────────────────────────────────────────────
 
 
-ENDED: Final[Mapping[type, str]] = {NameplateUsage: "nameplate", MailboxUsage: "mailbox"}
+class Parts:
+    """The parts of a server that metrics are read from."""
+
+    def __init__(self, server: Server, *, ready: bool = False) -> None:
+        self.server = server
+        self.ready = ready
+        """What /readyz says."""
+        self.admission = server.admission
+        self.measured = server.commit_loop.measurements
+        self.queue = server.commit_loop.queue
+        self.dispatcher = server.commit_loop.dispatcher
+        self.state = self.dispatcher.state
 
 
-def collect(server: Server, *, ready: bool) -> Iterator[Metric]:
-    """Yield all metrics. Call this in the server's event loop. `ready`: what /readyz says."""
-    yield gauges("restante_build_info", "The version of the server", ("version",), {(__version__,): 1})
-    yield gauge("restante_ready", "1 if the server can store what clients send; 0 if not, or while it stops", ready)
-    yield from _connections(server)
-    yield from _commands(server)
-    yield from _commits(server)
-    yield from _live(server)
-    yield from _permission(server)
+ENDED: Final[Mapping[str, type]] = {"nameplate": NameplateUsage, "mailbox": MailboxUsage}
 
-
-def _connections(server: Server) -> Iterator[Metric]:
-    dispatcher = server.commit_loop.dispatcher
-    yield gauge("restante_connections", "Open connections that were admitted", len(server.admitted))
-    yield counter(
-        "restante_connections_opened",
-        "WebSockets opened since the start, also refused ones",
-        dispatcher.connections_seen,
-    )
-    yield counters(
-        "restante_refusals",
-        "Connections, commands and usage records refused for lack of permission or room, by reason",
-        ("reason",),
-        {(reason,): times for reason, times in times_by_reason(dispatcher.quotas.refusals).items()},
-    )
-    yield counter(
-        "restante_tls_handshakes_failed", "Connections whose TLS handshake failed", server.failed_handshakes
-    )
-    yield gauge(
-        "restante_tls_certificate_expires_seconds",
-        "When the certificate expires, in seconds since 1970; NaN without one",
-        server.certificate.expires if server.certificate else math.nan,
-    )
-    yield gauge("restante_owed_bytes", "Bytes sent to clients that they have not read", server.owing)
-    yield gauge("restante_held_bytes", "Bytes of memory of all connections, limited by held_bytes", server.held_bytes)
-    yield gauge("restante_queue_commands", "Commands in the queue", len(server.commit_loop.queue))
-    yield gauge(
-        "restante_queue_bytes",
-        "Bytes of memory of commands that are not handled yet",
-        server.commit_loop.queue.held_bytes,
-    )
-
-
-def _commands(server: Server) -> Iterator[Metric]:
-    measured = server.commit_loop.measurements
-    yield counters(
-        "restante_commands",
+METRICS: Final[Mapping[str, Metric[Parts]]] = {
+    "restante_build_info": GaugeMetric("1, with the version", lambda _: {__version__: 1}, labels=("version",)),
+    "restante_ready": GaugeMetric("1 if /readyz is 200, 0 if it is 503", lambda its: its.ready),
+    "restante_connections": GaugeMetric(
+        "Admitted open connections", lambda its: len(its.server.admitted), "connections.open"
+    ),
+    "restante_connections_opened": CounterMetric(
+        "WebSockets opened, also refused ones", lambda its: its.dispatcher.connections_seen, "connections.opened"
+    ),
+    "restante_tls_handshakes_failed": CounterMetric(
+        "Connections whose TLS handshake failed", lambda its: its.server.failed_handshakes, "tls.handshakes_failed"
+    ),
+    "restante_tls_certificate_expires_seconds": GaugeMetric(
+        "When the certificate in use expires, in seconds since 1970; NaN if there is none",
+        lambda its: its.server.certificate.expires if its.server.certificate else math.nan,
+        "tls.certificate_expires",
+    ),
+    "restante_commands": CounterMetric(
         "Commands handled, by type of message and outcome",
-        ("type", "outcome"),
-        {
-            (name, outcome): measured.commands(kind, outcome)
+        lambda its: {
+            name: {outcome: its.measured.commands(kind, outcome) for outcome in OUTCOMES}
             for kind, name in COMMAND_TYPES.items()
-            for outcome in OUTCOMES
         },
-    )
-    yield histogram(
-        "restante_delivery_seconds",
+        "commands",
+        ("type", "outcome"),
+    ),
+    "restante_batch_commands": HistogramMetric(
+        "Commands of a batch, which is one transaction", lambda its: its.measured.batch_commands
+    ),
+    "restante_commit_seconds": HistogramMetric(
+        "Seconds from a batch's first statement to the disk",
+        lambda its: its.measured.commit_seconds,
+        "commits.seconds",
+    ),
+    "restante_slow_commits": CounterMetric(
+        "Commits that took at least 0.25 s", lambda its: its.measured.slow_commits, "commits.slow"
+    ),
+    "restante_batches_not_stored": CounterMetric(
+        "Batches that the disk did not take", lambda its: its.measured.batches_not_stored, "commits.not_stored"
+    ),
+    "restante_disk_has_room": GaugeMetric(
+        "0 if less than the limit free_disk is free, else 1", lambda its: its.state.room, "disk.has_room"
+    ),
+    "restante_disk_free_bytes": GaugeMetric(
+        "Bytes that can still be written to the data directory; NaN if the disk does not say",
+        lambda its: its.measured.disk_free,
+        "disk.free_bytes",
+    ),
+    "restante_wal_bytes": GaugeMetric(
+        "Bytes of the write-ahead log; NaN if there is none", lambda its: its.measured.wal_bytes, "disk.wal_bytes"
+    ),
+    "restante_delivery_seconds": HistogramMetric(
         "Seconds from the receipt of an add until it was on disk, and its message goes to the subscribers",
-        measured.delivery_seconds,
-    )
-    yield counters(
-        "restante_results",
+        lambda its: its.measured.delivery_seconds,
+    ),
+    "restante_results": CounterMetric(
         "Nameplates and mailboxes that ended, by result",
+        lambda its: {
+            name: {result: its.measured.results[kind, result] for result in get_args(Result)}
+            for name, kind in ENDED.items()
+        },
+        "results",
         ("kind", "result"),
-        {(ENDED[kind], result): times for (kind, result), times in measured.results.items()},
-    )
-
-
-def _commits(server: Server) -> Iterator[Metric]:
-    measured = server.commit_loop.measurements
-    yield histogram("restante_batch_commands", "Commands of a batch that had any", measured.batch_commands)
-    yield histogram(
-        "restante_commit_seconds",
-        "Seconds from a batch's first statement until it was on disk",
-        measured.commit_seconds,
-    )
-    yield counter("restante_slow_commits", "Commits that took at least 0.25 s", measured.slow_commits)
-    yield counter(
-        "restante_batches_not_stored",
-        "Batches that the disk did not take, and were undone",
-        measured.batches_not_stored,
-    )
-    yield gauge(
-        "restante_disk_has_room",
-        "1 if the disk has as much room as the limit free_disk",
-        server.commit_loop.dispatcher.state.room,
-    )
-    yield gauge("restante_disk_free_bytes", "Bytes that the server can still write on its disk", measured.disk_free)
-    yield gauge("restante_wal_bytes", "Bytes of the write-ahead log (-wal) of the database", measured.wal_bytes)
-    yield counter("restante_prunes", "Prunes that ended", measured.prunes)
-    yield gauge("restante_last_prune_seconds", "Seconds that the last prune took", measured.prune_seconds)
-    yield counter("restante_mailboxes_pruned", "Idle mailboxes that were pruned", measured.pruned)
-
-
-def _live(server: Server) -> Iterator[Metric]:
-    state = server.commit_loop.dispatcher.state
-    yield gauge("restante_nameplates", "Live nameplates", state.nameplate_count)
-    yield gauge("restante_mailboxes", "Live mailboxes", state.mailbox_count)
-    yield gauge("restante_messages", "Messages of live mailboxes", state.message_count)
-    yield gauge("restante_stored_bytes", "Bytes of memory of live data, limited by stored_bytes", state.stored)
-    yield gauge("restante_applications", "Applications with live data or connections", len(state.apps))
-
-
-def _permission(server: Server) -> Iterator[Metric]:
-    terms, load_level = server.admission.terms, server.admission.load_level
-    yield gauges(
-        "restante_permission_mode",
-        "1 for the permission mode in effect",
-        ("mode",),
-        {(mode,): terms.mode == mode for mode in get_args(Mode)},
-    )
-    yield counter(
-        "restante_permission_demands", "Connections of which proof of work was demanded", server.admission.demanded
-    )
-    yield counter("restante_permission_solved", "Proofs of work accepted", server.commit_loop.measurements.solved)
-    yield gauge(
-        "restante_permission_difficulty",
-        "Bits of proof of work that are demanded of all clients; 0: none",
-        server.admission.difficulty,
-    )
-    yield counter(
-        "restante_permission_changes",
-        "How often the difficulty for all clients or for an address has changed",
-        load_level.changes + server.admission.changes,
-    )
+    ),
+    "restante_nameplates": GaugeMetric("Live nameplates", lambda its: its.state.nameplate_count, "live.nameplates"),
+    "restante_mailboxes": GaugeMetric("Live mailboxes", lambda its: its.state.mailbox_count, "live.mailboxes"),
+    "restante_messages": GaugeMetric(
+        "Messages of live mailboxes", lambda its: its.state.message_count, "live.messages"
+    ),
+    "restante_applications": GaugeMetric(
+        "Applications with live data or connections", lambda its: len(its.state.apps), "live.applications"
+    ),
+    "restante_stored_bytes": GaugeMetric(
+        "Memory of the live data, which stored_bytes limits", lambda its: its.state.stored, "live.bytes"
+    ),
+    "restante_owed_bytes": GaugeMetric(
+        "Bytes sent to clients that they have not read", lambda its: its.server.owing, "queue.owed_bytes"
+    ),
+    "restante_held_bytes": GaugeMetric(
+        "Memory that connections hold, which held_bytes limits", lambda its: its.server.held_bytes, "queue.held_bytes"
+    ),
+    "restante_queue_commands": GaugeMetric("Commands in the queue", lambda its: len(its.queue), "queue.commands"),
+    "restante_queue_bytes": GaugeMetric(
+        "Memory of commands that are not handled yet", lambda its: its.queue.held_bytes, "queue.bytes"
+    ),
+    "restante_refusals": CounterMetric(
+        "Refusals for lack of permission or room, by reason",
+        lambda its: times_by_reason(its.dispatcher.quotas.refusals),
+        "refusals",
+        ("reason",),
+    ),
+    "restante_permission_mode": GaugeMetric(
+        "1 for the mode in effect, of none, hashcash and adaptive",
+        lambda its: {mode: its.admission.terms.mode == mode for mode in get_args(Mode)},
+        labels=("mode",),
+    ),
+    "restante_permission_difficulty": GaugeMetric(
+        "Bits of proof of work that all clients must show",
+        lambda its: its.admission.difficulty,
+        "permission.difficulty",
+    ),
+    "restante_permission_demands": CounterMetric(
+        "Connections that had to show a proof of work", lambda its: its.admission.demanded, "permission.demands"
+    ),
+    "restante_permission_solved": CounterMetric(
+        "Proofs of work that were accepted", lambda its: its.measured.solved, "permission.solved"
+    ),
+    "restante_permission_changes": CounterMetric(
+        "Changes of the difficulty, for all clients or for an address",
+        lambda its: its.admission.load_level.changes + its.admission.changes,
+    ),
+    "restante_prunes": CounterMetric("Prunes that ended", lambda its: its.measured.prunes, "pruning.prunes"),
+    "restante_last_prune_seconds": GaugeMetric(
+        "How long the last prune took", lambda its: its.measured.prune_seconds, "pruning.last_seconds"
+    ),
+    "restante_mailboxes_pruned": CounterMetric(
+        "Idle mailboxes that were pruned", lambda its: its.measured.pruned, "pruning.mailboxes"
+    ),
+}
+"""Labels have the values of tables in this code, never texts of clients."""
 
 
 # ── What the dashboard of the mailbox server shows and changes ────────────────────────────────────
@@ -367,69 +371,25 @@ class StatusPages:
             return f"the last batch could not be stored: {problem}"
         return ""
 
-    async def metrics(self, ready: bool) -> Iterable[Metric]:
+    async def metrics(self, ready: bool) -> Iterable[Family]:
         """Return all metrics."""
-        return list(collect(self._server, ready=ready))
+        return list(families(METRICS, Parts(self._server, ready=ready)))
 
     async def varz(self, _query: Query) -> dict[str, Any]:
         """Return counts and settings of the server."""
-        now, server, measured = self._loop.now(), self._server, self._loop.measurements
-        dispatcher = self._loop.dispatcher
-        state, quotas = dispatcher.state, dispatcher.quotas
-        return {
+        now, measured, terms = self._loop.now(), self._loop.measurements, self._server.admission.terms
+        others = {
             "version": __version__,
             "time": now.wall,
             "started": self._started.wall,
             "uptime_seconds": now.service - self._started.service,
-            "connections": {"open": len(server.admitted), "opened": dispatcher.connections_seen},
-            "tls": {
-                "handshakes_failed": server.failed_handshakes,
-                "certificate_expires": server.certificate and server.certificate.expires,
-            },
-            "live": {
-                "applications": len(state.apps),
-                "nameplates": state.nameplate_count,
-                "mailboxes": state.mailbox_count,
-                "messages": state.message_count,
-                "bytes": state.stored,
-            },
-            "commands": {
-                name: {outcome: measured.commands(kind, outcome) for outcome in OUTCOMES}
-                for kind, name in COMMAND_TYPES.items()
-            },
-            "results": {
-                name: {result: measured.results[kind, result] for result in get_args(Result)}
-                for name, kind in (("nameplate", NameplateUsage), ("mailbox", MailboxUsage))
-            },
-            "refusals": times_by_reason(quotas.refusals),
-            "refused_addresses": _most_refused(quotas.lately_refused),
-            "queue": {
-                "commands": len(self._loop.queue),
-                "bytes": self._loop.queue.held_bytes,
-                "owed_bytes": server.owing,
-                "held_bytes": server.held_bytes,
-            },
-            "commits": {
-                "count": measured.commit_seconds.count,
-                "seconds": measured.commit_seconds.total,
-                "slow": measured.slow_commits,
-                "latest_slow": [commit._asdict() for commit in measured.latest_slow_commits],
-                "not_stored": measured.batches_not_stored,
-            },
-            "disk": {"has_room": state.room, "free_bytes": measured.disk_free, "wal_bytes": measured.wal_bytes},
-            "pruning": {
-                "prunes": measured.prunes,
-                "last_seconds": measured.prune_seconds,
-                "mailboxes": measured.pruned,
-            },
-            "permission": {
-                "mode": server.admission.terms.mode,
-                "bits": server.admission.terms.bits,
-                "difficulty": server.admission.difficulty,
-                "demands": server.admission.demanded,
-                "solved": measured.solved,
-            },
+            "refused_addresses": _most_refused(self._loop.dispatcher.quotas.lately_refused),
+            "commits.count": measured.commit_seconds.count,
+            "commits.latest_slow": [commit._asdict() for commit in measured.latest_slow_commits],
+            "permission.mode": terms.mode,
+            "permission.bits": terms.bits,
         }
+        return page(METRICS, Parts(self._server), others)
 
     async def connz(self, query: Query) -> dict[str, Any]:
         """Return the open connections, oldest first. Raises Misuse for wrong arguments."""

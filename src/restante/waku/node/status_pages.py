@@ -5,28 +5,34 @@ docs/monitoring.md documents the fields.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, UntypedMetricFamily
 
 from restante import __version__
 from restante.common.admin_dashboard import Dashboard
 from restante.common.admin_http import AdminPages, Query, page_of
 from restante.common.disk_probe import DiskProbe, DiskSpace
 from restante.common.last_hour import LastHour
-from restante.common.prometheus import counter, gauge, gauges, histogram, histograms
+from restante.common.metrics import (
+    CounterMetric,
+    Family,
+    GaugeMetric,
+    HistogramMetric,
+    Metric,
+    UntypedMetric,
+    families,
+    page,
+)
 from restante.waku.archive.records import Counts
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.node.admission import EVICTED, FROM_ADDRESS, FULL, HALF_OPEN
 from restante.waku.node.history_requests import FILTERS, REFUSALS
 from restante.waku.node.node import REJECTION_LABELS, Node
-
-DATABASE_LABEL: Final = "sqlite"
 
 REFUSAL_LABELS: Final = {
     "future": "in_future",
@@ -49,6 +55,147 @@ CONNECTION_LABELS: Final = {
 
 NODE_ID_BYTES: Final = 8
 """Bytes of a peer's id that are shown: enough to tell peers apart."""
+
+
+class Parts:
+    """The parts of a node that metrics are read from."""
+
+    def __init__(self, node: Node, archive: Counts, disk_free: float = math.nan, *, ready: bool = False) -> None:
+        self.node = node
+        self.archive = archive
+        self.disk_free = disk_free
+        self.ready = ready
+        """What /readyz says."""
+        self.mailserver = node.mailserver
+        self.counts = node.mailserver.counts
+        self.requests = node.history_requests
+
+
+def _refused_envelopes(node: Node) -> dict[str, int]:
+    return {label: node.mailserver.counts[refusal] for refusal, label in REFUSAL_LABELS.items()}
+
+
+def _refused_requests(node: Node) -> dict[str, int]:
+    return {reason: node.history_requests.refusals[reason] for reason in REFUSALS}
+
+
+ARCHIVE: Final = {"db": "sqlite"}
+
+METRICS: Final[Mapping[str, Metric[Parts]]] = {
+    "waku_build_info": GaugeMetric("1, with the version", lambda _: {__version__: 1}, labels=("version",)),
+    "waku_ready": GaugeMetric("1 if /readyz is 200, 0 if it is 503", lambda its: its.ready),
+    "waku_disk_free_bytes": GaugeMetric(
+        "Bytes that can still be written to the data directory; NaN if the disk does not say",
+        lambda its: its.disk_free,
+    ),
+    "waku_envelopes_received": CounterMetric(
+        "Envelopes that peers sent",
+        lambda its: its.counts["new"] + its.counts["known"] + sum(_refused_envelopes(its.node).values()),
+    ),
+    "waku_envelopes_validated": CounterMetric(
+        "Envelopes that were new and accepted", lambda its: its.counts["new"], "envelopes.new"
+    ),
+    "waku_envelopes_cache_failures": CounterMetric(
+        "Envelopes that were refused, by reason",
+        lambda its: _refused_envelopes(its.node),
+        "envelopes.refused",
+        ("type",),
+    ),
+    "waku_envelopes_rejected": CounterMetric(
+        "Packets that could not be read",
+        lambda its: {reason: its.node.rejected[reason] for reason in sorted({*REJECTION_LABELS.values()})},
+        labels=("reason",),
+    ),
+    "waku_envelopes_cached": CounterMetric(
+        "Accepted envelopes: hit if already known, miss if new",
+        lambda its: {"hit": its.counts["known"], "miss": its.counts["new"]},
+        labels=("cache",),
+    ),
+    "waku_envelopes_size_bytes": HistogramMetric(
+        "Sizes of new envelopes that were accepted", lambda its: its.mailserver.sizes
+    ),
+    "waku_envelopes_relayed": CounterMetric(
+        "Envelopes relayed, counted for each peer", lambda its: its.node.relay.counts["relayed"], "envelopes.relayed"
+    ),
+    "waku_envelopes_known": GaugeMetric(
+        "Live envelopes whose hashes are known",
+        lambda its: len(its.mailserver.pool.known_hashes),
+        "envelopes.known_hashes",
+    ),
+    "waku_envelopes_cached_bytes": GaugeMetric(
+        "Bytes of live envelopes in memory", lambda its: its.mailserver.pool.size, "envelopes.cached_bytes"
+    ),
+    "waku_peers": GaugeMetric(
+        "Peers that have sent a Status", lambda its: len(its.node.relay.interests), "connections.peers"
+    ),
+    "waku_connections": GaugeMetric(
+        "Connections, also those in their handshake", lambda its: len(its.node.connections), "connections.open"
+    ),
+    "waku_connections_refused": CounterMetric(
+        "Connections closed for want of places, by reason",
+        lambda its: {label: its.node.counts[name] for name, label in CONNECTION_LABELS.items()},
+        labels=("type",),
+    ),
+    # status-go's name. It ends like a counter's, but it falls when envelopes are pruned. So it has no type.
+    "mailserver_archived_envelopes_total": UntypedMetric(
+        "Envelopes in the archive", lambda its: its.archive.envelopes, "archive.envelopes", constant_labels=ARCHIVE
+    ),
+    "mailserver_archived_bytes": GaugeMetric(
+        "Bytes of the envelopes in the archive", lambda its: its.archive.bytes, "archive.bytes"
+    ),
+    "mailserver_archived_envelopes_failures": CounterMetric(
+        "Envelopes that could not be archived",
+        lambda its: its.counts["not archived"],
+        "envelopes.not_archived",
+        constant_labels=ARCHIVE,
+    ),
+    "mailserver_archived_envelope_size_bytes": HistogramMetric(
+        "Sizes of archived envelopes", lambda its: its.mailserver.archived_sizes, constant_labels=ARCHIVE
+    ),
+    "mailserver_requests": CounterMetric(
+        "History requests", lambda its: its.requests.counts["requests"], "requests.received"
+    ),
+    "mailserver_requests_refused": CounterMetric(
+        "Requests answered with an error, also unreadable ones", lambda its: its.requests.counts["requests refused"]
+    ),
+    "mailserver_delivery_attempts": CounterMetric(
+        "Requests that could be read", lambda its: its.requests.counts["attempts"]
+    ),
+    "mailserver_delivery_failures": CounterMetric(
+        "Refused requests, by reason", lambda its: _refused_requests(its.node), "requests.refused", ("type",)
+    ),
+    "mailserver_delivery_duration_seconds": HistogramMetric(
+        "Seconds from reading a request to sending its answer", lambda its: its.requests.delays, "requests.seconds"
+    ),
+    "waku_history_duration_seconds": HistogramMetric(
+        "mailserver_delivery_duration_seconds, by what was asked for",
+        lambda its: its.requests.delays_by_filter,
+        labels=("filter",),
+    ),
+    "mailserver_requests_bundle_process_duration_seconds": HistogramMetric(
+        "Seconds that the search for a page took", lambda its: its.requests.searches
+    ),
+    "mailserver_requests_batched": CounterMetric(
+        "Answered requests that allowed batches", lambda its: its.requests.counts["batched"]
+    ),
+    "mailserver_envelope_queries": CounterMetric(
+        "Searches of the archive, by filter",
+        lambda its: {name: its.requests.queries[name] for name in FILTERS},
+        "requests.queries",
+        ("filter",),
+        {"history": "unknown"},
+    ),
+    "mailserver_sent_envelope_batch_size_bytes": HistogramMetric(
+        "Bytes of envelopes in a packet", lambda its: its.requests.packets
+    ),
+    "mailserver_envelopes": CounterMetric(
+        "Envelopes sent to requesters; status-go counts requests under this name",
+        lambda its: its.requests.counts["envelopes handed over"],
+        "requests.envelopes_sent",
+    ),
+}
+"""Names are status-go's where it has them (mailserver/metrics.go, waku/common/metrics.go), so that its dashboards and
+alerts work here. Each metric counts what its name says, even where status-go's does not."""
 
 
 def admin_pages(node: Node, data: Path, reports_url: str | None = None) -> AdminPages:
@@ -86,55 +233,32 @@ class StatusPages:
         self._refused_envelopes = LastHour(clock)
         self._refused_requests = LastHour(clock)
 
-    async def metrics(self, ready: bool) -> Iterable[Metric]:
+    async def metrics(self, ready: bool) -> Iterable[Family]:
         """Return all metrics. Raises StoreError if the archive cannot be read."""
         archive, disk_free = await self._node.archive.counts(), await self._space.free()
-        return list(_Metrics(self._node, archive, disk_free, ready=ready).collect())
+        return list(families(METRICS, Parts(self._node, archive, disk_free, ready=ready)))
 
     async def varz(self, _query: Query) -> dict[str, Any]:
         """Return counts of the node. Raises StoreError if the archive cannot be read."""
-        node = self._node
-        mailserver, requests, archive = node.mailserver, node.history_requests, await node.archive.counts()
-        counts = mailserver.counts
-        return {
+        now, archive = self._node.clock.wall(), await self._node.archive.counts()
+        counts, requests = self._node.mailserver.counts, self._node.history_requests.counts
+        others = {
             "version": __version__,
-            "time": node.clock.wall(),
+            "time": now,
             "started": self._started,
-            "uptime_seconds": node.clock.wall() - self._started,
+            "uptime_seconds": now - self._started,
             "archive": msgspec.structs.asdict(archive),
-            "connections": {"open": len(node.connections), "peers": len(node.relay.interests)},
-            "envelopes": {
-                "new": counts["new"],
-                "known": counts["known"],
-                "archived": counts["archived"],
-                "not_archived": counts["not archived"],
-                "relayed": node.relay.counts["relayed"],
-                "refused": self._envelope_refusals(),
-                "known_hashes": len(mailserver.pool.known_hashes),
-                "cached_bytes": mailserver.pool.size,
-            },
-            "requests": {
-                "received": requests.counts["requests"],
-                "answered": requests.counts["requests answered"],
-                "refused": self._request_refusals(),
-                "envelopes_sent": requests.counts["envelopes handed over"],
-                "queries": {name: requests.queries[name] for name in FILTERS},
-                "seconds": requests.delays.total,
-            },
+            "envelopes.known": counts["known"],
+            "envelopes.archived": counts["archived"],
+            "requests.answered": requests["requests answered"],
         }
-
-    def _envelope_refusals(self) -> dict[str, int]:
-        counts = self._node.mailserver.counts
-        return {label: counts[refusal] for refusal, label in REFUSAL_LABELS.items()}
-
-    def _request_refusals(self) -> dict[str, int]:
-        return {reason: self._node.history_requests.refusals[reason] for reason in REFUSALS}
+        return page(METRICS, Parts(self._node, archive), others)
 
     async def sample(self) -> dict[str, float]:
         """Return the values whose history the dashboard shows: counts since the start, and gauges."""
         node, counts, requests = self._node, self._node.mailserver.counts, self._node.history_requests
-        self._refused_envelopes.remember(self._envelope_refusals())
-        self._refused_requests.remember(self._request_refusals())
+        self._refused_envelopes.remember(_refused_envelopes(node))
+        self._refused_requests.remember(_refused_requests(node))
         return {
             "peers": len(node.relay.interests),
             "envelopes": counts["new"],
@@ -189,132 +313,3 @@ class StatusPages:
         return {
             "limits": {name: {"value": value, "used": used.get(name)} for name, value in limits.items()},
         }
-
-
-class _Metrics:
-    """Metrics for Prometheus: counts that the node has in any case, read at each scrape.
-
-    Names are status-go's where it has them (mailserver/metrics.go, waku/common/metrics.go), so that its dashboards
-    and alerts work here. Each metric counts what its name says, even where status-go's does not.
-    """
-
-    def __init__(self, node: Node, archive: Counts, disk_free: float, *, ready: bool) -> None:
-        self._node = node
-        self._archive = archive
-        self._disk_free = disk_free
-        self._ready = ready
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metrics."""
-        yield gauges("waku_build_info", "The version of the node", ("version",), {(__version__,): 1})
-        yield gauge(
-            "waku_ready",
-            "1 if the node can archive what peers send; 0 if not, or while it stops",
-            self._ready,
-        )
-        yield gauge("waku_disk_free_bytes", "Bytes that the node can still write on its disk", self._disk_free)
-        yield from self._envelopes()
-        yield from self._requests()
-        yield gauge("waku_peers", "Peers that have sent a Status", len(self._node.relay.interests))
-        yield gauge(
-            "waku_connections", "Connections, also those that have not sent a Status", len(self._node.connections)
-        )
-        closed = CounterMetricFamily(
-            "waku_connections_refused", "Connections that were closed for want of room, by why", labels=["type"]
-        )
-        for name, label in CONNECTION_LABELS.items():
-            closed.add_metric([label], self._node.counts[name])
-        yield closed
-        pool = self._node.mailserver.pool
-        yield gauge("waku_envelopes_known", "Known envelope hashes", len(pool.known_hashes))
-        yield gauge("waku_envelopes_cached_bytes", "Bytes of memory for live envelopes", pool.size)
-
-    def _envelopes(self) -> Iterator[Metric]:
-        counts, node = self._node.mailserver.counts, self._node
-        received = counts["new"] + counts["known"] + sum(counts[refusal] for refusal in REFUSAL_LABELS)
-        yield counter("waku_envelopes_received", "Envelopes received from peers", received)
-        yield counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
-        refused = CounterMetricFamily(
-            "waku_envelopes_cache_failures", "Envelopes not accepted, by reason", labels=["type"]
-        )
-        for refusal, name in REFUSAL_LABELS.items():
-            refused.add_metric([name], counts[refusal])
-        yield refused
-        rejected = CounterMetricFamily("waku_envelopes_rejected", "Packets that could not be read", labels=["reason"])
-        for reason in sorted({*REJECTION_LABELS.values()}):
-            rejected.add_metric([reason], node.rejected[reason])
-        yield rejected
-        cached = CounterMetricFamily(
-            "waku_envelopes_cached", "Envelopes received: hit if already known, miss if new", labels=["cache"]
-        )
-        cached.add_metric(["hit"], counts["known"])
-        cached.add_metric(["miss"], counts["new"])
-        yield cached
-        yield histogram("waku_envelopes_size_bytes", "Envelopes that were new and taken", node.mailserver.sizes)
-        yield counter(
-            "waku_envelopes_relayed", "Envelopes relayed, counted for each peer", node.relay.counts["relayed"]
-        )
-        # status-go's name. It ends like a counter's, but it falls when envelopes are pruned. So it has no type.
-        archived = UntypedMetricFamily(
-            "mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"]
-        )
-        archived.add_metric([DATABASE_LABEL], self._archive.envelopes)
-        yield archived
-        yield histogram(
-            "mailserver_archived_envelope_size_bytes",
-            "Envelopes that were archived",
-            node.mailserver.archived_sizes,
-            db=DATABASE_LABEL,
-        )
-        yield gauge("mailserver_archived_bytes", "Bytes of the envelopes in the archive", self._archive.bytes)
-        failed = CounterMetricFamily(
-            "mailserver_archived_envelopes_failures", "Envelopes that could not be archived", labels=["db"]
-        )
-        failed.add_metric([DATABASE_LABEL], counts["not archived"])
-        yield failed
-
-    def _requests(self) -> Iterator[Metric]:
-        requests = self._node.history_requests
-        counts = requests.counts
-        yield counter("mailserver_requests", "Requests for history", counts["requests"])
-        yield counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
-        failed = CounterMetricFamily(
-            "mailserver_delivery_failures", "Requests answered with an error, by its reason", labels=["type"]
-        )
-        for reason in REFUSALS:
-            failed.add_metric([reason], requests.refusals[reason])
-        yield failed
-        yield histogram(
-            "mailserver_delivery_duration_seconds",
-            "Seconds from reading a request to sending its answer",
-            requests.delays,
-        )
-        yield histograms(
-            "waku_history_duration_seconds",
-            "The same as mailserver_delivery_duration_seconds, by what was asked for",
-            "filter",
-            requests.delays_by_filter,
-        )
-        yield histogram(
-            "mailserver_requests_bundle_process_duration_seconds",
-            "Seconds to find a page of history",
-            requests.searches,
-        )
-        yield histogram(
-            "mailserver_sent_envelope_batch_size_bytes", "Bytes of envelopes in a packet of history", requests.packets
-        )
-        yield counter(
-            "mailserver_delivery_attempts", "Valid requests for history, answered or not", counts["attempts"]
-        )
-        yield counter(
-            "mailserver_requests_batched", "Answered requests whose envelopes were sent in batches", counts["batched"]
-        )
-        queries = CounterMetricFamily(
-            "mailserver_envelope_queries", "Searches of the archive, by filter", labels=["filter", "history"]
-        )
-        for name in FILTERS:
-            queries.add_metric([name, "unknown"], requests.queries[name])
-        yield queries
-        yield counter(
-            "mailserver_envelopes", "Envelopes sent in answers to requests", counts["envelopes handed over"]
-        )
