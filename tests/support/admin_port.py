@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from restante.common.disk_probe import INTERVAL_SECONDS
+from restante.common.metrics import Metric
 from support.bounds import bounded
 from support.documents import ROOT
 
@@ -90,16 +91,14 @@ async def looking(port: int) -> AsyncIterator[Look]:
         yield Look(session, port)
 
 
-def documented(*introductions: str) -> dict[str, str]:
-    """Return each field of the tables after these sentences as a path, and what the manual says of it."""
+def documented(*servers: str) -> dict[str, str]:
+    """Return the path of each field that the manual lists for these servers, and what it says of it."""
     manual, described = MONITORING.read_text(), dict[str, str]()
-    for introduction in introductions:
-        table = manual.partition(introduction)[2].lstrip().partition("\n\n")[0]
-        assert table, introduction
+    for server in servers:
+        table = manual.partition(f"Other fields of {server}:")[2].lstrip().partition("\n\n")[0]
+        assert table, server
         for head, description in re.findall(r"^\| (`.+?) \| (.+) \|$", table, re.MULTILINE):
-            parent, colon, children = head.partition(": ")
-            prefix = f"{_NAME.findall(parent)[0]}." if colon else ""
-            described |= {prefix + name: description for name in _NAME.findall(children if colon else parent)}
+            described |= dict.fromkeys(_NAME.findall(head), description)
     return described
 
 
@@ -108,11 +107,12 @@ def sentences(beginning: str) -> set[str]:
     return set(_NAME.findall(MONITORING.read_text().partition(beginning)[2].partition("\n\n")[0]))
 
 
-def fields(page: Mapping[str, Any], by_label: Collection[str], prefix: str = "") -> Iterator[str]:
-    """Yield the path of each field of a page. What `by_label` names has labels, not fields."""
+def other_fields(page: Mapping[str, Any], metrics: Mapping[str, Metric[Any]], prefix: str = "") -> Iterator[str]:
+    """Yield the path of each field of a page that is no metric."""
+    paths = {metric.path for metric in metrics.values()}
     for name, value in page.items():
         path = prefix + name
-        if isinstance(value, dict) and path not in by_label:
-            yield from fields(value, by_label, f"{path}.")
-        else:
+        if isinstance(value, dict) and path not in paths:
+            yield from other_fields(value, metrics, f"{path}.")
+        elif path not in paths:
             yield path

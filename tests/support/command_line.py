@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
@@ -16,8 +16,11 @@ import typer.main
 
 from restante.cli.main import application
 from restante.cli.shell_files import FOLDER, MAN_PAGE, SHELLS, Shell
+from restante.common.metrics import Metric
 from restante.common.settings import ServerSettings
+from restante.mailbox.server import status_pages as mailbox_pages
 from restante.mailbox.settings import SERVE
+from restante.waku.node import status_pages as waku_pages
 from restante.waku.settings import WAKU
 from support.documents import ROOT
 
@@ -304,26 +307,27 @@ def _fish(text: str) -> str:
     return f"'{escaped}'"
 
 
-GUIDES: Final[dict[Path, ServerSettings[Any]]] = {
-    ROOT / "docs/mailbox/operating.md": SERVE,
-    ROOT / "docs/mailbox/limits.md": SERVE,
-    ROOT / "docs/waku/operating.md": WAKU,
+GUIDES: Final[dict[Path, tuple[ServerSettings[Any], Mapping[str, Metric[Any]]]]] = {
+    ROOT / "docs/mailbox/operating.md": (SERVE, mailbox_pages.METRICS),
+    ROOT / "docs/mailbox/limits.md": (SERVE, mailbox_pages.METRICS),
+    ROOT / "docs/monitoring.md": (SERVE, mailbox_pages.METRICS),
+    ROOT / "docs/waku/operating.md": (WAKU, waku_pages.METRICS),
 }
 
 
-def guide(path: Path, part: ServerSettings[Any]) -> str:
+def guide(path: Path, part: ServerSettings[Any], metrics: Mapping[str, Metric[Any]]) -> str:
     """Return a guide with new tables between its marks."""
     text = path.read_text()
-    tables = {"flags": _flag_rows(part), "limits": _limit_rows(part)}
+    tables = {"flags": _flag_rows(part), "limits": _limit_rows(part), "metrics": _metric_rows(metrics)}
     for name, rows in ((name, rows) for name, rows in tables.items() if f"<!-- the {name}: " in text):
         before, begin, rest = re.split(f"(<!-- the {name}: generated .*-->\n)", text)
         _, end, after = re.split(f"(<!-- end of the {name} -->)", rest)
-        table = "".join(f"{row}\n" for row in (f"| {name[:-1]} | default | meaning |", "|---|---|---|", *rows))
-        text = f"{before}{begin}{table}{end}{after}"
+        text = "".join((before, begin, *(f"{row}\n" for row in rows), end, after))
     return text
 
 
 def _flag_rows(part: ServerSettings[Any]) -> Iterator[str]:
+    yield from ("| flag | default | meaning |", "|---|---|---|")
     for description in part.descriptions():
         flag = f"{description.flag} {description.metavar}".strip().replace("|", r"\|")
         yield f"| `{flag}` | {description.default} | {f'{description.text} {description.guide}'.strip()} |"
@@ -332,6 +336,7 @@ def _flag_rows(part: ServerSettings[Any]) -> Iterator[str]:
 def _limit_rows(part: ServerSettings[Any]) -> Iterator[str]:
     [limits] = ast.parse(inspect.getsource(part.limits)).body
     assert isinstance(limits, ast.ClassDef)
+    yield from ("| limit | default | meaning |", "|---|---|---|")
     for field, docstring in pairwise(limits.body):
         if isinstance(field, ast.AnnAssign):
             assert isinstance(field.target, ast.Name)
@@ -340,11 +345,20 @@ def _limit_rows(part: ServerSettings[Any]) -> Iterator[str]:
             yield f"| `{field.target.id}` | {default:,.0f} | {' '.join(text.split())} |"
 
 
+def _metric_rows(metrics: Mapping[str, Metric[Any]]) -> Iterator[str]:
+    yield from ("| metric | kind | what it is | field of `/varz` |", "|---|---|---|---|")
+    for name, metric in metrics.items():
+        kind = type(metric).__name__.removesuffix("Metric").lower()
+        labels = ",".join((*metric.labels, *metric.constant_labels))
+        shown = name + "_total" * (kind == "counter") + (f"{{{labels}}}" if labels else "")
+        yield f"| `{shown}` | {kind} | {metric.help} | {f'`{metric.path}`' if metric.path else ''} |"
+
+
 def files() -> dict[Path, str]:
     root = _command(typer.main.get_group(application()))
     texts = {MAN_PAGE: man_page, SHELLS[Shell.BASH]: bash, SHELLS[Shell.ZSH]: zsh, SHELLS[Shell.FISH]: fish}
     shell_files = {FOLDER / file: text(root) for file, text in texts.items()}
-    return shell_files | {path: guide(path, part) for path, part in GUIDES.items()}
+    return shell_files | {path: guide(path, *server) for path, server in GUIDES.items()}
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
         "Commands of a batch, which is one transaction", lambda its: its.measured.batch_commands
     ),
     "restante_commit_seconds": HistogramMetric(
-        "Seconds from a batch's first statement to the disk",
+        "Seconds from a batch's first statement until it was on disk",
         lambda its: its.measured.commit_seconds,
         "commits.seconds",
     ),
@@ -105,7 +105,7 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
         "Bytes of the write-ahead log; NaN if there is none", lambda its: its.measured.wal_bytes, "disk.wal_bytes"
     ),
     "restante_delivery_seconds": HistogramMetric(
-        "Seconds from the receipt of an add until it was on disk, and its message goes to the subscribers",
+        "Seconds from the receipt of an add until it was on disk",
         lambda its: its.measured.delivery_seconds,
     ),
     "restante_results": CounterMetric(
