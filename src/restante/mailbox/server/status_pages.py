@@ -102,7 +102,9 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
         "disk.free_bytes",
     ),
     "restante_wal_bytes": GaugeMetric(
-        "Bytes of the write-ahead log; NaN if there is none", lambda its: its.measured.wal_bytes, "disk.wal_bytes"
+        "Bytes of the write-ahead log (`restante.sqlite-wal`); NaN if there is none",
+        lambda its: its.measured.wal_bytes,
+        "disk.wal_bytes",
     ),
     "restante_delivery_seconds": HistogramMetric(
         "Seconds from the receipt of an add until it was on disk",
@@ -150,7 +152,7 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
         labels=("mode",),
     ),
     "restante_permission_difficulty": GaugeMetric(
-        "Bits of proof of work that all clients must show",
+        "Bits of proof of work that all clients must show; 0: none",
         lambda its: its.admission.difficulty,
         "permission.difficulty",
     ),
