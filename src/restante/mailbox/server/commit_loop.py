@@ -30,7 +30,7 @@ from restante.mailbox.core.connection_state import (
 )
 from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS, MAX_BATCH_WEIGHT, FairQueue
-from restante.mailbox.core.model import OK, OUTCOMES, BatchCounts, Change, Now, Policy
+from restante.mailbox.core.model import OK, OUTCOMES, BatchCounts, Change, Now, Policy, size_of
 from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import FrameText
@@ -268,13 +268,8 @@ class CommitLoop:
 
     def receive(self, connection: ConnectionState, text: FrameText) -> None:
         """Queue the text of a frame. It is answered when its batch is durable."""
-        size = len(text) if type(text) is bytes or text.isascii() else 4 * len(text)  # size_of, without its call
-        clock = self._clock
-        now = Now(clock.wall(), clock.monotonic() + self._service_offset)
-        long = len(text) > MAX_SHORT_MESSAGE_CHARACTERS
-        self.queue.put(ReceivedText(connection, now, text, size, size + ENTRY_BYTES, long))
-        if not self._awake:
-            self._wake_up()
+        size, long = size_of(text), len(text) > MAX_SHORT_MESSAGE_CHARACTERS
+        self._put(ReceivedText(connection, self.now(), text, size, size + ENTRY_BYTES, long))
 
     def refuse(self, connection: ConnectionState, error: PeerError) -> None:
         """Queue an error about a frame. It is answered like a text, and then the connection is closed."""
@@ -387,9 +382,8 @@ class CommitLoop:
         """
         self.before_long()
         await asyncio.sleep(0)
-        if type(entry) is ReceivedText and self.queue.may_start(
-            entry.connection
-        ):  # otherwise it goes back to the queue
+        # If it may not start, it goes back to the queue.
+        if type(entry) is ReceivedText and self.queue.may_start(entry.connection):
             self.dispatcher.parse_ahead(entry.connection, entry.text)
             self.before_long()
             await asyncio.sleep(0)
