@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-BOUND: Final = 60.0
+BOUND: Final = 300.0
 """Seconds; far more than anything here takes, for a busy machine."""
 
 PATIENCE: Final = 600.0
