@@ -16,7 +16,7 @@ import pytest
 from support.bounds import BOUND
 from support.tools import MissingError, build, fetch, installed
 
-DOWNLOAD: Final = 5 * BOUND
+DOWNLOAD: Final = BOUND
 """Seconds for a download. Chromium with all that it needs has at most 240 MB."""
 
 STALL: Final = 20
@@ -103,7 +103,7 @@ def _unpack(package: str, new: Path) -> None:
         fetch("apt", "apt-get", *options, *install, cwd=scratch, seconds=DOWNLOAD)
     except MissingError:
         options += ["-o", f"Dir::State={scratch}/state", "-o", f"Dir::State::status={scratch}/status"]
-        fetch("apt", "apt-get", *options, "update", "--error-on=any", cwd=scratch, seconds=2 * BOUND)
+        fetch("apt", "apt-get", *options, "update", "--error-on=any", cwd=scratch, seconds=DOWNLOAD)
         fetch("apt", "apt-get", *options, *install, cwd=scratch, seconds=DOWNLOAD)
     for file in archives.glob("*.deb"):
         if not file.name.startswith("libc6_"):  # it must be of the same version as the machine's program loader
