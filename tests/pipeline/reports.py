@@ -158,7 +158,9 @@ def of_lake(period: str) -> Report:
 
 def whole() -> Report:
     report = of_lake("2026-11")
-    change = ReportChange("results", ("Failures grew.",), 0.1, 0.27, ValueKind.SHARE, days=report.period.days[:3])
+    change = ReportChange(
+        "results", ("Failures grew.",), 0.1, 0.27, ValueKind.SHARE, "failures", days=report.period.days[:3]
+    )
     return replace(report, changes=ReportChanges(("A rule.",), (change,)))
 
 
@@ -178,7 +180,9 @@ def hostile() -> Report:
     facts = tuple(Fact(f"Name {at}", name, ValueKind.TEXT) for at, name in enumerate(HOSTILE))
     first, *others = sections
     changes = tuple(
-        ReportChange(first.id, (quoted_name(name), " is new."), 0, 1, ValueKind.COUNT, days=(date(2026, 11, 20),))
+        ReportChange(
+            first.id, (quoted_name(name), " is new."), 0, 1, ValueKind.COUNT, "versions", days=(date(2026, 11, 20),)
+        )
         for name in HOSTILE
     )
     return Report(

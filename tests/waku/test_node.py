@@ -631,7 +631,7 @@ async def test_a_locked_archive_is_not_called_a_full_disk(tmp_path: Path, monkey
 
 
 async def test_a_drain_waits_a_while_for_who_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "DRAIN_TIMEOUT", 0.05)
+    monkeypatch.setattr(node, "DRAIN_SECONDS", 0.05)
     async with inside(tmp_path, policy=FREE) as here:
         await deaf_reader(here, lambda connection: bool(connection.unsent_bytes()))
         async with bounded("the end"):

@@ -124,7 +124,7 @@ def _request(endpoint: Endpoint, page: str, token_file: Path | None, timeout: fl
     """Return the status and the line of an answer. Raises NoAnswerError and Misuse."""
     from restante.common.admin_access import read_token
 
-    token = read_token(str(token_file), "--token-file") if token_file is not None else None
+    token = read_token(token_file, "--token-file") if token_file is not None else None
     connection = (HTTPSConnection if endpoint.tls else HTTPConnection)(endpoint.host, endpoint.port, timeout=timeout)
     try:
         connection.request(

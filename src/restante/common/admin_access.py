@@ -1,4 +1,4 @@
-"""Who may use the admin port: a token for ports that other machines reach, and a check of the Host header."""
+"""Who may use the admin port: a token for ports that other machines reach, and checks of Host and Origin headers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from restante.common.errors import Misuse, plain
 from restante.common.settings import parse_address
 
 MIN_TOKEN_CHARACTERS: Final = 16
-"""Characters of a token. Shorter ones can be guessed."""
+"""Characters of a token. Shorter ones can be guessed: 16 hexadecimal digits have 64 bits."""
 
-DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def read_admin_token(admin: str, file: str | None) -> str | None:
@@ -24,21 +24,20 @@ def read_admin_token(admin: str, file: str | None) -> str | None:
 
     Raises Misuse if the file cannot be read or has no good token, or if a port that is not on loopback has none.
     """
-    if file is None:
-        host = None if admin == "off" else parse_address(admin, "--admin")[0]
-        if admin != "off" and not _is_loopback(host):
-            raise Misuse(
-                f"--admin {host or '*'}: other machines could read it: name a file with a token (--admin-token-file),"
-                " or listen on 127.0.0.1"
-            )
-        return None
-    return read_token(file, "--admin-token-file")
+    if file is not None:
+        return read_token(Path(file), "--admin-token-file")
+    if admin != "off" and not _is_loopback(parse_address(admin, "--admin")[0]):
+        raise Misuse(
+            f"--admin {admin}: other machines could read it: name a file with a token (--admin-token-file),"
+            " or listen on 127.0.0.1"
+        )
+    return None
 
 
-def read_token(file: str, flag: str) -> str:
+def read_token(file: Path, flag: str) -> str:
     """Return the token of a file that a flag names. Raises Misuse if it cannot be read or has no good token."""
     try:
-        token = Path(file).read_text("ascii").strip()
+        token = file.read_text("ascii").strip()
     except OSError as error:
         raise Misuse(f"{flag} {file}: {plain(error)}") from error
     except ValueError:  # not ASCII
@@ -78,10 +77,10 @@ def known_host(header: str, names: Collection[str]) -> bool:
 def same_origin(origin: str, host: str) -> bool:
     """Return whether an Origin header names the server as the Host header does, which `known_host` has accepted.
 
-    A browser writes no port that is the scheme's own one. A proxy may write it.
+    A browser writes no port that is the scheme's own one (RFC 6454 section 6.2). A proxy may write it.
     """
     scheme = origin.partition(":")[0]
-    default_port = DEFAULT_PORTS.get(scheme)
+    default_port = _DEFAULT_PORTS.get(scheme)
     if default_port is None:
         return False
     try:
@@ -93,7 +92,7 @@ def same_origin(origin: str, host: str) -> bool:
 
 
 def authorized(header: str, token: str) -> bool:
-    """Return whether an Authorization header has the token."""
+    """Return whether an Authorization header has the token (RFC 6750 section 2.1)."""
     scheme, _, credentials = header.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(
         credentials.strip().encode(errors="surrogateescape"), token.encode()

@@ -1,4 +1,4 @@
-"""Histograms, as Prometheus shows them."""
+"""Histograms, as Prometheus shows them (Prometheus, "Exposition formats": histograms and summaries)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from itertools import accumulate
 class Histogram:
     """Counts of values by upper bound, and their sum."""
 
-    __slots__ = ("_bounds", "_counts", "total")
-
     def __init__(self, bounds: Sequence[float]) -> None:
+        """Count values by these upper bounds, which ascend, and one more for all values."""
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+        """The sum of the values."""
 
     def add(self, value: float) -> None:
         """Count a value."""
@@ -23,7 +23,7 @@ class Histogram:
         self.total += value
 
     def add_since(self, times: Iterable[float], now: float) -> None:
-        """Count how long ago each of these times was."""
+        """Count how long ago each of these times was, in one call for all messages of a batch."""
         bounds, counts, total = self._bounds, self._counts, self.total
         for time in times:
             value = now - time
@@ -37,7 +37,7 @@ class Histogram:
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[str, int]]:
-        """Return each bound as text and the number of values at or below it. The last bound is +Inf."""
+        """Return the bounds as text, each with the number of values at or below it. The last bound is +Inf."""
         return list(
             zip([*(f"{bound:.10g}" for bound in self._bounds), "+Inf"], accumulate(self._counts), strict=True)
         )

@@ -27,6 +27,10 @@ def has_colours(stream: TextIO | None) -> bool:
     return can_rewrite(stream) and not os.environ.get("NO_COLOR")
 
 
+SHOW_CURSOR: Final = "\x1b[?25h"
+"""A progress bar hides the cursor of the terminal (DECTCEM of xterm)."""
+
+
 # ── texts, questions and answers ─────────────────────────────────────────────────────────────────
 
 MAX_EXCERPT_CHARACTERS: Final = 2000

@@ -64,7 +64,7 @@ class Options(NamedTuple):
         return Policy(self.blur, self.lists, self.limits)
 
     def welcome_options(self) -> WelcomeOptions:
-        return WelcomeOptions(motd=self.motd, error=self.error, binary=self.binary)
+        return WelcomeOptions(motd=self.motd, error=self.error)
 
     def admission(self) -> Admission:
         """Return an admission whose secrets are all alike, so that scripts can have stamps in them."""

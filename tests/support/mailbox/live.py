@@ -11,12 +11,13 @@ from typing import Any, Final, Self
 from msgspec.structs import replace
 
 from restante.common.listening import parse_listen_address
-from restante.mailbox.core.admission import Admission
+from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, CommitLoop, Retention
 from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.server import Server, WelcomeOptions
+from restante.mailbox.server.system import system_secret
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.dice import FakeDice
@@ -25,6 +26,9 @@ from support.mailbox.raw_socket import RawSocket
 from support.ports import held_port
 
 DAY: Final = 86_400.0
+
+DESCRIPTORS: Final = 1 << 20
+"""Files that a server of a test may have open: more than any test needs."""
 
 
 class LiveServer:
@@ -37,6 +41,7 @@ class LiveServer:
         limits: Limits = UNLIMITED,
         retention: Retention | None = None,
         admission: Admission | None = None,
+        binary: bool = False,
         **welcome_options: Any,
     ) -> None:
         if limits.message_bytes == UNLIMITED.message_bytes:
@@ -46,7 +51,8 @@ class LiveServer:
         self.clients: list[RawSocket] = []
         self._data, self._dice = data, FakeDice()
         self._policy, self._retention = Policy(limits=limits), retention or Retention()
-        self._admission, self._welcome = admission, WelcomeOptions(**welcome_options)
+        self._admission, self._binary = admission, binary
+        self._welcome = WelcomeOptions(**welcome_options)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Self]:
@@ -60,7 +66,8 @@ class LiveServer:
     async def start(self) -> None:
         self.store = Store.open(self._data)
         self.commit_loop = await CommitLoop.open(self.store, self.clock, self._dice, self._policy, self._retention)
-        self.server = Server(self.commit_loop, self.clock, self._welcome, self._admission)
+        settings = self._welcome, self._admission or Admission(AdmissionTerms(), system_secret)
+        self.server = Server(self.commit_loop, self.clock, *settings, descriptors=DESCRIPTORS, binary=self._binary)
         await self.server.listeners.listen(parse_listen_address(f"127.0.0.1:{self.port}", "--listen"))
         self.running = asyncio.create_task(self.commit_loop.run())
 

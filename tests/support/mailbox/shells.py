@@ -14,6 +14,7 @@ from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock, Inbox, Options
+from support.mailbox.live import DESCRIPTORS
 from support.mailbox.raw_socket import BINARY, CLOSE, TEXT, RawSocket, frame
 from support.mailbox.tables import Usage
 from support.mailbox.worlds import Disk, World
@@ -158,7 +159,10 @@ class SocketWorld(CommitLoopWorld):
         await super()._open()
         self._here: list[SocketInbox] = []
         self._opcode = BINARY if self.options.binary else TEXT
-        self._server = Server(self._commit_loop, self.clock, self.options.welcome_options(), self.options.admission())
+        settings = self.options.welcome_options(), self.options.admission()
+        self._server = Server(
+            self._commit_loop, self.clock, *settings, descriptors=DESCRIPTORS, binary=self.options.binary
+        )
         self._server.cleanup_seconds = self.options.parting
         [at] = await self._server.listeners.listen(parse_listen_address("127.0.0.1:0", "--listen"))
         self._port = int(at.rpartition(":")[2])

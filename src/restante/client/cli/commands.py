@@ -168,6 +168,8 @@ def send(
     """
     require_extra("client")
     with _without_collector():
+        from msgspec import structs
+
         from restante.client.cli import code_prompt, files, transfer
         from restante.common.terminal import say
 
@@ -184,8 +186,8 @@ def send(
         raise Misuse("a text has no name: leave --name out")
     files.check_name(name)
     word_count = _word_count(code, code_length)
-    rendezvous = transfer.Rendezvous.of(None, server, proxy, appid)
-    typed_code = None if code is None else code_prompt.own_code(code)
+    sent_code = None if code is None else code_prompt.own_code(code)  # no URI: the receiver reads it
+    rendezvous = structs.replace(transfer.Rendezvous.of(None, server, proxy, appid), code=sent_code)
     transit = files.transit_options(transit_relay, listen=listen, port=port, proxy=proxy)
     with ExitStack() as stack:
         item: transfer.Item
@@ -203,10 +205,7 @@ def send(
                 files.show_own_hints(transit)
             return
         with transfer.timing_log_at(dump_timing, "cmd_send", paths or ()) as timing:
-            sending = transfer.send(
-                rendezvous, item, typed_code, word_count=word_count, verify=verify, qr=qr, timing=timing
-            )
-            transfer.run(sending)
+            transfer.run(transfer.send(rendezvous, item, word_count=word_count, verify=verify, qr=qr, timing=timing))
 
 
 @app.command()

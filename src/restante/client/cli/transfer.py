@@ -12,10 +12,10 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 import typer
@@ -36,7 +36,7 @@ from restante.client.events import (
     Welcomed,
     Working,
 )
-from restante.client.protocol.uri import SCHEME, TransferUri, parse_uri, rendezvous_of
+from restante.client.protocol.uri import FOLLOWER, SCHEME, TransferUri, parse_uri, rendezvous_of
 from restante.client.timing_log import USER, TimingLog, check_timing_path, span
 from restante.client.transfer.messages import reasons_sent
 from restante.client.transfer.receiving import OfferedText
@@ -46,7 +46,7 @@ from restante.client.transit.pipe import STALL_SECONDS
 from restante.client.transit.records import Role
 from restante.client.wormhole import MAX_SENT_BYTES, Wormhole
 from restante.common.errors import Misuse, StoreError, plain
-from restante.common.terminal import Declined, StandardInput, can_rewrite, excerpt, say
+from restante.common.terminal import SHOW_CURSOR, Declined, StandardInput, can_rewrite, excerpt, say
 from restante.common.texts import counted, visible
 
 SIGNAL_EXIT: Final = 128
@@ -61,12 +61,6 @@ STOPPING_SECONDS: Final = 2.0
 STILL_STOPPING: Final = (
     "Still removing unfinished files, or telling the other side. Ctrl-C ends this and may leave files."
 )
-
-SHOW_CURSOR: Final = "\x1b[?25h"
-"""A bar hides the cursor of the terminal (DECTCEM of xterm)."""
-
-RECEIVER: Final = "follower"
-"""The role of a URI for the receiver."""
 
 NOBODY_WAITS: Final = "Nobody waits with this code: it was used, is mistyped, or the sender has not started."
 """The text for a receiver whose code leads to an empty mailbox: a sender adds a message as soon as it has a code."""
@@ -87,7 +81,7 @@ class Text(msgspec.Struct, frozen=True):
     """A text that is sent."""
 
     text: str
-    kind: str = "text"
+    kind: ClassVar[str] = "text"
 
     @property
     def described(self) -> str:
@@ -104,7 +98,7 @@ Item = Text | Files
 
 
 class Rendezvous(msgspec.Struct, frozen=True):
-    """The code, the server and the application id that connect the two sides."""
+    """The code, the server and the application id that connect the two sides, and the proxy to the server."""
 
     code: str | None
     server: str
@@ -113,11 +107,14 @@ class Rendezvous(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, code: str | None, server: str | None, proxy: str | None, app_id: str | None) -> Rendezvous:
-        """Return what the arguments name. `code` may be a URI, which may name a server. Raises Misuse."""
+        """Return what the arguments name. `code` may be a URI.
+
+        The server of a URI outranks `server`, except the public one, which URIs name by naming none. Raises Misuse.
+        """
         uri_server = None
         if code is not None and code.strip().lower().startswith(f"{SCHEME}:"):
             uri = parse_uri(code.strip())
-            if uri.role != RECEIVER:
+            if uri.role != FOLLOWER:
                 raise Misuse("this URI is for the sender: the one who made it waits to receive")
             code = uri.code
             uri_server = None if uri.server == DEFAULT_SERVER else uri.server
@@ -171,7 +168,7 @@ def read_code(rendezvous: Rendezvous, word_count: int) -> str:
 
     async def nameplates() -> list[str]:
         asyncio.get_running_loop().set_exception_handler(_report)
-        async with asyncio.timeout(COMPLETION_SECONDS), _wormhole(rendezvous, quiet=True) as wormhole:
+        async with asyncio.timeout(COMPLETION_SECONDS), _wormhole(rendezvous, None, None) as wormhole:
             return await wormhole.nameplates()
 
     return prompt_for_code(lambda: asyncio.run(nameplates()), word_count)
@@ -217,8 +214,8 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Report an error that nobody has caught, as asyncio does.
 
-    Of a server that hangs up during the TLS handshake asyncio reports a class, which it cannot print
-    (asyncio.sslproto, `eof_received`). The wormhole raises an error then.
+    If a server hangs up during the TLS handshake, asyncio passes a class in place of an error, and fails to print it
+    (asyncio.sslproto, `eof_received`). The wormhole raises an error for it.
     """
     if not isinstance(context.get("exception"), type):
         loop.default_exception_handler(context)
@@ -253,19 +250,22 @@ def timing_log_at(path: Path | None, command: str, sent_paths: Iterable[str] = (
 async def send(
     rendezvous: Rendezvous,
     item: Item,
-    code: str | None,
     *,
     word_count: int,
     verify: bool,
     qr: bool | None,
-    timing: TimingLog | None = None,
+    timing: TimingLog | None,
 ) -> None:
-    """Send something to whoever uses the code."""
-    async with _wormhole(rendezvous, timing=timing) as wormhole:
+    """Send something to whoever uses the code. A new one is made if there is none.
+
+    `qr` is whether to show a QR code. None: if the terminal is wide enough. Raises RestanteError, Declined.
+    """
+    async with _wormhole(rendezvous, _EventPrinter().show, timing) as wormhole:
         say(f"Sending {item.described}")
-        if code is None:
+        if rendezvous.code is None:
             code = await wormhole.allocate_code(word_count)
         else:
+            code = rendezvous.code
             await wormhole.set_code(code)
         say(f"Wormhole code is: {code}\n")
         if qr is not False:
@@ -284,13 +284,18 @@ async def receive(
     allocate: bool,
     word_count: int,
     verify: bool,
-    timing: TimingLog | None = None,
+    timing: TimingLog | None,
 ) -> None:
-    """Receive what whoever uses the code sends: print a text, store a file or a directory."""
+    """Receive what whoever uses the code sends: print a text, store a file or a directory.
+
+    `allocate` is whether to make a new code. Otherwise it is asked for if there is none. Raises RestanteError,
+    Declined.
+    """
     if rendezvous.code is None and not allocate:
         with span(timing, "input code", waiting=USER):
             rendezvous = rendezvous.with_code(await StandardInput().line())
-    async with _wormhole(rendezvous, timing=timing, code_given=rendezvous.code is not None) as wormhole:
+    events = _EventPrinter(code_given=rendezvous.code is not None)
+    async with _wormhole(rendezvous, events.show, timing) as wormhole:
         if rendezvous.code is None:
             code = await wormhole.allocate_code(word_count)
             options = f"{' --verify' if verify else ''}{rendezvous.options()} --code {shlex.quote(code)}"
@@ -329,7 +334,7 @@ async def _confirm_peer(wormhole: Wormhole, role: Role, *, verify: bool) -> None
 def _print_text(text: str) -> None:
     """Print a text. On a terminal control characters are shown as escapes, since the sender may be anybody."""
     if sys.stdout is None:
-        raise _print_error("standard output is closed")
+        raise _unprintable("standard output is closed")
     try:
         if sys.stdout.isatty():
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -340,31 +345,28 @@ def _print_text(text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python reports the same error again when it ends
-        raise _print_error(plain(error)) from error
+        raise _unprintable(plain(error)) from error
 
 
-def _print_error(cause: str) -> StoreError:
+def _unprintable(cause: str) -> StoreError:
     reason = f"the text could not be printed: {cause}"
     return StoreError(reason).with_peer_words(reason)
 
 
-def _wormhole(
-    rendezvous: Rendezvous, *, quiet: bool = False, timing: TimingLog | None = None, code_given: bool = False
-) -> Wormhole:
-    """Return a wormhole. `code_given` says that the other side has made the code, and should be there."""
-    show = None if quiet else _EventPrinter(code_given=code_given).show
+def _wormhole(rendezvous: Rendezvous, on_event: Callable[[Event], None] | None, timing: TimingLog | None) -> Wormhole:
     server, proxy = rendezvous.server, rendezvous.proxy
-    return Wormhole.create(rendezvous.app_id, server=server, proxy=proxy, on_event=show, timing=timing)
+    return Wormhole.create(rendezvous.app_id, server=server, proxy=proxy, on_event=on_event, timing=timing)
 
 
 class _EventPrinter:
     """Prints events on standard error that explain a delay to the user."""
 
     def __init__(self, *, code_given: bool = False) -> None:
+        """`code_given` says that the other side has made the code, and should be there."""
         self._code_given = code_given
         self._motd: str | None = None
         self._work_bits = 0
-        self._nobody_waits = self._waiting = self._confirmed = False
+        self._said_nobody_waits = self._said_waiting = self._confirmed = False
 
     def show(self, event: Event) -> None:
         match event:
@@ -374,11 +376,11 @@ class _EventPrinter:
             case Working(bits) if bits != self._work_bits:
                 self._work_bits = bits
                 say(f"The server demands proof of work ({bits} bits); computing it.")
-            case WaitingForPeer() if self._code_given and not self._nobody_waits:
-                self._nobody_waits = True
+            case WaitingForPeer() if self._code_given and not self._said_nobody_waits:
+                self._said_nobody_waits = True
                 say(NOBODY_WAITS)
-            case ReplayEnded() if not self._waiting and not self._confirmed:
-                self._waiting = True
+            case ReplayEnded() if not self._said_waiting and not self._confirmed:
+                self._said_waiting = True
                 say("Waiting for the other side …")
             case PeerConfirmed():
                 self._confirmed = True
@@ -393,7 +395,7 @@ class _EventPrinter:
             case Reconnecting(delay, reason) if delay >= 1:  # shorter ones, as while closing, are not shown
                 say(f"{excerpt(reason)}; trying again in {delay:.0f} s")
             case _:
-                pass  # `Welcomed.current_cli_version` is a version of the Python client, so it is not shown either
+                pass  # `Welcomed.current_cli_version` is a version of the Python client: it is not shown
 
 
 def _show_qr(uri: TransferUri | None, *, requested: bool) -> None:

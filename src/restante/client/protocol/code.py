@@ -73,8 +73,9 @@ def check_completable(prefix: str, length: int) -> None:
 def completions(prefix: str, nameplates: Iterable[str], length: int = DEFAULT_WORDS) -> Sequence[str]:
     """Return what an incomplete code may become next, for the Tab key: first numbers, then one word after the other.
 
-    With the nameplates 4 and 42, `4` may become `4-` or `42-`. Then `42-gu` may become `42-guitarist-`, and that the
-    same with each last word. The result is sorted, and empty if nothing fits.
+    With the nameplates 4 and 42, `4` may become `4-` or `42-`. Then `42-gu` may become `42-guitarist-`, and
+    `42-guitarist-un` may become `42-guitarist-unicorn`: no hyphen follows the last word. The result is sorted, and
+    empty if nothing fits.
 
     Args:
         prefix: what a user has typed.
@@ -102,10 +103,11 @@ def completions(prefix: str, nameplates: Iterable[str], length: int = DEFAULT_WO
 def word_list(position: int) -> Sequence[str]:
     """Return the 256 words of which a code has one at a position. The number of each is the byte for which it stands.
 
-    These are the PGP word lists, which every `wormhole` client uses, in lower case.
+    These are the PGP word lists, which every `wormhole` client uses (magic-wormhole: _wordlist.py), in lower case.
 
     Args:
-        position: 0 for the first word after the number. All even positions have one list, and all odd ones the other.
+        position: 0 for the first word after the number. Words have three syllables at even positions, two at odd
+            ones.
 
     """
     return TWO_SYLLABLES if position % 2 else THREE_SYLLABLES

@@ -22,8 +22,9 @@ SERVER_PATH: Final = "/v1"
 DEFAULT_RENDEZVOUS: Final = "ws://relay.magic-wormhole.io:4000"
 """The server of a URI that names none (uri-scheme.md)."""
 
-ROLES: Final = ("follower", "leader")
-"""What the reader of a URI does: a follower receives, a leader sends. A follower is the default."""
+FOLLOWER: Final = "follower"
+LEADER: Final = "leader"
+"""What the reader of a URI does: a follower receives and is the default, a leader sends."""
 
 MAX_FIELDS: Final = 10
 """Fields that are read. There are three."""
@@ -41,7 +42,7 @@ class TransferUri(msgspec.Struct, frozen=True):
     rendezvous: str = DEFAULT_RENDEZVOUS
     """The server, as URIs name it: without the path `/v1`, and the public one as `ws://relay.magic-wormhole.io:4000`,
     which is the default."""
-    role: str = ROLES[0]
+    role: str = FOLLOWER
     """What the reader of the URI does: `follower` receives and is the default, `leader` sends."""
 
     @property
@@ -56,7 +57,7 @@ class TransferUri(msgspec.Struct, frozen=True):
         fields = {}
         if self.rendezvous != DEFAULT_RENDEZVOUS:
             fields["rendezvous"] = self.rendezvous
-        if self.role != ROLES[0]:
+        if self.role != FOLLOWER:
             fields["role"] = self.role
         query = f"?{urlencode(fields, quote_via=quote, safe='')}" if fields else ""
         return f"{SCHEME}:{quote(self.code, safe='')}{query}"
@@ -100,11 +101,11 @@ def parse_uri(text: str) -> TransferUri:
         raise UriError("a transfer's URI has a field twice")
     if fields.pop("version", "0") != "0":
         raise UriError("the URI has a later version than 0: use a newer restante")
-    uri = TransferUri(code, fields.pop("rendezvous", DEFAULT_RENDEZVOUS), fields.pop("role", ROLES[0]))
+    uri = TransferUri(code, fields.pop("rendezvous", DEFAULT_RENDEZVOUS), fields.pop("role", FOLLOWER))
     if fields:
         raise UriError(f"a transfer's URI has an unknown field: {min(fields)!r}")
-    if uri.role not in ROLES:
-        raise UriError(f"a transfer's role is {' or '.join(ROLES)}, not {uri.role!r}")
+    if uri.role not in {FOLLOWER, LEADER}:
+        raise UriError(f"a transfer's role is {FOLLOWER} or {LEADER}, not {uri.role!r}")
     requirement = "the server of a transfer's URI begins with ws:// or wss:// and names a host"
     if _split(uri.rendezvous, requirement).scheme not in {"ws", "wss"}:
         raise UriError(requirement)

@@ -103,6 +103,7 @@ async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: R
         welcome_options(settings),
         Admission(admission_terms(settings), system_secret),
         descriptors=descriptors,
+        binary=settings.frames == "binary",
     )
     server.certificate = certificate
     async with contextlib.AsyncExitStack() as stack:

@@ -42,7 +42,6 @@ def welcome_options(settings: Serve) -> WelcomeOptions:
         motd=settings.motd,
         current_cli_version=settings.advertise_version,
         error=settings.signal_error,
-        binary=settings.frames == "binary",
     )
 
 

@@ -13,7 +13,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
 from picows import WSCloseCode, WSMsgType, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
@@ -41,7 +40,6 @@ from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_
 from restante.mailbox.server.listeners import Listeners
 from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.send_budget import SendBudget
-from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.tls import TlsHandshake
 from restante.mailbox.server.user_address import UserAddress
 
@@ -49,13 +47,11 @@ from restante.mailbox.server.user_address import UserAddress
 
 
 class WelcomeOptions(msgspec.Struct, frozen=True):
-    """The operator's settings for the welcome and the type of frames."""
+    """The operator's settings for the welcome."""
 
     motd: str | None = None
     current_cli_version: str | None = None
     error: str | None = None
-    binary: bool = False
-    """Whether to send binary frames, as spec 000 says. Every shipped client expects text frames."""
 
     def welcome(self, client: Client, permission: dict[str, Any] | None = None) -> bytes:
         """Return the encoded welcome for a client."""
@@ -95,7 +91,7 @@ MIN_BYTES_PER_SECOND: Final = 1024
 """Bytes a second, between two pings, at which an incomplete frame counts as a sign of life: its client cannot answer
 pings before its end. So a message of 2 MiB takes 35 minutes at most."""
 
-DRAIN_TIMEOUT: Final = 5.0
+DRAIN_SECONDS: Final = 5.0
 """Seconds to wait until everything that was sent has reached the clients."""
 
 CLEANUP_SECONDS: Final = 1.0
@@ -133,17 +129,23 @@ class Server:
         commit_loop: CommitLoop,
         clock: Clock,
         welcome_options: WelcomeOptions,
-        admission: Admission | None = None,
+        admission: Admission,
         *,
-        descriptors: int = 1 << 20,
+        descriptors: int,
+        binary: bool = False,
     ) -> None:
+        """Make a server that does not listen yet.
+
+        `descriptors` is the maximum number of files that the process may have open. `binary` is whether to send
+        binary frames, as spec 000 says. Every shipped client expects text frames.
+        """
         self.commit_loop = commit_loop
         self.listeners = Listeners(self._connected, descriptors)
-        self.admission = admission or Admission(AdmissionTerms(), system_secret)
+        self.admission = admission
         self.policy = self.admission.policy = commit_loop.dispatcher.policy
         self.clock = clock
         self.welcome_options = welcome_options
-        self.first_byte = first_byte(WSMsgType.BINARY if welcome_options.binary else WSMsgType.TEXT)
+        self.first_byte = first_byte(WSMsgType.BINARY if binary else WSMsgType.TEXT)
         """The first byte of the frames that are sent."""
         self.second = 0
         """The number of calls of `tick`, which is the clock of keep-alive."""
@@ -152,9 +154,10 @@ class Server:
         self.cleanup_seconds = CLEANUP_SECONDS
         self.draining = False
         self.admitted: set[Socket] = set()
-        """Sockets that were admitted."""
         self.owing = 0
+        """Bytes owed to all sockets."""
         self.reading = 0
+        """Bytes of memory in which the messages of all sockets are being read."""
         self.memory_holders = MemoryHolders()
         self.send_budget = SendBudget()
         self.read_budget = ReadBudget()
@@ -229,7 +232,7 @@ class Server:
         )
 
     def begin_request(self, peer: Sequence[Any]) -> PendingRequest:
-        """Count a connection before its request, and in the log if it is refused."""
+        """Count a connection that has not sent its request, or its refusal if its address has too many of them."""
         pending = self.admission.begin_request(peer, self.clock.wall())
         if pending.refused:
             self.commit_loop.dispatcher.quotas.count_refusal(TOO_MANY_WITHOUT_REQUEST.reason, pending.address_id)
@@ -246,20 +249,21 @@ class Server:
     def _answer(
         self, request: WSUpgradeRequest, peer: SocketPeer | None = None
     ) -> Socket | WSUpgradeResponseWithListener | None:
-        path = request.path.partition(b"?")[0]
+        """Return what answers a request for an upgrade. None: picows answers with 404."""
+        status, body = self.answer_plain(request.path)
+        if status is HTTPStatus.NOT_FOUND:
+            return None
+        if body is not None:
+            return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(body), None)
         if "upgrade" in [token.strip() for token in request.headers.get("connection", "").lower().split(",")]:
             request.headers["connection"] = "Upgrade"  # Firefox sends "keep-alive, Upgrade"; picows reads one value
-        if path == b"/":
-            return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(GREETING), None)
-        if path == b"/v1" or path.startswith(b"/v1/"):
-            versions = request.headers.getall("sec-websocket-version", [])
-            if versions and versions != [WEBSOCKET_VERSION]:  # picows accepts the drafts 7 and 8, too
-                return _upgrade_required()
-            return Socket(self, peer)
-        return None  # picows answers with 404
+        versions = request.headers.getall("sec-websocket-version", [])
+        if versions and versions != [WEBSOCKET_VERSION]:  # picows accepts the drafts 7 and 8, too
+            return _upgrade_required()
+        return Socket(self, peer)
 
     def answer_plain(self, path: bytes) -> Answer:
-        """Return what `_answer` returns for a GET without an upgrade."""
+        """Return the status and body that answer a GET of a path without an upgrade."""
         path = path.partition(b"?")[0]
         if path == b"/":
             return HTTPStatus.OK, GREETING
@@ -268,8 +272,8 @@ class Server:
         return HTTPStatus.NOT_FOUND, None
 
     def apply_settings(self, welcome_options: WelcomeOptions, terms: AdmissionTerms, limits: Limits) -> None:
-        """Apply new settings. Open connections keep the terms of their welcome and their kind of frames."""
-        self.welcome_options = replace(welcome_options, binary=self.welcome_options.binary)
+        """Apply new settings. Open connections keep the terms of their welcome."""
+        self.welcome_options = welcome_options
         self.admission.terms = terms
         self.policy.limits = limits
 
@@ -335,7 +339,7 @@ class Server:
         self.memory_holders.note(holder, self.second)
 
     def make_room(self) -> None:
-        """Close connections if all together hold more memory than `held_bytes`."""
+        """Close connections if all together hold more memory than the limit `held_bytes`."""
         limit = self.limits.held_bytes
         if limit and self.held_bytes > limit:
             self.memory_holders.close(self.held_bytes - limit + limit // FREED_FRACTION, self.second)
@@ -350,13 +354,18 @@ class Server:
         return [socket for bucket in self.buckets for socket in bucket]
 
     def tick(self) -> None:
-        """Ping the sockets whose turn it is this second, and drop those that have been silent for too long."""
+        """Do what is due each second: read slowed sockets again, close, forget, log and ping."""
         self.second += 1
         slowed, self.slowed = self.slowed, []
         for socket in slowed:
             socket.read_again(ReadPauses.FRAME_RATE)
         self._close_unbound()
         self.admission.addresses.forget(self.commit_loop.now().service, self.limits)
+        self._log_changed_work()
+        self._ping(list(self.buckets[self.second % PING_INTERVAL_SECONDS]))
+
+    def _log_changed_work(self) -> None:
+        """Log the proof of work that is demanded, for some addresses and for all, if it has changed."""
         changed, self.admission.changed_bits = self.admission.changed_bits, {}
         for address_id, bits in list(changed.items())[:MAX_LOGGED_ADDRESSES]:
             log.info("the proof of work for an address has changed", address=address_id, bits=bits)
@@ -374,9 +383,9 @@ class Server:
                 connections_a_second=round(load_level.rate),
                 changes=load_level.changes,
             )
-        self._ping(list(self.buckets[self.second % PING_INTERVAL_SECONDS]))
 
     def _ping(self, sockets: list[Socket]) -> None:
+        """Ping sockets, and drop those that have been silent for too long."""
         for socket in sockets[-MAX_PINGS_PER_TURN:]:
             socket.note_progress(self.second, MIN_BYTES_PER_SECOND * PING_INTERVAL_SECONDS)
             if self.second - socket.last_frame_second > SILENCE_TIMEOUT_SECONDS and not socket.read_pauses.reasons:
@@ -411,7 +420,7 @@ class Server:
         await running
         for socket in self.sockets():
             socket.hang_up(WSCloseCode.GOING_AWAY.value, "server restarts")
-        deadline = self.clock.monotonic() + DRAIN_TIMEOUT
+        deadline = self.clock.monotonic() + DRAIN_SECONDS
         while any(socket.unsent() for socket in self.sockets()) and self.clock.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # the kernel has no event for it
         for socket in self.sockets():

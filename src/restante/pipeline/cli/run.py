@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from restante.common.errors import StoreError
 from restante.common.line_writer import LAST_LINES_SECONDS, unblock_standard_error
-from restante.common.terminal import can_rewrite
+from restante.common.terminal import SHOW_CURSOR, can_rewrite
 from restante.common.texts import counted
 from restante.pipeline.ingest import IngestResult, Run, ingest
 from restante.pipeline.lake.commit_info import CommitInfo
@@ -219,7 +219,7 @@ def end_run_on_signals(scratch: Path) -> None:
     for ever if its temporary files are gone.
     """
     # Clears the last live line, and shows the cursor again.
-    clear = "\r\x1b[J\x1b[?25h" if can_rewrite(sys.stderr) else ""
+    clear = f"\r\x1b[J{SHOW_CURSOR}" if can_rewrite(sys.stderr) else ""
 
     def end(number: int, _frame: FrameType | None) -> None:
         for process in _descendants(os.getpid()):

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from restante.common.texts import counted
-from restante.pipeline.report.model import Cells, ReportChange, ReportChanges, ReportColumn, ReportTable, ValueKind
+from restante.pipeline.report.model import (
+    ReportChange,
+    ReportChanges,
+    ReportColumn,
+    ReportRow,
+    ReportTable,
+    ValueKind,
+)
 from restante.pipeline.report.periods import Period, PeriodKind
 
 NOTHING_CHANGED: Final = "Nothing changed that the rule counts as a change."
@@ -42,9 +49,9 @@ def changes_table(changes: ReportChanges) -> ReportTable:
     return ReportTable(_COLUMNS, tuple(rows))
 
 
-def _row(change: ReportChange) -> Cells:
-    values: Cells = (change.before, change.now)
-    empty: Cells = (None, None)
+def _row(change: ReportChange) -> ReportRow:
+    values: ReportRow = (change.before, change.now)
+    empty: ReportRow = (None, None)
     numbers = (*empty, *values) if change.kind is ValueKind.SHARE else (*values, *empty)
     ends = (change.days[0], change.days[-1]) if change.days else empty
     return (

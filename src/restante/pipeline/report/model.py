@@ -87,26 +87,27 @@ class ReportColumn(msgspec.Struct, frozen=True):
         return isinstance(value, _TYPES[self.kind]) and not (isinstance(value, float) and not math.isfinite(value))
 
 
-Cells: TypeAlias = tuple[Cell, ...]
+ReportRow: TypeAlias = tuple[Cell, ...]
 
 
 class ReportTable(msgspec.Struct, frozen=True):
     """The table of a figure."""
 
     columns: tuple[ReportColumn, ...]
-    rows: tuple[Cells, ...]
+    rows: tuple[ReportRow, ...]
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
-        _require(len(set(names)) == len(names) > 0, f"the columns {names} are not different")
+        _require(len(set(names)) == len(names) > 0, f"the columns {names} are not different, or there is none")
         _require(all(map(_NAME.fullmatch, names)), f"{names}: letters, digits and _ only")
         for row in self.rows:
             _require(len(row) == len(names), f"{row} has not one value for each of {names}")
             for column, value in zip(self.columns, row, strict=True):
-                _require(column.accepts(value), f"{value!r} is no {column.kind} of {column.name}")
+                if not column.accepts(value):  # not `_require`, which would format the error for all values
+                    raise ValueError(f"{value!r} is no {column.kind} of {column.name}")
 
     def column_index(self, name: str) -> int:
-        """Return the place of a column, from 0."""
+        """Return the index of a column, from 0."""
         return [column.name for column in self.columns].index(name)
 
     def column(self, name: str) -> ReportColumn:
@@ -124,7 +125,7 @@ class ReportTable(msgspec.Struct, frozen=True):
         return [value if isinstance(value, int | float) else None for value in self.values(name)]
 
 
-class StackedBars(msgspec.Struct, frozen=True, tag="stacked bars"):
+class StackedBars(msgspec.Struct, frozen=True):
     """A bar for each row, upright and in the rows' order, of several counts on top of each other."""
 
     at: str
@@ -132,7 +133,7 @@ class StackedBars(msgspec.Struct, frozen=True, tag="stacked bars"):
     """From below. Their sum is the height of the bar."""
 
 
-class StepLines(msgspec.Struct, frozen=True, tag="steps"):
+class StepLines(msgspec.Struct, frozen=True):
     """A line of steps for each name in a column, each on an axis of its own. All axes have the same scale."""
 
     across: str
@@ -140,7 +141,7 @@ class StepLines(msgspec.Struct, frozen=True, tag="steps"):
     value: str
 
 
-class RankedBars(msgspec.Struct, frozen=True, tag="ranked bars"):
+class RankedBars(msgspec.Struct, frozen=True):
     """A bar for each row, lying and in the rows' order, of which a part may be marked."""
 
     labels: tuple[str, ...]
@@ -149,7 +150,7 @@ class RankedBars(msgspec.Struct, frozen=True, tag="ranked bars"):
     """A part of the value."""
 
 
-class PunchCard(msgspec.Struct, frozen=True, tag="punch card"):
+class PunchCard(msgspec.Struct, frozen=True):
     """A square for each row, at a place in a grid, whose area is the value."""
 
     down: str
@@ -157,7 +158,7 @@ class PunchCard(msgspec.Struct, frozen=True, tag="punch card"):
     value: str
 
 
-class CoverageMap(msgspec.Struct, frozen=True, tag="coverage map"):
+class CoverageMap(msgspec.Struct, frozen=True):
     """A cell for each row, at a day and in a lane, which is filled as far as something is there."""
 
     across: str
@@ -166,7 +167,7 @@ class CoverageMap(msgspec.Struct, frozen=True, tag="coverage map"):
     missing: str
 
 
-class PercentileStrip(msgspec.Struct, frozen=True, tag="percentile strip"):
+class PercentileStrip(msgspec.Struct, frozen=True):
     """A line for each row with marks at percentiles, on a logarithmic axis."""
 
     labels: tuple[str, ...]
@@ -198,9 +199,12 @@ class Figure(msgspec.Struct, frozen=True):
         _require(_SLUG.fullmatch(self.id) is not None, f"{self.id!r}: letters, digits and - only")
         match self.chart:
             case StackedBars(parts=parts):
-                _require(0 < len(parts) <= MAX_PARTS, "a bar has some parts")
+                _require(0 < len(parts) <= MAX_PARTS, f"{len(parts)} parts: a bar has 1 to {MAX_PARTS}")
             case PercentileStrip(percentiles=percentiles):
-                _require(0 < len(percentiles) <= MAX_PERCENTILES, "there are some percentiles")
+                _require(
+                    0 < len(percentiles) <= MAX_PERCENTILES,
+                    f"{len(percentiles)} percentiles: a strip has 1 to {MAX_PERCENTILES}",
+                )
         for name in value_columns(self.chart):
             self.table.numbers(name)
         for name in name_columns(self.chart):
@@ -218,7 +222,8 @@ def value_columns(chart: Chart | None) -> tuple[str, ...]:
             return (value,)
         case CoverageMap(present=present, missing=missing):
             return (present, missing)
-    return ()
+        case None:
+            return ()
 
 
 def name_columns(chart: Chart | None) -> tuple[str, ...]:
@@ -234,11 +239,12 @@ def name_columns(chart: Chart | None) -> tuple[str, ...]:
             | StepLines(down=down, across=across)
         ):
             return (down, across)
-    return ()
+        case None:
+            return ()
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """A figure of the summary."""
+    """A value of the summary."""
 
     name: str
     value: Cell
@@ -282,7 +288,7 @@ class ReportChange(msgspec.Struct, frozen=True):
     before: Cell
     now: Cell
     kind: ValueKind
-    measure: str = ""
+    measure: str
     """What was compared."""
     source: str | None = None
     """The server, Mailserver or other source. None: all together."""
@@ -292,7 +298,7 @@ class ReportChange(msgspec.Struct, frozen=True):
     days: tuple[date, ...] = ()
     """The days of the period on which it is seen."""
     size: int = 0
-    """How many mailboxes, connections, nameplates, envelopes or rows were not expected, or expected."""
+    """How far the number of mailboxes, connections, nameplates, envelopes or rows is from the expected one."""
     parts: tuple[ReportChange, ...] = ()
     """Other changes that it can have caused."""
 
@@ -337,7 +343,8 @@ class Report(msgspec.Struct, frozen=True):
             _require(len(ids) == len(set(ids)), f"{ids} are not different")
         if self.changes:
             sections = {section.id for section in self.sections}
-            _require({change.section for change in self.changes.with_parts} <= sections, "each section is there")
+            missing = {change.section for change in self.changes.with_parts} - sections
+            _require(not missing, f"no section has the ids {sorted(missing)}")
 
 
 def figures(report: Report) -> Iterator[tuple[Section, Figure]]:

@@ -13,10 +13,10 @@ from restante.pipeline.report.model import Name, Report, Section, Sentence
 from restante.pipeline.report.values import value_text
 
 MIN_WIDTH: Final = 40
-"""Cells of a line at least: what a fact and its name need. A narrower terminal breaks the lines itself."""
+"""ReportRow of a line at least: what a fact and its name need. A narrower terminal breaks the lines itself."""
 
 MAX_WIDTH: Final = 80
-"""Cells of a line at most. In a longer one a value would be too far from its name."""
+"""ReportRow of a line at most. In a longer one a value would be too far from its name."""
 
 ISOLATE: Final = "\u2068"
 POP: Final = "\u2069"

@@ -24,8 +24,9 @@ from restante.pipeline.clean import rules
 from restante.pipeline.clean.envelopes import StoredValues
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_ARCHIVE
-from restante.pipeline.sources import archived, marks, paths
+from restante.pipeline.sources import archived, paths
 from restante.pipeline.sources.archived import EnvelopeBatch, Origin
+from restante.pipeline.sources.marks import IdRange, contradiction
 from restante.pipeline.sources.snapshot import SPARE_BYTES, reading
 from restante.pipeline.sources.source import (
     IngestContext,
@@ -57,10 +58,13 @@ READ_COLUMNS: Final = {
     "envelopes": {"id", "topic", "arrival", "raw"},
     "totals": {"one", "next_arrival", "envelopes", "bytes"},
 }
-"""Table → the columns that are read."""
+"""Table → the columns that are known. All but `one` are read."""
 
 ARRIVALS_PER_STATEMENT: Final = 5_000
 """Arrivals that one statement copies."""
+
+ROW_BYTES: Final = 64
+"""Bytes of a copied row in addition to its envelope, rounded up."""
 
 ENVELOPES_PER_TASK: Final = 50_000
 """Envelopes that one task verifies: half a second of work, so that every core has tasks and progress is visible."""
@@ -92,10 +96,7 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> ArchiveSource | None:
         [(application,)] = database.execute("PRAGMA application_id")
     if application != ARCHIVE_APPLICATION_ID:
         return None
-    if spec.server is not None:
-        raise SourceError(
-            f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a Waku archive: leave it out"
-        )
+    spec.refuse_server(f"{path} is a Waku archive")
     return ArchiveSource(spec.name, path, paths.inodes(paths.find_files(path)))
 
 
@@ -128,7 +129,7 @@ class ArchiveSource:
                 database.execute("ATTACH ? AS copy", (f"{(folder / 'copy.sqlite').absolute().as_uri()}?mode=rwc",))
                 database.execute("PRAGMA copy.journal_mode = OFF").fetchone()  # the copy need not survive a crash
                 database.execute("PRAGMA copy.synchronous = OFF")
-                _check(database, self.name, say)
+                _check_schema(database, self.name, say)
                 database.execute("BEGIN")
                 yield OpenedArchive(self.name, database, folder / "copy.sqlite", context)
         finally:
@@ -142,27 +143,29 @@ class OpenedArchive:
 
     def __init__(self, name: str, database: sqlite3.Connection, copy: Path, context: IngestContext) -> None:
         self._name, self._database, self._copy, self._context = name, database, copy, context
-        # This begins the transaction.
+        # BEGIN is deferred: the first SELECT fixes what the transaction sees (sqlite.org/lang_transaction.html).
         totals = database.execute("SELECT next_arrival, envelopes, bytes FROM totals").fetchall()
         if len(totals) != 1:
             raise SourceError(f"source {name}: the archive is damaged: run `restante waku check` for details")
-        [(following, self._envelopes, self._bytes)] = totals
+        [(next_arrival, self._envelopes, self._bytes)] = totals
         ends = database.execute("SELECT min(arrival), max(arrival) FROM arrivals").fetchone()
         min_arrival, max_arrival = (end or 0 for end in ends)
-        self._ids = marks.IdRange(min_arrival, max(following - 1, max_arrival), never_reused=True)
+        self._ids = IdRange(min_arrival, max(next_arrival - 1, max_arrival), never_reused=True)
 
-    def find_new(self, table: str, marks_: Mapping[str, Mark]) -> Span | None:
+    def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is. Raises SourceError."""
-        mark = marks_.get("")
-        why = marks.contradiction(mark, self._ids, self._digest) if mark else ""
-        start = mark.last if mark and not why else 0
+        mark = marks.get("")
+        why = contradiction(mark, self._ids, self._digest) if mark else ""
+        if why:
+            mark = None  # all is read again
+        start = mark.last if mark else 0
         last_arrival = self._ids.last_id
         if start == last_arrival and not why:
             return None
         counted, first_arrival = self._database.execute(
             "SELECT count(*), coalesce(min(arrival), 0) FROM arrivals WHERE arrival > ?", (start,)
         ).fetchone()
-        if mark and not why and mark.first_digest:
+        if mark and mark.first_digest:
             first_arrival, first_digest = mark.first, mark.first_digest
         else:
             first_digest = self._digest(first_arrival)
@@ -194,10 +197,12 @@ class OpenedArchive:
             self._database.execute(_COPY_ARRIVALS, (start, min(start + ARRIVALS_PER_STATEMENT - 1, part.last_id)))
         self._database.execute("COMMIT")  # the server may reset its log again
         origin = Origin(self._name, SOURCE_KIND_ARCHIVE, span.marks[""].first_digest, "", self._context.first_day)
-        archive_tasks = [ArchiveTask(str(self._copy), *arrivals, origin) for arrivals in self._cut(part.last_id)]
+        archive_tasks = [
+            ArchiveTask(str(self._copy), *arrivals, origin) for arrivals in self._task_ranges(part.last_id)
+        ]
         return tasks.frame(spark, ARCHIVED, archive_tasks)
 
-    def _cut(self, last_arrival: int) -> Iterator[tuple[int, int]]:
+    def _task_ranges(self, last_arrival: int) -> Iterator[tuple[int, int]]:
         """Return the first and last arrival of ranges of ENVELOPES_PER_TASK copied rows."""
         starts: list[int] = [
             arrival
@@ -210,7 +215,9 @@ class OpenedArchive:
         return zip(starts, [*(start - 1 for start in starts[1:]), last_arrival], strict=True)
 
     def _digest(self, arrival: int) -> str:
-        row = self._database.execute("SELECT * FROM arrivals WHERE arrival = ?", (arrival,)).fetchone()
+        row = self._database.execute(
+            "SELECT arrival, id, arrived FROM arrivals WHERE arrival = ?", (arrival,)
+        ).fetchone()
         return "" if row is None else rules.row_digest(row)
 
     def _mean_bytes(self) -> int:
@@ -218,7 +225,7 @@ class OpenedArchive:
         return mean
 
     def _require_space(self, counted: int) -> None:
-        required = counted * (self._mean_bytes() + 64) + SPARE_BYTES
+        required = counted * (self._mean_bytes() + ROW_BYTES) + SPARE_BYTES
         free = shutil.disk_usage(self._copy.parent).free
         if free < required:
             raise SourceError(
@@ -227,7 +234,7 @@ class OpenedArchive:
             )
 
 
-def _check(database: sqlite3.Connection, name: str, say: Say) -> None:
+def _check_schema(database: sqlite3.Connection, name: str, say: Say) -> None:
     [(version,)] = database.execute("PRAGMA main.user_version")
     if version not in SCHEMA_VERSIONS:
         raise SourceError(

@@ -52,15 +52,12 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> FilesSource | None:
     files = paths.find_files(spec.path, ENVELOPE_SUFFIXES)
     if not any(_is_envelopes(paths.read_head(file)) for file in files):
         return None
-    if spec.server is not None:
-        raise SourceError(
-            f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes: leave it out"
-        )
+    spec.refuse_server(f"{spec.path} has envelopes")
     return FilesSource(spec.name, spec.path, paths.inodes(files))
 
 
 def _is_envelopes(head: bytes) -> bool:
-    return head.startswith(parquets.PARQUET_MAGIC) or head[:1] >= bytes((RLP_LIST_TAG,))
+    return head.startswith(parquets.PARQUET_MAGIC) or (head != b"" and head[0] >= RLP_LIST_TAG)
 
 
 class FilesSource:
@@ -83,19 +80,15 @@ class FilesSource:
         others are committed.
         """
         files = paths.find_files(self.path, ENVELOPE_SUFFIXES)
-        if not files:  # what unmounting leaves is an empty folder
+        if not files:  # an unmounted file system leaves an empty folder
             raise paths.missing_error(self.name, self.path)
         paths.say_empty(self.name, files, say)
         opened = OpenedFiles(self.name, files, context)
         yield opened
         if opened.left_out:
-            raise SourceError(f"source {self.name}: {_join_sentences(opened.left_out)}")
-
-
-def _join_sentences(sentences: Sequence[str]) -> str:
-    """Return the first of many sentences about files, and the number of the others."""
-    more = len(sentences) - 1
-    return f"{sentences[0]}; nor can {counted(more, 'other file')} be read" if more else sentences[0]
+            others = len(opened.left_out) - 1
+            and_others = f"; nor can {counted(others, 'other file')} be read" if others else ""
+            raise SourceError(f"source {self.name}: {opened.left_out[0]}{and_others}")
 
 
 class OpenedFiles:
@@ -115,30 +108,30 @@ class OpenedFiles:
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is. Raises SourceError."""
         self._files = paths.files_by_digest(self._all_files, marks, self._context.now)
-        new = self._count({name: file for name, file in self._files.items() if name not in marks})
+        new = self._count_readable({digest: file for digest, file in self._files.items() if digest not in marks})
         if not new:
             return None
         return Span(
             table=table,
-            parts=tuple(SpanPart(name, 0, rows - 1) for name, rows in new.items() if rows),
+            parts=tuple(SpanPart(digest, 0, rows - 1) for digest, rows in new.items() if rows),
             counted=sum(new.values()),
             missed=0,
             replace=False,
             why="",
             marks=paths.new_marks(self._files, new, marks, self._context.now),
-            envelope_bytes=sum(self._files[name].size for name in new),
+            envelope_bytes=sum(self._files[digest].size for digest in new),
         )
 
-    def _count(self, new: Mapping[str, SourceFile]) -> dict[str, int]:
+    def _count_readable(self, new: Mapping[str, SourceFile]) -> dict[str, int]:
         """Return the number of items in each new file, by digest. Leave out those that are no tables of envelopes."""
         counts: dict[str, int] = {}
         self.left_out = []
-        for name, file in new.items():
+        for digest, file in new.items():
             try:
-                counts[name] = count_items(file)
+                counts[digest] = _count_items(file)
             except StoreError as error:
                 self.left_out.append(f"{paths.path_text(file.path)} {error}")
-                del self._files[name]
+                del self._files[digest]
         return counts
 
     def files(self, span: Span) -> Sequence[SharedFile]:
@@ -151,7 +144,7 @@ class OpenedFiles:
 
         latest = int(self._context.latest)
         new_files = [(part.name, self._files[part.name].absolute) for part in span.parts]
-        tasks_with_bytes = ((FileTask(file, self._origin(name), latest), file.size) for name, file in new_files)
+        tasks_with_bytes = ((FileTask(file, self._origin(digest), latest), file.size) for digest, file in new_files)
         return tasks.frame(spark, ARCHIVED, tasks.group_tasks(tasks_with_bytes))
 
     def _origin(self, digest: str) -> Origin:
@@ -160,7 +153,7 @@ class OpenedFiles:
         )
 
 
-def count_items(file: SourceFile) -> int:
+def _count_items(file: SourceFile) -> int:
     """Return the number of items to read.
 
     Raises StoreError, whose text is to follow the file's name, if it is no table of envelopes; SourceError if it
@@ -206,7 +199,7 @@ class FileTask(NamedTuple):
 def _rlp_batches(data: BinaryIO, size: int, latest: int) -> Iterator[EnvelopeBatch]:
     """Yield the lists in a file as envelopes that arrived by `latest`. Raises OSError.
 
-    restante.waku.files.rlp_file parses each envelope by itself, which is slower than `verify_batch`.
+    `rlp_file.read` parses each envelope, which is slower than `verify_batch`.
     """
     position = 0
     for items in group_rows(split_items(data, size, lists=True), lambda item: len(item.raw)):

@@ -186,6 +186,11 @@ class SourceSpec(NamedTuple):
     """The source with the trace that belongs to this timing log."""
     path: Path
 
+    def refuse_server(self, contents: str) -> None:
+        """Raise SourceError if a server is named. `contents` says what the path is, if not a timing log."""
+        if self.server is not None:
+            raise SourceError(f"source {self.name}: @{self.server} is for timing logs, and {contents}: leave it out")
+
 
 class PathPreview(NamedTuple):
     """What a path contains, before its kind is known."""

@@ -77,10 +77,7 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
             )
     else:
         return None
-    if spec.server is not None:
-        raise SourceError(
-            f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a {shape.kind}: leave it out"
-        )
+    spec.refuse_server(f"{path} is a {shape.kind}")
     return UsageSource(spec.name, path, shape, paths.inodes(paths.find_files(path)))
 
 

@@ -1,7 +1,8 @@
 """A node's address and public key: `enode://<public key, 128 hex digits>@<host>:<port>[?discport=<port>]`.
 
 Sources: ethereum.org "enode URL scheme"; geth p2p/enode/urlv4.go:71,110-166. `discport` is the UDP port of node
-discovery, if it differs from the TCP port; 0 means no discovery. It is parsed and written, but not used.
+discovery, if it differs from the TCP port; 0 means no discovery. It is parsed and written, because others use it;
+we have no discovery. Of several, the first counts, and other fields are ignored, as in geth.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import msgspec
 
 from restante.common.errors import Misuse, PeerError
 from restante.waku.envelope import keys
-from restante.waku.envelope.keys import PUBLIC_BYTES
 
 _DNS_NAME: Final = re.compile(
     r"(?=.{1,253}\Z)(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*"
@@ -29,10 +29,12 @@ class Enode(msgspec.Struct, frozen=True, gc=False):
     """A node's address and public key. `str` of it is the URL."""
 
     public: bytes
+    """The public key: 64 bytes, X and Y (`keys.PUBLIC_BYTES`)."""
     host: str
     """An IPv4 or IPv6 address, without brackets, or a DNS name."""
     port: int
     discport: int | None = None
+    """The UDP port of node discovery. None: the same as the TCP port."""
 
     @property
     def address(self) -> str:
@@ -45,18 +47,18 @@ class Enode(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse(url: str) -> Enode:
-    """Parse an enode URL. Raises Misuse that says what is wrong with it."""
+    """Parse an enode URL, which may have white space around it. Raises Misuse that says what is wrong with it."""
     try:
         split = urlsplit(url.strip())
         port = split.port
     except ValueError as error:
-        raise Misuse(f"not an enode URL: {url!r}: {error}") from None
+        raise _fault(url, str(error)) from None
     if split.scheme != "enode":
-        raise Misuse(f"not an enode URL: {url!r} does not begin with enode://")
+        raise _fault(url, "it does not begin with enode://")
     if split.path.strip("/") or split.fragment or split.password is not None:
-        raise Misuse(f"not an enode URL: {url!r} has more than a key, a host, a port and a discport")
+        raise _fault(url, "it has more than a key, a host, a port and a query")
     if not port:
-        raise Misuse(f"not an enode URL: {url!r} has no port")
+        raise _fault(url, "it has no port above 0")
     public = _parse_public_key(url, split.username)
     return Enode(public, _parse_host(url, split), port, _parse_discport(url, split.query))
 
@@ -66,14 +68,18 @@ def as_enode(enode: Enode | str) -> Enode:
     return parse(enode) if isinstance(enode, str) else enode
 
 
+def _fault(url: str, reason: str) -> Misuse:
+    return Misuse(f"not an enode URL: {url!r}: {reason}")
+
+
 def _parse_public_key(url: str, digits: str | None) -> bytes:
-    if digits is None or not re.fullmatch(f"[0-9A-Fa-f]{{{PUBLIC_BYTES * 2}}}", digits):
-        raise Misuse(f"not an enode URL: {url!r} has no public key of {PUBLIC_BYTES * 2} hex digits before the @")
+    if digits is None or not re.fullmatch(f"[0-9A-Fa-f]{{{keys.PUBLIC_BYTES * 2}}}", digits):
+        raise _fault(url, f"it has no public key of {keys.PUBLIC_BYTES * 2} hex digits before the @")
     public = bytes.fromhex(digits)
     try:
         keys.check(public)
     except PeerError as error:
-        raise Misuse(f"not an enode URL: {url!r}: {error.words}") from None
+        raise _fault(url, error.words) from None
     return public
 
 
@@ -83,7 +89,7 @@ def _parse_host(url: str, split: SplitResult) -> str:
         return str(ipaddress.ip_address(host))
     except ValueError:
         if not _DNS_NAME.fullmatch(host):
-            raise Misuse(f"not an enode URL: {url!r} has no host that is an address or a name") from None
+            raise _fault(url, "it has no host that is an address or a name") from None
         return host
 
 
@@ -92,5 +98,5 @@ def _parse_discport(url: str, query: str) -> int | None:
     if values is None:
         return None
     if not re.fullmatch(r"[0-9]{1,5}", values[0]) or int(values[0]) > 0xFFFF:
-        raise Misuse(f"not an enode URL: {url!r} has a discport that is not a port")
+        raise _fault(url, "its discport is not a port")
     return int(values[0])

@@ -54,7 +54,7 @@ UNSENT_BYTES: Final = 128 * 1024
 """Bytes that the kernel takes for a peer beyond those that are on their way. By itself it takes megabytes, and a
 confirmation waits behind them."""
 
-DRAIN_TIMEOUT: Final = 5.0
+DRAIN_SECONDS: Final = 5.0
 """Seconds to wait until everything that was sent has reached the peers."""
 
 ENVELOPES_PER_SLICE: Final = 250
@@ -384,7 +384,7 @@ class Node:
         await running
         for connection in list(self.connections):
             connection.disconnect(Reason.CLIENT_QUITTING)
-        deadline = self.loop.time() + DRAIN_TIMEOUT
+        deadline = self.loop.time() + DRAIN_SECONDS
         while self.connections and self.loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # transports have no event for it
         for connection in list(self.connections):

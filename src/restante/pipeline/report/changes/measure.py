@@ -83,7 +83,7 @@ class Measure(NamedTuple):
 
 
 def runs_of_days(days: Iterable[date], recorded: Iterable[date]) -> list[tuple[date, ...]]:
-    """Return days in runs without a gap. `known` has all days with records, so a day without any is no gap."""
+    """Return days in runs without a gap. `recorded` has all days with records, so a day without any is no gap."""
     flagged, runs, goes_on = {*days}, list[tuple[date, ...]](), False
     for day in sorted(flagged | {*recorded}):
         if day in flagged:

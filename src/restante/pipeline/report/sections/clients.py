@@ -7,11 +7,11 @@ from typing import Final
 
 from restante.common.texts import counted
 from restante.pipeline.report.model import (
-    Cells,
     Fact,
     Figure,
     RankedBars,
     ReportColumn,
+    ReportRow,
     ReportTable,
     Section,
     StackedBars,
@@ -110,7 +110,7 @@ def versions_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     )
 
 
-def _version_row(row: NamedCounts) -> Cells:
+def _version_row(row: NamedCounts) -> ReportRow:
     mailboxes, connections, *results = row.counts
     failed = sum(results[1:])
     name = row.name or (ALL_OTHERS, "")
@@ -194,7 +194,7 @@ def _wrong_codes(rows: Mapping[str, Rows], scope: Scope) -> Figure:
     )
 
 
-def _suspicious_row(row: Cells) -> Cells:
+def _suspicious_row(row: ReportRow) -> ReportRow:
     day, source, app_id, *counts = row
     return (day, source, ALL_OTHERS if (app_id,) == OTHER_APPLICATION else app_id, *counts)
 

@@ -8,11 +8,11 @@ from fractions import Fraction
 from typing import Any, Final
 
 from restante.pipeline.report.model import (
-    Cells,
     Fact,
     Figure,
     PercentileStrip,
     ReportColumn,
+    ReportRow,
     ReportTable,
     Section,
     ValueKind,
@@ -99,7 +99,7 @@ def group_buckets(rows: Rows, names: int) -> dict[tuple[Any, ...], list[Bucket]]
     return buckets_by_name
 
 
-def _row(name: Cells, buckets: list[Bucket]) -> Cells:
+def _row(name: ReportRow, buckets: list[Bucket]) -> ReportRow:
     return (*name, *count_known(buckets), *percentiles(buckets))
 
 
@@ -206,14 +206,14 @@ def timing_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     )
 
 
-def _timing_facts(rows: list[Cells]) -> Iterator[Fact]:
+def _timing_facts(rows: list[ReportRow]) -> Iterator[Fact]:
     for phase, _, durations, _, median, *_ in rows:
         if phase == ROUND_TRIP:  # every command has it
             yield Fact("Commands with a known round trip", durations, ValueKind.COUNT)
             yield Fact("Half of the round trips took at most", median, ValueKind.DURATION)
 
 
-def _longest_first(row: Cells) -> tuple[float, str]:
+def _longest_first(row: ReportRow) -> tuple[float, str]:
     median = row[4]
     return (-median if isinstance(median, int | float) else 0.0), str(row[0])
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Final
 
 from restante.pipeline.report.model import (
-    Cells,
     Fact,
     Figure,
     RankedBars,
     ReportColumn,
+    ReportRow,
     ReportTable,
     Section,
     ValueKind,
@@ -102,7 +102,7 @@ def quarantine_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     if not rows["reasons"]:
         return Section("quarantine", "Quarantine", nothing="No row was rejected in the period.")
     reasons = top_rows([((source, table, reason), (count,)) for source, table, reason, count in rows["reasons"]], 0)
-    table: tuple[Cells, ...] = tuple(
+    table: tuple[ReportRow, ...] = tuple(
         (*(row.name or (ALL_OTHERS, "", "")), row.names, row.counts[0]) for row in reasons
     )
     rejected = sum(row.counts[0] for row in reasons)

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from restante.pipeline.report.charts.step_lines import MAX_LANES
 from restante.pipeline.report.model import (
-    Cells,
     Fact,
     Figure,
     PunchCard,
     ReportColumn,
+    ReportRow,
     ReportTable,
     Section,
     StepLines,
@@ -95,7 +95,7 @@ def busy_hours_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     )
 
 
-def _busy_hour(weekday: int, hour: int, days: int, counts: tuple[int, ...]) -> Cells:
+def _busy_hour(weekday: int, hour: int, days: int, counts: tuple[int, ...]) -> ReportRow:
     return (WEEKDAYS[weekday - 1], hour, days, counts[0] / days, *counts)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from restante.pipeline.report.model import (
-    Cells,
     Fact,
     Figure,
     RankedBars,
     ReportColumn,
+    ReportRow,
     ReportTable,
     Section,
     StackedBars,
@@ -101,7 +101,7 @@ def results_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     )
 
 
-def _with_ended(counts: Sequence[Any]) -> Cells:
+def _with_ended(counts: Sequence[Any]) -> ReportRow:
     """Return the sum of results, the results, and the share of the first."""
     total = None if None in counts else sum(counts)
     return (total, *counts, share_of(counts[0], total))
@@ -153,7 +153,7 @@ def _by_kind(rows: Rows) -> Figure:
     )
 
 
-def _with_failed(name: Cells, counts: tuple[int, ...]) -> Cells:
+def _with_failed(name: ReportRow, counts: tuple[int, ...]) -> ReportRow:
     return (*name, sum(counts), sum(counts[1:]), *counts, share_of(counts[0], sum(counts)))
 
 
