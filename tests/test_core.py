@@ -17,7 +17,6 @@ from restante.client.connection.work import search_stamps, stamp_prefix
 from restante.common.errors import PeerError
 from restante.mailbox.core import model
 from restante.mailbox.core.admission import (
-    CONNECTION_ABUSE_SCORE,
     FALL_INTERVAL_SECONDS,
     MAX_STEPS,
     RISE_INTERVAL_SECONDS,
@@ -44,7 +43,7 @@ from restante.mailbox.core.limits import (
 )
 from restante.mailbox.core.memory_holders import LONG_HOLD_SECONDS, SPARED_BYTES, MemoryHolders
 from restante.mailbox.core.model import Mailbox, MailboxSide, Nameplate, Now, Policy
-from restante.mailbox.core.quotas import ABUSE_SCORE_TOLERATED, AddressQuota
+from restante.mailbox.core.quotas import ABUSE_SCORE_TOLERATED, CONNECTION_ABUSE_SCORE, AddressQuota
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol.hashcash import MAX_BITS, MAX_STAMP_CHARACTERS, Demand, offer, problem, zero_bits
 from restante.mailbox.protocol.refusals import SERVER_FULL, TOO_MANY_CLAIMS

@@ -24,7 +24,7 @@ from client.live import Network, meet, wormhole
 from restante import client
 from restante.client import PeerSilent
 from restante.client.cli.code_prompt import QUESTION, WORD_QUESTION, Completer, own_code
-from restante.client.cli.transfer import NOBODY_WAITS, WHY_SILENT, Rendezvous, _EventPrinter
+from restante.client.cli.transfer import NOBODY_WAITS, WHY_SILENT, EventPrinter, Rendezvous
 from restante.client.events import Awaited
 from restante.client.protocol.uri import TransferUri, rendezvous_of
 from restante.common.terminal import MAX_EXCERPT_CHARACTERS, excerpt
@@ -125,7 +125,7 @@ async def test_a_code_is_used_up_by_a_receiver_that_was_killed_and_the_next_one_
 async def test_a_user_hears_of_a_silent_peer_and_what_happens_next(
     event: PeerSilent, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _EventPrinter().show(event)  # by commands it would take a minute
+    EventPrinter().show(event)  # by commands it would take a minute
     assert says in capsys.readouterr().err
 
 

@@ -23,7 +23,7 @@ from restante.timing.logs import (
     read_event,
     read_line,
 )
-from restante.timing.model.exchanges import MAX_APART_US, MICROSECONDS, to_us
+from restante.timing.model.exchanges import MAX_APART_US, US_PER_SECOND, to_us
 from restante.timing.model.timeline import ROLES, ClientLog, Role, Timeline, build_timeline, role_of, side_of
 
 Remark = Callable[[str], None]
@@ -57,7 +57,7 @@ def read_transfer(paths: Sequence[Path], trace: Path | None, skews: Mapping[Role
     ids = {event.id for log in logs for event in log.events if event.name == "ws_send" and event.id is not None}
     lines = None if trace is None else read_trace(trace, ids, min(times), max(times), remark)
     clients = [
-        ClientLog(role, log.events, round(skews[role] * MICROSECONDS) if role in skews else None)
+        ClientLog(role, log.events, round(skews[role] * US_PER_SECOND) if role in skews else None)
         for role, log in zip(roles, logs, strict=True)
     ]
     timeline = build_timeline(clients, lines)

@@ -260,7 +260,7 @@ async def send(
 
     `qr` is whether to show a QR code. None: if the terminal is wide enough. Raises RestanteError, Declined.
     """
-    async with _wormhole(rendezvous, _EventPrinter().show, timing) as wormhole:
+    async with _wormhole(rendezvous, EventPrinter().show, timing) as wormhole:
         say(f"Sending {item.described}")
         if rendezvous.code is None:
             code = await wormhole.allocate_code(word_count)
@@ -294,7 +294,7 @@ async def receive(
     if rendezvous.code is None and not allocate:
         with span(timing, "input code", waiting=USER):
             rendezvous = rendezvous.with_code(await StandardInput().line())
-    events = _EventPrinter(code_given=rendezvous.code is not None)
+    events = EventPrinter(code_given=rendezvous.code is not None)
     async with _wormhole(rendezvous, events.show, timing) as wormhole:
         if rendezvous.code is None:
             code = await wormhole.allocate_code(word_count)
@@ -358,7 +358,7 @@ def _wormhole(rendezvous: Rendezvous, on_event: Callable[[Event], None] | None, 
     return Wormhole.create(rendezvous.app_id, server=server, proxy=proxy, on_event=on_event, timing=timing)
 
 
-class _EventPrinter:
+class EventPrinter:
     """Prints events on standard error that explain a delay to the user."""
 
     def __init__(self, *, code_given: bool = False) -> None:
@@ -369,6 +369,7 @@ class _EventPrinter:
         self._said_nobody_waits = self._said_waiting = self._confirmed = False
 
     def show(self, event: Event) -> None:
+        """Print an event that explains a delay."""
         match event:
             case Welcomed(motd) if motd and motd != self._motd:
                 self._motd = motd
@@ -400,7 +401,7 @@ class _EventPrinter:
 
 def _show_qr(uri: TransferUri | None, *, requested: bool) -> None:
     """Show a QR code if standard error is a terminal that is wide enough, or if the user requested it."""
-    import segno
+    import segno  # here, because most transfers show no QR code
 
     if uri is None:
         if requested:

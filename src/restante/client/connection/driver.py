@@ -45,9 +45,6 @@ MAX_BAD_CONNECTIONS: Final = 3
 """Connections in a row on which the server owed an answer or broke the protocol. Then the wormhole fails: the server
 is out of order."""
 
-HURRIED_DELAY_SECONDS: Final = 0.25
-"""Seconds between attempts while the wormhole is being closed."""
-
 MAX_HURRIED_CONNECTIONS: Final = 20
 """Connections that are lost while the wormhole is being closed, and on which the server answered. Then no more are
 made: it may answer and hang up for ever."""
@@ -56,11 +53,14 @@ SAVED_BEFORE: Final = (SendFrame, Closed, Failed)
 """Outputs that a process must not forget: what the server was sent, and how the wormhole ended."""
 
 MAX_DELAY_SECONDS: Final = 60.0
-"""Seconds between attempts to connect again, at most, and up to a second more. They begin with 1.5, as in the Python
-client."""
+"""Seconds between attempts to connect again, at most, and up to a second more, as in the Python client."""
 
 DELAY_FACTOR: Final = 1.5
-"""What each attempt multiplies the delay with (twisted.application.internet, `backoffPolicy`)."""
+"""The first delay in seconds, and what each attempt multiplies it with (twisted.application.internet,
+`backoffPolicy`)."""
+
+HURRIED_DELAY_SECONDS: Final = 0.25
+"""Seconds between attempts while the wormhole is being closed."""
 
 ID_BYTES: Final = 2
 """Random bytes of a command's id, as in the Python client (mw _rendezvous.py:280)."""

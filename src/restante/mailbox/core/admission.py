@@ -11,7 +11,7 @@ import msgspec
 from restante.common.errors import PeerError
 from restante.common.net import Network
 from restante.mailbox.core.model import Now, Policy
-from restante.mailbox.core.quotas import AddressQuota, AddressRegistry, Client, identify
+from restante.mailbox.core.quotas import CONNECTION_ABUSE_SCORE, AddressQuota, AddressRegistry, Client, identify
 from restante.mailbox.protocol.hashcash import MAX_BITS, Demand, Mode, offer
 from restante.mailbox.protocol.refusals import TOO_MANY_CONNECTIONS, TOO_MANY_FROM_ADDRESS
 
@@ -69,10 +69,6 @@ class LoadLevel:
 
 
 # ── admission ─────────────────────────────────────────────────────────────────────────────────────
-
-
-CONNECTION_ABUSE_SCORE: Final = 0.1
-"""What a connection adds to its address's abuse score (quotas.ABUSE_SCORE_TOLERATED)."""
 
 
 class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from restante.mailbox.core.model import (
     Now,
     Policy,
 )
-from restante.mailbox.core.quotas import AddressQuota, Quotas
+from restante.mailbox.core.quotas import DENIAL_ABUSE_SCORE, AddressQuota, Quotas
 from restante.mailbox.core.rules import PruneCommand, decide
 from restante.mailbox.core.session import Command, Session
 from restante.mailbox.core.state import State
@@ -64,10 +64,6 @@ MAX_DEPARTING_COMMANDS: Final = 16
 MAX_DEPARTING_CHARACTERS: Final = 4096
 """Commands that are examined after a connection was refused, and the maximum length of each. The Python client sends
 five short ones before it has read the refusal, and two after that."""
-
-
-DENIAL_ABUSE_SCORE: Final = 2.0
-"""What a denied permission adds to its address's abuse score (quotas.ABUSE_SCORE_TOLERATED)."""
 
 
 class Dispatcher:

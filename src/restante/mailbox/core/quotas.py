@@ -132,9 +132,15 @@ MAX_KNOWN_NAMEPLATES: Final = 64
 again, after a lost connection, is not a new guess."""
 
 ABUSE_SCORE_TOLERATED: Final = 80
-"""Abuse score above which an adaptive server demands work of an address. A claim beyond `address_claims` and a
-denied permission add 2 points, a nameplate that the address had not claimed before adds 1, a connection adds 0.1. An
-office that reconnects after an outage scores 20, a class of thirty that sends and receives scores 36."""
+"""Abuse score above which an adaptive server demands work of an address. An office that reconnects after an outage
+scores 20, a class of thirty that sends and receives scores 36."""
+
+CONNECTION_ABUSE_SCORE: Final = 0.1
+CLAIM_ABUSE_SCORE: Final = 1.0
+REFUSED_CLAIM_ABUSE_SCORE: Final = 2.0
+DENIAL_ABUSE_SCORE: Final = 2.0
+"""What adds to the abuse score of an address: a connection; an allocation, or a claim of a nameplate that it had not
+claimed before; a claim beyond `address_claims`; a denied permission."""
 
 ABUSE_SCORE_DECAY: Final = 1 / 15
 """Points that the abuse score loses each second: four a minute."""
@@ -235,10 +241,10 @@ class AddressQuota:
             return 0.0
         rate = limits.address_claims / 60
         if rate and self._claims.spent(now, rate) + 1 > limits.address_claims_at_once:
-            self.add_abuse_score(now, 2.0)
+            self.add_abuse_score(now, REFUSED_CLAIM_ABUSE_SCORE)
             return self._claims.wait(now, rate, limits.address_claims_at_once - 1)
         self._claims.take(now, rate, 1)
-        self.add_abuse_score(now, 1.0)
+        self.add_abuse_score(now, CLAIM_ABUSE_SCORE)
         return 0.0
 
     def remember_nameplate(self, key: int) -> None:

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ARCHIVE_FILE: Final = "archive.sqlite"
-"""The archive's file in a Mailserver's data directory (restante.waku.archive.schema)."""
+"""The archive's file in a Mailserver's data directory (restante.waku.archive.schema, which is not imported: sources
+only know the formats of files)."""
 
 ARCHIVE_APPLICATION_ID: Final = 0x52737441
 """SQLite's application id of that file (restante.waku.archive.schema)."""

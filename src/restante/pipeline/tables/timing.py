@@ -17,8 +17,12 @@ from restante.pipeline.schemas import BY_DAY_AND_SOURCE, MICROSECONDS, SOURCE_CO
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
 from restante.timing.model import phases
-from restante.timing.model.exchanges import MAX_APART_US, MAX_EPOCH_SECONDS, STAMP_TOLERANCE_SECONDS
-from restante.timing.model.exchanges import MICROSECONDS as US_PER_SECOND
+from restante.timing.model.exchanges import (
+    MAX_APART_US,
+    MAX_EPOCH_SECONDS,
+    STAMP_TOLERANCE_SECONDS,
+    US_PER_SECOND,
+)
 from restante.timing.model.offsets import DRIFT_PPM, ROUNDING_US
 from restante.timing.model.phases import ALL_PHASES, SPAN_PHASES, WAIT_PHASES
 
@@ -35,24 +39,6 @@ SERVER_COLUMN: Final = Column(
 PHASE_COLUMN: Final = Column(
     "phase", "STRING", f"What took the time: {', '.join(ALL_PHASES)}. docs/pipeline/tables.md explains each."
 )
-
-PHASE_MEANINGS: Final[Mapping[str, str]] = {
-    phases.NETWORK_OUT: "From when the client sent a command until the server received it.",
-    phases.SERVER: "From when the server received a command until it sent the answer.",
-    phases.QUEUE: "From when the server received a command until the commit of its batch began, or until the answer"
-    " if it changed nothing.",
-    phases.COMMIT: "From when the commit of a command's batch began until its change was on disk.",
-    phases.QUEUE_AND_COMMIT: "From when the server received a command until its change was on disk, in older traces.",
-    phases.ANSWER: "From when the change of a command was on disk until the server sent the answer.",
-    phases.NETWORK_IN: "From when the server sent an answer, or a message of the other side, until the client"
-    " received it.",
-    phases.ROUND_TRIP: "From when the client sent a command until it received the answer.",
-    phases.TRANSIT_CONNECT: "The client connected to the other side, or to a relay.",
-    phases.TRANSFER: "The client received a file, or sent one and waited until the receiver had confirmed it.",
-    phases.HUMAN: "The client waited for its user.",
-    phases.CRYPTO: "The client computed keys.",
-}
-"""What took the time of each phase, as docs/pipeline/tables.md explains it, for reports."""
 
 TIMING: Final = Table(
     "timing",
@@ -79,7 +65,7 @@ TIMING: Final = Table(
             "error_us",
             "BIGINT",
             "Largest possible error of the duration, for network out and network in, if no clock is set and the two"
-            " drift apart by 30 ppm at most. NULL: another phase, or not known.",
+            f" drift apart by {DRIFT_PPM} ppm at most. NULL: another phase, or not known.",
             null=True,
             unit=MICROSECONDS,
         ),
@@ -104,9 +90,13 @@ TIMES: Final = Table(
     "times",
     "client's source, server, day, phase and bucket",
     (
-        *(SERVER_COLUMN, PHASE_COLUMN, buckets.BUCKET_COLUMN, buckets.FROM_COLUMN),
+        SERVER_COLUMN,
+        PHASE_COLUMN,
+        buckets.BUCKET_COLUMN,
+        buckets.FROM_COLUMN,
         Column("count", "BIGINT", "Durations in the bucket; where bucket is NULL, durations that are not known."),
-        *(day_of("the events, by the client's clock"), SOURCE_COLUMN),
+        day_of("the events, by the client's clock"),
+        SOURCE_COLUMN,
     ),
 )
 """Invariant: `count` adds up to the rows of timing."""
@@ -133,7 +123,7 @@ def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
     us = f.when(f.col("crosses") == _ONE_CLOCK, f.col("us")).otherwise(f.col("us") + offset)
     error = f.when(f.col("crosses") != _ONE_CLOCK, f.when(us.isNotNull(), f.col("error_us")))
     return rows.join(_offsets(exchanges, events), [*_LOG_KEY, "day"], "left").select(
-        *(*_EVENT_KEY, "what", "phase", us.alias("us"), error.alias("error_us"), "offset_us")
+        *_EVENT_KEY, "what", "phase", us.alias("us"), error.alias("error_us"), "offset_us"
     )
 
 
@@ -145,14 +135,19 @@ def us_of(seconds: str) -> Expression:
 def _exchanges(events: DataFrame) -> DataFrame:
     """Return each sent command with its answer, and the time at which the server received it, if an echo has it.
 
-    Commands with an ambiguous id have neither, and no `command_id`.
+    Commands with an ambiguous id have neither, and no `command_id`. `t0`, `rx`, `tx` and `t3` are as in
+    `restante.timing.model.exchanges.Exchange`.
     """
     sent = events.where("name = 'ws_send'").select(*_EVENT_KEY, "command", "command_id", us_of("start").alias("t0"))
-    same = f.count("*").over(Window.partitionBy(*_LOG_KEY, "command_id", "day"))
-    sent = sent.withColumn("command_id", f.when(same == 1, f.col("command_id")))
+    uses = f.count("*").over(Window.partitionBy(*_LOG_KEY, "command_id", "day"))
+    sent = sent.withColumn("command_id", f.when(uses == 1, f.col("command_id")))
     replies = events.where("name = 'ws_receive' AND (command = 'ack' OR command = 'message' AND own)").select(
-        *(*_LOG_KEY, "command_id", (f.col("command") == "ack").alias("acks")),
-        *("server_rx", "server_tx", us_of("start").alias("t3")),
+        *_LOG_KEY,
+        "command_id",
+        (f.col("command") == "ack").alias("acks"),
+        "server_rx",
+        "server_tx",
+        us_of("start").alias("t3"),
     )
     ack, echo = f.col("acks"), ~f.col("acks")
     in_time = f.col("t3").between(f.col("t0"), f.col("t0") + MAX_APART_US)
@@ -167,8 +162,13 @@ def _exchanges(events: DataFrame) -> DataFrame:
         )
         .withColumn("answer", f.coalesce("ack", "echo"))
         .select(
-            *(*_EVENT_KEY, "command", "command_id", "t0", "rx"),
-            *(f.col("answer.t3"), f.col("answer.server_tx").alias("tx")),
+            *_EVENT_KEY,
+            "command",
+            "command_id",
+            "t0",
+            "rx",
+            f.col("answer.t3"),
+            f.col("answer.server_tx").alias("tx"),
         )
     )
 
@@ -189,8 +189,13 @@ def _add_trace_lines(exchanges: DataFrame, commands: DataFrame) -> DataFrame:
         .agg(f.min(f.when((echoed | answered) & near, f.col("line"))).alias("line"))
     )
     times = exchanges.select(
-        *(*_EVENT_KEY, "command", "t0", "t3", "tx"),
-        *(f.coalesce("rx", "line.server_rx").alias("rx"), f.col("line").isNotNull().alias("traced")),
+        *_EVENT_KEY,
+        "command",
+        "t0",
+        "t3",
+        "tx",
+        f.coalesce("rx", "line.server_rx").alias("rx"),
+        f.col("line").isNotNull().alias("traced"),
         *(f.col(f"line.{name}").alias(name) for name in _LINE_TIMES),
     )
     return times.withColumns({name: us_of(name) for name in ("rx", "tx", *_LINE_TIMES)})
@@ -199,39 +204,43 @@ def _add_trace_lines(exchanges: DataFrame, commands: DataFrame) -> DataFrame:
 def _offsets(exchanges: DataFrame, events: DataFrame) -> DataFrame:
     """Return the offset of each log's clock for each day, and its error.
 
-    `lower` and `upper` are bounds of the server's clock less the client's, `least` the lower bounds of exchanges.
-    `first` and `last` are the times between which the bounds were true.
+    `lower` and `upper` are bounds of the server's clock less the client's. An exchange has both; any other frame has
+    the lower one only. `first` and `last` are the times between which the bounds were true.
     """
-    lower_bound = f.col("tx") - f.col("t3")
-    upper = f.coalesce("rx", "tx") - f.col("t0")
-    of_exchanges = exchanges.where(lower_bound.isNotNull()).select(
-        *(*_LOG_KEY, "day", lower_bound.alias("lower"), upper.alias("upper"), lower_bound.alias("least")),
-        *(f.col("t0").alias("first"), f.col("t3").alias("last")),
+    lower_of_exchange = f.col("tx") - f.col("t3")
+    of_exchanges = exchanges.where(lower_of_exchange.isNotNull()).select(
+        *_LOG_KEY,
+        "day",
+        lower_of_exchange.alias("lower"),
+        (f.coalesce("rx", "tx") - f.col("t0")).alias("upper"),
+        lower_of_exchange.alias("exchange_lower"),
+        f.col("t0").alias("first"),
+        f.col("t3").alias("last"),
     )
+    null = f.lit(None).cast("bigint")
     frames = events.where("name = 'ws_receive'").where(us_of("server_tx").isNotNull())
-    nothing = f.lit(None).cast("bigint")
     of_frames = frames.select(
-        *(*_LOG_KEY, "day", (us_of("server_tx") - us_of("start")).alias("lower")),
-        *(
-            nothing.alias("upper"),
-            nothing.alias("least"),
-            us_of("start").alias("first"),
-            us_of("start").alias("last"),
-        ),
+        *_LOG_KEY,
+        "day",
+        (us_of("server_tx") - us_of("start")).alias("lower"),
+        null.alias("upper"),
+        null.alias("exchange_lower"),
+        us_of("start").alias("first"),
+        us_of("start").alias("last"),
     )
     bounds = of_exchanges.unionAll(of_frames).groupBy(*_LOG_KEY, "day")
     days = bounds.agg(
-        f.max("lower").alias("lower"),
-        f.min("upper").alias("upper"),
-        f.max("upper").alias("greatest"),
-        f.min("least").alias("least"),
-        (f.max("last") - f.min("first")).alias("lasted"),
-    ).where("upper IS NOT NULL")
-    lower, upper = f.col("lower"), f.col("upper")
+        f.max("lower").alias("max_lower"),
+        f.min("upper").alias("min_upper"),
+        f.max("upper").alias("max_upper"),
+        f.min("exchange_lower").alias("min_exchange_lower"),
+        (f.max("last") - f.min("first")).alias("duration"),
+    ).where("min_upper IS NOT NULL")
+    lower, upper = f.col("max_lower"), f.col("min_upper")
     middle = f.shiftright(lower + upper, 1)  # rounded down, also below 0
-    drift = f.ceil(f.col("lasted") * DRIFT_PPM / US_PER_SECOND)
+    drift = f.ceil(f.col("duration") * DRIFT_PPM / US_PER_SECOND)
     error = f.when(lower <= upper + 2 * ROUNDING_US, f.greatest(upper - middle, middle - lower)).otherwise(
-        f.greatest(lower - middle, f.col("greatest") - middle, middle - f.col("least"))
+        f.greatest(lower - middle, f.col("max_upper") - middle, middle - f.col("min_exchange_lower"))
     )
     return days.select(
         *_LOG_KEY, "day", (-middle).alias("offset_us"), (error + drift + ROUNDING_US).alias("error_us")
@@ -280,8 +289,11 @@ def _span_phases(events: DataFrame) -> DataFrame:
     for cause, wait_phase in WAIT_PHASES.items():
         phase = f.when(f.col("waiting") == cause, wait_phase).otherwise(phase)
     spans = events.select(
-        *(*_EVENT_KEY, f.col("name").alias("what"), phase.alias("phase")),
-        *((us_of("stop") - us_of("start")).alias("us"), f.lit(_ONE_CLOCK).alias("crosses")),
+        *_EVENT_KEY,
+        f.col("name").alias("what"),
+        phase.alias("phase"),
+        (us_of("stop") - us_of("start")).alias("us"),
+        f.lit(_ONE_CLOCK).alias("crosses"),
     )
     return spans.where(f.col("phase").isNotNull())
 

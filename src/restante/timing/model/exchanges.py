@@ -14,10 +14,10 @@ import msgspec
 
 from restante.timing.logs import Event, TraceLine
 
-MICROSECONDS: Final = 1_000_000
+US_PER_SECOND: Final = 1_000_000
 """Microseconds of a second."""
 
-US_PER_DAY: Final = 86_400 * MICROSECONDS
+US_PER_DAY: Final = 86_400 * US_PER_SECOND
 
 MAX_APART_US: Final = US_PER_DAY
 """Microseconds by which an answer, or the server's clock, may differ from the sending."""
@@ -64,7 +64,7 @@ def to_us(seconds: float | None) -> int | None:
     """Return a time in microseconds, rounded; None if it is not a time."""
     if seconds is None or not abs(seconds) < MAX_EPOCH_SECONDS:
         return None
-    return math.floor(seconds * MICROSECONDS + 0.5)
+    return math.floor(seconds * US_PER_SECOND + 0.5)
 
 
 def day_of(time: int) -> int:
@@ -130,7 +130,7 @@ def _reply_order(reply: tuple[int, float | None]) -> tuple[int, float]:
 
 
 def _line_matches(line: TraceLine, t0: int, rx: float | None, tx: float | None) -> bool:
-    if not abs(line.server_rx * MICROSECONDS - t0) <= MAX_APART_US:
+    if not abs(line.server_rx * US_PER_SECOND - t0) <= MAX_APART_US:
         return False
     if rx is not None:
         return line.server_rx == rx

@@ -11,7 +11,7 @@ from typing import Final, Self
 import msgspec
 
 from restante.timing.logs import Event
-from restante.timing.model.exchanges import MICROSECONDS, Exchange, day_of, to_us
+from restante.timing.model.exchanges import US_PER_SECOND, Exchange, day_of, to_us
 
 ROUNDING_US: Final = 2
 """Microseconds by which rounding may falsify a bound: two times are rounded to a microsecond, and a float of seconds
@@ -76,7 +76,7 @@ def _estimate(bounds: _ClockBounds) -> Offset:
     lower, upper = max(bounds.lowers + bounds.exchange_lowers), min(bounds.uppers)
     middle = (lower + upper) // 2
     duration = max(bounds.times) - min(bounds.times)
-    margin = ROUNDING_US - (-duration * DRIFT_PPM // MICROSECONDS)  # rounded up
+    margin = ROUNDING_US - (-duration * DRIFT_PPM // US_PER_SECOND)  # rounded up
     if lower <= upper + 2 * ROUNDING_US:
         return Offset(-middle, max(upper - middle, middle - lower) + margin)
     # No offset satisfies all exchanges. The error covers what each exchange allows.

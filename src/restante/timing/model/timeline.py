@@ -15,7 +15,7 @@ import msgspec
 
 from restante.timing.logs import Event, TraceLine
 from restante.timing.model import elapsed, phases
-from restante.timing.model.exchanges import MAX_APART_US, MICROSECONDS, Exchange, day_of, pair_exchanges, to_us
+from restante.timing.model.exchanges import MAX_APART_US, US_PER_SECOND, Exchange, day_of, pair_exchanges, to_us
 from restante.timing.model.offsets import Offset, best_offset, estimate_offsets
 from restante.timing.model.phases import Phase, span_phase
 
@@ -247,7 +247,7 @@ def build_timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[Trace
     ]
     return Timeline(
         VERSION,
-        begin / MICROSECONDS,
+        begin / US_PER_SECOND,
         end - begin,
         trace is not None,
         [_timeline_client(lane, begin, [other for other in lanes if other is not lane]) for lane in lanes],

@@ -17,7 +17,7 @@ import msgspec
 
 from restante.common.units import duration
 from restante.timing.model import phases
-from restante.timing.model.exchanges import MICROSECONDS
+from restante.timing.model.exchanges import US_PER_SECOND
 from restante.timing.model.timeline import Author, Timeline, TimelineCommand, TimelineFrame, TimelineSpan
 from restante.timing.outputs.wording import message_label
 
@@ -73,7 +73,7 @@ def timeline_trace_events(timeline: Timeline) -> bytes:
         "traceEvents": events,
         "displayTimeUnit": "ms",
         "otherData": {
-            "began": timeline.began - max(shift, 0) / MICROSECONDS,
+            "began": timeline.began - max(shift, 0) / US_PER_SECOND,
             "duration_us": timeline.duration_us,
             "traced": timeline.traced,
         },

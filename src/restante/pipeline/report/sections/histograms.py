@@ -26,14 +26,31 @@ from restante.pipeline.report.sections.subject import (
     count_column,
     text_column,
 )
-from restante.pipeline.tables.timing import PHASE_MEANINGS
-from restante.timing.model.phases import ROUND_TRIP
+from restante.timing.model import phases
 
 MIDDLE: Final = Fraction(101, 100)
 """The middle of a bucket over its shortest duration. Buckets grow by 2 % (restante.pipeline.tables.buckets). So the
 middle differs from any duration in the bucket by 1 % at most."""
 
 PERCENTILES: Final = (50, 90, 99)
+
+PHASE_MEANINGS: Final[Mapping[str, str]] = {
+    phases.NETWORK_OUT: "From when the client sent a command until the server received it.",
+    phases.SERVER: "From when the server received a command until it sent the answer.",
+    phases.QUEUE: "From when the server received a command until the commit of its batch began, or until the answer"
+    " if it changed nothing.",
+    phases.COMMIT: "From when the commit of a command's batch began until its change was on disk.",
+    phases.QUEUE_AND_COMMIT: "From when the server received a command until its change was on disk, in older traces.",
+    phases.ANSWER: "From when the change of a command was on disk until the server sent the answer.",
+    phases.NETWORK_IN: "From when the server sent an answer, or a message of the other side, until the client"
+    " received it.",
+    phases.ROUND_TRIP: "From when the client sent a command until it received the answer.",
+    phases.TRANSIT_CONNECT: "The client connected to the other side, or to a relay.",
+    phases.TRANSFER: "The client received a file, or sent one and waited until the receiver had confirmed it.",
+    phases.HUMAN: "The client waited for its user.",
+    phases.CRYPTO: "The client computed keys.",
+}
+"""What took the time of each phase, as docs/pipeline/tables.md explains it."""
 
 Bucket = tuple[int | None, int]
 """The shortest duration of a bucket in microseconds, and a count. None: durations that are not known."""
@@ -208,7 +225,7 @@ def timing_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
 
 def _timing_facts(rows: list[ReportRow]) -> Iterator[Fact]:
     for phase, _, durations, _, median, *_ in rows:
-        if phase == ROUND_TRIP:  # every command has it
+        if phase == phases.ROUND_TRIP:  # every command has it
             yield Fact("Commands with a known round trip", durations, ValueKind.COUNT)
             yield Fact("Half of the round trips took at most", median, ValueKind.DURATION)
 
