@@ -82,9 +82,8 @@ class BoundPeer:
 
     def say(self, **message: Any) -> list[dict[str, Any]]:
         text = json.dumps(message)
-        self.dispatcher.handle(self.connection, text, len(text), Now(EPOCH, 0.0))
+        self.weight = self.dispatcher.handle(self.connection, text, len(text), Now(EPOCH, 0.0))
         frames = [json.loads(body + b"}") for body in self.connection.outbox]
-        self.weight = self.dispatcher.weight
         self.dispatcher.end_batch()
         self.connection.outbox = []
         return frames[1:]
@@ -462,8 +461,7 @@ def test_a_close_weighs_the_names_that_its_row_has(dispatcher: Dispatcher) -> No
 def test_a_text_weighs_its_bytes_not_its_characters_and_an_error_repeats_it(dispatcher: Dispatcher) -> None:
     peer = BoundPeer(dispatcher, "a")
     text = '{"type" :  "claim", "x": 1e400, "y": "%s"}' % ("\N{GRINNING FACE}" * 10_000)
-    dispatcher.handle(peer.connection, text, len(text), Now(1e9, 0.0))
-    assert dispatcher.weight > 40_000
+    assert dispatcher.handle(peer.connection, text, len(text), Now(1e9, 0.0)) > 40_000
     assert dispatcher.cost > 40_000
     assert b'"orig":' + text.encode() in peer.connection.outbox[-1]
 

@@ -85,9 +85,8 @@ class Dispatcher:
         self.subscribers: dict[int, list[ConnectionState]] = {}
         """The connections that have a mailbox open, by its key."""
         self.quotas = Quotas()
-        self.weight = 0
-        """The weight of the last command in its batch: its bytes, the bytes sent for it, and the weight of other
-        work."""
+        self._weight = 0
+        """The weight of what the last command did, in addition to its bytes and frames."""
         self.cost = 0
         """Bytes of the last command, and bytes that it made the server send, to all connections."""
         self._frames = 0
@@ -121,10 +120,13 @@ class Dispatcher:
         except Exception:  # noqa: BLE001 - our bug: `handle` parses the text again, and closes the connection
             self._parsed = None
 
-    def handle(self, connection: ConnectionState, text: FrameText, size: int, now: Now) -> None:
-        """Handle the text of one frame, of `size` bytes of memory (`size_of`), which arrived at `now`."""
+    def handle(self, connection: ConnectionState, text: FrameText, size: int, now: Now) -> int:
+        """Handle the text of one frame, of `size` bytes of memory (`size_of`), which arrived at `now`.
+
+        Return its weight in the batch: its bytes, the bytes sent for it, and the weight of other work.
+        """
         self.cost = size
-        self.weight = self._frames = 0
+        self._weight = self._frames = 0
         if connection.verdict is not None:
             self._answer_departing(connection, text, now)
         elif not connection.lost:
@@ -134,7 +136,7 @@ class Dispatcher:
                 self.batch.carried_out.append(type(self.last_message))
             else:
                 self.batch.others.append((type(self.last_message), outcome))
-        self.weight += self.cost + FRAME_WEIGHT * self._frames
+        return self._weight + self.cost + FRAME_WEIGHT * self._frames
 
     def _handle(self, connection: ConnectionState, text: FrameText, now: Now) -> str:
         """Handle the text of a frame of an open connection, and return the outcome."""
@@ -344,10 +346,10 @@ class Dispatcher:
             for subscriber in self.subscribers.get(change.mailbox.key, ()):
                 self._deliver(subscriber, change.mailbox, change.message)
         elif type(change) is model.MailboxSideSet:
-            self.weight += change.mailbox.names
+            self._weight += change.mailbox.names
         elif type(change) is model.MailboxGone:
             self.quotas.forget_mailbox(change.mailbox.key)
-            self.weight += len(change.mailbox.messages) * MESSAGE_GONE_WEIGHT
+            self._weight += len(change.mailbox.messages) * MESSAGE_GONE_WEIGHT
             for subscriber in self.subscribers.pop(change.mailbox.key, ()):
                 self._set_session(subscriber, replace(subscriber.session, subscribed=None))
         elif type(change) is model.NameplateGone:

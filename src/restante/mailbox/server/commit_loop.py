@@ -269,7 +269,9 @@ class CommitLoop:
     def receive(self, connection: ConnectionState, text: FrameText) -> None:
         """Queue the text of a frame. It is answered when its batch is durable."""
         size, long = size_of(text), len(text) > MAX_SHORT_MESSAGE_CHARACTERS
-        self._put(ReceivedText(connection, self.now(), text, size, size + ENTRY_BYTES, long))
+        self.queue.put(ReceivedText(connection, self.now(), text, size, size + ENTRY_BYTES, long))
+        if not self._awake:
+            self._wake_up()
 
     def refuse(self, connection: ConnectionState, error: PeerError) -> None:
         """Queue an error about a frame. It is answered like a text, and then the connection is closed."""
@@ -408,43 +410,43 @@ class CommitLoop:
         Entries of connections over their rate, and entries beyond the maximum weight or time of a batch, go back to
         the queue.
         """
-        dispatcher, batch = self.dispatcher, []
-        now = self._service()
+        dispatcher, batch, weight = self.dispatcher, [], 0
+        now, limits = self._service(), dispatcher.policy.limits
         deadline = now + MAX_BATCH_SECONDS
         since_start = now - self._service_at_start
         if dispatcher.state.in_grace_period and since_start >= min(GRACE_SECONDS, self._retention.prune_after):
             dispatcher.state.end_grace_period()
-        self._weight = 0
         for number, entry in enumerate(gathered):
-            if self._weight >= MAX_BATCH_WEIGHT or (
+            if weight >= MAX_BATCH_WEIGHT or (
                 number % COMMANDS_PER_CLOCK_CHECK == COMMANDS_PER_CLOCK_CHECK - 1 and self._service() >= deadline
             ):
                 self.queue.put_back(gathered[number:])
                 break
-            if self.queue.start(entry):
-                batch.append(entry)
-                self._weight += self._do(entry, now)
+            if not self.queue.start(entry):
+                continue
+            batch.append(entry)
+            if type(entry) is not ReceivedText:  # `match` on msgspec's classes takes several times as long
+                self._end(entry)
+                continue
+            connection = entry.connection
+            weight += dispatcher.handle(connection, entry.text, entry.size, entry.now)
+            rate_limiter = connection.backlog.rate_limiter
+            if rate_limiter is not None:
+                rate_limiter.charge(now, limits, dispatcher.cost)
+            if self.trace is not None:
+                self.trace.add(connection.number, dispatcher.last_message, entry.now.wall)
+        self._weight = weight
         if self._maintenance is not None and next(self._maintenance, self) is self:
             self._maintenance = None
             self.measurements.prune_ended(self._clock.monotonic())
         return batch
 
-    def _do(self, entry: QueueEntry, served: float) -> int:
-        """Handle an entry of the queue and return its weight."""
-        dispatcher, connection = self.dispatcher, entry.connection
-        if type(entry) is ReceivedText:  # `match` on msgspec's classes takes several times as long
-            dispatcher.handle(connection, entry.text, entry.size, entry.now)
-            rate_limiter = connection.backlog.rate_limiter
-            if rate_limiter is not None:
-                rate_limiter.charge(served, dispatcher.policy.limits, dispatcher.cost)
-            if self.trace is not None:
-                self.trace.add(connection.number, dispatcher.last_message, entry.now.wall)
-            return dispatcher.weight
+    def _end(self, entry: ReceivedError | ConnectionLost) -> None:
+        """Handle the end of a connection."""
         if type(entry) is ReceivedError:
-            dispatcher.refuse_frame(connection, entry.error)
+            self.dispatcher.refuse_frame(entry.connection, entry.error)
         else:
-            dispatcher.lose(connection, entry.now)
-        return 0
+            self.dispatcher.lose(entry.connection, entry.now)
 
     async def _commit_or_undo(self, batch: list[QueueEntry]) -> None:
         """Make the batch durable. If the store refuses it before the commit, undo it and close its connections."""

@@ -124,13 +124,14 @@ def take(bodies: deque[bytes], size: int) -> list[bytes]:
 def framed(bodies: Sequence[bytes], stamp: bytes, opcode_byte: int) -> bytes:
     """Return an unmasked frame for each body, with the stamp at its end (RFC 6455 section 5.2).
 
-    `first` is the first byte of each frame.
+    `opcode_byte` is the first byte of each frame.
     """
     parts: list[bytes] = []
+    stamp_bytes = len(stamp)
     for body in bodies:
-        size = len(body) + len(stamp)
+        size = len(body) + stamp_bytes
         if size < 126:
-            header = bytes((opcode_byte, size))
+            header = _HEADER_7(opcode_byte, size)
         elif size < 1 << 16:
             header = _HEADER_16(opcode_byte, 126, size)
         else:
@@ -144,6 +145,7 @@ def first_byte(kind: WSMsgType) -> int:
     return 0x80 | int(kind.value)
 
 
+_HEADER_7: Final = struct.Struct("BB").pack
 _HEADER_16: Final = struct.Struct(">BBH").pack
 _HEADER_64: Final = struct.Struct(">BBQ").pack
 
@@ -594,8 +596,9 @@ class Socket(WSListener):
 
     def _drop_owed(self) -> None:
         self._drop_queue()
-        self._count_owed(-self._held)
-        self._held = 0
+        if self._held:
+            self._count_owed(-self._held)
+            self._held = 0
 
     def _drop_queue(self) -> None:
         """Discard the queued messages. What the transport has not handed to the kernel stays counted."""
