@@ -14,6 +14,7 @@ import gc
 import hashlib
 import importlib.resources
 import itertools
+import math
 import os
 import random
 import re
@@ -61,8 +62,10 @@ FIGURES: dict[str, Figure] = {
     "light_cpu_per_session": Figure("  server CPU a session, light load, ms"),
     "list_wall": Figure("  list of {n}, p50, ms"),
     "generator_busy": Figure("  generator's share of its CPU, saturated"),
-    "instructions": Figure("  instructions of a session, whole server, millions"),
-    "instructions_loop": Figure("  instructions of a session, commit loop, millions"),
+    "instructions": own("instructions of a session, millions", 3, 2.4),
+    "instructions_tls": Figure("  the same over TLS, millions"),
+    "instructions_loop": Figure("  commit loop and its clients alone, millions"),
+    "system_calls": Figure("system calls of a session"),
 }
 
 AT_A_TIME = 50
@@ -448,7 +451,7 @@ class SessionClient(WebSocketClient):
     peer: SessionClient
 
     def __init__(self, session: Session, role: Role) -> None:
-        super().__init__(session.load.port)
+        super().__init__(session.load.port, session.load.tls)
         self.session = session
         self.side = f"{next(_sides):010x}"
         self.sent_at = [0.0] * len(PHASES)
@@ -566,15 +569,17 @@ class Window:
 class Load:
     """Runs sessions and counts what they do. `failures` must stay empty."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, tls: ssl.SSLContext | None = None) -> None:
         self.port = server.port
+        self.tls = tls
         self.acks = 0
         self.failures: list[str] = []
         self._server = server
         self._running: set[Session] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
-        self._refill = False
+        self._left = 0.0
+        """Sessions that begin when others end."""
         self._deliveries: list[float] | None = None
 
     def spawn(self, connecting: Coroutine[None, None, None]) -> None:
@@ -590,7 +595,8 @@ class Load:
         self._running.discard(session)
         if failure is not None:
             self.failures.append(failure)
-        if self._refill and len(self.failures) < MAX_FAILURES:
+        if self._left > 0 and len(self.failures) < MAX_FAILURES:
+            self._left -= 1
             self.begin()
         elif not self._running:
             self._idle.set()
@@ -601,9 +607,19 @@ class Load:
         self._running.add(session)
         session.start()
 
+    async def exactly(self, sessions: int) -> None:
+        """Run a number of sessions, AT_A_TIME at once."""
+        self._left = sessions - AT_A_TIME
+        for _ in range(AT_A_TIME):
+            self.begin()
+        async with asyncio.timeout(FILL_SECONDS):
+            await self._idle.wait()
+        if self.failures:
+            raise BenchError(f"sessions failed: {self.failures}")
+
     async def closed_loop(self, at_a_time: int, warm_up: float, seconds: float) -> Window:
         """Run `at_a_time` sessions, and another when one ends. They do not start at the same moment."""
-        self._refill = True
+        self._left = math.inf
         for _ in range(at_a_time):
             self.begin()
             await asyncio.sleep(warm_up / 2 / at_a_time)
@@ -644,7 +660,7 @@ class Load:
 
     async def _drain(self) -> None:
         """Let running sessions end. One that does not is a failure like any other."""
-        self._refill = False
+        self._left = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self._idle.wait()
@@ -661,6 +677,7 @@ class Run(harness.Run):
 
     filled: int
     """Nameplates of a full server."""
+    is_quick: bool
     warm_up: float
     seconds: float
     idle: int
@@ -1040,44 +1057,52 @@ async def flood(run: Run) -> None:
         await server.stop()
 
 
-# ── Instructions of a session ──
-# Valgrind counts them. Unlike CPU time they do not depend on what else the machine does. Those of the kernel are not
-# counted.
+# ── Instructions and system calls of a session ──
+# Valgrind counts instructions, and strace counts system calls. Unlike CPU time they do not depend on what else the
+# machine does. Valgrind does not count those of the kernel. What two runs differ by took the sessions; the rest took
+# the start. Both tools are slow, so batches of ours that reach the limit of 4 ms are smaller than in service.
 
 VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
-FEW, MANY = 2 * AT_A_TIME, 6 * AT_A_TIME
-"""Sessions of two runs of the commit loop. What they differ by took the sessions; the rest took the start."""
+STRACE = ("strace", "--daemonize", "--follow-forks", "--summary-only")
+FEW, MANY = 2 * AT_A_TIME, 8 * AT_A_TIME
 
 
 async def instructions(run: Run) -> None:
-    """Ours alone: instructions in the whole server under load, and in the commit loop without sockets."""
-    program = str(Path(__file__).with_name("mailbox_commit_loop.py"))
+    """Count what a session takes: of both servers with sockets; of ours over TLS, and in the commit loop alone."""
+    few, many = (AT_A_TIME, 2 * AT_A_TIME) if run.is_quick else (FEW, MANY)
 
-    def in_loop(sessions: int) -> int:
-        command = [*VALGRIND, sys.executable, program, str(run.bench.folder()), str(sessions)]
-        environment = {**os.environ, "PYTHONHASHSEED": "0"}
-        return _counted(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr)
+    async def with_sockets(kind: Kind, tool: Sequence[str], certificate: Certificate | None = None) -> float:
+        counts = []
+        flags, context = (certificate.flags, certificate.context) if certificate else ((), None)
+        for number in (few, many):
+            server = await run.bench.start(kind, run.bench.folder(), *flags, under=tool)
+            await Load(server, context).exactly(number)
+            await server.stop()
+            counts.append(_counted(server.output()))
+        return (counts[1] - counts[0]) / (many - few)
 
-    few, many = await asyncio.to_thread(in_loop, FEW), await asyncio.to_thread(in_loop, MANY)
-    run.add("instructions_loop", (many - few) / (MANY - FEW) / 1e6)
-    counts, acks = [], 0
-    for is_loaded in (False, True):
-        server = await run.bench.start("restante", run.bench.folder(), under=VALGRIND)
-        if is_loaded:
-            load = Load(server)
-            await load.closed_loop(AT_A_TIME, warm_up=1.0, seconds=run.seconds)
-            assert not load.failures, load.failures
-            acks = load.acks
-        await server.stop()
-        counts.append(_counted(server.output()))
-    run.add("instructions", (counts[1] - counts[0]) / (acks / COMMANDS) / 1e6)
+    for kind in run.kinds:
+        await (await run.bench.start(kind, run.bench.folder())).stop()  # it compiles the modules
+        run.add("instructions", await with_sockets(kind, VALGRIND) / 1e6, kind)
+        run.add("system_calls", await with_sockets(kind, STRACE), kind)
+    if "restante" in run.kinds:
+        run.add("instructions_tls", await with_sockets("restante", VALGRIND, Certificate(run.bench.scratch)) / 1e6)
+        loop = [await asyncio.to_thread(_in_commit_loop, run.bench.folder(), number) for number in (few, many)]
+        run.add("instructions_loop", (loop[1] - loop[0]) / (many - few) / 1e6)
+
+
+def _in_commit_loop(folder: Path, sessions: int) -> int:
+    program = Path(__file__).with_name("mailbox_commit_loop.py")
+    command = [*VALGRIND, sys.executable, str(program), str(folder), str(sessions)]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    return _counted(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr)
 
 
 def _counted(output: str) -> int:
-    """Return how many instructions valgrind has counted."""
-    match = re.search(r"I +refs: +([0-9,]+)", output)
+    """Return how many instructions valgrind, or how many system calls strace has counted."""
+    match = re.search(r"I +refs: +([0-9,]+)", output) or re.search(r"([0-9]+) +(?:[0-9]+ )?total$", output.strip())
     if match is None:
-        raise BenchError(f"valgrind counted no instructions: {output[-2000:]}")
+        raise BenchError(f"nothing was counted: {output[-2000:]}")
     return int(match[1].replace(",", ""))
 
 
@@ -1117,6 +1142,7 @@ def main() -> int:
             filled=filled,
             warm_up=1 if quick else 2,
             seconds=1.5 if quick else options.seconds,
+            is_quick=quick,
             idle=300 if quick else 3_000,
             probes=20 if quick else 200,
             prune_every=1 if quick else 5,

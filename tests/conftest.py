@@ -211,6 +211,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     yield
     for line in costs.table(config):
         terminalreporter.line(line)
+    for report in terminalreporter.stats.get("passed", []):
+        for figure in (value for name, value in report.user_properties if name == "figure"):
+            terminalreporter.line(figure)
     for report in terminalreporter.stats.get("rerun", []):
         reason = str(getattr(report.longrepr, "reprcrash", None) or report.longreprtext).partition("\n")[0]
         terminalreporter.line(f"run again: {report.nodeid.partition('@')[0]}: {reason}")

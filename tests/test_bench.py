@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,27 @@ def test_a_bench_comes_to_its_end_and_writes_its_figures(tmp_path: Path) -> None
     done = run(sys.executable, BENCH / "client.py", *arguments, bound=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(file.read_text())["failures"] == []
+
+
+@pytest.mark.thorough
+def test_the_instructions_of_a_session_are_shown_beside_those_committed(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """The commit message explains a change of more than 3 %, and changes bench/instructions.json."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("this machine has no valgrind")
+    counts = []
+    for sessions in (50, 100):
+        program = BENCH / "mailbox_commit_loop.py", tmp_path / str(sessions), str(sessions)
+        tool = "valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"
+        done = run(*tool, sys.executable, *program, bound=PATIENCE)
+        counts.append(int(re.search(r"I +refs: +([0-9,]+)", done.stderr)[1].replace(",", "")))  # type: ignore[index]
+    millions = (counts[1] - counts[0]) / 50 / 1e6
+    committed = json.loads((BENCH / "instructions.json").read_text())["commit loop"]
+    record_property(
+        "figure", f"instructions of a session in the commit loop: {millions:.2f} million; {committed} committed"
+    )
+    assert millions < 2 * committed, "beyond what another build of Python explains"
 
 
 UV = """#!/bin/sh
