@@ -141,6 +141,10 @@ class UnreadMessages:
 # ── Wormholes ─────────────────────────────────────────────────────────────────────────────────────
 
 
+MAX_STORING_SECONDS: Final = 30.0
+"""Seconds without any answer of the server, after which a wormhole that ends happily waits no longer for the storage
+of a message. The peer may wait for it. A server whose database is locked sends its clients away after 5 s."""
+
 MAX_CLOSE_SECONDS: Final = 5.0
 """Seconds without any answer of the server, after which a closing wormhole waits no longer. The server prunes the
 rest."""
@@ -348,7 +352,8 @@ class BaseWormhole:
         """Wait until everything sent is stored, then release the nameplate and close the mailbox.
 
         What was sent is lost if no peer was there. If the server does not answer, this takes about twice
-        `MAX_CLOSE_SECONDS`. A cancelled task waits as long, and raises the cancellation then.
+        `MAX_CLOSE_SECONDS`, or `MAX_STORING_SECONDS` more if a message is not stored, the mood is `happy` and no
+        journal keeps the wormhole. A cancelled task waits as long, and raises the cancellation then.
 
         Args:
             mood: how it went, for the server's records. By default `happy`, or `lonely` if no peer came.
@@ -374,18 +379,22 @@ class BaseWormhole:
     async def _close(self, mood: str | None) -> None:
         if self._running is None:
             return
-        to_flush = self._state.peer_versions is not None and self._state.mood is None
-        flushed = not to_flush or await self._flush(lambda: self._machine.all_stored)
-        if not flushed and (self._state.unsealed or not all(own.stored for own in self._state.own.values())):
-            self._error = self._error or ServerGoneError("the server has not stored all that was sent")
+        if self._state.peer_versions is not None and self._state.mood is None:
+            patient = self._has_unstored and mood in {None, "happy"} and not self._machine.lasting
+            await self._flush(lambda: self._machine.all_stored, MAX_STORING_SECONDS if patient else MAX_CLOSE_SECONDS)
+            if self._has_unstored:
+                self._error = self._error or ServerGoneError("the server has not stored all that was sent")
         self._machine.close(mood)
         self._driver.carry_out()
         await self._finish_closing()
 
-    async def _flush(self, done: Callable[[], bool]) -> bool:
-        """Wait until everything is stored, as long as the server answers. Return whether it did."""
-        await self._wait_while_answered(lambda: done() or self._closed or self._error is not None)
-        return done()
+    @property
+    def _has_unstored(self) -> bool:
+        return bool(self._state.unsealed) or not all(own.stored for own in self._state.own.values())
+
+    async def _flush(self, done: Callable[[], bool], seconds: float) -> None:
+        """Wait until everything is stored, as long as the server answers within so many seconds."""
+        await self._wait_while_answered(lambda: done() or self._closed or self._error is not None, seconds)
 
     async def _finish_closing(self) -> None:
         """Wait until the server has closed the mailbox, as long as it answers, and end the connection."""
@@ -394,19 +403,20 @@ class BaseWormhole:
                 async with asyncio.timeout(MAX_CLOSE_SECONDS):
                     await self._driver.wait_until_saved()
             if not self._driver.ended:
-                await self._wait_while_answered(lambda: self._closed)  # otherwise the server prunes the rest
+                # What is not closed is pruned by the server.
+                await self._wait_while_answered(lambda: self._closed, MAX_CLOSE_SECONDS)
         finally:
             await self._disconnect()
 
-    async def _wait_while_answered(self, done: Callable[[], bool]) -> None:
-        """Wait until something is done, or until the server has not answered for `MAX_CLOSE_SECONDS`."""
+    async def _wait_while_answered(self, done: Callable[[], bool], seconds: float) -> None:
+        """Wait until something is done, or until the server has not answered for so many seconds."""
         self._driver.resume()  # the server answers behind the messages that nobody reads
         self._driver.hurry()
         answers = -1
         while not done() and self._machine.answers > answers:
             answers = self._machine.answers
             with suppress(TimeoutError):
-                async with asyncio.timeout(MAX_CLOSE_SECONDS):
+                async with asyncio.timeout(seconds):
                     while not done() and self._machine.answers == answers:
                         await self._changes.next()
 

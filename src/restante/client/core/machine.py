@@ -251,7 +251,7 @@ class Machine:
 
     def __init__(self, state: WormholeState, draw: Callable[[int], bytes], *, lasting: bool = False) -> None:
         """Continue from a state. `draw` returns so many random bytes. A `lasting` wormhole outlives server errors."""
-        self.state, self._lasting = state, lasting
+        self.state, self.lasting = state, lasting
         self.connection: ServerConnectionState | None = None
         """The connection, while there is one."""
         self._outputs: list[Output] = []
@@ -431,7 +431,7 @@ class Machine:
         if is_nameplate(nameplate):
             self._use_code(f"{nameplate}-{self.state.words}", nameplate)
             return
-        if not self._lasting:
+        if not self.lasting:
             give_up_command(self.state, "allocate")
         self.fail(ServerError(f"the server allocated {nameplate!r}, which is not a nameplate"))
 
@@ -483,7 +483,7 @@ class Machine:
         if server_messages.refused_command(message) == "list":
             self._list_wanted = False
         crowded = reason in {"crowded", "reclaimed"}
-        if crowded or not self._lasting:
+        if crowded or not self.lasting:
             give_up_command(self.state, server_messages.refused_command(message), crowded=crowded)
         if crowded:
             self.fail(CrowdedError(f"the code is used by two sides already{hint}"))
@@ -538,7 +538,7 @@ class Machine:
         if self.state.mood is None and self.failure is None:
             self.failure = error
             self._outputs.append(Failed(error))
-        if self._lasting and isinstance(error, SERVERS_FAULT):
+        if self.lasting and isinstance(error, SERVERS_FAULT):
             self.connection = None  # nothing more is sent to this server
             return
         finish_wormhole(self.state, error.mood)

@@ -14,7 +14,7 @@ from restante.client.core.state import WormholeState
 from restante.client.events import Event
 from restante.client.protocol.seeds import seed_code, seed_mailbox
 from restante.client.tasks import until_done
-from restante.client.wormhole import BaseWormhole, SentMessage, checked_message
+from restante.client.wormhole import MAX_CLOSE_SECONDS, BaseWormhole, SentMessage, checked_message
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
 
@@ -132,7 +132,10 @@ class JournaledWormhole(BaseWormhole):
         if self._state.mood is not None:
             await self._finish_closing()
         elif flush and self._state.code is not None:
-            await self._flush(lambda: (connection := self._machine.connection) is not None and connection.all_stored)
+            await self._flush(
+                lambda: (connection := self._machine.connection) is not None and connection.all_stored,
+                MAX_CLOSE_SECONDS,
+            )
         await self._disconnect()
         await self._driver.wait_until_saved()
         await self._shared.save()
