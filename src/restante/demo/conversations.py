@@ -57,7 +57,7 @@ SECOND_ATTEMPT_SHARE: Final = 0.7
 """Share of the people who try again when a code turned out to be wrong or known to somebody else."""
 
 
-class Conversation(msgspec.Struct, kw_only=True):
+class SimulatedConversation(msgspec.Struct, kw_only=True):
     """A conversation, and how it ends. The default is one that succeeds."""
 
     app: FleetApp
@@ -103,7 +103,7 @@ CHANCES: Final[tuple[tuple[float, dict[str, Any]], ...]] = (
 """Share of the conversations, and what is special about them. The others succeed at once."""
 
 
-def draw_conversation(world: World, app: FleetApp) -> Conversation:
+def draw_conversation(world: World, app: FleetApp) -> SimulatedConversation:
     """Draw a conversation of an application."""
     dice = world.dice
     sender, receiver = world.people.two_of(app, dice)
@@ -116,14 +116,16 @@ def draw_conversation(world: World, app: FleetApp) -> Conversation:
         chance -= share
     seconds = log_normal(dice, TRANSFER_SECONDS, TRANSFER_SIGMA)
     code = dice.randrange(CODES)
-    conversation = Conversation(app=app, sender=sender, receiver=receiver, code=code, seconds=seconds, **special)
+    conversation = SimulatedConversation(
+        app=app, sender=sender, receiver=receiver, code=code, seconds=seconds, **special
+    )
     if dice.random() < app.direct:
         conversation.direct, conversation.doubled, conversation.mailbox = True, False, world.body(8)
         conversation.meeting, conversation.mistyped = DIRECT_SECONDS, ""
     return conversation
 
 
-def simulate_conversation(world: World, conversation: Conversation) -> Process:
+def simulate_conversation(world: World, conversation: SimulatedConversation) -> Process:
     """Simulate the sender of a conversation."""
     client = world.client(
         conversation.sender.address, conversation.code, conversation.log and f"{conversation.log}-send"
@@ -149,7 +151,7 @@ def simulate_conversation(world: World, conversation: Conversation) -> Process:
     )
 
 
-def _receive(world: World, conversation: Conversation, *, code: int, nameplate: str) -> Process:
+def _receive(world: World, conversation: SimulatedConversation, *, code: int, nameplate: str) -> Process:
     """Simulate the receiver of a conversation, with the code as this side has typed it."""
     client = world.client(conversation.receiver.address, code, conversation.log and f"{conversation.log}-receive")
     client.note("command dispatch", which="cmd_receive")
@@ -165,7 +167,7 @@ def _receive(world: World, conversation: Conversation, *, code: int, nameplate: 
     return (yield from _exchange(world, client, conversation, version, patience, sends=False, nameplate=nameplate))
 
 
-def _visit_mailbox(world: World, conversation: Conversation) -> Process:
+def _visit_mailbox(world: World, conversation: SimulatedConversation) -> Process:
     """Simulate a receiver whose client is stopped before it adds a message."""
     client = world.client(conversation.receiver.address)
     bind_client(world, client, conversation.app, conversation.receiver)
@@ -180,7 +182,7 @@ def _visit_mailbox(world: World, conversation: Conversation) -> Process:
     return world.forget(client)
 
 
-def _start_receivers(world: World, conversation: Conversation) -> None:
+def _start_receivers(world: World, conversation: SimulatedConversation) -> None:
     """Start the receivers that use the code, after the time that it takes to read it out and to type it."""
     if not conversation.comes:
         return
@@ -204,7 +206,7 @@ def _start_receivers(world: World, conversation: Conversation) -> None:
             world.start(receiver(), after + DOUBLED_SECONDS * world.dice.random())
 
 
-def _try_again(world: World, conversation: Conversation) -> None:
+def _try_again(world: World, conversation: SimulatedConversation) -> None:
     """Start the second attempt of two people whose code turned out to be wrong, with another code."""
     if not conversation.direct and world.dice.random() < SECOND_ATTEMPT_SHARE:
         second = replace(conversation, mistyped="", code=world.dice.randrange(CODES))
@@ -218,7 +220,7 @@ def _patience(world: World, median: float) -> float:
 
 
 def _lose_connection(
-    world: World, client: SimulatedClient, conversation: Conversation
+    world: World, client: SimulatedClient, conversation: SimulatedConversation
 ) -> Generator[Pause, None, None]:
     """Lose the connection of somebody who waits, and connect again as shipped clients do."""
     yield Pause(log_normal(world.dice, conversation.meeting / 3, MEETING_SIGMA))
@@ -236,7 +238,7 @@ def _lose_connection(
 def _exchange(
     world: World,
     client: SimulatedClient,
-    conversation: Conversation,
+    conversation: SimulatedConversation,
     version: ClientRelease,
     patience: float,
     *,
@@ -262,7 +264,7 @@ def _exchange(
 def _until_end(
     world: World,
     client: SimulatedClient,
-    conversation: Conversation,
+    conversation: SimulatedConversation,
     version: ClientRelease,
     patience: float,
     *,
@@ -292,7 +294,9 @@ def _until_end(
     return "errory" if conversation.fails else "happy"
 
 
-def _transfer(client: SimulatedClient, conversation: Conversation, *, sends: bool) -> Generator[Pause, None, None]:
+def _transfer(
+    client: SimulatedClient, conversation: SimulatedConversation, *, sends: bool
+) -> Generator[Pause, None, None]:
     """Wait while bytes go from one side to the other, on a connection of their own."""
     connect = client.round_trip()
     yield connect

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from restante.demo.conversations import Conversation, draw_conversation, simulate_conversation
+from restante.demo.conversations import SimulatedConversation, draw_conversation, simulate_conversation
 from restante.demo.events import Events, Outage
 from restante.demo.fleet import DAY_SECONDS, HOUR_SECONDS, PROBED_SERVER, Fleet, MailboxServer, log_normal
 from restante.demo.guessing import guess_codes
@@ -112,7 +112,7 @@ def _make_probes(world: World, end: float) -> Process:
     while (now := world.simulation.now) < end:
         name = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M")
         seconds = log_normal(world.dice, PROBE_TRANSFER_SECONDS, PROBE_SIGMA)
-        conversation = Conversation(
+        conversation = SimulatedConversation(
             app=APPS[0], sender=sender, receiver=receiver, meeting=PROBE_SECONDS, seconds=seconds, log=name
         )
         world.start(lambda: simulate_conversation(world, conversation))  # noqa: B023 - it starts before the next one

@@ -41,7 +41,7 @@ from restante.waku.node.archiving import Archiving
 from restante.waku.node.clock import NodeClock, SystemNodeClock
 from restante.waku.node.history_requests import HistoryRequests, HistoryTerms
 from restante.waku.node.mailserver import Mailserver, OfferedPacket
-from restante.waku.node.relay import Relay
+from restante.waku.node.relay import EnvelopeRelay
 from restante.waku.node.save_schedule import SAVE_INTERVAL
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import WANTS_NOTHING
@@ -112,7 +112,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         terms = history or HistoryTerms()
         self.history_requests = HistoryRequests(archive, terms, limits, self.clock)
-        self.relay = Relay(mailserver, self.loop)
+        self.relay = EnvelopeRelay(mailserver, self.loop)
         self.counts: Counter[str] = Counter()
         """Numbers of connections and unreadable packets, by what became of them."""
         self.rejected: Counter[str] = Counter()

@@ -28,7 +28,7 @@ CHECKS_PER_TURN: Final = 20_000
 """Envelopes times peers that are checked in one turn of the loop: some milliseconds if few are sent."""
 
 
-class Relay:
+class EnvelopeRelay:
     """The interests of all peers, and what is sent to them. It does not record what a peer has received.
 
     A peer that begins to want a topic, or that has missed envelopes, has a backlog: live envelopes that are sent as
