@@ -82,11 +82,12 @@ def unpacked(
     offered: tuple[int, ...] = (100, 1 << 20, 1000),
     top: str | None = None,
     progress: Callable[[int], None] = lambda _: None,
+    check_counts: Callable[[int, int], None] | None = None,
 ) -> dict[str, bytes]:
     into.mkdir(exist_ok=True)
     files, size, directories = (*offered, offered[0])[:3]
     limits: dict[str, Any] = {"max_files": files, "max_bytes": size, "max_directories": directories}
-    unpack(io.BytesIO(data), into, **limits, progress=progress, top=top)
+    unpack(io.BytesIO(data), into, **limits, progress=progress, top=top, check_counts=check_counts)
     return files_in(into)
 
 
@@ -315,6 +316,18 @@ def test_more_directories_than_were_offered_are_refused(into: Path, make: Make) 
         unpacked(make(files), into.parent / "other", (1, 0, 3))
 
 
+@both
+def test_each_directory_is_counted_once_before_anything_is_unpacked(into: Path, make: Make) -> None:
+    def check(files: int, directories: int) -> None:
+        assert not list(into.iterdir())
+        counts.append((files, directories))
+
+    counts: list[tuple[int, int]] = []
+    unpacked(make({"a/b/1": b"", "c/": b"", "a/2": b"", "./a//d/e/": b"", "c/f/3": b""}), into, check_counts=check)
+    assert counts == [(3, 6)]
+    assert sum(path.is_dir() for path in into.rglob("*")) == 6
+
+
 def test_directories_are_bounded_though_nobody_counts_them(into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "MAX_ENTRIES", 50)
     with pytest.raises(ArchiveError, match="more than 50 files"):
@@ -337,11 +350,14 @@ def test_members_that_overlap_are_refused(into: Path) -> None:
 
 
 def test_a_large_central_directory_is_read_in_flat_memory(into: Path) -> None:
-    data = zip_of({f"{number}": b"" for number in range(50_000)}, zipfile.ZIP_STORED)
+    data = zip_of({f"{number}/x": b"" for number in range(50_000)}, zipfile.ZIP_STORED)
     into.mkdir()
     (into.parent / "archive").write_bytes(data)
+    limits: dict[str, Any] = {"max_files": 0, "max_directories": 0, "max_bytes": 0, "progress": lambda _: None}
+    counts: list[tuple[int, int]] = []
     with little_memory(), (into.parent / "archive").open("rb") as archive, pytest.raises(ArchiveError, match="more"):
-        unpack(archive, into, max_files=0, max_directories=0, max_bytes=0, progress=lambda _: None)
+        unpack(archive, into, **limits, check_counts=lambda *found: counts.append(found))
+    assert counts == [(50_000, 50_000)]
 
 
 def altered(data: bytes, mark: bytes, at: int, form: str, value: int) -> bytes:

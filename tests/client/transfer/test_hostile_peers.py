@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import shutil
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from client.files.test_unpacking import tar_of, zip_of
 from client.transfer.hostile import (
     CONTENT,
     DIRECT,
@@ -226,15 +226,11 @@ async def test_after_records_that_break_the_rules_nothing_is_kept(
     ],
 )
 async def test_no_more_directories_are_stored_than_were_offered_and_have_room(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, counts: Any, free: dict[str, int], reason: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, counts: Any, free: dict[str, int], reason: str
 ) -> None:
-    """A sender that does not count them, as that of a tar file never does, may have a few."""
+    """Most have no member of their own. A sender that does not count them, as that of a tar file, may have a few."""
     monkeypatch.setattr("restante.client.transfer.receiving.MAX_UNCOUNTED_DIRECTORIES", 2)
-    for name in "abc":
-        (tmp_path / "x" / name).mkdir(parents=True)
-    archive = tmp_path / ("x.tar" if counts is None else "x.zip")
-    shutil.make_archive(str(tmp_path / "x"), archive.suffix[1:], tmp_path, "x")
-    data = archive.read_bytes()
+    data = tar_of({"x/a/b/c/d/": b""}) if counts is None else zip_of({"a/b/c/d/": b""})
     offer = {"directory": {**DIRECTORY, "zipsize": len(data), **(counts or {})}}
     if counts is None:
         offer = {"file": {"filename": "x.tar", "filesize": len(data)}}

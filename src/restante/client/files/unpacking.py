@@ -6,7 +6,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -35,6 +35,9 @@ OTHERS: Final = 0o077
 OWNER_READS: Final = 0o500
 """What the owner of a directory may do in any case. Otherwise the user could neither see nor remove what came."""
 
+MAX_REMEMBERED: Final = 15_000
+"""How many directories are remembered at once while they are counted. These take 1 MB, whatever a peer sends."""
+
 
 def unpack(
     archive: BinaryIO,
@@ -51,7 +54,7 @@ def unpack(
 
     `max_files`, `max_directories` and `max_bytes` are what the peer offered. `progress` is called with the number of
     bytes that were written, also with 0. If all members are in one folder, as in Rust's tar files, `top` is its name,
-    and what is inside it is unpacked. `check_counts` is called before with how many files and directories it has.
+    and what is inside it is unpacked. `check_counts` is called before with how many files and directories that makes.
 
     Raises ArchiveError and UnsafeNameError for what the peer did, StoreError for the disk. Times are not restored:
     Python's and Go's clients restore none.
@@ -65,11 +68,7 @@ def unpack(
             archive.seek(0)
             members = zip_members if archive.read(2) == b"PK" else tar_members
             if check_counts is not None:
-                counts = [0, 0]
-                for member in members(archive):
-                    counts[member.is_directory] += 1
-                    progress(0)
-                check_counts(*counts)
+                check_counts(*target.count(members(archive)))
             for member in members(archive):
                 target.add(member)
             if target.restricts:
@@ -143,6 +142,29 @@ class _Target:
         self._entries_left = MAX_ENTRIES
         self._progress = progress
         self._top = top
+
+    def count(self, members: Iterable[Member]) -> tuple[int, int]:
+        """Return how many files and directories the members make, also directories that only their paths name.
+
+        Hashes of paths are remembered. If there are more than MAX_REMEMBERED, all are forgotten, and a directory that
+        comes again is counted again. Clients send what is in a directory together, so only those above it come again.
+        Beyond MAX_ENTRIES, `add` refuses the archive in any case.
+        """
+        files = directories = 0
+        known = set[int]()
+        for member in members:
+            parts = self._parts(member.name)
+            if not member.is_directory:
+                files += 1
+                del parts[-1:]
+            while parts and directories <= MAX_ENTRIES and (path := hash("/".join(parts))) not in known:
+                if len(known) == MAX_REMEMBERED:
+                    known.clear()
+                known.add(path)
+                directories += 1
+                parts.pop()
+            self._progress(0)
+        return files, directories
 
     def add(self, member: Member) -> None:
         """Unpack one member."""
