@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import csv
 import fcntl
 import io
@@ -114,26 +113,29 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(writer)
 
 
+@pytest.mark.parametrize("ending", [False, True], ids=["", "somebody reads again only at the end"])
 @pytest.mark.parametrize("blocking", [True, False], ids=["a blocking pipe", "another process set O_NONBLOCK"])
-def test_lines_that_nobody_reads_are_dropped_and_counted(blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_writer, "CAPACITY_BYTES", 10_000)
-    notice = Notices()
+def test_lines_that_nobody_reads_are_dropped_and_a_line_in_their_place_has_their_number(
+    blocking: bool, ending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def notice(_: str, dropped: int) -> None:
+        lines.write(b"%d dropped\n" % dropped)  # this exceeds the capacity
+
+    monkeypatch.setattr(line_writer, "CAPACITY_BYTES", 100 * len(LINE) + len(b"last\n"))
     with pipe() as (reader, descriptor):
         os.set_blocking(descriptor, blocking)
         lines = LineWriter(descriptor, notice)
-        for _ in range(200):
+        lines.write(LINE * 50)
+        text = os.read(reader, 1)  # from now on the thread waits for a reader of the rest
+        for _ in range(100):
             assert lines.write(LINE) == len(LINE)
-        text = b""
-        while not text.endswith(LINE) or len(text) < line_writer.CAPACITY_BYTES:
+        lines.write(b"last\n")
+        if ending:
+            lines.end(0)
+        while not text.endswith(b"last\n"):
             text += os.read(reader, PIPE_BYTES)
-        assert notice.came.wait(60)
         lines.end()
-        os.set_blocking(reader, False)
-        with contextlib.suppress(BlockingIOError):
-            text += os.read(reader, PIPE_BYTES)
-    written = text.count(LINE)
-    assert text == LINE * written
-    assert notice.notices == [("", 200 - written)]
+    assert text == LINE * 100 + b"50 dropped\nlast\n"
 
 
 def test_the_end_waits_for_the_last_lines_but_not_for_ever() -> None:

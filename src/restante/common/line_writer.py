@@ -16,17 +16,18 @@ CAPACITY_BYTES: Final = 4 << 20
 """Bytes that wait to be written. Lines beyond that are dropped and counted."""
 
 LAST_LINES_SECONDS: Final = 1.0
-"""How long `end` waits until what is queued was written."""
+"""How long `end` waits until what is queued was written. A server has two writers: of its log, and of its trace."""
 
 Notice = Callable[[str, int], None]
-"""Is called in the thread: with an error when lines begin to be lost to it, and with "" and the number of lines that
-were dropped when lines can be written again."""
+"""Is called in the writer's thread: with an error when lines begin to be lost to it, and with "" and the number of
+lines that were dropped when lines can be written again."""
 
 
 class LineWriter(io.RawIOBase):
     """A file to which a thread writes. Any thread may call `write` and `end`.
 
-    `write` never waits: it drops lines while CAPACITY_BYTES are waiting, and while nothing can be written.
+    `write` never waits: it drops lines while CAPACITY_BYTES are waiting, and while nothing can be written. What the
+    notice writes to this file is never dropped. It comes in the place of the dropped lines, also after `end`.
     """
 
     def __init__(self, descriptor: int, notice: Notice, *, owns: bool = False) -> None:
@@ -37,6 +38,8 @@ class LineWriter(io.RawIOBase):
         self._bytes = 0
         """Bytes in the queue, and those that the thread is writing."""
         self._dropped = 0
+        self._gap = 0
+        """Where in the queue lines were last dropped."""
         self._failing = False
         self._cut = False
         """Whether what is written ends within a line that an error cut off."""
@@ -53,11 +56,13 @@ class LineWriter(io.RawIOBase):
     def write(self, lines: Any) -> int:
         """Queue whole lines. Return their size, also if they were dropped."""
         data = bytes(lines)
+        is_notice = threading.current_thread() is self._thread
         with self._changed:
-            if self._bytes + len(data) > CAPACITY_BYTES or self._ending:
+            if not is_notice and (self._bytes + len(data) > CAPACITY_BYTES or self._ending):
                 self._dropped += data.count(b"\n")
+                self._gap = len(self._queue)
             else:
-                self._queue.append(data)
+                self._queue.insert(self._gap if is_notice else len(self._queue), data)
                 self._bytes += len(data)
                 self._changed.notify()
         return len(data)
@@ -75,7 +80,7 @@ class LineWriter(io.RawIOBase):
         return os.isatty(self._descriptor)
 
     def end(self, seconds: float = LAST_LINES_SECONDS) -> None:
-        """Wait until what is queued was written, at most for `seconds`. Nothing can be written after this call."""
+        """Wait until what is queued was written, at most for `seconds`. Only the notice can write after this call."""
         with self._changed:
             was_ending, self._ending = self._ending, True
             self._changed.notify()
@@ -86,8 +91,6 @@ class LineWriter(io.RawIOBase):
         try:
             while data := self._next():
                 self._write(data)
-                with self._changed:
-                    self._bytes -= len(data)
         finally:
             if self._owns:
                 os.close(self._descriptor)
@@ -98,6 +101,7 @@ class LineWriter(io.RawIOBase):
             self._changed.wait_for(lambda: self._queue or self._ending)
             data = b"".join(self._queue)
             self._queue.clear()
+            self._gap = 0
             return data
 
     def _write(self, data: bytes) -> None:
@@ -111,6 +115,7 @@ class LineWriter(io.RawIOBase):
             if written := len(data) - len(unwritten):
                 self._cut = data[written - 1] != ord("\n")
             with self._changed:
+                self._bytes -= len(data)
                 self._dropped += bytes(unwritten).count(b"\n")
             if not self._failing:
                 self._failing = True
@@ -118,6 +123,7 @@ class LineWriter(io.RawIOBase):
             return
         self._failing = False
         with self._changed:
+            self._bytes -= len(data)
             dropped, self._dropped = self._dropped, 0
         if dropped:
             self._notice("", dropped)
