@@ -78,6 +78,7 @@ LIGHT_LOAD: dict[Kind, float] = {"restante": 50, "reference": 4}
 CONNECT_AT_A_TIME = 64
 CALL_SECONDS = 60.0
 FILL_SECONDS = 300.0
+COUNTING_SECONDS = 3600.0
 RESTART_SECONDS = 60.0
 PROBE_SECONDS = 60.0
 DRAIN_SECONDS = 30.0
@@ -612,7 +613,7 @@ class Load:
         self._left = sessions - AT_A_TIME
         for _ in range(AT_A_TIME):
             self.begin()
-        async with asyncio.timeout(FILL_SECONDS):
+        async with asyncio.timeout(COUNTING_SECONDS):
             await self._idle.wait()
         if self.failures:
             raise BenchError(f"sessions failed: {self.failures}")
