@@ -343,15 +343,24 @@ def test_an_attack_is_one_incident_with_its_parts_and_its_results_do_not_count_i
     assert facts["Happy, without suspected guesses"] == pytest.approx(happy / (ended - 40 - lonely))
 
 
-def test_a_bad_release_is_one_incident_at_all_servers() -> None:
+def test_failures_of_a_server_are_parts_of_those_of_a_version_if_as_many_of_the_version_were_there() -> None:
     version = on("versions", {"version": "1.1"}, {"mailboxes": 100, "happy": 10, "errory": 85})
     east, north = (
-        on("outcomes", {"source": source}, {"happy": happy, "errory": errory})
-        for source, happy, errory in (("east", 60, 30), ("north", 100, 900))
+        on("outcomes", {"source": source}, {"happy": 60, "errory": errory})
+        for source, errory in (("east", 30), ("north", 150))
     )
-    other, release = changes(lake(all_of(version, east, north))).listed
+    release, other = changes(lake(all_of(version, east, north))).listed
     assert (release.measure, [part.source for part in release.parts]) == (Compared.FAILURES_OF_VERSION, ["east"])
-    assert (other.source, other.parts) == ("north", ()), "more failed there than of this version"
+    assert (other.source, other.parts) == ("north", ())
+    assert sum(release.failed_at.values()) > other.size > release.failed_at[LAST, "north"]
+
+
+def test_failures_of_a_version_at_another_server_than_the_attack_are_an_incident_of_their_own() -> None:
+    results = on("outcomes", {"source": "north"}, {"happy": 60, "errory": 40})
+    version = on("versions", {"source": "north", "version": "1.1"}, {"version": "7.0", "happy": 5, "errory": 40})
+    release, attack = changes(lake(all_of(guessed, results, version))).listed
+    assert (attack.measure, attack.parts) == (Compared.GUESSES, ())
+    assert (release.version, [part.source for part in release.parts]) == ("7.0", ["north"])
 
 
 def test_failures_before_or_after_an_attack_are_no_part_of_it() -> None:

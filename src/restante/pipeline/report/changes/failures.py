@@ -89,7 +89,12 @@ def server_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
 
 def version_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the client versions of whose mailboxes a larger share failed."""
-    by_version = _by_name([(day, (client, version), *counts) for day, client, version, *counts in rows["versions"]])
+    by_version = _by_name(
+        [(day, (client, version), *counts) for day, client, version, _, *counts in rows["versions"]]
+    )
+    failed_at: dict[tuple[str, str], dict[tuple[date, str | None], int]] = defaultdict(dict)
+    for day, client, version, source, failed, _ in rows["versions"]:
+        failed_at[client, version][day, source] = failed
     clients = _by_name(rows["clients"])
     everyone = {day: Portion(*counts) for day, *counts in rows["everyone"]}
     changes = []
@@ -111,6 +116,7 @@ def version_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]
                     implementation=client,
                     version=version,
                     days=spell,
+                    failed_at={at: failed for at, failed in failed_at[client, version].items() if at[0] in spell},
                     size=excess(now, before),
                 )
             )
@@ -132,9 +138,10 @@ def _compared(own: ByDay, client: ByDay, everyone: ByDay, days: Days) -> tuple[s
 
 
 def _by_name(rows: Rows) -> dict[Any, ByDay]:
+    """Return the sums of each name and day."""
     portions: dict[Any, ByDay] = defaultdict(dict)
     for day, name, failed, mailboxes in rows:
-        portions[name][day] = Portion(failed, mailboxes)
+        portions[name][day] = sum_portions((portions[name].get(day, Portion(0, 0)), Portion(failed, mailboxes)))
     return portions
 
 
@@ -169,7 +176,7 @@ SERVERS_MEASURE: Final = Measure(
 VERSIONS_MEASURE: Final = Measure(
     ("versions",),
     {
-        "versions": f"SELECT day, implementation, version, {_COUNTS} {_KNOWN} AND {COMPARED}"
+        "versions": f"SELECT day, implementation, version, source, {_COUNTS} {_KNOWN} AND {COMPARED}"
         f" AND (implementation, version) IN ({_NAMED}) GROUP BY ALL ORDER BY ALL",
         "clients": f"SELECT day, implementation, {_COUNTS} {_KNOWN} AND {COMPARED}"  # noqa: S608 - constants
         f" AND implementation IN (SELECT implementation FROM ({_NAMED})) GROUP BY ALL ORDER BY ALL",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -38,8 +39,9 @@ INCIDENT_KINDS: Final = (
 INCIDENT_RULE: Final = (
     "Incidents: results of guesses and nameplates of one side are one incident if they are of the same server and"
     " have a day in common. Failures of this server, and failures of versions, are listed below it if they are on no"
-    " other days. Failures of a server are listed below its hours without connections in the same way, and below the"
-    " failures of a version that has more of them."
+    " other days. At least half of the failed mailboxes of such a version were at this server. Failures of a server"
+    " are listed below its hours without connections in the same way. They are listed below the failures of a version"
+    " if at least as many mailboxes of this version failed at the server as the server has more than before."
 )
 
 
@@ -124,11 +126,17 @@ def _parts(
         parts += joined
         days.update(day for change in joined for day in change.days)
     caused = (change for change in changes if change.measure in effects and days.issuperset(change.days))
-    return parts + [
-        change for change in caused if change.source in {None, lead.source} or _is_of_version(lead, change)
-    ]
+    return parts + [change for change in caused if _can_cause(lead, change)]
 
 
-def _is_of_version(lead: ReportChange, failures: ReportChange) -> bool:
-    """Return whether a version can be the reason why mailboxes of a server failed: more of its own did."""
-    return lead.version is not None and failures.size <= lead.size
+def _can_cause(lead: ReportChange, failures: ReportChange) -> bool:
+    """Return whether what happened at a server, or a version, can be the reason for failures on its days."""
+    if lead.version is not None:
+        return _failed_at(lead, failures.source, failures.days) >= failures.size
+    if failures.version is not None:
+        return 2 * _failed_at(failures, lead.source, failures.days) >= sum(failures.failed_at.values())
+    return failures.source == lead.source
+
+
+def _failed_at(of_version: ReportChange, server: str | None, days: Iterable[date]) -> int:
+    return sum(of_version.failed_at.get((day, server), 0) for day in days)
