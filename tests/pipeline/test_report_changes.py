@@ -306,7 +306,7 @@ def test_many_changes_of_a_measure_displace_no_others_and_those_that_are_not_lis
         Compared.FAILURES_OF_VERSION: MAX_VERSIONS - MAX_OF_VERSIONS,
         Compared.MISSING: 14 - MAX_OF_SOURCES,
     }
-    sentence = "195 smaller changes of failed mailboxes of a version"
+    sentence = "195 changes of failed mailboxes of a version"
     assert sentence in " ".join(" ".join(summary_lines(made)).split())
     assert sentence in page(made).decode()
     assert json.loads(as_json(made))["changes"]["omitted"]["failed mailboxes of a version"] == 195
@@ -361,6 +361,23 @@ def test_failures_of_a_version_at_another_server_than_the_attack_are_an_incident
     release, attack = changes(lake(all_of(guessed, results, version))).listed
     assert (attack.measure, attack.parts) == (Compared.GUESSES, ())
     assert (release.version, [part.source for part in release.parts]) == ("7.0", ["north"])
+
+
+@pytest.mark.parametrize("attacked", [True, False])
+def test_parts_take_no_place_of_a_measure_and_are_counted_if_their_incident_is_not_listed(attacked: bool) -> None:
+    north_failed = on("outcomes", {"source": "north"}, {"happy": 60, "errory": 90})
+    tables = lake(all_of(north_failed, guessed) if attacked else north_failed)
+    tables.insert(TABLES["versions"], many_versions(MAX_OF_VERSIONS + 2))
+    tables.insert(TABLES["versions"], many_versions(1, source="north", implementation="vx"))
+    result = changes(tables)
+    if attacked:
+        release, attack = result.listed
+        assert (release.implementation, [part.source for part in release.parts]) == ("vx", ["north"])
+        assert (attack.source, len(attack.parts)) == ("east", MAX_OF_VERSIONS)
+        assert result.omitted == {Compared.FAILURES_OF_VERSION: 2}
+    else:
+        assert [change.implementation for change in result.listed] == ["phone"] * MAX_OF_VERSIONS
+        assert result.omitted == {Compared.FAILURES_OF_VERSION: 3, Compared.FAILURES_OF_SERVER: 1}
 
 
 def test_failures_before_or_after_an_attack_are_no_part_of_it() -> None:

@@ -67,5 +67,5 @@ def changes_heading(period: Period) -> str:
 
 def omitted_words(changes: ReportChanges) -> str:
     """Return a sentence about changes that are not listed, or nothing if all are."""
-    parts = [f"{counted(number, 'smaller change')} of {measure}" for measure, number in changes.omitted.items()]
+    parts = [f"{counted(number, 'change')} of {measure}" for measure, number in changes.omitted.items()]
     return f"Not listed: {', '.join(parts)}." if parts else ""

@@ -317,7 +317,7 @@ class ReportChanges(msgspec.Struct, frozen=True):
     """What counts as a change: an item says which days are compared, others are of the measures and of parts."""
     listed: tuple[ReportChange, ...]
     omitted: Mapping[str, int] = {}
-    """How many more there are of a measure, which are smaller."""
+    """How many more there are of a measure, also as parts."""
     days_before: tuple[date, ...] = ()
     """The days with which the period is compared."""
 

@@ -79,7 +79,7 @@ class Measure(NamedTuple):
     rule: str
     """Sentences: what counts as a change."""
     max_listed: int = MAX_OF_SOURCES
-    """Changes that a report lists, the largest ones."""
+    """Changes that a report lists, the largest ones. An incident has at most as many parts of the measure."""
 
 
 def runs_of_days(days: Iterable[date], recorded: Iterable[date]) -> list[tuple[date, ...]]:

@@ -54,19 +54,21 @@ def changes_of(fetch: Callable[[str, Mapping[str, Any]], Rows], scope: Scope) ->
     silent = {change.source for change in changes if change.measure == Compared.SILENT_HOURS}
     changes = [change for change in changes if change.measure != Compared.NO_ROWS or change.source not in silent]
     changes.sort(key=lambda change: (-change.size, change.measure, change.text))
-    listed, omitted = _largest(changes)
-    return ReportChanges(_rule(scope, days), tuple(incidents(listed)), omitted, days.before)
+    listed = tuple(replace(one, parts=_largest(one.parts)) for one in _largest(incidents(changes)))
+    omitted = Counter(change.measure for change in changes)
+    omitted -= Counter(change.measure for one in listed for change in (one, *one.parts))
+    return ReportChanges(_rule(scope, days), listed, omitted, days.before)
 
 
-def _largest(changes: Iterable[ReportChange]) -> tuple[list[ReportChange], dict[str, int]]:
-    """Return the changes to list, of those in order of size, and how many of each measure are not listed."""
+def _largest(changes: Iterable[ReportChange]) -> tuple[ReportChange, ...]:
+    """Return as many changes of each measure as are listed, of those in order of size."""
     limits = {measure.compared.value: measure.max_listed for measure in MEASURES}
     seen, listed = Counter[str](), list[ReportChange]()
     for change in changes:
         seen[change.measure] += 1
         if seen[change.measure] <= limits[change.measure]:
             listed.append(change)
-    return listed, {name: seen[name] - limit for name, limit in limits.items() if seen[name] > limit}
+    return tuple(listed)
 
 
 def _find_changes(
@@ -88,7 +90,7 @@ def _rule(scope: Scope, days: Days) -> tuple[str, ...]:
     days_sentence = (
         f"{with_what}. Of these, the lake has {counted(len(days.before), 'day')}. Only what may need attention is"
         f" listed: of each measure the largest changes, at most {MAX_OF_VERSIONS} of versions and {MAX_OF_SOURCES} of"
-        " servers or other sources."
+        " servers or other sources. An incident has at most as many parts of a measure."
     )
     return (
         days_sentence,
@@ -116,15 +118,15 @@ def incidents(changes: Iterable[ReportChange]) -> list[ReportChange]:
 def _parts(
     lead: ReportChange, changes: list[ReportChange], signs: tuple[Compared, ...], effects: tuple[Compared, ...]
 ) -> list[ReportChange]:
-    days, parts = {*lead.days}, list[ReportChange]()
+    days = {*lead.days}
     others = [
         change
         for change in changes
         if change.measure in signs and change.source == lead.source is not None and change != lead
     ]
-    while joined := [change for change in others if change not in parts and not days.isdisjoint(change.days)]:
-        parts += joined
-        days.update(day for change in joined for day in change.days)
+    while more := {day for change in others if not days.isdisjoint(change.days) for day in change.days} - days:
+        days |= more
+    parts = [change for change in others if not days.isdisjoint(change.days)]
     caused = (change for change in changes if change.measure in effects and days.issuperset(change.days))
     return parts + [change for change in caused if _can_cause(lead, change)]
 
