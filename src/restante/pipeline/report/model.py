@@ -297,10 +297,10 @@ class ReportChange(msgspec.Struct, frozen=True):
     """The client, if it is about one."""
     days: tuple[date, ...] = ()
     """The days of the period on which it is seen."""
-    failed_at: Mapping[tuple[date, str | None], int] = {}
-    """How many mailboxes of the version failed, by day and server. It is not in CSV or JSON."""
     size: int = 0
     """How far the number of mailboxes, connections, nameplates, envelopes or rows is from the expected one."""
+    size_at: Mapping[tuple[date, str | None], float] = {}
+    """The size, by day and server, if it is about a version. It is not in CSV or JSON."""
     parts: tuple[ReportChange, ...] = ()
     """Other changes that it can have caused."""
 

@@ -92,9 +92,9 @@ def version_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]
     by_version = _by_name(
         [(day, (client, version), *counts) for day, client, version, _, *counts in rows["versions"]]
     )
-    failed_at: dict[tuple[str, str], dict[tuple[date, str | None], int]] = defaultdict(dict)
-    for day, client, version, source, failed, _ in rows["versions"]:
-        failed_at[client, version][day, source] = failed
+    at_servers = defaultdict(list)
+    for day, client, version, source, *counts in rows["versions"]:
+        at_servers[client, version].append((day, source, Portion(*counts)))
     clients = _by_name(rows["clients"])
     everyone = {day: Portion(*counts) for day, *counts in rows["everyone"]}
     changes = []
@@ -116,8 +116,12 @@ def version_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]
                     implementation=client,
                     version=version,
                     days=spell,
-                    failed_at={at: failed for at, failed in failed_at[client, version].items() if at[0] in spell},
                     size=excess(now, before),
+                    size_at={
+                        (day, source): portion.part - before.share * portion.total
+                        for day, source, portion in at_servers[client, version]
+                        if day in spell
+                    },
                 )
             )
     return changes
