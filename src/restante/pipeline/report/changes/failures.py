@@ -89,16 +89,14 @@ def server_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
 
 def version_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the client versions of whose mailboxes a larger share failed."""
-    by_version = _by_name(
-        [(day, (client, version), *counts) for day, client, version, _, *counts in rows["versions"]]
-    )
-    at_servers = defaultdict(list)
+    versions: dict[tuple[str, str], dict[date, dict[str, Portion]]] = defaultdict(lambda: defaultdict(dict))
     for day, client, version, source, *counts in rows["versions"]:
-        at_servers[client, version].append((day, source, Portion(*counts)))
+        versions[client, version][day][source] = Portion(*counts)
     clients = _by_name(rows["clients"])
     everyone = {day: Portion(*counts) for day, *counts in rows["everyone"]}
     changes = []
-    for (client, version), by_day in by_version.items():
+    for (client, version), at_servers in versions.items():
+        by_day = {day: sum_portions(portions.values()) for day, portions in at_servers.items()}
         whose, compared = _compared(by_day, clients[client], everyone, days)
         usual = ordinary(compared)
         before = sum_portions(usual)
@@ -119,8 +117,8 @@ def version_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]
                     size=excess(now, before),
                     size_at={
                         (day, source): portion.part - before.share * portion.total
-                        for day, source, portion in at_servers[client, version]
-                        if day in spell
+                        for day in spell
+                        for source, portion in at_servers[day].items()
                     },
                 )
             )
@@ -142,10 +140,9 @@ def _compared(own: ByDay, client: ByDay, everyone: ByDay, days: Days) -> tuple[s
 
 
 def _by_name(rows: Rows) -> dict[Any, ByDay]:
-    """Return the sums of each name and day."""
     portions: dict[Any, ByDay] = defaultdict(dict)
     for day, name, failed, mailboxes in rows:
-        portions[name][day] = sum_portions((portions[name].get(day, Portion(0, 0)), Portion(failed, mailboxes)))
+        portions[name][day] = Portion(failed, mailboxes)
     return portions
 
 

@@ -115,28 +115,31 @@ def incidents(changes: Iterable[ReportChange]) -> list[ReportChange]:
     remaining = list(changes)
     for signs, effects in INCIDENT_KINDS:
         leads = [change for change in remaining if change.measure in signs]
+        caused = [change for change in remaining if change.measure in effects]
+        parts: dict[int, list[ReportChange]] = {}  # by id, because there may be thousands, which are slow to compare
+        taken = set[int]()
         for lead in sorted(leads, key=lambda change: signs.index(change.measure)):
-            if lead in remaining:
-                parts = _parts(lead, remaining, signs, effects)
-                remaining[remaining.index(lead)] = replace(lead, parts=tuple(parts))
-                remaining = [change for change in remaining if change not in parts]
+            if id(lead) not in taken:
+                at_server = [change for change in leads if change.source == lead.source is not None]
+                found = _parts(lead, at_server, [change for change in caused if id(change) not in taken])
+                parts[id(lead)] = found
+                taken.update(map(id, found))
+        remaining = [
+            replace(change, parts=tuple(parts.get(id(change), change.parts)))
+            for change in remaining
+            if id(change) not in taken
+        ]
     return remaining
 
 
-def _parts(
-    lead: ReportChange, changes: list[ReportChange], signs: tuple[Compared, ...], effects: tuple[Compared, ...]
-) -> list[ReportChange]:
+def _parts(lead: ReportChange, at_server: list[ReportChange], caused: list[ReportChange]) -> list[ReportChange]:
+    """Return those of the signs at the lead's server, and of the failures, that are of the same incident."""
     days = {*lead.days}
-    others = [
-        change
-        for change in changes
-        if change.measure in signs and change.source == lead.source is not None and change != lead
-    ]
-    while more := {day for change in others if not days.isdisjoint(change.days) for day in change.days} - days:
+    while more := {day for sign in at_server if not days.isdisjoint(sign.days) for day in sign.days} - days:
         days |= more
-    parts = [change for change in others if not days.isdisjoint(change.days)]
-    caused = (change for change in changes if change.measure in effects and days.issuperset(change.days))
-    return parts + [change for change in caused if _can_cause(lead, change)]
+    return [sign for sign in at_server if sign is not lead and not days.isdisjoint(sign.days)] + [
+        change for change in caused if days.issuperset(change.days) and _can_cause(lead, change)
+    ]
 
 
 def _can_cause(lead: ReportChange, failures: ReportChange) -> bool:
