@@ -62,18 +62,33 @@ def changes_of(fetch: Callable[[str, Mapping[str, Any]], Rows], scope: Scope) ->
     changes = [change for measure in MEASURES for change in _find_changes(fetch, measure, scope, days)]
     silent = {change.source for change in changes if change.measure == Compared.SILENT_HOURS}
     changes = [change for change in changes if change.measure != Compared.NO_ROWS or change.source not in silent]
-    changes.sort(key=lambda change: (-change.size, change.measure, change.text))
-    listed = tuple(replace(one, parts=_largest(one.parts)) for one in _largest(incidents(changes)))
+    listed = list_changes(changes)
     omitted = Counter(change.measure for change in changes)
-    omitted -= Counter(change.measure for one in listed for change in (one, *one.parts))
+    omitted -= Counter(change.measure for incident in listed for change in (incident, *incident.parts))
     return ReportChanges(_rule(scope, days), listed, omitted, days.before)
 
 
+def list_changes(changes: Iterable[ReportChange]) -> tuple[ReportChange, ...]:
+    """Return the incidents and changes to list, the largest first.
+
+    Parts of incidents that are not listed have places of their own. So invented versions cannot hide what failed.
+    """
+    rows = incidents(sorted(changes, key=_by_size))
+    listed = _largest(rows)
+    shown = set(map(id, listed))
+    parts = [part for row in rows if id(row) not in shown for part in row.parts]
+    return tuple(replace(row, parts=_largest(row.parts)) for row in _largest([*listed, *parts]))
+
+
+def _by_size(change: ReportChange) -> tuple[int, str, str]:
+    return -change.size, change.measure, change.text
+
+
 def _largest(changes: Iterable[ReportChange]) -> tuple[ReportChange, ...]:
-    """Return as many changes of each measure as are listed, of those in order of size."""
+    """Return as many changes of each measure as are listed, the largest ones, in order of size."""
     limits = {measure.compared.value: measure.max_listed for measure in MEASURES}
     seen, listed = Counter[str](), list[ReportChange]()
-    for change in changes:
+    for change in sorted(changes, key=_by_size):
         seen[change.measure] += 1
         if seen[change.measure] <= limits[change.measure]:
             listed.append(change)
@@ -122,9 +137,8 @@ def incidents(changes: Iterable[ReportChange]) -> list[ReportChange]:
         for lead in sorted(leads, key=lambda change: signs.index(change.measure)):
             if id(lead) not in taken:
                 at_server = [change for change in leads if change.source == lead.source is not None]
-                found = _parts(lead, at_server, [change for change in caused if id(change) not in taken])
-                parts[id(lead)] = found
-                taken.update(map(id, found))
+                parts[id(lead)] = _parts(lead, at_server, [change for change in caused if id(change) not in taken])
+                taken.update(map(id, parts[id(lead)]))
         remaining = [
             replace(change, parts=tuple(parts.get(id(change), change.parts)))
             for change in remaining
