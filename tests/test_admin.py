@@ -7,11 +7,10 @@ import json
 import os
 import re
 import socket
-import sqlite3
 import threading
 import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,11 +36,13 @@ from restante.mailbox.store import sqlite, status
 from restante.waku.settings import WAKU
 from support.admin_port import MONITORING, Look, documented, other_fields, sentences
 from support.bounds import BOUND, bounded
+from support.loops import until
 from support.mailbox.clients import Clients
 from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import RawSocket
 from support.ports import held_port
 from support.processes import database, serving
+from support.sqlite import LOCK, beside
 from support.waku.processes import node_process
 
 TOKEN: Final = "0123456789abcdef"
@@ -191,8 +192,7 @@ async def test_a_server_is_unready_until_a_batch_is_stored(look: Admin, monkeypa
     state.in_grace_period = False
     for mailbox in state.mailboxes():
         mailbox.touched = -1e6
-    with closing(sqlite3.connect(database(look.data), isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with beside(database(look.data), LOCK):
         await client.say("add", phase="1", body="00")
         await client.ends()
         look.here.commit_loop.start_pruning()
@@ -221,10 +221,9 @@ async def test_a_disk_that_hangs_shows_and_takes_one_thread(look: Admin, monkeyp
     assert [await look.get("/readyz") for _ in range(3)] == [hangs] * 3
     assert await look.get("/healthz") == (200, "ok\n")
     os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
-    async with bounded("the end of the probe"):
-        while file.exists():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
-        file.symlink_to("/dev/full")
+    await until("the end of the probe", lambda: not file.exists())
+    file.symlink_to("/dev/full")
+    async with bounded("the next probe"):
         while await look.get("/readyz") != (503, "the disk cannot be written: No space left on device\n"):
             pass
 
@@ -346,10 +345,8 @@ async def test_usage_is_read_for_a_hundredth_of_the_time(tmp_path: Path, monkeyp
         pages = dashboard_pages(here, tmp_path, now)
         for later in (0.0, 5.0, 10.0, 49.9, 50.5, 100.0, 101.0):
             now[0] = max(now[0], later)
-            async with bounded("a look"):
-                await pages.details()
-                while pages._reading:  # noqa: ASYNC110 - a thread, and nothing public tells that it has read
-                    await asyncio.sleep(0)
+            await pages.details()
+            await until("a look", lambda: not pages._reading)  # a thread, and nothing public tells that it has read
     assert reads == [0.0, 50.5, 101.0]
 
 
@@ -360,8 +357,7 @@ async def test_results_that_nobody_looked_at_for_long_are_not_shown_at_first(tmp
 
         async def look() -> dict[str, Any]:
             result: dict[str, Any] = (await pages.details())["recent"]
-            while pages._reading:  # noqa: ASYNC110 - a thread, as above
-                await asyncio.sleep(0)
+            await until("a look", lambda: not pages._reading)
             return result
 
         assert await look() == {"reading": True}

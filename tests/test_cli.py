@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -45,6 +44,7 @@ from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
 from support.ports import held_port, nobodys_port
 from support.processes import called, environment, restante, run, serving, started
+from support.sqlite import alter
 from support.waku.processes import node_process
 
 
@@ -645,8 +645,7 @@ COMMANDS = (
 def test_data_of_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = data_of(NEWEST, tmp_path / "post")
-    with closing(sqlite3.connect(data / FILE)) as database:
-        database.execute(f"PRAGMA user_version = {NEWEST + 1}")
+    alter(data / FILE, f"PRAGMA user_version = {NEWEST + 1}")
     create_channel_db(str(tmp_path / "relay.sqlite")).close()
     before = (data / FILE).read_bytes()
     refused = f"has schema {NEWEST + 1}, this program knows up to {NEWEST}: use the newer restante"

@@ -35,7 +35,7 @@ from restante.mailbox.store.sqlite import Store
 from support.dice import FakeDice
 from support.loops import until
 from support.mailbox.givens import EPOCH, FakeClock, Inbox
-from support.mailbox.reference_sources import select
+from support.sqlite import select
 
 SLOW = replace(UNLIMITED, commands=100.0, commands_at_once=10)
 LONG = "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1)

@@ -7,12 +7,10 @@ import functools
 import os
 import re
 import shutil
-import sqlite3
 import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +30,7 @@ from support.mailbox.wormhole import HANDSHAKE_SECONDS, HOMES, Client
 from support.ports import held_port
 from support.processes import called, run
 from support.proxy_headers import header
+from support.sqlite import alter, select
 from support.waku.archives import ROWS, archive_of, raws_of
 from test_serve import welcome, welcomed
 
@@ -152,9 +151,8 @@ def test_an_upgrade_and_the_way_back(tmp_path: Path) -> None:
             [backup] = guide.lines("upgrade")
             here.run(backup)
         assert server.wait(PATIENCE) == 0
-        with closing(sqlite3.connect(tmp_path / "post" / "restante.sqlite")) as database:
-            [version] = database.execute("PRAGMA user_version").fetchone()
-            database.execute(f"PRAGMA user_version = {version + 1}")  # as a newer version does
+        [(version,)] = select(file := tmp_path / "post" / "restante.sqlite", "PRAGMA user_version")
+        alter(file, f"PRAGMA user_version = {version + 1}")  # as a newer version does
         with here.running(serve) as server:
             assert here.match(server, rf"(has schema {version + 1}, this program knows up to {version}:)")
             assert server.wait(PATIENCE) == 1

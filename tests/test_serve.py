@@ -10,11 +10,10 @@ import os
 import pty
 import re
 import signal
-import sqlite3
 import stat
 import threading
 from asyncio.subprocess import DEVNULL
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from socketserver import BaseRequestHandler, UnixDatagramServer
 from typing import Any
@@ -40,6 +39,7 @@ from support.mailbox.clients import Clients
 from support.mailbox.live import open_live
 from support.mailbox.raw_socket import TEXT, RawSocket, frame, handshake
 from support.processes import RESTANTE, Serving, called, database, environment, run, serving, spawn, started
+from support.sqlite import select
 
 
 async def welcomed(socket: RawSocket, *before: bytes, **headers: str) -> dict[str, Any]:
@@ -49,8 +49,7 @@ async def welcomed(socket: RawSocket, *before: bytes, **headers: str) -> dict[st
             socket.write(piece)
             await socket.writer.drain()
             await asyncio.sleep(0)
-        async with bounded("an answer"):
-            await socket.reader.readuntil(b"\r\n\r\n")
+        await socket.head()
         welcome: dict[str, Any] = (await socket.hear())["welcome"]
         await socket.leave()
         return welcome
@@ -454,9 +453,8 @@ async def test_a_trusted_proxy_s_clients_are_told_their_own_addresses_and_counte
             socket.cut()
         await server.stop()
         assert not any("198.51" in line or "203.0" in line for line in server.log)
-    with closing(sqlite3.connect(database(tmp_path / "data"))) as kept:
-        [(address_id,)] = kept.execute("SELECT address_id FROM usage_client_versions").fetchall()
-        assert len(address_id) == 10
+    [(address_id,)] = select(database(tmp_path / "data"), "SELECT address_id FROM usage_client_versions")
+    assert len(address_id) == 10
 
 
 async def test_a_proxy_that_is_not_trusted_is_noticed_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import gc
 import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -51,7 +51,7 @@ from restante.mailbox.server.server import (
 )
 from restante.mailbox.server.system import system_secret
 from support.bounds import bounded
-from support.loops import until
+from support.loops import in_every_turn, meanwhile, until
 from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
 from support.proc import descriptors
@@ -194,8 +194,7 @@ async def test_too_much_with_a_handshake_is_not_read(live: LiveServer, monkeypat
     await until("the handshake", live.server.sockets)
     assert live.latest.read_pauses.reasons == ReadPauses.BACKLOG
     monkeypatch.undo()
-    async with bounded("the answer"):
-        await socket.reader.readuntil(b"\r\n\r\n")
+    await socket.head()
     assert (await socket.hear())["type"] == "welcome"
     await (await live.enter()).is_served()  # what comes from another wakes the commit loop
     for _ in range(2 * MAX_BACKLOG_COMMANDS):
@@ -342,7 +341,7 @@ async def test_connections_without_a_request_are_limited(live: LiveServer, monke
     }
 
     silent[0].write(handshake())  # asks, and is in
-    await silent[0].reader.readuntil(b"\r\n\r\n")
+    await silent[0].head()
     assert (await silent[0].hear())["type"] == "welcome"
     silent[1].write(b"ET / HTTP/1.1\r\n\r\n")
     assert (await silent[1].rest()).startswith(b"HTTP/1.1 200 OK")
@@ -419,34 +418,11 @@ def buffered(live: LiveServer) -> int:
     return sum(transport.get_write_buffer_size() for transport in transports(live))
 
 
-@asynccontextmanager
-async def seconds_passing(live: LiveServer) -> AsyncIterator[None]:
+async def seconds_pass(live: LiveServer) -> None:
     """Let a second pass whenever the latest connection is left unread."""
-
-    async def pass_by() -> None:
-        while True:
-            await until(KERNEL, lambda: live.latest.read_pauses.reasons)
-            live.server.tick()
-
-    passing = asyncio.create_task(pass_by())
-    try:
-        yield
-    finally:
-        passing.cancel()
-
-
-@asynccontextmanager
-async def in_every_turn(act: Callable[[], None]) -> AsyncIterator[None]:
-    async def count() -> None:
-        while True:
-            act()
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    try:
-        yield
-    finally:
-        counting.cancel()
+    while True:
+        await until(KERNEL, lambda: live.latest.read_pauses.reasons)
+        live.server.tick()
 
 
 async def fill(live: LiveServer, mailbox: str, count: int, size: int) -> None:
@@ -660,7 +636,7 @@ async def test_pings_and_fragments_are_read_up_to_a_rate(tmp_path: Path) -> None
         await until(KERNEL, lambda: live.latest.read_pauses.reasons)
         began = live.server.second
         last = None
-        async with seconds_passing(live):
+        async with meanwhile(seconds_pass(live)):
             while (got := await socket.read())[0] == PONG:
                 last = got[1]
             assert last == str(3 * MAX_FRAMES_PER_SECOND - 1).encode(), "the last ping of all is answered"
@@ -671,7 +647,7 @@ async def test_pings_and_fragments_are_read_up_to_a_rate(tmp_path: Path) -> None
         socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * MAX_FRAMES_PER_SECOND)))
         socket.write(frame(CONTINUATION, b'"ping":1}'))
         await until(KERNEL, lambda: live.latest.read_pauses.reasons)
-        async with seconds_passing(live):
+        async with meanwhile(seconds_pass(live)):
             assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
 
 
@@ -788,8 +764,7 @@ async def test_requests_that_come_at_once_are_answered_over_several_turns(live: 
     for socket in sockets:
         socket.write(handshake())
     for socket in sockets:
-        async with bounded("the answer to a request"):
-            assert b" 101 " in await socket.reader.readuntil(b"\r\n\r\n")
+        assert b" 101 " in await socket.head()
     request = read_budget.REQUEST_FRAMES + len(handshake()) // read_budget.REQUEST_BYTES_PER_FRAME
     assert sum(turns) >= 99 * request
     assert max(turns) <= MAX_FRAMES_PER_TURN + (read_budget.READERS_PER_TURN + 1) * request

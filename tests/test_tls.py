@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import hmac
 import ipaddress
+import itertools
 import math
 import re
 import shutil
@@ -42,7 +43,7 @@ from restante.mailbox.server.tls import MAX_RECORDS_WITHOUT_DATA, RECORDS_AT_ONC
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.effort import examples
-from support.loops import on_uvloop, until
+from support.loops import in_every_turn, on_uvloop, until
 from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import PING, RawSocket, frame, handshake
 from support.proc import resident
@@ -61,7 +62,7 @@ class Secure:
         self.port = port
 
     async def connect(self, tls: ssl.SSLContext | None = None) -> RawSocket:
-        socket = RawSocket(*await asyncio.open_connection("127.0.0.1", self.port, ssl=tls))
+        socket = await RawSocket.connect(self.port, ssl=tls)
         self.live.clients.append(socket)  # it is cut in the end
         return socket
 
@@ -117,8 +118,7 @@ async def test_a_session_over_tls_is_as_without(tmp_path: Path, version: ssl.TLS
             assert await read(bob, 1) == [bytes(300_000)]
         socket = await here.connect(context)
         socket.write(handshake())
-        async with bounded("an answer"):
-            await socket.reader.readuntil(b"\r\n\r\n")
+        await socket.head()
         tls = socket.writer.get_extra_info("ssl_object")
         assert tls.version() == version.name.replace("_", ".")
         assert not (tls.version() == "TLSv1.3" and tls.session.has_ticket), "a client gets no tickets"
@@ -331,22 +331,14 @@ async def test_a_client_may_change_its_key_some_times_and_few_changes_are_read_i
     async with secure(tmp_path) as here:
         changers = [await key_changer(here, tmp_path / f"keys-{number}") for number in range(10)]
         updates = [b"".join([records.key_update() for _ in range(UPDATES)]) for _, _, records in changers]
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(count())
-        for (socket, _, records), several in zip(changers, updates, strict=True):
-            socket.write(several + records.record(frame(PING, b"still here")))
-        for _, client, _ in changers:
-            await client.until(b"still here")
-        counting.cancel()
+        turns = itertools.count()
+        async with in_every_turn(turns.__next__):
+            for (socket, _, records), several in zip(changers, updates, strict=True):
+                socket.write(several + records.record(frame(PING, b"still here")))
+            for _, client, _ in changers:
+                await client.until(b"still here")
         most_in_a_turn = 4 * RECORDS_AT_ONCE
-        assert turns >= len(changers) * UPDATES // most_in_a_turn
+        assert next(turns) >= len(changers) * UPDATES // most_in_a_turn
         socket.write(records.key_update() + records.key_update())
         await socket.rest()
 
@@ -361,11 +353,10 @@ async def test_memory_of_a_large_message_is_not_kept(tmp_path: Path) -> None:
     async with serving(tmp_path / "data", options=options) as server, AsyncExitStack() as stack:
         readers: list[RawSocket] = []
         for _ in range(READERS):
-            streams = await asyncio.open_connection("127.0.0.1", server.port, ssl=certificate.client)
-            readers.append(RawSocket(*streams))
+            readers.append(await RawSocket.connect(server.port, ssl=certificate.client))
             stack.callback(readers[-1].cut)
             readers[-1].write(handshake())
-            await readers[-1].reader.readuntil(b"\r\n\r\n")
+            await readers[-1].head()
             readers[-1].say(type="bind", appid="app", side="a")
             readers[-1].say(type="open", mailbox="m")
             for _ in range(3):
@@ -634,8 +625,7 @@ async def test_limits_per_address_count_the_clients_that_headers_name(tmp_path: 
         second.write(header("203.0.113.7"))
         assert await second.rest() == b""
         other.write(header("203.0.113.8"), handshake())
-        async with bounded("an answer to the other"):
-            assert b"101" in await other.reader.readuntil(b"\r\n\r\n")
+        assert b"101" in await other.head()
         for socket in (first, second, other):
             socket.cut()
 
@@ -652,8 +642,7 @@ async def test_tls_begins_after_the_header_and_an_address_has_a_limit_of_handsha
             socket.write(header())
             await socket.writer.start_tls(certificate.client, server_hostname="127.0.0.1")
         sockets[0].write(handshake())
-        async with bounded("an answer"):
-            await sockets[0].reader.readuntil(b"\r\n\r\n")
+        await sockets[0].head()
         assert (await sockets[0].hear())["welcome"]["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}
         assert refusals[TOO_MANY_HANDSHAKES.reason] == 0
         sockets[2].write(header(), HALF_A_HELLO)

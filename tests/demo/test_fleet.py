@@ -5,11 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +33,7 @@ from restante.waku.envelope.envelope import parse
 from restante.waku.protocol.acceptance import Policy, judge
 from support.bounds import PATIENCE, wait_until
 from support.processes import RESTANTE, called, run
+from support.sqlite import select
 
 LAST = date(2026, 11, 20)
 SMALL = Fleet(seed=7, last=LAST, days=MIN_DAYS, transfers=120)
@@ -53,8 +53,7 @@ class Demo(NamedTuple):
 
     def rows(self, server: str, sql: str) -> list[Any]:
         file = self.folder / SOURCES / server / served.DATA_FOLDER / "restante.sqlite"
-        with closing(sqlite3.connect(file)) as database:
-            return database.execute(sql).fetchall()
+        return select(file, sql)
 
     def count_by_day(self, server: str, table: str, where: str) -> Counter[str]:
         sql = f"SELECT date(started, 'unixepoch'), count(*) FROM {table} WHERE {where} GROUP BY 1"
@@ -65,8 +64,8 @@ class Demo(NamedTuple):
 
     def archived(self, name: str) -> dict[bytes, tuple[int, bytes]]:
         """Return the envelopes of a Mailserver by their hash: when each arrived, and its bytes."""
-        with closing(sqlite3.connect(self.folder / SOURCES / name / "archive.sqlite")) as database:
-            rows = database.execute("SELECT arrived, raw FROM envelopes JOIN arrivals USING (arrival)").fetchall()
+        file = self.folder / SOURCES / name / "archive.sqlite"
+        rows = select(file, "SELECT arrived, raw FROM envelopes JOIN arrivals USING (arrival)")
         return {parse(raw).hash: (arrived, raw) for arrived, raw in rows}
 
 

@@ -4,11 +4,9 @@ import asyncio
 import resource
 import signal
 import socket
-import sqlite3
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +23,7 @@ from support.mailbox.raw_socket import PING, PONG, RawSocket
 from support.mailbox.raw_socket import frame as ws_frame
 from support.ports import held_port
 from support.processes import database, evidence, serving, wal
+from support.sqlite import LOCK, beside
 
 APP = "app"
 
@@ -42,13 +41,6 @@ async def news(*clients: Client) -> list[list[Frame]]:
 
 def kinds(frames: list[Frame]) -> list[str]:
     return [frame["type"] for frame in frames]
-
-
-@contextmanager
-def other_writer(data: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(database(data), isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        yield other
 
 
 async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +122,7 @@ async def test_sigterm_answers_what_was_read_and_ends_with_everything_in_the_dat
         sender = await clients.opened(server.url, "app", "a", "m")
         subscriber = await clients.opened(server.url, "app", "b", "m")
         # Another program writes: the first batch waits for it in the commit thread, the other commands in the queue.
-        with other_writer(data) as other:
+        with beside(database(data), LOCK):
             for body in bodies:
                 await sender.say("add", phase="1", body=body)
             await sender.fence()  # all of it was read
@@ -138,7 +130,6 @@ async def test_sigterm_answers_what_was_read_and_ends_with_everything_in_the_dat
             server.send(signal.SIGTERM)
             await server.logged("draining")
             assert taken(sender) == []
-            other.execute("ROLLBACK")
         assert await server.ended() == 0
         for client in (sender, subscriber):
             await client.ends()
@@ -160,7 +151,7 @@ async def test_a_client_that_is_still_sending_receives_all_replies_and_the_close
         client.say(type="bind", appid="app", side="a")
         client.say(type="open", mailbox="m")
         assert [(await client.hear())["type"] for _ in range(3)] == ["welcome", "ack", "ack"]
-        with other_writer(data) as other:
+        with beside(database(data), LOCK):
             for body in bodies:
                 client.say(type="add", phase="1", body=body)
             client.write(ws_frame(PING))
@@ -174,7 +165,6 @@ async def test_a_client_that_is_still_sending_receives_all_replies_and_the_close
                             (await RawSocket.connect(server.port)).cut()
             client.say(type="ping", ping="too late")
             await client.writer.drain()
-            other.execute("ROLLBACK")
         kinds = Counter([(await client.hear())["type"] for _ in range(2 * len(bodies))])
         assert kinds == {"ack": len(bodies), "message": len(bodies)}
         assert await client.closed() == GOING_AWAY

@@ -22,8 +22,7 @@ TEXT = "held until called for"
 
 async def welcomed(socket: RawSocket, **headers: str) -> dict[str, Any]:
     socket.write(handshake(**headers))
-    async with bounded("an answer"):
-        await socket.reader.readuntil(b"\r\n\r\n")
+    await socket.head()
     welcome: dict[str, Any] = (await socket.hear())["welcome"]
     await socket.is_served()
     socket.cut()

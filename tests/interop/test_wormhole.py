@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +23,7 @@ from support.mailbox.scene import (
 )
 from support.mailbox.servers import Restante
 from support.mailbox.wormhole import Client
+from support.sqlite import LOCK, beside
 
 TEXT: Final = "held over a crash"
 FILE: Final = random.Random(8).randbytes(300_000)
@@ -120,8 +119,7 @@ async def test_clients_send_again_what_a_locked_database_refused(scene: Scene) -
     sender = await scene.send_text(TEXT)
     receiver = await scene.receive(await sender.code())
     await refused.reached()
-    with closing(sqlite3.connect(scene.server.folder / Restante.live_file, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with beside(scene.server.folder / Restante.live_file, LOCK):
         refused.let_go()
         await scene.server.logged("a batch was not stored")
     await assert_text_arrives(sender, receiver, TEXT)

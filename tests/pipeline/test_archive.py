@@ -23,8 +23,9 @@ from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope
 from support.effort import examples
-from support.pipeline.servers import CONTEXT, alter
+from support.pipeline.servers import CONTEXT
 from support.pipeline.source_reads import Row, SourceRead, read_source, rows_of
+from support.sqlite import alter
 from support.waku.archives import thaw
 from support.waku.envelopes import T0, envelope
 

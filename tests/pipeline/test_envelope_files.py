@@ -157,7 +157,6 @@ def test_rows_seen_twice_are_read_again(world: LakeWorld, tmp_path: Path, monkey
 
     monkeypatch.setattr(ingest, "_stage", observed)
     ledger = world.ledger("archived", f"one={tmp_path / 'one.rlp'}")
-    assert ledger is not None
     assert (ledger.read, ledger.clean, len(staged)) == (len(SOME), len(SOME), 2)
     assert len(world.rows("archived")) == len(SOME)
     assert not any(files.folder.exists() for files in staged)

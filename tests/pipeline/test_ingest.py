@@ -26,9 +26,10 @@ from restante.pipeline.spark import small_jobs
 from restante.pipeline.tables import BUILDS
 from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, no_spark
-from support.pipeline.servers import T0, Ours, alter, client, current, mailbox, nameplate, older_schema, ours
+from support.pipeline.servers import T0, Ours, client, current, mailbox, nameplate, older_schema, ours
 from support.pipeline.source_reads import SourceRead, read_source
 from support.pipeline.tables import collected, frame, rows
+from support.sqlite import alter
 
 SECONDS_PER_DAY = 86_400.0
 
@@ -88,7 +89,6 @@ def test_a_faulty_row_is_in_quarantine_once_and_without_content(world: LakeWorld
         world.ingest(f"old={file}")
     assert [len(world.rows(name)) for name in ("quarantine", "nameplates")] == [1, 0]
     ledger = world.ledger("nameplates", f"old={file}")
-    assert ledger is not None
     assert (ledger.read, ledger.clean, ledger.quarantined) == (3, 2, 1)
     [row] = world.rows("quarantine")
     assert (row["table"], row["identity"], row["source"]) == ("nameplates", "2", "old")
@@ -125,7 +125,6 @@ def test_faulty_rows_of_a_source_go_to_quarantine(
     rows = [nameplate(number, result="canary" if number % 2 else "happy") for number in range(9)]
     with ours(tmp_path / "a", *rows, current(None)):
         ledger = world.ledger("nameplates", f"relay={tmp_path / 'a'}")
-    assert ledger is not None
     assert (ledger.read, ledger.clean, ledger.quarantined) == (9, 5, 4)
     rejected = world.rows("quarantine")
     assert sorted(row["identity"] for row in rejected) == ["2", "4", "6", "8"]
@@ -165,7 +164,6 @@ def test_a_source_restored_from_a_copy_is_read_again_and_reported(world: LakeWor
     shutil.copytree(tmp_path / "copy", tmp_path / "a")
     with ours(tmp_path / "a", nameplate(9, app_id="new")):
         ledger = world.ledger("nameplates", f"relay={tmp_path / 'a'}")
-    assert ledger is not None
     assert ledger.replaced
     assert "relay: nameplates is read again from the beginning, and its rows replaced" in "\n".join(world.said)
     assert sorted((row["source"], row["id"], row["app_id"]) for row in world.rows("nameplates")) == [

@@ -27,7 +27,7 @@ from restante.pipeline.lake.lake import FIRST_DAY, LOCK_FILE, Lake
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.errors import SparkError
 from support.disk import no_file_beyond
-from support.pipeline.lakes import LETTERS, add, frame, held, info, infos, letter, opened, seen, stored
+from support.pipeline.lakes import LETTERS, add, frame, held, info, infos, letter, opened, put, seen, stored
 
 ONE_SENTENCE = r"\A\S[^\n]+\Z"
 
@@ -215,8 +215,7 @@ def test_an_empty_last_version_is_a_commit_that_was_not_reported(lake: Path) -> 
     log(lake, 2).write_bytes(b"")
     assert stored(lake) == [letter(1), letter(2)]
     assert [commit.run for commit in infos(seen(lake))] == ["second", "first"]
-    with opened(lake) as table:
-        assert add(table, [letter(3)]) == 3
+    assert put(lake, [letter(3)]) == 3
     assert stored(lake) == [letter(1), letter(2), letter(3)]
 
 
@@ -236,8 +235,7 @@ def test_a_missing_file_is_reported_to_every_reader_and_its_day_can_be_built_aga
         seen(lake).read(cast(SparkSession, None))  # Spark is not asked for anything
     with pytest.raises(StoreError, match="is missing"):
         views.view_statement(seen(lake))
-    with opened(lake) as table:
-        add(table, [letter(1), letter(2)], replace={"day": {"2026-11-01"}})
+    put(lake, [letter(1), letter(2)], replace={"day": {"2026-11-01"}})
     assert stored(lake) == [letter(1), letter(2)]
 
 

@@ -246,8 +246,7 @@ def test_a_file_whose_removal_was_cleaned_counts_by_its_age(tmp_path: Path, monk
 
 @pytest.mark.parametrize("lost", ["the log", "its entries"])
 def test_vacuum_keeps_the_files_of_a_table_whose_log_is_lost(tmp_path: Path, lost: str) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1)])
+    lakes.put(tmp_path, [letter(1)])
     log = tmp_path / "letters" / "_delta_log"
     shutil.rmtree(log)
     if lost == "its entries":
@@ -321,8 +320,7 @@ def test_a_merged_file_is_sorted_and_other_programs_are_told_that_no_row_changed
 
 
 def test_the_files_of_other_programs_and_of_other_versions_are_merged_too(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1)])
+    lakes.put(tmp_path, [letter(1)])
     lakes.add_foreign(tmp_path, [letter(2)])
     with opened(tmp_path, lakes.LATER_LETTERS) as later:
         add(later, [letter(3) | {"answered": 0.5}])

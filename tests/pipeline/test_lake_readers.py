@@ -24,7 +24,7 @@ from restante.pipeline.lake import writer as lake_writer
 from restante.pipeline.lake.writer import task_writer
 from restante.pipeline.schemas import Table
 from support.pipeline import lakes
-from support.pipeline.lakes import LETTERS, add, held, info, letter, opened, rows, seen
+from support.pipeline.lakes import LETTERS, add, held, info, letter, opened, put, rows, seen
 
 ROWS: Final = [
     *(letter(number) for number in range(20)),
@@ -124,13 +124,11 @@ def test_readers_see_a_column_that_a_later_version_added(spark: SparkSession, tm
     ]
     old = [letter(1), letter(2), letter(3, day="2026-11-02", source="b")]
     new = [letter(4) | {"answered": 0.5}, letter(5, day="2026-11-03") | {"answered": None}]
-    with opened(tmp_path) as table:
-        add(table, old)
+    put(tmp_path, old)
     later_rows = [row | {"answered": None} for row in old]
     for reader in ours:
         assert rows(plain(reader(tmp_path))) == later_rows, reader
-    with opened(tmp_path, lakes.LATER_LETTERS) as later:
-        add(later, new)
+    put(tmp_path, new, lakes.LATER_LETTERS)
     for reader in (*ours, by_deltalake, by_pandas, by_polars):
         read = plain(reader(tmp_path))
         assert read.schema.field("answered").type == pa.float64(), reader
@@ -145,16 +143,14 @@ STRANGE: Final = [
 
 def test_partition_values_that_paths_cannot_contain_are_read_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     letters = [letter(number, source=source) for number, source in enumerate(STRANGE)]
-    with opened(tmp_path) as table:
-        add(table, letters)
+    put(tmp_path, letters)
     table = seen(tmp_path)
     for source in STRANGE:
         assert sum(file.rows for file in data_files.existing_files(table.files({"source": {source}}))) == 1, source
     assert lakes.by_spark(spark, tmp_path) == letters
     for reader in READERS:
         assert [row["source"] for row in rows(plain(reader(tmp_path)))] == STRANGE, reader
-    with opened(tmp_path) as table:
-        add(table, [], replace={"source": set(STRANGE[1:])})
+    put(tmp_path, [], replace={"source": set(STRANGE[1:])})
     assert lakes.by_spark(spark, tmp_path) == letters[:1]
 
 

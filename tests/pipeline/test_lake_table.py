@@ -168,11 +168,10 @@ def comments(path: Path) -> dict[str, str]:
 
 def test_a_table_with_other_comments_is_read_and_written(tmp_path: Path) -> None:
     schema = pa.schema([field.with_metadata({"comment": "older"}) for field in columns.delta_arrow_schema(LETTERS)])
-    with patch.object(columns, "delta_arrow_schema", return_value=schema), opened(tmp_path) as table:
-        add(table, [letter(1)])
+    with patch.object(columns, "delta_arrow_schema", return_value=schema):
+        lakes.put(tmp_path, [letter(1)])
     assert set(comments(tmp_path).values()) == {"older"}
-    with opened(tmp_path) as table:
-        add(table, [letter(2)])
+    lakes.put(tmp_path, [letter(2)])
     assert stored(tmp_path) == [letter(1), letter(2)]
 
 
@@ -232,8 +231,7 @@ def test_columns_are_found_by_name_and_unfit_rows_are_not_staged(spark: SparkSes
 
 
 def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1)])
+    lakes.put(tmp_path, [letter(1)])
     first, *others = LETTERS.columns
     sentence = (
         r"\Athe table \S+/letters has other columns [^\n]+: remove it, and run ingest and build again, [^\n]+\Z"
@@ -290,8 +288,7 @@ def test_endless_commits_of_another_program_are_reported(tmp_path: Path) -> None
 
 def test_the_days_that_another_program_changed_are_known(tmp_path: Path) -> None:
     letters = [letter(number, day=f"2026-11-0{number}") for number in (1, 2, 3)]
-    with opened(tmp_path, MONTHLY_LETTERS) as table:
-        add(table, letters[:1])
+    lakes.put(tmp_path, letters[:1], MONTHLY_LETTERS)
     lakes.add_foreign(tmp_path, letters[1:], MONTHLY_LETTERS)
     theirs_info = lakes.infos(seen(tmp_path, MONTHLY_LETTERS))[0]
     assert (theirs_info.run, theirs_info.days) == ("", ["2026-11-02", "2026-11-03"])
@@ -306,8 +303,7 @@ def test_the_days_that_another_program_changed_are_known(tmp_path: Path) -> None
 
 
 def test_a_foreign_file_outside_its_folder_is_reported(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1)])
+    lakes.put(tmp_path, [letter(1)])
     partition: dict[str, str | None] = {"day": "2026-11-01", "source": "main", "hour": "2"}
     theirs = AddAction("day=2026-11-01/source=main/hour=1/x.parquet", 1, partition, 1, True, "{}")
     delta = DeltaTable(tmp_path / "letters")
@@ -473,8 +469,7 @@ def test_the_days_and_sources_of_a_month_are_one_sorted_file(
 
 
 def test_selected_rows_are_read_from_within_files(spark: SparkSession, tmp_path: Path) -> None:
-    with opened(tmp_path, MONTHLY_LETTERS) as table:
-        add(table, [OCTOBER, FIRST, SECOND, THIRD, OTHER])
+    lakes.put(tmp_path, [OCTOBER, FIRST, SECOND, THIRD, OTHER], MONTHLY_LETTERS)
     selections: list[tuple[dict[str, Any], list[int]]] = [
         ({"day": {"2026-10-31", "2026-11-02"}}, [1, 3, 9]),
         ({"day": {"2026-11-02"}, "source": {"main"}}, [3]),
@@ -517,8 +512,7 @@ def test_only_files_and_days_with_replaced_rows_change(tmp_path: Path) -> None:
 
 
 def test_files_without_statistics_are_looked_into(tmp_path: Path) -> None:
-    with opened(tmp_path, MONTHLY_LETTERS) as table:
-        add(table, [FIRST, SECOND, OTHER])
+    lakes.put(tmp_path, [FIRST, SECOND, OTHER], MONTHLY_LETTERS)
     [entry] = (tmp_path / "letters" / "_delta_log").glob("*.json")
     lines = [json.loads(line) for line in entry.read_text().splitlines()]
     for line in lines:

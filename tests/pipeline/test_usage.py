@@ -33,8 +33,9 @@ from restante.pipeline.sources.usage_scan import cut_into_tasks
 from support.effort import examples
 from support.mailbox.reference_sources import Their, usage_v1
 from support.pipeline import servers
-from support.pipeline.servers import CONTEXT, NOW, T0, TABLES, alter, client, context_of, mailbox, nameplate, ours
+from support.pipeline.servers import CONTEXT, NOW, T0, TABLES, client, context_of, mailbox, nameplate, ours
 from support.pipeline.source_reads import Marks, read, rows_of
+from support.sqlite import alter
 
 
 @pytest.fixture

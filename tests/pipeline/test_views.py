@@ -22,7 +22,7 @@ from restante.pipeline.schemas import NAMEPLATES, Column, Table
 from restante.pipeline.tables import TABLES
 from restante.timing.model.phases import ALL_PHASES
 from support.documents import ROOT
-from support.pipeline.lakes import LATER_LETTERS, add, letter, opened
+from support.pipeline.lakes import LATER_LETTERS, add, letter, opened, put
 from support.pipeline.tables import dicts, rows
 from support.processes import run
 
@@ -33,8 +33,7 @@ STARTED = {"id": 1, "started": "2026-11-01T23:59:59.999999", "source": "main"}
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     path = tmp_path / 'l\'ake "x"'
-    with opened(path, NAMEPLATES) as table:
-        add(table, [PLATE])
+    put(path, [PLATE], NAMEPLATES)
     return path
 
 
@@ -99,8 +98,7 @@ def test_any_name_and_comment_is_quoted(tmp_path: Path) -> None:
 def test_files_are_those_of_the_newest_version(lake: Path) -> None:
     [old] = restante.pipeline.files(lake, "nameplates")
     assert duckdb.read_parquet(str(old)).count("id").fetchall() == [(1,)]
-    with opened(lake, NAMEPLATES) as table:
-        add(table, [PLATE], replace={"day": {"2026-11-01"}})
+    put(lake, [PLATE], NAMEPLATES, replace={"day": {"2026-11-01"}})
     [new] = restante.pipeline.files(str(lake), "nameplates")
     assert new != old
     assert old.exists()

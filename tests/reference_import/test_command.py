@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from support.mailbox.reference_sources import Their, alter
+from support.mailbox.reference_sources import Their
 from support.mailbox.scene import BEFORE, RECEIVER, SENDER, Scene, assert_text_arrives, to_client
 from support.mailbox.servers import Reference, Restante
 from support.processes import RESTANTE, called, child, restante, serving
+from support.sqlite import alter
 
 
 def play(their: Their) -> None:

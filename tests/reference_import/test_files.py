@@ -6,7 +6,6 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from support.disk import crashing
 from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
-from support.mailbox.reference_sources import Their, alter, usage_v1
+from support.mailbox.reference_sources import Their, usage_v1
+from support.sqlite import alter, select
 
 
 def prints(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
@@ -104,16 +104,14 @@ def test_a_file_may_have_any_name(their: Their, data: Path) -> None:
 
 
 def truncated(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as database, database:
-        database.executescript("CREATE TABLE filler (x); INSERT INTO filler VALUES (zeroblob(60000))")
+    alter(path, "CREATE TABLE filler (x)", "INSERT INTO filler VALUES (zeroblob(60000))")
     path.write_bytes(path.read_bytes()[:-8192])
 
 
 def scribbled(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    with closing(sqlite3.connect(path)) as database:
-        size = database.execute("PRAGMA page_size").fetchone()[0]
-        page = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'messages_idx'").fetchone()[0]
+    [(size,)] = select(path, "PRAGMA page_size")
+    [(page,)] = select(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'messages_idx'")
     content[(page - 1) * size : page * size] = bytes([0x5A]) * size
     path.write_bytes(content)
 
@@ -223,9 +221,7 @@ def test_the_same_content_is_not_imported_twice(their: Their, data: Path) -> Non
         assert "was imported already" in refused(data, usage=their.usage, merge=merge)
     other = their.relay.with_name("other.sqlite")
     their.relay.rename(other)
-    alter(other, *CHANNEL_V2["upgraded"], "UPDATE mailboxes SET updated = 5000")
-    with closing(sqlite3.connect(other)) as database:
-        database.execute("VACUUM")
+    alter(other, *CHANNEL_V2["upgraded"], "UPDATE mailboxes SET updated = 5000", "VACUUM")
     assert "was imported already" in refused(data, other, merge=True)
     their.bind("b", 2000)
     assert taking(data, usage=their.usage, merge=True).imported["usage_client_versions"] == 2

@@ -30,7 +30,8 @@ from support.effort import examples
 from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
-from support.mailbox.reference_sources import Their, alter, select, usage_v1
+from support.mailbox.reference_sources import Their, usage_v1
+from support.sqlite import alter, select
 
 
 def sides(owner: Mailbox | Nameplate) -> list[tuple[Any, ...]]:

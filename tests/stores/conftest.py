@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import Store
 from restante.waku.archive.sqlite import Archive
 from support.disk import crashing
+from support.sqlite import LOCK, beside, select
 
 LIVE = ("mailboxes", "nameplates", "messages")
 USAGE = ("usage_nameplates", "usage_mailboxes", "usage_client_versions")
@@ -51,14 +51,6 @@ class DataDirectory(Generic[S]):
         self.store = self._open(self.data)
 
     @contextlib.contextmanager
-    def beside(self, *statements: str) -> Iterator[None]:
-        """Let another program do this meanwhile, without an end."""
-        with contextlib.closing(sqlite3.connect(self.file, isolation_level=None)) as database:
-            for statement in statements:
-                database.execute(statement).fetchall()
-            yield
-
-    @contextlib.contextmanager
     def full(self) -> Iterator[None]:
         pages = self.store.database.execute("PRAGMA page_count").fetchone()[0]
         self.store.database.execute(f"PRAGMA max_page_count = {pages}")
@@ -71,8 +63,7 @@ class MailboxData(DataDirectory[Store]):
         super().__init__(Store.open, FILE)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with contextlib.closing(sqlite3.connect(f"file:{self.file}?mode=ro", uri=True)) as database:
-            return database.execute(sql).fetchall()
+        return select(self.file, sql)
 
     def count(self, *tables: str) -> dict[str, int]:
         counts = {table: self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in tables}
@@ -80,7 +71,7 @@ class MailboxData(DataDirectory[Store]):
 
     def refusing(self) -> contextlib.AbstractContextManager[None]:
         """Refuse whatever is to be written meanwhile: somebody else is writing, and does not stop."""
-        return self.beside("BEGIN IMMEDIATE")
+        return beside(self.file, LOCK)
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import shutil
-import sqlite3
 import stat
 from contextlib import closing
 from pathlib import Path
@@ -28,6 +27,7 @@ from support.disk import no_file_beyond
 from support.effort import examples
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
+from support.sqlite import alter, select
 
 
 def quietly(_pages: int) -> None:
@@ -128,8 +128,7 @@ def test_a_backup_is_one_file_that_only_its_owner_can_read_from_the_first_byte_o
     look()
     assert {mode for _, mode in seen} == {0o600}
     assert names(folder) == ["b.sqlite"]
-    with closing(sqlite3.connect(folder / "b.sqlite")) as database:
-        assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    assert select(folder / "b.sqlite", "PRAGMA journal_mode") == [("delete",)]
 
 
 def test_a_copy_is_flushed_before_it_has_a_name(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,13 +240,12 @@ def test_damaged_data_is_neither_backed_up_nor_restored(damage: str, tmp_path: P
 
 def lose_index_rows(file: Path) -> None:
     """Each row can be read, but the server would not find all messages of a mailbox that ends."""
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("PRAGMA writable_schema = 1")
-        database.execute(
-            "UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema"
-            " WHERE name = 'usage_mailboxes_started') WHERE name = 'messages_mailbox'"
-        )
-        database.commit()
+    alter(
+        file,
+        "PRAGMA writable_schema = 1",
+        "UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema"
+        " WHERE name = 'usage_mailboxes_started') WHERE name = 'messages_mailbox'",
+    )
 
 
 def overwrite_a_page(file: Path) -> None:

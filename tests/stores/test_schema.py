@@ -21,7 +21,7 @@ from restante.mailbox.store.sqlite import Store
 from restante.waku.archive.schema import SCHEMA as ARCHIVE
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
-from support.mailbox.reference_sources import alter
+from support.sqlite import alter
 from support.waku.archives import FROZEN as ARCHIVE_FROZEN
 
 FROZEN = Path(__file__).parent / "frozen"
@@ -175,8 +175,7 @@ def test_an_empty_database_file_is_logged(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_first_start_does_not_prevent_the_next(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / FILE)) as database:
-        database.execute("PRAGMA journal_mode = WAL")  # what comes first; the schema is one transaction after it
+    alter(tmp_path / FILE, "PRAGMA journal_mode = WAL")  # what comes first; the schema is one transaction after it
     with closing(connect(str(tmp_path / FILE))) as database:
         assert version(database) == [APPLICATION_ID, len(migrations())]
         assert database.execute("PRAGMA journal_mode").fetchone()[0] == "wal"

@@ -31,6 +31,7 @@ from support.dice import FakeDice
 from support.mailbox.givens import FakeClock
 from support.mailbox.ledger import APP, Ledger
 from support.mailbox.picture import picture
+from support.sqlite import beside
 
 
 async def assert_shown(store: Store, ledger: Ledger) -> State:
@@ -370,7 +371,7 @@ async def test_the_log_shrinks_after_a_reader_grew_it(engine: MailboxData, monke
         await engine.store.tend()
 
     await add(1)
-    with engine.beside("BEGIN", "SELECT * FROM messages"):
+    with beside(engine.file, "BEGIN", "SELECT * FROM messages"):
         await add(3 << 20)
     assert log.stat().st_size > 3 << 20
     await add(1)

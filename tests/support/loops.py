@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import uvloop
@@ -42,6 +43,26 @@ def slow_clock(loop: asyncio.AbstractEventLoop) -> None:
     """Let time pass at a tenth of its speed, so that a busy machine reaches no time limit by itself."""
     real, start = loop.time, loop.time()
     loop.time = lambda: start + (real() - start) / 10  # type: ignore[method-assign]
+
+
+@asynccontextmanager
+async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do this as long as the block lasts."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def in_every_turn(act: Callable[[], object]) -> AbstractAsyncContextManager[None]:
+    async def turn() -> None:
+        while True:
+            act()
+            await asyncio.sleep(0)
+
+    return meanwhile(turn())
 
 
 async def until(what: str, holds: Callable[[], object]) -> None:

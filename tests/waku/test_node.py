@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -51,8 +50,9 @@ from restante.waku.protocol.packets import Options
 from restante.waku.protocol.peer import Offered
 from support.bounds import bounded
 from support.dice import Seeded
-from support.loops import on_uvloop, slow_clock
+from support.loops import meanwhile, on_uvloop, slow_clock
 from support.proxy_headers import header, line
+from support.sqlite import LOCK, beside
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import FULL_NODE, NOTHING, GoneError, RawPeer
@@ -78,14 +78,8 @@ def knows(here: Inside, there: Inside) -> bool:
     return peer is not None and peer.ready
 
 
-@asynccontextmanager
-async def keeping(here: Inside, there: Inside) -> AsyncIterator[None]:
-    task = asyncio.create_task(here.node.stay_connected(there.enode))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+def keeping(here: Inside, there: Inside) -> AbstractAsyncContextManager[None]:
+    return meanwhile(here.node.stay_connected(there.enode))
 
 
 async def has(here: Inside, *envelopes: Envelope) -> None:
@@ -97,14 +91,6 @@ async def has(here: Inside, *envelopes: Envelope) -> None:
 
 def unread(here: Inside) -> list[PeerConnection]:
     return [connection for connection in here.node.connections if connection.reading.paused]
-
-
-@contextmanager
-def locked(data: Path) -> Iterator[None]:
-    with closing(sqlite3.connect(data / FILE, isolation_level=None)) as busy:
-        busy.execute("BEGIN IMMEDIATE")
-        yield
-        busy.execute("ROLLBACK")
 
 
 async def deaf_reader(
@@ -184,25 +170,17 @@ async def test_a_static_peer_that_has_dialled_is_not_dialled(tmp_path: Path) -> 
         assert a.node.counts == {}
 
 
-@asynccontextmanager
-async def answering(peer: RawPeer) -> AsyncIterator[None]:
-    """Let a peer answer Pings meanwhile. Packets stay in its inbox."""
-
-    async def read() -> None:
-        while True:
-            await peer.answer()
-
-    task = asyncio.create_task(read())
-    yield
-    task.cancel()
-    await asyncio.wait([task])
+async def answer_pings(peer: RawPeer) -> None:
+    """Packets stay in its inbox."""
+    while True:
+        await peer.answer()
 
 
 async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_is_silent(tmp_path: Path) -> None:
     async with inside(tmp_path, peer_limits=PeerLimits(max_peers=2)) as here:
         first = await here.greet(key=KEY)
         [its_connection] = here.node.connections
-        async with answering(first):
+        async with meanwhile(answer_pings(first)):
             assert await (await here.enter(KEY)).ended() is Reason.ALREADY_CONNECTED
         await first.post(letter(1))
         here.later(PING)
@@ -569,7 +547,7 @@ async def test_a_peer_that_outruns_the_disk_is_not_read_meanwhile(tmp_path: Path
     """In a drain it is not read again, although its envelopes are saved: who goes on would have it go on, too."""
     async with inside(tmp_path, policy=FREE, limits=Limits(unsaved_bytes=MIB)) as here:
         poster, other = await here.greet(NOTHING), await here.greet(NOTHING)
-        with locked(tmp_path):
+        with beside(tmp_path / FILE, LOCK):
             first = other.offer([letter(1)])
             await other.fence()
             await here.until("a batch that waits", lambda: not here.node.mailserver.gathered)
@@ -611,7 +589,7 @@ async def test_a_locked_archive_is_not_called_a_full_disk(tmp_path: Path, monkey
     async with inside(tmp_path) as here:
         poster = await here.greet(NOTHING)
         with structlog.testing.capture_logs() as logs:
-            with locked(tmp_path):
+            with beside(tmp_path / FILE, LOCK):
                 for envelope in (letter(1), letter(2)):
                     [refusal] = (await poster.post(envelope)).refusals
                     assert (refusal.code, refusal.words) == (waku_packets.OTHER_ERROR, LOCKED_TEXT)
@@ -729,7 +707,7 @@ async def test_the_log_has_all_counts_of_each_minute(tmp_path: Path) -> None:
         await peer.post(letter(1), letter(2, age=1000))
         await peer.post(letter(1))
         peer.say(waku_packets.REQUEST, b"history")
-        async with answering(await here.greet(key=KEY)):
+        async with meanwhile(answer_pings(await here.greet(key=KEY))):
             await (await here.enter(KEY)).ended()
         await here.until("the loss", lambda: len(here.node.connections) == 2)
         node = here.node

@@ -9,12 +9,11 @@ import os
 import re
 import resource
 import signal
-import sqlite3
 import stat
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -54,6 +53,7 @@ from support.admin_port import Look, documented, looking, other_fields, sentence
 from support.bounds import BOUND, bounded
 from support.ports import held_port
 from support.processes import called, run, started
+from support.sqlite import LOCK, beside, select
 from support.timing.browser import RULES, launch_options
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
@@ -72,8 +72,7 @@ async def test_a_node_prints_its_enode_serves_and_drains_and_its_log_names_nobod
             assert Key(bytes.fromhex(key.read_text())).public == node.enode.public
             poster, reader, stranger = await node.greet(), await node.greet(), await node.enter()
             assert (await look.counts())["waku_peers"] == 2
-            with closing(sqlite3.connect(data / FILE, isolation_level=None)) as busy:
-                busy.execute("BEGIN IMMEDIATE")
+            with beside(data / FILE, LOCK):
                 packets = [poster.offer([envelope]) for envelope in letters]
                 await poster.fence()  # all of it was read
                 node.serving.send(signal.SIGTERM)
@@ -84,7 +83,6 @@ async def test_a_node_prints_its_enode_serves_and_drains_and_its_log_names_nobod
                             (await asyncio.open_connection("127.0.0.1", node.enode.port))[1].close()
                             await asyncio.sleep(0.01)
                 assert [code for code, _ in poster.inbox if code != waku_packets.MESSAGES] == []
-                busy.execute("ROLLBACK")
             for packet in packets:
                 assert not (await poster.confirmed(packet)).refusals
             assert await reader.relayed(len(letters)) == letters
@@ -181,8 +179,7 @@ async def test_a_damaged_archive_is_not_served(tmp_path: Path, damaged: str) -> 
     archive, path = open_archive(tmp_path), tmp_path / FILE
     await archive.save([letter(number) for number in range(5000)], EPOCH)
     await archive.close()
-    with closing(sqlite3.connect(path)) as database:
-        pages = database.execute(f"SELECT pageno FROM dbstat WHERE {damaged}").fetchall()
+    pages = select(path, f"SELECT pageno FROM dbstat WHERE {damaged}")
     assert pages
     with path.open("r+b") as file:
         for [page] in pages:

@@ -26,6 +26,7 @@ from restante.waku import (
 from restante.waku.envelope.envelope import make
 from restante.waku.protocol import packets
 from support.bounds import bounded
+from support.loops import until
 from support.waku.fake_node import SHARED, Honest, listening
 from support.waku.letters import TOPIC
 from support.waku.virtual_time import in_virtual_time
@@ -75,8 +76,7 @@ async def test_who_leaves_the_loop_has_the_state_of_what_was_taken_and_leaves_th
         node.is_alone.clear()
         node.mailserver = None  # it does not answer any more
         task = asyncio.create_task(anext(aiter(fetch(enode, topics=[TOPIC])), None))
-        while not node.connections:  # noqa: ASYNC110 - it is nobody's event
-            await asyncio.sleep(0)
+        await until("a connection", lambda: node.connections)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -161,8 +161,7 @@ async def test_a_fetch_goes_back_a_day_and_a_subscription_begins_now_or_where_it
         before = len(node.asked)
         async with stream:
             task = asyncio.create_task(anext(aiter(stream), None))
-            while len(node.asked) == before:  # noqa: ASYNC110 - it is nobody's event
-                await asyncio.sleep(0)
+            await until("a request", lambda: len(node.asked) > before)
             stream.stop()
             assert await task is None
         assert node.asked[-1].lower > time.time() - 900

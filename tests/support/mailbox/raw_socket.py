@@ -8,6 +8,7 @@ import json
 import struct
 from dataclasses import dataclass
 from socket import SO_LINGER, SOL_SOCKET
+from ssl import SSLContext
 from typing import Any
 
 from support.bounds import BOUND
@@ -49,8 +50,8 @@ class RawSocket:
     status: str = ""
 
     @classmethod
-    async def connect(cls, port: int, host: str = "127.0.0.1") -> RawSocket:
-        return cls(*await asyncio.open_connection(host, port))
+    async def connect(cls, port: int, host: str = "127.0.0.1", ssl: SSLContext | None = None) -> RawSocket:
+        return cls(*await asyncio.open_connection(host, port, ssl=ssl))
 
     @classmethod
     async def dial(cls, port: int, path: str = "/v1", host: str = "127.0.0.1", **headers: str) -> RawSocket:
@@ -58,13 +59,16 @@ class RawSocket:
         self = await cls.connect(port, host)
         try:
             self.write(handshake(path, host, **headers))
-            async with asyncio.timeout(BOUND):
-                head = await self.reader.readuntil(b"\r\n\r\n")
+            self.status = (await self.head()).decode().partition("\r\n")[0]
         except BaseException:
             self.writer.transport.abort()
             raise
-        self.status = head.decode().partition("\r\n")[0]
         return self
+
+    async def head(self) -> bytes:
+        """Read the first line and the headers of an answer."""
+        async with asyncio.timeout(BOUND):
+            return await self.reader.readuntil(b"\r\n\r\n")
 
     def write(self, *pieces: bytes) -> None:
         self.writer.write(b"".join(pieces))

@@ -14,6 +14,8 @@ from wormhole_mailbox_server.database import (
 )
 from wormhole_mailbox_server.server import SidedMessage, make_server
 
+from support.sqlite import alter
+
 APP = "x"
 
 
@@ -67,18 +69,6 @@ class Their:
 
     def _app(self, name: str) -> Any:
         return self._server.get_app(name)
-
-
-def alter(path: Path, *statements: str) -> None:
-    """Do to a file what the reference server itself would not, foreign keys or no."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        for statement in statements:
-            database.execute(statement)
-
-
-def select(path: Path, query: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
-        return database.execute(query).fetchall()
 
 
 def usage_v1(path: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from support.ports import held_port
 from support.processes import Child
+from support.sqlite import select
 
 
 class Server:
@@ -47,8 +47,7 @@ class Server:
         return {table: count for table, count in counts.items() if count}
 
     def _column(self, file: str, query: str) -> list[Any]:
-        with closing(sqlite3.connect(f"{(self.folder / file).as_uri()}?mode=ro", uri=True)) as db:
-            return [row[0] for row in db.execute(query)]
+        return [row[0] for row in select(self.folder / file, query)]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:

@@ -149,6 +149,12 @@ def add(
     return table.commit(staged, info=info(**fields), replace=replace, transactions=transactions)
 
 
+def put(path: Path, rows: Sequence[Row], table: Table = LETTERS, **options: Any) -> int:
+    """Open a lake, add rows to its table, and close it."""
+    with opened(path, table) as lake_table:
+        return add(lake_table, rows, **options)
+
+
 def add_foreign(lake: Path, rows: Sequence[Row], table: Table = LETTERS) -> None:
     """Append rows to a table as another program does, which knows all columns of the Delta table."""
     theirs = pa.Table.from_pylist(list(rows), arrow(table))

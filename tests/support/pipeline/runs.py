@@ -83,9 +83,9 @@ class LakeWorld:
         with self.run() as run:
             return ingest_sources(run, [recognise(spec) for spec in specs], plan=plan)
 
-    def ledger(self, table: str, *specs: str) -> Ledger | None:
+    def ledger(self, table: str, *specs: str) -> Ledger:
         """Ingest, and give what came of a table of the last source."""
-        return next((result.ledger for result in self.ingest(*specs) if result.table == table), None)
+        return next(result.ledger for result in self.ingest(*specs) if result.table == table and result.ledger)
 
     def build(
         self,

@@ -69,13 +69,6 @@ def ours(data: Path, *changes: Change) -> Iterator[Ours]:
         asyncio.run(server.store.close())
 
 
-def alter(file: Path, *statements: str) -> None:
-    """Do to a database what its server would not."""
-    with closing(sqlite3.connect(file, isolation_level=None)) as database:
-        for statement in statements:
-            database.execute(statement)
-
-
 def older_schema(data: Path) -> Path:
     """Make our database as it was with schema 1."""
     data.mkdir()

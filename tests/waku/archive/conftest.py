@@ -22,6 +22,7 @@ from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from stores.conftest import DataDirectory
 from support.bounds import BOUND
+from support.sqlite import LOCK, beside
 from support.waku.envelopes import T0, everything
 
 
@@ -56,7 +57,7 @@ class Engine(DataDirectory[Archive]):
         super().__init__(open_altered, FILE)
 
     def refusing(self) -> contextlib.AbstractContextManager[None]:
-        return self.beside("BEGIN IMMEDIATE", "UPDATE totals SET envelopes = 12345")
+        return beside(self.file, LOCK, "UPDATE totals SET envelopes = 12345")
 
     def failing_at_commit(self, code: int = sqlite3.SQLITE_IOERR_FSYNC) -> contextlib.AbstractContextManager[object]:
         return patch.object(self.store.database, "code", code)

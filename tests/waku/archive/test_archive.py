@@ -24,6 +24,7 @@ from restante.waku.envelope.envelope import Envelope
 from stores.test_schema import schema, version
 from support.disk import no_file_beyond
 from support.effort import examples
+from support.sqlite import alter, beside
 from support.waku.archives import archive_of, raws_of, thaw
 from support.waku.envelopes import T0, envelope, everything
 from waku.archive.conftest import Engine, alike, loop, query, stored
@@ -169,7 +170,7 @@ async def test_a_batch_that_does_not_fit_one_statement_is_one_batch(engine: Engi
 
 async def test_readers_and_a_writer_do_not_wait_for_each_other(engine: Engine) -> None:
     await engine.store.save([A], 1)
-    with engine.beside("BEGIN", "SELECT * FROM totals"):
+    with beside(engine.file, "BEGIN", "SELECT * FROM totals"):
         await engine.store.save([B], 1)
         assert await engine.store.prune(T0 + 1, 9) == 1
         assert await stored(engine.store) == [B.raw]
@@ -357,9 +358,7 @@ def test_an_envelope_with_a_moved_id_is_in_its_place_while_the_collision_exists(
     monkeypatch.setattr("restante.waku.archive.ids.home", lambda kind: kind.sent << 31 | 8 + kind.hash[0] % 8)
     archive_of(tmp_path, [envelope(0, number) for number in range(12)])
     assert problems(tmp_path) == []
-    with closing(sqlite3.connect(tmp_path / FILE)) as database:
-        database.execute("DELETE FROM envelopes WHERE id = (SELECT max(id) FROM envelopes)")
-        database.commit()
+    alter(tmp_path / FILE, "DELETE FROM envelopes WHERE id = (SELECT max(id) FROM envelopes)")
     assert any("belong to" in sentence for sentence in problems(tmp_path))
 
 

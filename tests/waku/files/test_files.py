@@ -9,11 +9,10 @@ import json
 import random
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from restante.waku.files.missing_ranges import MAX_FILE_BYTES, MAX_RANGES, MAX_T
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from support.disk import no_file_beyond
 from support.processes import RESTANTE, called, on_a_terminal, restante
+from support.sqlite import alter
 from support.waku import leveldbs
 from support.waku.archives import ROWS, archive_of, raws_of, rows_of
 from support.waku.envelopes import T0, envelope
@@ -441,8 +441,7 @@ def test_an_export_file_appears_only_when_it_is_complete(
     data = archive_of(tmp_path / "data", [make(T0 + 50, 50, b"\1\2\3\4", dice.randbytes(2000)) for _ in range(200)])
     with no_file_beyond(100_000), pytest.raises(StoreError, match=r"\Acannot write [^\n]+File too large\Z"):
         export(data, tmp_path / f"all{suffix}")
-    with closing(sqlite3.connect(data / FILE, isolation_level=None)) as database:
-        database.execute("DELETE FROM arrivals WHERE arrival = 7")
+    alter(data / FILE, "DELETE FROM arrivals WHERE arrival = 7")
     lost = r"counts 200 envelopes, and 199 of them can be found: run `restante waku check`"
     with pytest.raises(StoreError, match=lost):
         export(data, tmp_path / f"all{suffix}")
@@ -483,9 +482,7 @@ def test_check_prints_that_all_is_well_or_each_error(data: Path) -> None:
     screen = on_a_terminal(*RESTANTE, "waku", "check", "--data", data, streams=["stderr"])
     assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in screen
     assert "of" not in screen
-    with closing(sqlite3.connect(data / FILE)) as database:
-        database.execute("UPDATE totals SET bytes = 7")
-        database.commit()
+    alter(data / FILE, "UPDATE totals SET bytes = 7")
     wrong = waku("check", "--data", data)
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert f"the count of bytes is 7, but there are {size}\n" in wrong.stderr
@@ -559,8 +556,7 @@ async def test_an_archive_that_is_open_is_read_as_it_was(tmp_path: Path) -> None
 def test_what_is_no_envelope_is_an_error_or_the_program_s(tmp_path: Path) -> None:
     file, data = tmp_path / "file.rlp", archive_of(tmp_path / "data", ROWS[:3])
     file.write_bytes(RAWS[0] + b"\x07" + RAWS[1])
-    with closing(sqlite3.connect(data / FILE)) as database, database:
-        database.execute("UPDATE envelopes SET raw = x'07' WHERE arrival = 2")
+    alter(data / FILE, "UPDATE envelopes SET raw = x'07' WHERE arrival = 2")
     for path, text in (
         (file, rf"file\.rlp, byte {len(RAWS[0])}: "),
         (data, "data, arrival 2: an envelope is a list"),
