@@ -16,12 +16,7 @@ from msgspec.structs import replace
 from restante.client.connection.work import search_stamps, stamp_prefix
 from restante.common.errors import PeerError
 from restante.mailbox.core import model
-from restante.mailbox.core.admission import (
-    FALL_INTERVAL_SECONDS,
-    MAX_STEPS,
-    RISE_INTERVAL_SECONDS,
-    LoadLevel,
-)
+from restante.mailbox.core.admission import FALL_INTERVAL_SECONDS, MAX_STEPS, RISE_INTERVAL_SECONDS, LoadLevel
 from restante.mailbox.core.dispatcher import (
     FRAME_WEIGHT,
     MAX_DEPARTING_CHARACTERS,

@@ -521,7 +521,6 @@ MALFORMED = {
     "more than may follow": SIGNATURE + b"\x21\x11" + (proxy_header.MAX_REST_BYTES + 1).to_bytes(2) + bytes(12),
 }
 
-
 MALFORMED_LINES = {
     "another family": b"PROXY UDP4 203.0.113.7 127.0.0.1 4321 443\r\n",
     "a request in it": b"PROXY TCP4 / HTTP/1.1\r\nHost: example.org\r\n\r\n",

@@ -146,10 +146,7 @@ class MailboxKind:
         "the disk is nearly full\n",
         "the last batch could not be stored: the database refused: database or disk is full\n",
     )
-    refusals: Final = {
-        "the server is full: its disk has no room for more; try again later",
-        NOT_STORED,
-    }
+    refusals: Final = {"the server is full: its disk has no room for more; try again later", NOT_STORED}
 
     def __init__(self, way: str) -> None:
         self.program = altered(way)

@@ -32,10 +32,7 @@ async def welcomed(socket: RawSocket, **headers: str) -> dict[str, Any]:
 @pytest.mark.parametrize("proxy", PROXIES)
 async def test_a_client_is_served_and_has_an_address_of_its_own(tmp_path: Path, proxy: str) -> None:
     options = ("--trust-proxy", "127.0.0.1/32")
-    async with (
-        serving(tmp_path / "data", options=options) as server,
-        behind(proxy, tmp_path, server.port) as port,
-    ):
+    async with serving(tmp_path / "data", options=options) as server, behind(proxy, tmp_path, server.port) as port:
         socket = RawSocket(*await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)))
         welcome = await welcomed(socket, X_Forwarded_For="203.0.113.9")
         assert welcome["your-address"] == {"ipv4": "127.0.0.2", "port": 0}

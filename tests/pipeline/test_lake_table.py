@@ -60,7 +60,6 @@ wheres = st.none() | st.fixed_dictionaries(
     },
 )
 
-
 steps = st.builds(
     SimpleNamespace,
     stages=st.lists(some_rows, max_size=2),

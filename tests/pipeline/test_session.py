@@ -29,12 +29,7 @@ from restante.pipeline.spark import errors, java, workers
 from restante.pipeline.spark import java as java_opts
 from restante.pipeline.spark import session as spark_module
 from restante.pipeline.spark.errors import SparkError
-from restante.pipeline.spark.java import (
-    COLLECTOR_OPTION,
-    COMPILER_OPTIONS,
-    JAVA_OPTIONS_VARIABLES,
-    java_options,
-)
+from restante.pipeline.spark.java import COLLECTOR_OPTION, COMPILER_OPTIONS, JAVA_OPTIONS_VARIABLES, java_options
 from restante.pipeline.spark.session import CONTEXT_SETTINGS, LOCAL_SETTINGS, SESSION_SETTINGS, is_local, session
 from restante.pipeline.spark.workers import SharedFile, check_workers, worker_failure
 from support.bounds import PATIENCE

@@ -7,11 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from wormhole_mailbox_server.database import (
-    create_or_upgrade_channel_db,
-    create_or_upgrade_usage_db,
-    get_schema,
-)
+from wormhole_mailbox_server.database import create_or_upgrade_channel_db, create_or_upgrade_usage_db, get_schema
 from wormhole_mailbox_server.server import SidedMessage, make_server
 
 from support.sqlite import alter
@@ -44,14 +40,7 @@ class Their:
         return self._app(app).open_mailbox(mailbox, side, when)
 
     def add(
-        self,
-        side: str,
-        mailbox: str,
-        phase: Any,
-        body: Any,
-        when: float,
-        msg_id: Any = None,
-        app: str = APP,
+        self, side: str, mailbox: str, phase: Any, body: Any, when: float, msg_id: Any = None, app: str = APP
     ) -> None:
         self.open(side, mailbox, when, app).add_message(SidedMessage(side, phase, body, when, msg_id))
 

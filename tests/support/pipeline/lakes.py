@@ -58,7 +58,6 @@ STRANGE = [
     "x" * 200,
 ]
 
-
 LATER_LETTERS = LETTERS._replace(
     columns=(
         *LETTERS.columns[:3],

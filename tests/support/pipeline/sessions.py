@@ -14,10 +14,7 @@ ENVIRONMENT: Final = processes.environment(JAVA_TOOL_OPTIONS=SMALL_JOBS)
 """Of commands that are run in a process of their own."""
 
 
-SETTINGS: Final = {
-    "spark.sql.shuffle.partitions": "4",
-    "spark.driver.extraJavaOptions": SMALL_JOBS,
-}
+SETTINGS: Final = {"spark.sql.shuffle.partitions": "4", "spark.driver.extraJavaOptions": SMALL_JOBS}
 
 INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """In a quick run Spark interprets its queries: to compile one costs more than its rows here."""

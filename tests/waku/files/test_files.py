@@ -322,8 +322,6 @@ def test_a_file_of_ranges_that_cannot_be_read_is_reported() -> None:
 
 RAWS = [row.raw for row in ROWS]
 SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
-
-
 waku = partial(called, "waku")
 
 
