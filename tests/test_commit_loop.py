@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
-from unittest.mock import AsyncMock
+from unittest.mock import patch
 
 import pytest
 from msgspec.structs import replace
@@ -438,7 +438,7 @@ async def test_the_record_of_a_bind_waits_for_the_next_commit_for_a_second_at_mo
     assert binds(tmp_path)[-1] == "last"
 
 
-async def test_usage_records_are_kept_as_long_as_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_usage_records_are_kept_as_long_as_configured(tmp_path: Path) -> None:
     """If another program writes to the database when they are due, they are kept until the next time."""
     clock, count = FakeClock(), commit_loop.MAX_RECORDS_DROPPED_AT_ONCE + 100
 
@@ -457,8 +457,7 @@ async def test_usage_records_are_kept_as_long_as_configured(tmp_path: Path, monk
         await prune(loop)
         assert len(column(tmp_path, RESULTS)) == count + 1
         clock.now += 601
-        with monkeypatch.context() as patched:
-            patched.setattr(LoopPeer.store, "forget_usage", AsyncMock(side_effect=StoreBusy("it is locked")))
+        with patch.object(LoopPeer.store, "forget_usage", side_effect=StoreBusy("it is locked")):
             await prune(loop)
         assert len(column(tmp_path, RESULTS)) == count + 1
         await prune(loop)

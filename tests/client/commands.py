@@ -86,11 +86,8 @@ async def command(
     process = await Forked.start(
         "client.commands:main", program, *arguments, cwd=folder, variables=environment(**variables)
     )
-    running = Command(process, typing)
-    try:
+    async with Command(process, typing) as running:
         yield running
-    finally:
-        await running.end()
 
 
 class Desk:

@@ -474,10 +474,9 @@ def bring_up_to_date(world: LakeWorld) -> None:
         tables.target.commit([staged], info=commit_info_of(run, tables, tables.input_commits()), replace={})
 
 
-def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld) -> None:
     assert not days_due(built)
-    with monkeypatch.context() as patched:
-        patched.setattr(build_module, "BUILD", sources.BUILD._replace(definition=2))
+    with patch.object(build_module, "BUILD", sources.BUILD._replace(definition=2)):
         assert days_due(built), "this version computes it in another way"
     built.merge("nameplates")
     built.add("nameplates", [])
@@ -500,15 +499,14 @@ def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld, monkey
     assert days_due(built)
 
 
-def test_the_table_stays_while_an_input_is_removed(built: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_stays_while_an_input_is_removed(built: LakeWorld) -> None:
     version = built.version("sources")
     shutil.rmtree(built.path / "nameplates")
     built.add("mailboxes", [], source="relay", ledger=Ledger(read=1, duplicate=1, counted=1))
     assert not days_due(built), "the sources of nameplates would vanish from it"
     sentence = "because nameplates was removed: ingest it again, or remove the folder of sources, too"
     assert f"sources: stays as it was built, {sentence}" in built.said
-    with monkeypatch.context() as patched:
-        patched.setattr(build_module, "BUILD", sources.BUILD._replace(definition=2))
+    with patch.object(build_module, "BUILD", sources.BUILD._replace(definition=2)):
         assert not days_due(built)
     make(built)
     assert built.version("sources") == version

@@ -207,8 +207,7 @@ def test_however_a_file_is_damaged_each_item_is_counted_once(some: list[Envelope
 def test_items_are_found_however_the_file_is_read(sizes: list[int], window: int) -> None:
     wanted = [rlp.encode([bytes(size)]) for size in sizes]
     whole = b"".join(wanted)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rlp_file, "WINDOW_BYTES", window)
+    with patch.object(rlp_file, "WINDOW_BYTES", window):
         assert [item.raw for item in rlp_file.split_items(BytesIO(whole), len(whole))] == wanted
 
 

@@ -6,12 +6,11 @@ tests/waku/test_client_commands.py (the requests), tests/waku/files/test_files.p
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -24,8 +23,6 @@ from restante.pipeline import gaps as module
 from restante.pipeline.gaps import Gap, GapFilter, ranges_to_request
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables.gaps import GAPS
-from restante.waku.archive.sqlite import open_archive
-from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import missing_ranges
 from restante.waku.files.exporting import export
 from restante.waku.files.missing_ranges import MAX_TOPICS, MissingRange
@@ -33,7 +30,7 @@ from support.bounds import PATIENCE
 from support.documents import Document
 from support.pipeline.runs import LakeWorld, command
 from support.processes import RESTANTE, on_a_terminal, run
-from support.waku.archives import raws_of
+from support.waku.archives import archive_of, raws_of
 from support.waku.letters import letter
 from support.waku.processes import serving
 
@@ -285,16 +282,6 @@ DAY_SECONDS = 86_400
 TOPICS = (b"\1\1\1\1", b"\2\2\2\2", b"\3\3\3\3")
 
 
-def archive(data: Path, envelopes: Sequence[Envelope]) -> None:
-    async def save() -> None:
-        archive = open_archive(data)
-        for envelope in envelopes:
-            await archive.save([envelope], envelope.sent)
-        await archive.close()
-
-    asyncio.run(save())
-
-
 def sh(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return run("sh", "-c", line.replace("./run", f"{sys.executable} -m restante"), cwd=folder, bound=PATIENCE)
 
@@ -313,9 +300,9 @@ def test_the_commands_of_the_guide_close_a_gap(tmp_path: Path) -> None:
     lacked = envelopes[20:40]
     only_in_a_file = letter(200, now=yesterday - DAY_SECONDS, topic=TOPICS[0])
     early = letter(300, now=yesterday - 2 * DAY_SECONDS, topic=TOPICS[0])  # gaps before this one would not be listed
-    archive(tmp_path / "west", envelopes)
-    archive(tmp_path / "east", [early, *envelopes[:20], *envelopes[40:]])
-    archive(tmp_path / "north", [only_in_a_file])
+    archive_of(tmp_path / "west", envelopes, yesterday + DAY_SECONDS // 2)
+    archive_of(tmp_path / "east", [early, *envelopes[:20], *envelopes[40:]], yesterday + DAY_SECONDS // 2)
+    archive_of(tmp_path / "north", [only_in_a_file], yesterday)
     export(tmp_path / "north", tmp_path / "export.rlp")
     ingest, gaps, request = GUIDE.commands("gaps", "pipeline run", "pipeline gaps", "waku request")
     [close] = GUIDE.lines("close")

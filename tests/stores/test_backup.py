@@ -10,6 +10,7 @@ import stat
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -186,10 +187,8 @@ def test_no_backup_replaces_a_file(data: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_backup_is_made_without_hard_links(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(*_: object) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "link", no_links)
+    no_links = PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+    monkeypatch.setattr(os, "link", Mock(side_effect=no_links))
     assert back_up(data, tmp_path / "b.sqlite", quietly).messages == 30
     assert names(tmp_path) == ["b.sqlite", "data"]
 

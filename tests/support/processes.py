@@ -100,6 +100,12 @@ class Child:
             await asyncio.shield(asyncio.gather(*self._reading))  # who gives up waiting may wait again
             return await self.process.wait()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
     async def end(self) -> None:
         """Whatever state it is in: no process stays behind."""
         if self.running:
@@ -128,11 +134,8 @@ async def spawn(
 
 @asynccontextmanager
 async def child(*command: str, **variables: str) -> AsyncIterator[Child]:
-    running = Child(await spawn(*command, variables=variables), "stdout", "stderr")
-    try:
+    async with Child(await spawn(*command, variables=variables), "stdout", "stderr") as running:
         yield running
-    finally:
-        await running.end()
 
 
 class Serving(Child):
@@ -177,11 +180,8 @@ async def started(
     """Start a server, on a free port unless the options name one, and do not wait for it. No process stays behind."""
     free = () if "--listen" in options else ("--listen", "127.0.0.1:0")
     words = (*program, "serve", "--data", str(data), *free, "--admin", "off", "--log-format", "json", *options)
-    server = Serving(await spawn(*words, stdout=stdout, variables=variables), data)
-    try:
+    async with Serving(await spawn(*words, stdout=stdout, variables=variables), data) as server:
         yield server
-    finally:
-        await server.end()
 
 
 @asynccontextmanager

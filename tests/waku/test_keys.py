@@ -8,6 +8,7 @@ import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from Crypto.Hash import keccak as oracle
@@ -132,20 +133,15 @@ def test_a_missing_key_is_created_readable_by_its_owner_only_and_then_read(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text() == key.secret.hex() + "\n"
     assert list(path.parent.iterdir()) == [path], "the draft is gone"
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)  # who runs the tests may be root, whom no mode stops
+    # Who runs the tests may be root, whom no mode stops.
+    monkeypatch.setattr(tempfile, "mkstemp", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
     assert key_file.load_or_make(path).secret == key_file.load_key(path).secret == key.secret
     with pytest.raises(Misuse, match=r"cannot write .*another: Read-only file system \(--key\)"):
         key_file.load_or_make(tmp_path / "another")
 
 
 def test_files_of_a_killed_start_do_not_hinder_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
+    killed = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as end:
         end.setattr(os, "link", killed)
         end.setattr(Path, "unlink", killed)

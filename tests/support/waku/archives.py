@@ -20,11 +20,11 @@ ROWS: Final = [
 ]
 
 
-def archive_of(data: Path, rows: Sequence[Envelope] = ROWS) -> Path:
+def archive_of(data: Path, rows: Sequence[Envelope] = ROWS, arrived: int = 1000) -> Path:
     async def save() -> None:
         archive = open_archive(data)
         for number in range(0, len(rows), 20):
-            await archive.save(rows[number : number + 20], 1000 + number)
+            await archive.save(rows[number : number + 20], arrived + number)
         await archive.close()
 
     asyncio.run(save())
