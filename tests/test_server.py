@@ -14,7 +14,6 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from socket import SO_SNDBUF, SOL_SOCKET
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -262,9 +261,13 @@ BUGS = {"server.connection.text_of": [], "core.dispatcher.decide": ["ack", "erro
 
 
 @pytest.mark.parametrize("where", BUGS)
-async def test_a_bug_closes_one_connection(live: LiveServer, where: str) -> None:
+async def test_a_bug_closes_one_connection(live: LiveServer, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
     first, second = await live.enter(), await live.enter()
-    with structlog.testing.capture_logs() as logs, patch(f"restante.mailbox.{where}", side_effect=ZeroDivisionError):
+    with structlog.testing.capture_logs() as logs, monkeypatch.context() as patched:
+        patched.setattr(f"restante.mailbox.{where}", broken)
         first.say(type="ping", ping=1)
         messages, code = await first.last_words()
     assert ([message["type"] for message in messages], code) == (BUGS[where], 1011)
