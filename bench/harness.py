@@ -30,7 +30,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 HOST = "127.0.0.1"
-START_SECONDS = 300
+START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 MAX_PRINTED_FAILURES = 20
 CHANNEL_DB = "relay.sqlite"

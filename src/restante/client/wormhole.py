@@ -382,7 +382,7 @@ class BaseWormhole:
         if self._state.peer_versions is not None and self._state.mood is None:
             patient = self._has_unstored and mood in {None, "happy"} and not self._machine.lasting
             await self._flush(lambda: self._machine.all_stored, MAX_STORING_SECONDS if patient else MAX_CLOSE_SECONDS)
-            if self._has_unstored:
+            if self._has_unstored and not self._machine.all_stored:
                 self._error = self._error or ServerGoneError("the server has not stored all that was sent")
         self._machine.close(mood)
         self._driver.carry_out()

@@ -75,8 +75,8 @@ def list_changes(changes: Iterable[ReportChange]) -> tuple[ReportChange, ...]:
     """
     rows = incidents(sorted(changes, key=_by_size))
     listed = _largest(rows)
-    shown = set(map(id, listed))
-    parts = [part for row in rows if id(row) not in shown for part in row.parts]
+    listed_ids = set(map(id, listed))
+    parts = [part for row in rows if id(row) not in listed_ids for part in row.parts]
     return tuple(replace(row, parts=_largest(row.parts)) for row in _largest([*listed, *parts]))
 
 
