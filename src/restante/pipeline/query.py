@@ -41,8 +41,20 @@ ROWS_PER_FETCH: Final = 2000
 """Rows that are in Python's memory at a time. With fewer, the calls take most of the time."""
 
 _NUMBER_TYPES: Final = (
-    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
-    *("UHUGEINT", "BIGNUM", "DECIMAL", "FLOAT", "DOUBLE"),
+    "TINYINT",
+    "SMALLINT",
+    "INTEGER",
+    "BIGINT",
+    "HUGEINT",
+    "UTINYINT",
+    "USMALLINT",
+    "UINTEGER",
+    "UBIGINT",
+    "UHUGEINT",
+    "BIGNUM",
+    "DECIMAL",
+    "FLOAT",
+    "DOUBLE",
 )
 """The types of numbers. A type's name begins with one of these."""
 

@@ -147,25 +147,34 @@ MAILBOXES: Final = Table(
     "mailboxes",
     "mailbox that has ended",
     (
-        *(ID_COLUMN, ORIGIN_COLUMN, APP_COLUMN),
+        ID_COLUMN,
+        ORIGIN_COLUMN,
+        APP_COLUMN,
         Column(
             "for_nameplate", "BOOLEAN", "Whether the claim of a nameplate made the mailbox; else an open made it."
         ),
-        *(STARTED_COLUMN, WAITING_COLUMN, TOTAL_COLUMN, RESULT_COLUMN),
+        STARTED_COLUMN,
+        WAITING_COLUMN,
+        TOTAL_COLUMN,
+        RESULT_COLUMN,
         Column(
             "visitors",
             "BIGINT",
             "Sides that were sent another side's message and never added one. NULL: the server did not count them.",
             null=True,
         ),
-        *(BLUR_COLUMN, day_of("started"), SOURCE_COLUMN),
+        BLUR_COLUMN,
+        day_of("started"),
+        SOURCE_COLUMN,
     ),
 )
 CLIENT_VERSIONS: Final = Table(
     "client_versions",
     "bind",
     (
-        *(ID_COLUMN, ORIGIN_COLUMN, APP_COLUMN),
+        ID_COLUMN,
+        ORIGIN_COLUMN,
+        APP_COLUMN,
         Column("connect_time", "TIMESTAMP", "When the client bound, rounded down to a multiple of the blur."),
         *(
             Column(
@@ -189,7 +198,8 @@ CLIENT_VERSIONS: Final = Table(
             )
             for name, suffix in (("new_address", ""), ("new_address_of_app", " for this application"))
         ),
-        *(day_of("connect_time"), SOURCE_COLUMN),
+        day_of("connect_time"),
+        SOURCE_COLUMN,
     ),
 )
 LIVE_NAMEPLATE: Final = "nameplate"
@@ -222,7 +232,8 @@ LIVE: Final = Table(
         BLUR_COLUMN._replace(
             meaning="Blur: the row's times are rounded down to a multiple of this, the server's setting. NULL: exact."
         ),
-        *(day_of("started, or of as_of if started is NULL"), SOURCE_COLUMN),
+        day_of("started, or of as_of if started is NULL"),
+        SOURCE_COLUMN,
     ),
 )
 """Each ingest that reads anything new of a source replaces the source's rows, so the table has no history."""
@@ -262,7 +273,8 @@ SERVER_COMMANDS: Final = Table(
             null=True,
             unit=EPOCH_SECONDS,
         ),
-        *(day_of("server_rx"), SOURCE_COLUMN),
+        day_of("server_rx"),
+        SOURCE_COLUMN,
     ),
     BY_DAY_AND_SOURCE,
 )
@@ -323,7 +335,8 @@ CLIENT_EVENTS: Final = Table(
             null=True,
             unit=EPOCH_SECONDS,
         ),
-        *(day_of("start"), SOURCE_COLUMN),
+        day_of("start"),
+        SOURCE_COLUMN,
     ),
     BY_DAY_AND_SOURCE,
 )
@@ -340,7 +353,9 @@ ARCHIVED: Final = Table(
     "archived",
     "envelope in a mailserver's archive or in an exported file",
     (
-        *(HASH_COLUMN, TOPIC_COLUMN, SENT_COLUMN),
+        HASH_COLUMN,
+        TOPIC_COLUMN,
+        SENT_COLUMN,
         Column("expiry", "TIMESTAMP", "When the envelope expires."),
         Column("ttl", "BIGINT", "TTL: how long after it was sent the envelope expires.", unit=SECONDS),
         Column("size", "INT", "Size of raw.", unit=BYTES),
@@ -365,7 +380,8 @@ ARCHIVED: Final = Table(
             f"Kind of the source. {SOURCE_KIND_ARCHIVE}: archive of a mailserver; {SOURCE_KIND_FILES}: exported"
             " envelope files.",
         ),
-        *(day_of("sent"), SOURCE_COLUMN),
+        day_of("sent"),
+        SOURCE_COLUMN,
     ),
     ("day", "source_kind", "source"),
 )
@@ -385,7 +401,14 @@ QUARANTINE: Final = Table(
 CLEAN_TABLES: Final = {
     table.name: table
     for table in (
-        *(NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, LIVE, SERVER_COMMANDS, CLIENT_EVENTS, ARCHIVED, QUARANTINE),
+        NAMEPLATES,
+        MAILBOXES,
+        CLIENT_VERSIONS,
+        LIVE,
+        SERVER_COMMANDS,
+        CLIENT_EVENTS,
+        ARCHIVED,
+        QUARANTINE,
     )
 }
 """The tables that ingest writes."""

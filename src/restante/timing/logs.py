@@ -21,23 +21,60 @@ WRONG_TYPE: Final = "wrong type"
 
 EVENT_NAMES: Final = frozenset(
     (
-        *("import", "command dispatch", "exit", "print", "input code", "permission"),
-        *("ws_send", "ws_receive", "pake1", "pake2", "get ack", "send ack", "tx file", "rx file", "unpack zip"),
-        *("transit", "transit connect", "transit connected", "find tor", "launch tor"),
+        "import",
+        "command dispatch",
+        "exit",
+        "print",
+        "input code",
+        "permission",
+        "ws_send",
+        "ws_receive",
+        "pake1",
+        "pake2",
+        "get ack",
+        "send ack",
+        "tx file",
+        "rx file",
+        "unpack zip",
+        "transit",
+        "transit connect",
+        "transit connected",
+        "find tor",
+        "launch tor",
     )
 )
 """The names of events (magic-wormhole 0.24.0, all calls of `timing.add`)."""
 
 COMMAND_TYPES: Final = frozenset(
     (
-        *("submit-permissions", "submit-permission", "bind", "list", "allocate", "claim", "release", "open", "add"),
-        *("close", "ping"),
+        "submit-permissions",
+        "submit-permission",
+        "bind",
+        "list",
+        "allocate",
+        "claim",
+        "release",
+        "open",
+        "add",
+        "close",
+        "ping",
     )
 )
 """The types of commands (restante.mailbox.protocol.messages)."""
 
 REPLY_TYPES: Final = frozenset(
-    (*("welcome", "ack", "nameplates", "allocated", "claimed", "released", "closed", "pong", "message", "error"),)
+    (
+        "welcome",
+        "ack",
+        "nameplates",
+        "allocated",
+        "claimed",
+        "released",
+        "closed",
+        "pong",
+        "message",
+        "error",
+    )
 )
 """The types of the server's replies (restante.mailbox.protocol.messages)."""
 

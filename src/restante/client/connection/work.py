@@ -120,7 +120,13 @@ async def _search_in_processes(prefix: str, bits: int, count: int, report: Calla
     try:
         for start in range(count):
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", __name__, prefix, str(bits), str(start), str(count)),
+                sys.executable,
+                "-m",
+                __name__,
+                prefix,
+                str(bits),
+                str(start),
+                str(count),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 limit=MAX_LINE_BYTES,

@@ -215,8 +215,20 @@ def _central(member: FileEntry, name: bytes, common: Common, crc: int, position:
     version, size = ZIP64_VERSION if large else ZIP_VERSION, min(member.size, FULL_32)
     attributes = (member.mode & KEPT) << 16 | (IS_DIRECTORY if member.is_directory else 0)
     head = CENTRAL.pack(
-        *(CENTRAL_MARK, UNIX << 8 | version, version, *common, crc, size, size, len(name), len(extra)),
-        *(0, 0, 0, attributes, min(position, FULL_32)),  # no comment, first disk, not known to be text
+        CENTRAL_MARK,
+        UNIX << 8 | version,
+        version,
+        *common,
+        crc,
+        size,
+        size,
+        len(name),
+        len(extra),
+        0,  # no comment
+        0,  # first disk
+        0,  # not known to be text
+        attributes,
+        min(position, FULL_32),
     )
     return head + name + extra
 
@@ -240,4 +252,4 @@ def _end(count: int, position: int, size: int) -> bytes:
         records = END_64.pack(END_64_MARK, size_64, ZIP64_VERSION, ZIP64_VERSION, 0, 0, count, count, size, position)
         records += LOCATOR.pack(LOCATOR_MARK, 0, position + size, 1)
     count_16 = min(count, FULL_16)
-    return records + END.pack(*(END_MARK, 0, 0, count_16, count_16, min(size, FULL_32), min(position, FULL_32), 0))
+    return records + END.pack(END_MARK, 0, 0, count_16, count_16, min(size, FULL_32), min(position, FULL_32), 0)

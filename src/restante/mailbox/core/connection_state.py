@@ -91,8 +91,16 @@ class ConnectionState:
     """The state of one connection."""
 
     __slots__ = (
-        *("address_quotas", "backlog", "departing_commands", "gone", "lost"),
-        *("number", "outbox", "session", "socket", "verdict"),
+        "address_quotas",
+        "backlog",
+        "departing_commands",
+        "gone",
+        "lost",
+        "number",
+        "outbox",
+        "session",
+        "socket",
+        "verdict",
     )
 
     def __init__(self, socket: ClientSocket) -> None:

@@ -164,8 +164,19 @@ class AddressQuota:
     """What one address has live, and its rates and abuse score."""
 
     __slots__ = (
-        *("_claims", "_connects", "_handshakes", "_recent", "_records", "_refusals", "_abuse_score"),
-        *("address_id", "connections", "pending_requests", "demanded", "nameplates", "stored"),
+        "_abuse_score",
+        "_claims",
+        "_connects",
+        "_handshakes",
+        "_recent",
+        "_records",
+        "_refusals",
+        "address_id",
+        "connections",
+        "demanded",
+        "nameplates",
+        "pending_requests",
+        "stored",
     )
 
     def __init__(self) -> None:

@@ -102,10 +102,24 @@ MAILBOX_FULL: Final = RefusalKind("mailbox_full", "the mailbox is full", ("mailb
 KINDS: Final[Mapping[str, RefusalKind]] = {
     kind.reason: kind
     for kind in (
-        *(TOO_MANY_CONNECTIONS, TOO_MANY_FROM_ADDRESS, TOO_MANY_WITHOUT_REQUEST, NO_ROOM_FOR_REQUESTS),
-        *(TOO_MANY_HANDSHAKES, NO_PROXY_HEADER, NO_ROOM_FOR_LARGE, NOT_READ, MUST_BIND, TOO_BIG, TOO_EXPENSIVE),
-        *(DENIED, TOO_MANY_CLAIMS, TOO_MANY_NAMEPLATES, TOO_MUCH_STORED, TOO_MANY_RECORDS),
-        *(SERVER_FULL, MAILBOX_FULL),
+        TOO_MANY_CONNECTIONS,
+        TOO_MANY_FROM_ADDRESS,
+        TOO_MANY_WITHOUT_REQUEST,
+        NO_ROOM_FOR_REQUESTS,
+        TOO_MANY_HANDSHAKES,
+        NO_PROXY_HEADER,
+        NO_ROOM_FOR_LARGE,
+        NOT_READ,
+        MUST_BIND,
+        TOO_BIG,
+        TOO_EXPENSIVE,
+        DENIED,
+        TOO_MANY_CLAIMS,
+        TOO_MANY_NAMEPLATES,
+        TOO_MUCH_STORED,
+        TOO_MANY_RECORDS,
+        SERVER_FULL,
+        MAILBOX_FULL,
     )
 }
 """All kinds, by their reason."""

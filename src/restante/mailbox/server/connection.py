@@ -270,18 +270,28 @@ class Socket(WSListener):
     """The WebSocket of one connection."""
 
     __slots__ = (
-        *("_ending", "_frames", "_held", "_owed", "_owing", "_peer", "_pong", "_server", "_stuck", "_timer"),
-        *(
-            "_transport",
-            "_underlying",
-            "bucket",
-            "connection",
-            "fragments",
-            "ignores_input",
-            "last_frame_second",
-            "largest",
-        ),
-        *("_unfinished_at_ping", "read_pauses", "reading", "unfinished"),
+        "_ending",
+        "_frames",
+        "_held",
+        "_owed",
+        "_owing",
+        "_peer",
+        "_pong",
+        "_server",
+        "_stuck",
+        "_timer",
+        "_transport",
+        "_underlying",
+        "_unfinished_at_ping",
+        "bucket",
+        "connection",
+        "fragments",
+        "ignores_input",
+        "largest",
+        "last_frame_second",
+        "read_pauses",
+        "reading",
+        "unfinished",
     )
 
     def __init__(self, server: ServerContext[Socket], peer: SocketPeer | None = None) -> None:

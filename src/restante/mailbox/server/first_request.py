@@ -271,9 +271,18 @@ def websocket_protocol(
     """
     no_pings = (False, 0.0, 0.0, WSAutoPingStrategy.PING_WHEN_IDLE)
     return WSProtocol(
-        *(None, None, False, upgrade, QUIET_LOGGER, True, handshake_timeout),
+        None,
+        None,
+        False,
+        upgrade,
+        QUIET_LOGGER,
+        True,
+        handshake_timeout,
         *no_pings,
-        *(False, max_frame_size, None, read_buffer_size),
+        False,
+        max_frame_size,
+        None,
+        read_buffer_size,
     )
 
 

@@ -70,8 +70,23 @@ class TlsTransport(asyncio.BufferedProtocol):
     """The protocol of a socket's transport, and the transport of another protocol, which sees no TLS."""
 
     __slots__ = (
-        *("_backlog", "_budget", "_charged", "_closing", "_handshake", "_header", "_incoming", "_outgoing"),
-        *("_paused", "_protocol", "_received", "_records", "_stuck", "_tls", "_told", "_transport", "_unread"),
+        "_backlog",
+        "_budget",
+        "_charged",
+        "_closing",
+        "_handshake",
+        "_header",
+        "_incoming",
+        "_outgoing",
+        "_paused",
+        "_protocol",
+        "_received",
+        "_records",
+        "_stuck",
+        "_tls",
+        "_told",
+        "_transport",
+        "_unread",
         "_waiting",
     )
 

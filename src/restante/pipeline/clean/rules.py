@@ -191,8 +191,10 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     NAMEPLATES.name: (Rule("app_id", clean_text), *_ENDED_RULES),
     MAILBOXES.name: (Rule("app_id", clean_text), Rule("for_nameplate", clean_flag), *_ENDED_RULES),
     CLIENT_VERSIONS.name: (
-        *(Rule("app_id", clean_text), Rule("connect_time", clean_time)),
-        *(Rule("implementation", clean_text, null=True), Rule("version", clean_text, null=True)),
+        Rule("app_id", clean_text),
+        Rule("connect_time", clean_time),
+        Rule("implementation", clean_text, null=True),
+        Rule("version", clean_text, null=True),
     ),
 }
 """The columns of usage records that are read from both our servers and the reference server."""

@@ -301,7 +301,9 @@ class LakeTable:
             touched = data_files.all_days(added) | replaced.days if data_change and not info.kept else set()
             append = partial(
                 delta_table.append_commit,
-                *(self._delta, self.folder, self.table),
+                self._delta,
+                self.folder,
+                self.table,
                 added=[*added, *replaced.added],
                 removed=replaced.removed,
                 transactions=transactions,

@@ -55,8 +55,15 @@ def _row(change: ReportChange) -> ReportRow:
     numbers = (*empty, *values) if change.kind is ValueKind.SHARE else (*values, *empty)
     ends = (change.days[0], change.days[-1]) if change.days else empty
     return (
-        *(change.measure, change.source, change.implementation, change.version),
-        *(*ends, len(change.days), *numbers, change.size, change.text),
+        change.measure,
+        change.source,
+        change.implementation,
+        change.version,
+        *ends,
+        len(change.days),
+        *numbers,
+        change.size,
+        change.text,
     )
 
 

@@ -28,11 +28,29 @@ CHANGES_FILE: Final = "changes.csv"
 """No figure has this name."""
 
 FIGURE_IDS: Final = (
-    *("results-by-hour", "guesses-by-hour", "envelopes-by-hour"),
-    *("results-by-day", "results-by-kind", "results-by-server", "results-by-application"),
-    *("waiting-by-kind", "waiting-by-server", "versions", "attributions", "busy-hours"),
-    *("live-nameplates", "live-mailboxes", "guesses-by-day", "guesses-that-stand-out"),
-    *("envelopes-by-day", "envelopes-by-topic", "coverage", "gaps", "timing-by-phase", "sources", "quarantine"),
+    "results-by-hour",
+    "guesses-by-hour",
+    "envelopes-by-hour",
+    "results-by-day",
+    "results-by-kind",
+    "results-by-server",
+    "results-by-application",
+    "waiting-by-kind",
+    "waiting-by-server",
+    "versions",
+    "attributions",
+    "busy-hours",
+    "live-nameplates",
+    "live-mailboxes",
+    "guesses-by-day",
+    "guesses-that-stand-out",
+    "envelopes-by-day",
+    "envelopes-by-topic",
+    "coverage",
+    "gaps",
+    "timing-by-phase",
+    "sources",
+    "quarantine",
 )
 """All figures that a report of this version or an earlier one can have. Only their files are removed."""
 

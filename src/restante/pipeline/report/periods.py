@@ -15,8 +15,18 @@ MAX_YEAR: Final = 9998
 """Years of a report: those of the lake's times. Of a later year the end of the last week is no date of Python's."""
 
 MONTHS: Final = (
-    *("January", "February", "March", "April", "May", "June", "July"),
-    *("August", "September", "October", "November", "December"),
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 )
 WEEKDAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 """Python's own names depend on the locale."""

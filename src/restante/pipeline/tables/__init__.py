@@ -25,9 +25,17 @@ from restante.pipeline.tables.build import Build
 BUILDS: Final[dict[str, Build]] = {
     build.table.name: build
     for build in (
-        *(*outcomes.BUILDS, *hours.BUILDS, *failures.BUILDS, *versions.BUILDS, *addresses.BUILDS),
-        *(*timing.BUILDS, *deliveries.BUILDS, *transfers.BUILDS),
-        *(*envelopes.BUILDS, *gaps.BUILDS, *lateness.BUILDS),
+        *outcomes.BUILDS,
+        *hours.BUILDS,
+        *failures.BUILDS,
+        *versions.BUILDS,
+        *addresses.BUILDS,
+        *timing.BUILDS,
+        *deliveries.BUILDS,
+        *transfers.BUILDS,
+        *envelopes.BUILDS,
+        *gaps.BUILDS,
+        *lateness.BUILDS,
     )
 }
 """By name, each after its inputs. They are built day by day."""

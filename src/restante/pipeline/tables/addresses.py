@@ -40,7 +40,8 @@ ADDRESSES: Final = Table(
             f" {OTHER_NAME} an address counts once for each of its applications. NULL: no address is known.",
             null=True,
         ),
-        *(day_of("the binds"), SOURCE_COLUMN),
+        day_of("the binds"),
+        SOURCE_COLUMN,
     ),
 )
 """Invariants: `connections` of the rows without an application adds up to the rows of client_versions, and so does

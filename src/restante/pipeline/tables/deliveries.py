@@ -134,14 +134,23 @@ def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
     at_server = f.col("first.tx") - f.col("rx")
     times = {"sent": f.col("author.at"), "server_rx": f.col("rx"), "received": f.col("first.at")}
     return _of_two_logs(messages).select(
-        *("author.file", "author.id", "author.server", "peer_file", "peer_source"),
-        *(f.col("first.id").alias("peer_id"), "phase"),
+        "author.file",
+        "author.id",
+        "author.server",
+        "peer_file",
+        "peer_source",
+        f.col("first.id").alias("peer_id"),
+        "phase",
         *(f.timestamp_micros(time).alias(name) for name, time in times.items()),
         f.col("author.us").alias("network_out_us"),
-        *(at_server.alias("at_server_us"), f.col("first.us").alias("network_in_us")),
+        at_server.alias("at_server_us"),
+        f.col("first.us").alias("network_in_us"),
         (f.col("author.us") + at_server + f.col("first.us")).alias("us"),
         (f.col("author.error_us") + f.col("first.error_us")).alias("error_us"),
-        *("author.offset_us", f.col("first.offset_us").alias("peer_offset_us"), "day", "author.source"),
+        "author.offset_us",
+        f.col("first.offset_us").alias("peer_offset_us"),
+        "day",
+        "author.source",
     )
 
 
@@ -161,8 +170,17 @@ def _messages(events: DataFrame, timing: DataFrame) -> DataFrame:
         events.withColumn("chosen", f.min(copy).over(Window.partitionBy("file", "day")))
         .where((f.col("chosen.source") == f.col("source")) & (is_sent | is_received))
         .select(
-            *("source", "file", "id", "day", "server", "command_id", "phase", is_sent.alias("is_sent")),
-            *(us_of("start").alias("at"), us_of("server_rx").alias("rx"), us_of("server_tx").alias("tx")),
+            "source",
+            "file",
+            "id",
+            "day",
+            "server",
+            "command_id",
+            "phase",
+            is_sent.alias("is_sent"),
+            us_of("start").alias("at"),
+            us_of("server_rx").alias("rx"),
+            us_of("server_tx").alias("tx"),
         )
     )
     ways = f.expr(f"what = 'add' AND phase = '{NETWORK_OUT}' OR what = 'message' AND phase = '{NETWORK_IN}'")

@@ -35,11 +35,14 @@ FAILED: Final = Table(
     "failures",
     "server, day, hour, application and kind",
     (
-        *(HOUR_COLUMN, APP_COLUMN, KIND_COLUMN),
+        HOUR_COLUMN,
+        APP_COLUMN,
+        KIND_COLUMN,
         Column("ended", "BIGINT", "Nameplates or mailboxes that started in this hour and have ended."),
         Column("failed", "BIGINT", f"How many of them failed: the sum of {', '.join(FAILURES)}."),
         *(column for column in RESULT_COUNT_COLUMNS if column.name in FAILURES),
-        *(STARTED_DAY_COLUMN, SOURCE_COLUMN),
+        STARTED_DAY_COLUMN,
+        SOURCE_COLUMN,
     ),
 )
 """Invariants: for each server, day, application and kind, all columns add up over the hours to those of outcomes, and
@@ -139,7 +142,8 @@ GUESSES: Final = Table(
             "Whether suspects is greater than the threshold. NULL: the median is NULL.",
             null=True,
         ),
-        *(STARTED_DAY_COLUMN, SOURCE_COLUMN),
+        STARTED_DAY_COLUMN,
+        SOURCE_COLUMN,
     ),
 )
 """Invariants: `nameplates` and `mailboxes` add up to `ended` of outcomes."""

@@ -81,7 +81,8 @@ def _pressure_table(name: str, singular: str, plural: str) -> Table:
                 f"How many of those that started lived longer than {MAX_LIFE_DAYS} days."
                 f" They count as live for only {MAX_LIFE_DAYS} days.",
             ),
-            *(HOUR_DAY_COLUMN, SOURCE_COLUMN),
+            HOUR_DAY_COLUMN,
+            SOURCE_COLUMN,
         ),
     )
 
@@ -101,7 +102,8 @@ BUSY_HOURS: Final = Table(
         Column("connections", "BIGINT", "Connections that bound; a client that reconnects counts again."),
         Column("mailboxes", "BIGINT", "Mailboxes that started."),
         Column("nameplates", "BIGINT", "Nameplates that started."),
-        *(HOUR_DAY_COLUMN, SOURCE_COLUMN),
+        HOUR_DAY_COLUMN,
+        SOURCE_COLUMN,
     ),
 )
 """Invariant: each count adds up to the rows of its input."""
@@ -135,8 +137,13 @@ def _pressure(ended: DataFrame, live: DataFrame) -> DataFrame:
     rows = together.select("*", cut)
     unknown = rows.where(~hour_is_known()).groupBy("source", "day")
     blurred = unknown.agg(f.sum("count").alias("started"), f.sum("cut").alias("cut")).select(
-        *("source", "day", f.lit(None).alias("hour"), "started"),
-        *(f.lit(None).alias("peak"), f.lit(None).alias("live_us"), "cut"),
+        "source",
+        "day",
+        f.lit(None).alias("hour"),
+        "started",
+        f.lit(None).alias("peak"),
+        f.lit(None).alias("live_us"),
+        "cut",
     )
     hours = _filled(_by_hour(_events(rows.where(hour_is_known()))))
     return hours.unionAll(blurred)

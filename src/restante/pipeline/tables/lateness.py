@@ -35,7 +35,8 @@ LATENESS: Final = Table(
         ),
         Column(buckets.FROM_COLUMN.name, "BIGINT", "Shortest duration of the bucket.", unit=buckets.FROM_COLUMN.unit),
         Column("count", "BIGINT", "Envelopes in the bucket, each counted once: by its first arrival."),
-        *(SENT_DAY_COLUMN, SOURCE_COLUMN),
+        SENT_DAY_COLUMN,
+        SOURCE_COLUMN,
     ),
 )
 """Invariants: `late` and `ahead` together add up to the mailserver's `envelopes` in coverage, `after first` to those
@@ -49,7 +50,7 @@ def lateness(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """
     archived = inputs["archived"]
     copies = archived.where((f.col("source_kind") == SOURCE_KIND_ARCHIVE) & f.col("arrived").isNotNull()).select(
-        *("day", "hash", "source", f.unix_micros("arrived").alias("at"), f.unix_micros("sent").alias("sent"))
+        "day", "hash", "source", f.unix_micros("arrived").alias("at"), f.unix_micros("sent").alias("sent")
     )
     once = copies.repartition("day", "hash").groupBy("day", "hash", "source")
     arrivals = once.agg(f.min("at").alias("at"), f.min("sent").alias("sent"))
@@ -61,7 +62,10 @@ def lateness(inputs: Mapping[str, DataFrame]) -> DataFrame:
         f.when(f.col("mailservers") > 1, after),
     )
     rows = arrivals.select(
-        *("day", "source", "at", "sent"),
+        "day",
+        "source",
+        "at",
+        "sent",
         f.min("at").over(everywhere).alias("first"),
         f.count("*").over(everywhere).alias("mailservers"),
     ).select("day", "source", f.explode(measures).alias("measured"))

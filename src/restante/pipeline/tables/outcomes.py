@@ -35,7 +35,8 @@ OUTCOMES: Final = Table(
     "outcomes",
     "server, day, application and kind",
     (
-        *(APP_COLUMN, KIND_COLUMN),
+        APP_COLUMN,
+        KIND_COLUMN,
         Column("ended", "BIGINT", "How many ended: the sum of the results."),
         *RESULT_COUNT_COLUMNS,
         Column(
@@ -44,7 +45,8 @@ OUTCOMES: Final = Table(
             "Mailboxes that had visitors (a column of the table mailboxes). NULL: the server did not count visitors.",
             null=True,
         ),
-        *(STARTED_DAY_COLUMN, SOURCE_COLUMN),
+        STARTED_DAY_COLUMN,
+        SOURCE_COLUMN,
     ),
 )
 """Invariants: `ended` adds up to the rows of nameplates and mailboxes, `visited` to mailboxes with a visitor."""
@@ -53,15 +55,18 @@ DURATIONS: Final = Table(
     "durations",
     "server, day, application, kind, measure and bucket",
     (
-        *(APP_COLUMN, KIND_COLUMN),
+        APP_COLUMN,
+        KIND_COLUMN,
         Column(
             "measure",
             "STRING",
             "What was measured, from the first side on. waiting: until the second side joined; total: until the end.",
         ),
-        *(buckets.BUCKET_COLUMN, buckets.FROM_COLUMN),
+        buckets.BUCKET_COLUMN,
+        buckets.FROM_COLUMN,
         Column("count", "BIGINT", "Nameplates or mailboxes in the bucket."),
-        *(STARTED_DAY_COLUMN, SOURCE_COLUMN),
+        STARTED_DAY_COLUMN,
+        SOURCE_COLUMN,
     ),
 )
 """Invariant: for each measure, `count` adds up to the rows of nameplates and mailboxes."""

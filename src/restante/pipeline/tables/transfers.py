@@ -54,7 +54,8 @@ TRANSFERS: Final = Table(
         ),
         Column("first", "TIMESTAMP", "When the server received the first of these messages, by its clock."),
         Column("last", "TIMESTAMP", "When the server received the last of these messages, by its clock."),
-        *(_waited_column("sender", "receiver"), _waited_column("receiver", "sender")),
+        _waited_column("sender", "receiver"),
+        _waited_column("receiver", "sender"),
         Column(
             "offset_us",
             "BIGINT",
@@ -101,12 +102,19 @@ def transfers(inputs: Mapping[str, DataFrame]) -> DataFrame:
         }
     )
     return sides.select(
-        *(f.col("sender.file").alias("sender_file"), f.col("receiver.file").alias("receiver_file")),
-        *(f.col("receiver.source").alias("receiver_source"), roles_known.alias("roles_known"), "server", "messages"),
-        *(f.timestamp_micros("start").alias("first"), "last"),
+        f.col("sender.file").alias("sender_file"),
+        f.col("receiver.file").alias("receiver_file"),
+        f.col("receiver.source").alias("receiver_source"),
+        roles_known.alias("roles_known"),
+        "server",
+        "messages",
+        f.timestamp_micros("start").alias("first"),
+        "last",
         *(f.col(f"{client}.waited_us").alias(f"{client}_waited_us") for client in ("sender", "receiver")),
-        *(f.col("ahead").alias("offset_us"), f.col("best.error_us").alias("error_us")),
-        *("day", f.col("sender.source").alias("source")),
+        f.col("ahead").alias("offset_us"),
+        f.col("best.error_us").alias("error_us"),
+        "day",
+        f.col("sender.source").alias("source"),
     )
 
 
@@ -118,8 +126,17 @@ def _pairs(deliveries: DataFrame) -> DataFrame:
     by_one = f.col("file") < f.col("peer_file")
     ahead = f.col("peer_offset_us") - f.col("offset_us")
     rows = deliveries.select(
-        *("day", "file", "server", "server_rx", "sent", "received", "us", "error_us", by_one.alias("by_one")),
-        *(f.unix_micros("server_rx").alias("rx"), f.when(by_one, ahead).otherwise(-ahead).alias("ahead")),
+        "day",
+        "file",
+        "server",
+        "server_rx",
+        "sent",
+        "received",
+        "us",
+        "error_us",
+        by_one.alias("by_one"),
+        f.unix_micros("server_rx").alias("rx"),
+        f.when(by_one, ahead).otherwise(-ahead).alias("ahead"),
         *(f.when(by_one, f.col(a)).otherwise(f.col(b)).alias(name) for name, a, b in _ENDS),
     )
     in_order = Window.partitionBy(*_PAIR).orderBy("rx")
@@ -167,7 +184,9 @@ def _roles(events: DataFrame) -> DataFrame:
     It is what restante.timing.model.timeline.role_of returns for a log that does not say which command wrote it.
     """
     signs = events.select(
-        *("source", "file", f.explode(f.array(*(f.date_add("day", days) for days in (-1, 0, 1)))).alias("day")),
+        "source",
+        "file",
+        f.explode(f.array(*(f.date_add("day", days) for days in (-1, 0, 1)))).alias("day"),
         f.coalesce(*(f.when(_shows(sign), number) for number, sign in enumerate(ROLE_SIGNS))).alias("sign"),
     ).where("sign IS NOT NULL")
     strongest = signs.groupBy("source", "file", "day").agg(f.min("sign").alias("sign"))

@@ -33,9 +33,21 @@ _PRIORITIES: Final = {
 _ON_ITS_WAY: Final = len(_PRIORITIES)
 
 CAUSES: Final = (
-    *(phases.HUMAN, PEER, phases.TRANSFER, phases.TRANSIT_CONNECT, phases.CRYPTO, CONNECT),
-    *(phases.NETWORK_OUT, phases.SERVER, phases.QUEUE, phases.COMMIT, phases.QUEUE_AND_COMMIT, phases.ANSWER),
-    *(phases.NETWORK_IN, phases.ROUND_TRIP, PROGRAM),
+    phases.HUMAN,
+    PEER,
+    phases.TRANSFER,
+    phases.TRANSIT_CONNECT,
+    phases.CRYPTO,
+    CONNECT,
+    phases.NETWORK_OUT,
+    phases.SERVER,
+    phases.QUEUE,
+    phases.COMMIT,
+    phases.QUEUE_AND_COMMIT,
+    phases.ANSWER,
+    phases.NETWORK_IN,
+    phases.ROUND_TRIP,
+    PROGRAM,
 )
 """What a moment can be attributed to. `round trip` is an exchange whose parts are not known."""
 

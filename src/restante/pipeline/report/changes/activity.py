@@ -62,7 +62,12 @@ def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             sentence = ("The lake has no connections of ", printable_name(source), text)
             changes.append(
                 ReportChange(
-                    *("busy-hours", sentence, largest.expected, 0, ValueKind.COUNT, Compared.SILENT_HOURS),
+                    "busy-hours",
+                    sentence,
+                    largest.expected,
+                    0,
+                    ValueKind.COUNT,
+                    Compared.SILENT_HOURS,
                     source=source,
                     days=spell,
                     size=sum(silent[day].expected for day in spell),
@@ -101,7 +106,12 @@ def stopped_sources(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             sentence = ("The lake has no rows of ", printable_name(source), text)
             changes.append(
                 ReportChange(
-                    *("sources", sentence, usual, 0, ValueKind.COUNT, Compared.NO_ROWS),
+                    "sources",
+                    sentence,
+                    usual,
+                    0,
+                    ValueKind.COUNT,
+                    Compared.NO_ROWS,
                     source=source,
                     days=days.now,
                     size=usual * len(days.now),

@@ -84,7 +84,12 @@ def missing_envelopes(rows: Mapping[str, Rows], days: Days) -> list[ReportChange
             sentence = (printable_name(source), text)
             changes.append(
                 ReportChange(
-                    *("coverage", sentence, usual, now.share, ValueKind.SHARE, Compared.MISSING),
+                    "coverage",
+                    sentence,
+                    usual,
+                    now.share,
+                    ValueKind.SHARE,
+                    Compared.MISSING,
                     source=source,
                     days=spell,
                     size=excess(now, _share(usual)),
@@ -122,7 +127,12 @@ def guess_results(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         sentence = ("At ", printable_name(source), results, quoted_name(largest.app_id), text)
         changes.append(
             ReportChange(
-                *("guesses", sentence, largest.usual, largest.number, ValueKind.COUNT, Compared.GUESSES),
+                "guesses",
+                sentence,
+                largest.usual,
+                largest.number,
+                ValueKind.COUNT,
+                Compared.GUESSES,
                 source=source,
                 days=spell,
                 size=sum(day.excess for day in flagged),
@@ -153,7 +163,12 @@ def one_side_claims(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             sentence = ("At ", printable_name(source), text)
             changes.append(
                 ReportChange(
-                    *("guesses", sentence, usual, now, ValueKind.COUNT, Compared.ONE_SIDE),
+                    "guesses",
+                    sentence,
+                    usual,
+                    now,
+                    ValueKind.COUNT,
+                    Compared.ONE_SIDE,
                     source=source,
                     days=spell,
                     size=sum(flagged[day] for day in spell) - usual * len(spell),

@@ -78,7 +78,12 @@ def server_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             sentence = ("At ", printable_name(source), text)
             changes.append(
                 ReportChange(
-                    *("results", sentence, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_SERVER),
+                    "results",
+                    sentence,
+                    before.share,
+                    now.share,
+                    ValueKind.SHARE,
+                    Compared.FAILURES_OF_SERVER,
                     source=source,
                     days=spell,
                     size=excess(now, before),
@@ -110,7 +115,12 @@ def version_failures(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]
             sentence = ("Of the mailboxes of ", quoted_name(client), " ", quoted_name(version), text)
             changes.append(
                 ReportChange(
-                    *("versions", sentence, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_VERSION),
+                    "versions",
+                    sentence,
+                    before.share,
+                    now.share,
+                    ValueKind.SHARE,
+                    Compared.FAILURES_OF_VERSION,
                     implementation=client,
                     version=version,
                     days=spell,

@@ -25,8 +25,13 @@ from restante.pipeline.report.periods import PeriodKind
 from restante.pipeline.report.sections.subject import Rows, Scope
 
 MEASURES: Final[tuple[Measure, ...]] = (
-    *(failures.SERVERS_MEASURE, failures.VERSIONS_MEASURE, activity.SILENT_HOURS_MEASURE, activity.STOPPED_MEASURE),
-    *(counts.MISSING_MEASURE, counts.SUSPECTS_MEASURE, counts.CLAIMS_MEASURE),
+    failures.SERVERS_MEASURE,
+    failures.VERSIONS_MEASURE,
+    activity.SILENT_HOURS_MEASURE,
+    activity.STOPPED_MEASURE,
+    counts.MISSING_MEASURE,
+    counts.SUSPECTS_MEASURE,
+    counts.CLAIMS_MEASURE,
 )
 
 INCIDENT_KINDS: Final = (

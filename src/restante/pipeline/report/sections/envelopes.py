@@ -141,7 +141,8 @@ def coverage_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
                 " without records.",
                 ReportTable(
                     (
-                        *(MAILSERVER_COLUMN, at),
+                        MAILSERVER_COLUMN,
+                        at,
                         count_column("envelopes", "There", "Envelopes that the Mailserver has."),
                         count_column("missing", "Missing", "Envelopes that it lacks and another source has."),
                         count_column("alone", "Alone", "Envelopes that no other Mailserver has."),
@@ -183,7 +184,8 @@ def _gaps(rows: Rows, number: int) -> Figure:
         " restante pipeline gaps says what to request.",
         ReportTable(
             (
-                *(MAILSERVER_COLUMN, DAY_COLUMN),
+                MAILSERVER_COLUMN,
+                DAY_COLUMN,
                 ReportColumn("first", "First", ValueKind.MOMENT, "When the first missing envelope was sent."),
                 ReportColumn("last", "Last", ValueKind.MOMENT, "When the last missing envelope was sent."),
                 count_column("topics", "Topics", "Different topics with rows of their own in the table gaps."),

@@ -60,7 +60,8 @@ def sources_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
                 " to those that were read.",
                 ReportTable(
                     (
-                        *(text_column("source", "Source"), text_column("kind", "Kind")),
+                        text_column("source", "Source"),
+                        text_column("kind", "Kind"),
                         ReportColumn("last_row", "Last row", ValueKind.MOMENT, "Time of the latest row.", "none"),
                         ReportColumn(
                             "last_ingest",
@@ -69,7 +70,8 @@ def sources_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
                             "When new rows were read for the last time.",
                         ),
                         ReportColumn("lag_us", "Lag", ValueKind.DURATION, "From the last row to the last ingest."),
-                        *(count_column("read", "Read"), count_column("clean", "Clean")),
+                        count_column("read", "Read"),
+                        count_column("clean", "Clean"),
                         count_column("duplicate", "Duplicate", "Rows that another row in the lake represents."),
                         count_column("quarantined", "Rejected"),
                         count_column("missed", "Missed", "Rows that the source had deleted before they were read."),
@@ -119,7 +121,8 @@ def quarantine_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                         text_column("source", "Source"),
                         text_column("table", "Table", "Table that the row was meant for."),
                         text_column("reason", "Reason"),
-                        *(NAMES_COLUMN, count_column("rows", "Rows")),
+                        NAMES_COLUMN,
+                        count_column("rows", "Rows"),
                     ),
                     table,
                 ),
