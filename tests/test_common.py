@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common import line_writer
+from restante.common.dice import POOL_BYTES, BufferedDice
 from restante.common.errors import plain
 from restante.common.last_hour import HOUR_SECONDS, STEP_SECONDS, LastHour
 from restante.common.line_writer import LineWriter, unblock_standard_error
@@ -54,6 +55,14 @@ def test_a_refused_connection_is_reported_in_plain_words(new_loop: Callable[[], 
     with asyncio.Runner(loop_factory=new_loop) as runner, pytest.raises(OSError) as refused:
         runner.run(call())
     assert plain(refused.value) == "Connection refused"
+
+
+def test_a_random_byte_is_drawn_once_and_all_remainders_are_equally_likely(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = iter([bytes([255, 16]) * (POOL_BYTES // 2), b"more" * POOL_BYTES])
+    monkeypatch.setattr(os, "urandom", lambda size: next(pools)[:size])
+    dice = BufferedDice()
+    assert [dice.below(10) for _ in range(POOL_BYTES // 2)] == [6] * (POOL_BYTES // 2)  # 250 to 255 are not used
+    assert dice.draw(2 * POOL_BYTES) == b"more" * (POOL_BYTES // 2)
 
 
 @given(st.lists(st.tuples(st.floats(1, 600), st.integers(0, 3)), min_size=1, max_size=200))

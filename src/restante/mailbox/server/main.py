@@ -19,7 +19,7 @@ from restante.common.admin_access import read_admin_token
 from restante.common.certificate import ServerCertificate
 from restante.common.data_directory import refuse_unusable_directory
 from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors, too_few_descriptors
-from restante.common.dice import SystemDice
+from restante.common.dice import BufferedDice
 from restante.common.disk_probe import free_bytes
 from restante.common.listening import parse_listen_addresses
 from restante.common.logs import log, log_loop_errors
@@ -88,7 +88,7 @@ async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: R
     commit_loop = await CommitLoop.open(
         store,
         clock,
-        SystemDice(),
+        BufferedDice(),
         Policy(settings.blur_usage, not settings.no_list, settings.limits),
         Retention(
             prune_after=settings.prune_after,
