@@ -92,7 +92,7 @@ class Listeners:
         """
         if not self._sockets:
             return
-        free = self._free_descriptors(self._many)
+        free = self._free_descriptors(MIN_FREE_DESCRIPTORS if self._accepting else self._many)
         if free < MIN_FREE_DESCRIPTORS:
             self.stop_accepting(connections)
         elif not self._accepting and free == self._many:
