@@ -329,9 +329,9 @@ RATES = replace(UNLIMITED, commands=10.0, commands_at_once=5, bytes=1000.0, byte
 
 def test_an_expensive_command_is_executed_and_the_next_ones_wait() -> None:
     limiter = RateLimiter()
-    limiter.charge(0.0, RATES, 20_000)
-    assert limiter.refresh(0.0, RATES) == pytest.approx(15.0)
-    assert limiter.refresh(15.01, RATES) == 0
+    limiter.charge(0.0, RATES.rates, 20_000)
+    assert limiter.refresh(0.0, RATES.rates) == pytest.approx(15.0)
+    assert limiter.refresh(15.01, RATES.rates) == 0
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 3000)), min_size=1, max_size=50))
@@ -339,10 +339,10 @@ def test_a_connection_that_keeps_its_waits_never_exceeds_the_limits(sent: list[t
     limiter, now, commands, size = RateLimiter(), 0.0, 0, 0
     for passed, cost in sent:
         now += passed
-        now += limiter.refresh(now, RATES)
+        now += limiter.refresh(now, RATES.rates)
         assert commands <= RATES.commands_at_once + now * RATES.commands + 1e-6
         assert size <= RATES.bytes_at_once + now * RATES.bytes + 3000
-        limiter.charge(now, RATES, cost)
+        limiter.charge(now, RATES.rates, cost)
         commands, size = commands + 1, size + cost
 
 

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from typing import Final
 
 from restante.mailbox.core.connection_state import Backlog, ConnectionLost, ConnectionState, QueueEntry
-from restante.mailbox.core.limits import Limits
+from restante.mailbox.core.limits import Rates
 
 MAX_BATCH_COMMANDS: Final = 500
 """Maximum number of commands in a batch. At some 15 µs each, the loop is back at its sockets within 10 ms."""
@@ -128,9 +128,9 @@ class FairQueue:
         connection.backlog.rate_limiter = None
         self._unpark(connection)
 
-    def gather(self, now: float, limits: Limits) -> list[QueueEntry]:
+    def gather(self, now: float, rates: Rates) -> list[QueueEntry]:
         """Let waiting commands enter, and take the next batch out of the queue."""
-        self._admit(now, limits)
+        self._admit(now, rates)
         while self._long and (self._long_is_next or not self._queue):
             backlog = self._long.popleft().backlog
             if backlog.long is not None:
@@ -182,7 +182,7 @@ class FairQueue:
         """Return the seconds until the next connection over its rate may go on. None: there is none."""
         return max(0.0, self._over_rate[0][0] - now) if self._over_rate else None
 
-    def _admit(self, now: float, limits: Limits) -> None:
+    def _admit(self, now: float, rates: Rates) -> None:
         while self._over_rate and (self.hurry or self._over_rate[0][0] <= now):
             self._unpark(heapq.heappop(self._over_rate)[2])
         checked, waiting = 0, len(self._waiting)
@@ -193,7 +193,7 @@ class FairQueue:
             backlog = connection.backlog
             if (backlog.returned and backlog.queued) or backlog.long:
                 continue  # the queue still has later entries, which will be put behind; a long message is alone
-            wait = 0.0 if backlog.rate_limiter is None or self.hurry else backlog.rate_limiter.refresh(now, limits)
+            wait = 0.0 if backlog.rate_limiter is None or self.hurry else backlog.rate_limiter.refresh(now, rates)
             if wait:
                 self._park(connection, now + wait)
                 continue
@@ -201,7 +201,7 @@ class FairQueue:
             room = (
                 MAX_BATCH_COMMANDS
                 if backlog.rate_limiter is None or self.hurry
-                else backlog.rate_limiter.room(now, limits)
+                else backlog.rate_limiter.room(now, rates)
             )
             if backlog.waiting[0].long:
                 entering = [] if backlog.queued else backlog.waiting[:1]

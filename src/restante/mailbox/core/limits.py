@@ -5,6 +5,7 @@ Each limit is a field of `Limits`, with its default and the reason for it.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from typing import Annotated, Final
@@ -132,6 +133,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     work."""
 
     @property
+    def rates(self) -> Rates:
+        """The rates of a connection."""
+        return rates_of(self.commands, self.commands_at_once, self.bytes, self.bytes_at_once)
+
+    @property
     def small_mailbox_bytes(self) -> int:
         """Maximum size of a mailbox that may use the reserved share, in bytes."""
         return max(MIN_SMALL_BYTES, min(SMALL_MAILBOX_BYTES, self._reserved_per_address // 3))
@@ -179,65 +185,59 @@ MIN_WAIT_SECONDS: Final = 0.001
 """Debts of at most this many seconds are ignored, because timers are no finer."""
 
 
+class Rates(msgspec.Struct, frozen=True, gc=False):
+    """What a connection may do in which time, in seconds."""
+
+    command: float
+    """Seconds after which another command is allowed. 0: there is no limit."""
+    byte: float
+    """The same of a byte."""
+    command_burst: float
+    """Seconds that the commands may be ahead before the connection must wait."""
+    byte_burst: float
+    """The same of the bytes."""
+    commands_at_once: int
+
+
+@functools.lru_cache(maxsize=2)
+def rates_of(commands: float, commands_at_once: int, size: float, size_at_once: int) -> Rates:
+    """Return the rates for a number of commands and bytes a second, and at once."""
+    return Rates(
+        command=1 / commands if commands else 0.0,
+        byte=1 / size if size else 0.0,
+        command_burst=commands_at_once / commands + MIN_WAIT_SECONDS if commands else math.inf,
+        byte_burst=size_at_once / size + MIN_WAIT_SECONDS if size else math.inf,
+        commands_at_once=commands_at_once,
+    )
+
+
 class RateLimiter:
     """The rate limits of one connection: two leaky buckets, each stored as the time at which it will be empty."""
 
-    __slots__ = (
-        "_bytes",
-        "_commands",
-        "_limits",
-        "_seconds_of_bursts",
-        "_seconds_of_byte",
-        "_seconds_of_command",
-        "owing",
-    )
+    __slots__ = ("_bytes", "_commands", "owing")
 
     def __init__(self) -> None:
         self._commands = 0.0
         self._bytes = 0.0
-        self._limits: Limits | None = None
-        """The limits for which the seconds were computed."""
-        self._seconds_of_command = self._seconds_of_byte = 0.0
-        """Seconds after which another one is allowed; 0: there is no limit."""
-        self._seconds_of_bursts = math.inf, math.inf
-        """Seconds that the buckets may be ahead before the connection must wait: commands, bytes."""
         self.owing = False
         """Whether the connection must wait before its next command."""
 
-    def charge(self, now: float, limits: Limits, size: int) -> None:
+    def charge(self, now: float, rates: Rates, size: int) -> None:
         """Charge a command that cost `size` bytes."""
-        if limits is not self._limits:
-            self._compute_seconds(limits)
         # This is called for each command, so it calls nothing itself.
-        commands = (self._commands if self._commands > now else now) + self._seconds_of_command  # noqa: FURB136
-        size_time = (self._bytes if self._bytes > now else now) + size * self._seconds_of_byte  # noqa: FURB136
+        commands = (self._commands if self._commands > now else now) + rates.command  # noqa: FURB136
+        size_time = (self._bytes if self._bytes > now else now) + size * rates.byte  # noqa: FURB136
         self._commands, self._bytes = commands, size_time
-        command_burst, byte_burst = self._seconds_of_bursts
-        self.owing = commands - now > command_burst or size_time - now > byte_burst
+        self.owing = commands - now > rates.command_burst or size_time - now > rates.byte_burst
 
-    def _compute_seconds(self, limits: Limits) -> None:
-        self._limits = limits
-        command_burst = byte_burst = math.inf
-        self._seconds_of_command = self._seconds_of_byte = 0.0
-        if limits.commands:
-            self._seconds_of_command = 1 / limits.commands
-            command_burst = limits.commands_at_once / limits.commands + MIN_WAIT_SECONDS
-        if limits.bytes:
-            self._seconds_of_byte = 1 / limits.bytes
-            byte_burst = limits.bytes_at_once / limits.bytes + MIN_WAIT_SECONDS
-        self._seconds_of_bursts = command_burst, byte_burst
-
-    def room(self, now: float, limits: Limits) -> int:
+    def room(self, now: float, rates: Rates) -> int:
         """Return how many short commands the connection may send before it must wait, at least 1."""
-        if not limits.commands:
+        if not rates.command:
             return sys.maxsize
-        return max(0, int(limits.commands_at_once - max(0.0, self._commands - now) * limits.commands)) + 1
+        return max(0, int(rates.commands_at_once - max(0.0, self._commands - now) / rates.command)) + 1
 
-    def refresh(self, now: float, limits: Limits) -> float:
+    def refresh(self, now: float, rates: Rates) -> float:
         """Update `owing`, and return how many seconds the connection's next command must wait."""
-        if limits is not self._limits:
-            self._compute_seconds(limits)
-        command_burst, byte_burst = self._seconds_of_bursts
-        debt = max(self._commands - now - command_burst, self._bytes - now - byte_burst)
+        debt = max(self._commands - now - rates.command_burst, self._bytes - now - rates.byte_burst)
         self.owing = debt > 0.0
         return debt + MIN_WAIT_SECONDS if self.owing else 0.0
