@@ -75,7 +75,8 @@ class Side:
         commit_loop.dispatcher.add_connection(self.connection)
 
     def send_command(self, type_: str, **keys: object) -> None:
-        self._commit_loop.receive(self.connection, encode_command(type_, id="0001", **keys).decode())
+        text = encode_command(type_, id="0001", **keys).decode()
+        self._commit_loop.receive(self.connection, text, self._commit_loop.now())
 
     def add(self, start: int, stop: int) -> None:
         for phase, body in list(zip(PHASES, self._role.bodies, strict=True))[start:stop]:

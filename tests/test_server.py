@@ -192,7 +192,7 @@ async def test_too_much_with_a_handshake_is_not_read(live: LiveServer, monkeypat
     assert len(sent) < READ_BYTES, "it is read at once"
     socket.write(sent)
     await until("the handshake", live.server.sockets)
-    assert live.latest.read_pauses.reasons == ReadPauses.BACKLOG
+    assert live.latest.read_pauses == ReadPauses.BACKLOG
     monkeypatch.undo()
     await socket.head()
     assert (await socket.hear())["type"] == "welcome"
@@ -421,7 +421,7 @@ def buffered(live: LiveServer) -> int:
 async def seconds_pass(live: LiveServer) -> None:
     """Let a second pass whenever the latest connection is left unread."""
     while True:
-        await until(KERNEL, lambda: live.latest.read_pauses.reasons)
+        await until(KERNEL, lambda: live.latest.read_pauses)
         live.server.tick()
 
 
@@ -633,7 +633,7 @@ async def test_pings_and_fragments_are_read_up_to_a_rate(tmp_path: Path) -> None
         assert await socket.read() == (PONG, b"one")
         socket.write(*(frame(PING, str(number).encode()) for number in range(3 * MAX_FRAMES_PER_SECOND)))
         socket.say(type="ping", ping="after")
-        await until(KERNEL, lambda: live.latest.read_pauses.reasons)
+        await until(KERNEL, lambda: live.latest.read_pauses)
         began = live.server.second
         last = None
         async with meanwhile(seconds_pass(live)):
@@ -646,7 +646,7 @@ async def test_pings_and_fragments_are_read_up_to_a_rate(tmp_path: Path) -> None
         socket.write(frame(TEXT, b'{"type":"ping",', fin=False))
         socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * MAX_FRAMES_PER_SECOND)))
         socket.write(frame(CONTINUATION, b'"ping":1}'))
-        await until(KERNEL, lambda: live.latest.read_pauses.reasons)
+        await until(KERNEL, lambda: live.latest.read_pauses)
         async with meanwhile(seconds_pass(live)):
             assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
 
@@ -693,7 +693,7 @@ async def test_a_flood_after_a_close_is_not_read(tmp_path: Path) -> None:
         socket.write(frame(TEXT, b"no JSON"), *(frame(TEXT, b"{}") for _ in range(5000)))
         assert (await socket.hear())["type"] == "error"
         assert await socket.closed() == 1007
-        await until(KERNEL, lambda: live.latest.read_pauses.reasons)
+        await until(KERNEL, lambda: live.latest.read_pauses)
 
 
 FLOODERS = 20

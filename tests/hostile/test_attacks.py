@@ -83,7 +83,7 @@ async def flooders(siege: Siege, count: int, stream: bytes) -> AsyncIterator[Non
 
 
 def is_left_unread(socket: Socket) -> bool:
-    return bool(socket.read_pauses.reasons & (ReadPauses.BACKLOG | ReadPauses.FRAME_RATE))
+    return bool(socket.read_pauses & (ReadPauses.BACKLOG | ReadPauses.FRAME_RATE))
 
 
 @pytest.mark.parametrize("stream", STREAMS)

@@ -49,7 +49,7 @@ class CommitLoopWorld(World):
 
     def say(self, inbox: Inbox, text: str) -> None:
         self._waiting = True
-        self._commit_loop.receive(inbox.connection, text)
+        self._commit_loop.receive(inbox.connection, text, self._commit_loop.now())
 
     def lose(self, inbox: Inbox) -> None:
         self._waiting = True

@@ -86,11 +86,9 @@ class Dispatcher:
         """The connections that have a mailbox open, by its key."""
         self.quotas = Quotas()
         self._weight = 0
-        """The weight of what the last command did, in addition to its bytes and frames."""
+        """The weight of what the last command did, in addition to its bytes."""
         self.cost = 0
         """Bytes of the last command, and bytes that it made the server send, to all connections."""
-        self._frames = 0
-        """Frames that the last command made the server send."""
         self.internal_errors: list[Exception] = []
         """Errors inside the rules in this batch. The rules are pure, so an error leaves the state as it was."""
         self.batch = BatchCounts()
@@ -125,8 +123,7 @@ class Dispatcher:
 
         Return its weight in the batch: its bytes, the bytes sent for it, and the weight of other work.
         """
-        self.cost = size
-        self._weight = self._frames = 0
+        self.cost, self._weight = size, 0
         if connection.verdict is not None:
             self._answer_departing(connection, text, now)
         elif not connection.lost:
@@ -136,7 +133,7 @@ class Dispatcher:
                 self.batch.carried_out.append(type(self.last_message))
             else:
                 self.batch.others.append((type(self.last_message), outcome))
-        return self._weight + self.cost + FRAME_WEIGHT * self._frames
+        return self._weight + self.cost
 
     def _handle(self, connection: ConnectionState, text: FrameText, now: Now) -> str:
         """Handle the text of a frame of an open connection, and return the outcome."""
@@ -306,11 +303,12 @@ class Dispatcher:
     def _send(self, connection: ConnectionState, body: bytes) -> None:
         if connection.verdict is not None:
             return  # the error was the last message
-        if not connection.outbox:
+        outbox = connection.outbox
+        if not outbox:
             self.with_output.append(connection)
-        connection.outbox.append(body)
+        outbox.append(body)
         self.cost += len(body)
-        self._frames += 1
+        self._weight += FRAME_WEIGHT
 
     def _apply(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
         """Apply changes, except usage records beyond what an address may cause."""

@@ -266,10 +266,10 @@ class CommitLoop:
 
     # ── input ────────────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, connection: ConnectionState, text: FrameText) -> None:
-        """Queue the text of a frame. It is answered when its batch is durable."""
+    def receive(self, connection: ConnectionState, text: FrameText, now: Now) -> None:
+        """Queue the text of a frame that arrived at `now`. It is answered when its batch is durable."""
         size, long = size_of(text), len(text) > MAX_SHORT_MESSAGE_CHARACTERS
-        self.queue.put(ReceivedText(connection, self.now(), text, size, size + ENTRY_BYTES, long))
+        self.queue.put(ReceivedText(connection, now, text, size, size + ENTRY_BYTES, long))
         if not self._awake:
             self._wake_up()
 
@@ -395,7 +395,7 @@ class CommitLoop:
         if self.queue.empty and self._rate_timer is None:
             return []
         now = self._service()
-        gathered = self.queue.gather(now, self.dispatcher.policy.limits)
+        gathered = self.queue.gather(now, self.dispatcher.policy.limits.rates)
         if self._rate_timer is not None:
             self._rate_timer.cancel()
             self._rate_timer = None
@@ -411,7 +411,7 @@ class CommitLoop:
         the queue.
         """
         dispatcher, batch, weight = self.dispatcher, [], 0
-        now, limits = self._service(), dispatcher.policy.limits
+        now, rates = self._service(), dispatcher.policy.limits.rates
         deadline = now + MAX_BATCH_SECONDS
         since_start = now - self._service_at_start
         if dispatcher.state.in_grace_period and since_start >= min(GRACE_SECONDS, self._retention.prune_after):
@@ -432,7 +432,7 @@ class CommitLoop:
             weight += dispatcher.handle(connection, entry.text, entry.size, entry.now)
             rate_limiter = connection.backlog.rate_limiter
             if rate_limiter is not None:
-                rate_limiter.charge(now, limits, dispatcher.cost)
+                rate_limiter.charge(now, rates, dispatcher.cost)
             if self.trace is not None:
                 self.trace.add(connection.number, dispatcher.last_message, entry.now.wall)
         self._weight = weight

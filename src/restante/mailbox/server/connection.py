@@ -12,7 +12,7 @@ import functools
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest
@@ -24,10 +24,10 @@ from restante.mailbox.core.connection_state import ENTRY_BYTES, ConnectionState
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
 from restante.mailbox.core.limits import MIB, Limits
 from restante.mailbox.core.memory_holders import MemoryHolder, MemoryHolders
-from restante.mailbox.core.model import Policy, size_of
+from restante.mailbox.core.model import Now, Policy, size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
-from restante.mailbox.protocol.frame_text import text_of
+from restante.mailbox.protocol.frame_text import MAX_DECODED_TEXT_BYTES, FrameText, text_of
 from restante.mailbox.protocol.refusals import NO_ROOM_FOR_LARGE, NOT_READ
 from restante.mailbox.server.commit_loop import Clock, CommitLoop
 from restante.mailbox.server.first_request import MIN_COUNTED_BYTES, PicowsTransport
@@ -88,6 +88,9 @@ class Fragments:
 MAX_CLOSE_REASON_BYTES: Final = 123
 """Bytes of the reason in a close frame (RFC 6455 section 5.5)."""
 
+MAX_LISTED_BYTES: Final = 1024
+"""Bytes of a payload up to which its header is made once for all frames. Nearly all replies are shorter."""
+
 _FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
 
 
@@ -121,33 +124,29 @@ def take(bodies: deque[bytes], size: int) -> list[bytes]:
     return taken
 
 
-def framed(bodies: Sequence[bytes], stamp: bytes, opcode_byte: int) -> bytes:
-    """Return an unmasked frame for each body, with the stamp at its end (RFC 6455 section 5.2).
+class Framing:
+    """Makes frames of one type from bodies. Each is a whole message, and not masked (RFC 6455 section 5.2)."""
 
-    `opcode_byte` is the first byte of each frame.
-    """
-    parts: list[bytes] = []
-    stamp_bytes = len(stamp)
-    for body in bodies:
-        size = len(body) + stamp_bytes
+    def __init__(self, kind: WSMsgType) -> None:
+        self._first_byte = 0x80 | int(kind.value)  # FIN and the opcode
+        self._headers = [self._header(size) for size in range(MAX_LISTED_BYTES)]
+        """The headers of payloads of less than MAX_LISTED_BYTES, by size."""
+
+    def _header(self, size: int) -> bytes:
         if size < 126:
-            header = _HEADER_7(opcode_byte, size)
-        elif size < 1 << 16:
-            header = _HEADER_16(opcode_byte, 126, size)
-        else:
-            header = _HEADER_64(opcode_byte, 127, size)
-        parts += (header, body, stamp)
-    return b"".join(parts)
+            return struct.pack("BB", self._first_byte, size)
+        if size < 1 << 16:
+            return struct.pack(">BBH", self._first_byte, 126, size)
+        return struct.pack(">BBQ", self._first_byte, 127, size)
 
-
-def first_byte(kind: WSMsgType) -> int:
-    """Return the first byte of a whole message in one frame: FIN and the opcode."""
-    return 0x80 | int(kind.value)
-
-
-_HEADER_7: Final = struct.Struct("BB").pack
-_HEADER_16: Final = struct.Struct(">BBH").pack
-_HEADER_64: Final = struct.Struct(">BBQ").pack
+    def frames(self, bodies: Iterable[bytes], stamp: bytes) -> bytes:
+        """Return a frame for each body, with the stamp at its end."""
+        parts: list[bytes] = []
+        headers, stamp_bytes = self._headers, len(stamp)
+        for body in bodies:
+            size = len(body) + stamp_bytes
+            parts += (headers[size] if size < MAX_LISTED_BYTES else self._header(size), body, stamp)
+        return b"".join(parts)
 
 
 # ── Why a socket is not read for the time being. It is read again when no reason is left ──────────
@@ -159,7 +158,7 @@ until the next second. Commands have limits of their own. Without a limit of `co
 
 
 class ReadPauses:
-    """The reasons for which a socket is not read, as bits. A transport that is closing is passed as None."""
+    """The reasons for which a socket is not read, as bits."""
 
     BACKLOG: Final = 1
     """The connection's commands wait in the commit loop."""
@@ -172,24 +171,6 @@ class ReadPauses:
 
     CLOSING: Final = 8
     """Nothing that comes is wanted any more."""
-
-    __slots__ = ("reasons",)
-
-    def __init__(self) -> None:
-        self.reasons = 0
-
-    def add(self, reason: int, transport: asyncio.Transport | None) -> None:
-        """Add a reason, and stop reading."""
-        if transport is not None and not self.reasons:
-            transport.pause_reading()
-        self.reasons |= reason
-
-    def remove(self, reasons: int, transport: asyncio.Transport | None) -> None:
-        """Remove reasons, and read again if none is left."""
-        remaining = self.reasons & ~reasons
-        if transport is not None and self.reasons and not remaining:
-            transport.resume_reading()
-        self.reasons = remaining
 
 
 # ── The part of the server that a socket uses ─────────────────────────────────────────────────────
@@ -204,8 +185,8 @@ class ServerContext(Protocol[Socket_contra]):
     commit_loop: CommitLoop
     policy: Policy
     clock: Clock
-    first_byte: int
-    """The first byte of the frames that are sent."""
+    framing: Framing
+    """Makes the frames that are sent."""
     second: int
     owing: int
     """Bytes owed to all sockets."""
@@ -254,6 +235,8 @@ class ServerContext(Protocol[Socket_contra]):
 MAX_OWED_BEYOND_REPLAY: Final = MIB
 """Bytes that a subscriber may owe, beyond what one `open` may replay."""
 
+NOT_UTF_8: Final = PeerError(1007, "not UTF-8")
+
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds within which a client must answer our close."""
 
@@ -289,6 +272,7 @@ class Socket(WSListener):
         "ignores_input",
         "largest",
         "last_frame_second",
+        "read_at",
         "read_pauses",
         "reading",
         "unfinished",
@@ -307,12 +291,15 @@ class Socket(WSListener):
         """`unfinished` when the socket was last pinged."""
         self.reading = 0
         """Bytes of memory in which messages are being read, as far as they are counted."""
+        self.read_at: Now | None = None
+        """When what is being parsed was read. None: not known yet (`ReceiveBuffer`)."""
         self.last_frame_second = self.bucket = server.second
         """The second in which a frame last arrived, or was seen to grow (`note_progress`), and the second of the ping
         interval in which the socket is pinged."""
         self._frames = 0
         """Frames received in that second that are no commands."""
-        self.read_pauses = ReadPauses()
+        self.read_pauses = 0
+        """Why the socket is not read (ReadPauses). 0: it is read."""
         self._pong: bytes | None = None
         """The payload of the last ping that is not answered yet."""
         self._stuck = False
@@ -375,7 +362,7 @@ class Socket(WSListener):
             return
         if kind is TEXT or kind is BINARY:
             if frame.fin and self.fragments.joined is None and size <= server.policy.limits.message_bytes:
-                self._take_whole(frame.get_payload_as_bytes())
+                self._take_whole(frame, size)
             else:
                 self._take_fragment(frame, first=True)
         elif kind is CONTINUATION:
@@ -442,14 +429,24 @@ class Socket(WSListener):
 
     # ── frames to text ───────────────────────────────────────────────────────────────────────────
 
-    def _take_whole(self, payload: bytes | bytearray) -> None:
-        """Pass on a message that has come whole."""
+    def _take_whole(self, frame: WSFrame, size: int) -> None:
+        """Pass on a message that has come in one frame of `size` bytes."""
         try:
-            text = text_of(payload)
+            if size <= MAX_DECODED_TEXT_BYTES:  # without a copy as bytes
+                text: FrameText = frame.get_payload_as_utf8_text()
+            else:
+                text = text_of(frame.get_payload_as_bytes())
         except UnicodeDecodeError:
-            self._refuse(PeerError(1007, "not UTF-8"))
-            return
-        self._server.commit_loop.receive(self.connection, text)
+            self._refuse(NOT_UTF_8)
+        else:
+            self._take_text(text)
+
+    def _take_text(self, text: FrameText) -> None:
+        """Pass on a message that has come whole."""
+        commit_loop = self._server.commit_loop
+        if self.read_at is None:
+            self.read_at = commit_loop.now()
+        commit_loop.receive(self.connection, text, self.read_at)
         backlog = self.connection.backlog
         if backlog.large:
             anew = backlog.held_bytes == size_of(text) + ENTRY_BYTES and not self._owing and not self.reading
@@ -465,12 +462,15 @@ class Socket(WSListener):
             return
         try:
             message = self.fragments.add(frame.get_payload_as_bytes(), first=first, last=frame.fin)
+            text = None if message is None else text_of(message)
+        except UnicodeDecodeError:
+            self._refuse(NOT_UTF_8)
         except PeerError as error:
             self._refuse(error)
         else:
-            if message is not None:
+            if message is not None and text is not None:
                 self._server.read_budget.frames += len(message) // PAYLOAD_BYTES_PER_FRAME
-                self._take_whole(message)
+                self._take_text(text)
         self.count_read()
 
     def count_read(self) -> None:
@@ -517,11 +517,18 @@ class Socket(WSListener):
         self._server.memory_holders.note(self, self._server.second)
 
     def _pause_reading(self, reason: int) -> None:
-        self.read_pauses.add(reason, self._open())
+        """Add a reason not to read the socket."""
+        transport = self._open()
+        if transport is not None and not self.read_pauses:
+            transport.pause_reading()
+        self.read_pauses |= reason
 
     def read_again(self, reasons: int) -> None:
         """Remove reasons not to read the socket."""
-        self.read_pauses.remove(reasons, self._open())
+        transport, remaining = self._open(), self.read_pauses & ~reasons
+        if transport is not None and self.read_pauses and not remaining:
+            transport.resume_reading()
+        self.read_pauses = remaining
 
     def _open(self) -> asyncio.Transport | None:
         """Return the underlying transport, or None if it is closing and ignores calls."""
@@ -539,7 +546,7 @@ class Socket(WSListener):
         if self._stuck or self._owed is not None or budget.written >= MAX_BYTES_PER_TURN:
             self._owe(bodies)
         elif sum(map(len, bodies)) < WRITE_CHUNK_BYTES:
-            data = framed(bodies, stamp, self._server.first_byte)
+            data = self._server.framing.frames(bodies, stamp)
             self._underlying.write(data)
             budget.wrote(len(data))
         else:
@@ -553,7 +560,7 @@ class Socket(WSListener):
             if self._stuck or not self._server.send_budget.open:
                 self._owe(list(remaining))
                 return
-            data = framed(take(remaining, WRITE_CHUNK_BYTES), stamp, self._server.first_byte)
+            data = self._server.framing.frames(take(remaining, WRITE_CHUNK_BYTES), stamp)
             self._underlying.write(data)
             self._server.send_budget.wrote(len(data))
 

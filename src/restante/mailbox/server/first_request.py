@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from http import HTTPStatus
@@ -22,6 +23,7 @@ from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB, Limits
 from restante.mailbox.core.memory_holders import MemoryHolder
 from restante.mailbox.server.read_budget import (
+    BYTES_PER_FRAME,
     MAX_FRAMES_PER_TURN,
     MIN_FRAMES_RENEWED,
     PART_BYTES_PER_FRAME,
@@ -31,39 +33,33 @@ from restante.mailbox.server.read_budget import (
 )
 
 # ── the transport that picows sees ────────────────────────────────────────────────────────────────
-# For each connection, picows sets two options of TCP and reads four (2.3.1: picows.pyx:1335). uvloop makes a socket
-# object for each of the six, has set TCP_NODELAY already, and a Unix socket has no options of TCP.
-
-
-class _SocketWithoutOptions:
-    """A socket whose options cannot be set or read."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def setsockopt(self, *_option: object) -> None:
-        pass
-
-    def getsockopt(self, *_option: object) -> int:
-        return 0
+# For each connection, picows sets two options of TCP and reads four, and asks for both addresses, which it would log
+# (2.3.1: picows.pyx:1331). uvloop makes a socket object or an address for each of the eight, has set TCP_NODELAY
+# already, and a Unix socket has no options of TCP.
 
 
 class PicowsTransport:
-    """A transport with such a socket. picows keeps the methods `write` and `get_write_buffer_size` of `transport`."""
+    """What picows uses of a transport, which is also its socket. The socket's options cannot be set or read."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
-        self._socket = _SocketWithoutOptions(transport.get_extra_info("socket").fileno())
+        self.fileno = transport.get_extra_info("socket").fileno
+        self.write, self.writelines = transport.write, transport.writelines
+        self.get_write_buffer_size = transport.get_write_buffer_size
+        self.is_closing, self.close, self.abort = transport.is_closing, transport.close, transport.abort
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known of the connection."""
-        return self._socket if name == "socket" else self.transport.get_extra_info(name, default)
+    def get_extra_info(self, name: str) -> Any:
+        """Return the socket, the TLS of the connection, or None for its addresses."""
+        if name == "socket":
+            return self
+        return self.transport.get_extra_info(name) if name == "ssl_object" else None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.transport, name)
+    def setsockopt(self, *_option: object) -> None:
+        """Set nothing."""
+
+    def getsockopt(self, *_option: object) -> int:
+        """Return 0."""
+        return 0
 
 
 # ── A connection whose request has not come yet: its place among those of its address, and its memory ───
@@ -162,6 +158,12 @@ class Newcomer:
 MIN_COUNTED_BYTES: Final = 8 * 1024
 """Bytes of a frame from which on its buffer is counted. Nearly all frames have less than a tenth of that."""
 
+USUAL_READ_BYTES: Final = 2048
+"""Bytes of picows' buffer until a frame is longer (server.READ_BUFFER_BYTES)."""
+
+FRAMES_WITH_USUAL_READS: Final = MAX_FRAMES_PER_TURN - math.ceil(USUAL_READ_BYTES / BYTES_PER_FRAME)
+"""Frames of a turn up to which the read budget allows a read of USUAL_READ_BYTES."""
+
 MAX_READ_BYTES: Final = 16 * 1024
 """Maximum bytes of one read. The read budget may allow less. picows' buffer may be up to twice as large as the
 largest frame so far."""
@@ -172,7 +174,7 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
 
     The listener's `unfinished` counts the bytes since its last frame; the listener sets it to 0 at each frame.
     `largest` is the maximum of `unfinished`. When it has grown and is at least `MIN_COUNTED_BYTES`, `count_read` is
-    called.
+    called. `read_at` is set to None, because the next frames come with another read.
     """
 
     def __init__(self, websocket: WSProtocol, budget: ReadBudget) -> None:
@@ -187,6 +189,8 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer: memoryview = self._buffer(sizehint)
+        if len(buffer) <= USUAL_READ_BYTES and self._budget.frames <= FRAMES_WITH_USUAL_READS:
+            return buffer
         max_bytes = min(MAX_READ_BYTES, self._budget.read_bytes)
         return buffer if len(buffer) <= max_bytes else buffer[:max_bytes]
 
@@ -206,6 +210,7 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
         grown = listener.unfinished > listener.largest
         if grown:
             listener.largest = listener.unfinished
+        listener.read_at = None
         self._updated(size)
         if listener.unfinished:  # the read ended no frame
             self._budget.frames += 1 + size // PART_BYTES_PER_FRAME

@@ -58,6 +58,7 @@ class ReadBudget:
         self._waiting: deque[Callable[[], None]] = deque()
         self._waiting_large: deque[Callable[[], None]] = deque()
         self._renewing = self._reserved = False
+        self._loop = asyncio.get_running_loop()
 
     @property
     def exhausted(self) -> bool:
@@ -87,7 +88,7 @@ class ReadBudget:
         used = self.frames > MIN_FRAMES_RENEWED or self._waiting or self._waiting_large or self._reserved
         if used and not self._renewing:
             self._renewing = True
-            asyncio.get_running_loop().call_soon(self._renew)
+            self._loop.call_soon(self._renew)
 
     def _renew(self) -> None:
         reserved, self._renewing, self._reserved = self._reserved, False, False

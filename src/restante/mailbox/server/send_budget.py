@@ -42,6 +42,7 @@ class SendBudget:
         """Bytes of this turn, with BYTES_PER_WRITE for each write. `open` says whether they are too many."""
         self._waiting: deque[Waiting] = deque()
         self._renewing = self._reserved = False
+        self._loop = asyncio.get_running_loop()
 
     @property
     def open(self) -> bool:
@@ -68,7 +69,7 @@ class SendBudget:
         used = self.written > MIN_BYTES_RENEWED or self._waiting or self._reserved
         if used and not self._renewing:
             self._renewing = True
-            asyncio.get_running_loop().call_soon(self._renew)
+            self._loop.call_soon(self._renew)
 
     def _renew(self) -> None:
         self._renewing, self.written = False, MAX_BYTES_PER_TURN if self._reserved else 0

@@ -35,7 +35,7 @@ from restante.mailbox.protocol.refusals import (
     TOO_MANY_WITHOUT_REQUEST,
 )
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
-from restante.mailbox.server.connection import ReadPauses, Socket, first_byte
+from restante.mailbox.server.connection import Framing, ReadPauses, Socket
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
 from restante.mailbox.server.listeners import Listeners
 from restante.mailbox.server.read_budget import ReadBudget
@@ -145,8 +145,8 @@ class Server:
         self.policy = self.admission.policy = commit_loop.dispatcher.policy
         self.clock = clock
         self.welcome_options = welcome_options
-        self.first_byte = first_byte(WSMsgType.BINARY if binary else WSMsgType.TEXT)
-        """The first byte of the frames that are sent."""
+        self.framing = Framing(WSMsgType.BINARY if binary else WSMsgType.TEXT)
+        """Makes the frames that are sent."""
         self.second = 0
         """The number of calls of `tick`, which is the clock of keep-alive."""
         self.buckets: list[set[Socket]] = [set() for _ in range(PING_INTERVAL_SECONDS)]
@@ -388,7 +388,7 @@ class Server:
         """Ping sockets, and drop those that have been silent for too long."""
         for socket in sockets[-MAX_PINGS_PER_TURN:]:
             socket.note_progress(self.second, MIN_BYTES_PER_SECOND * PING_INTERVAL_SECONDS)
-            if self.second - socket.last_frame_second > SILENCE_TIMEOUT_SECONDS and not socket.read_pauses.reasons:
+            if self.second - socket.last_frame_second > SILENCE_TIMEOUT_SECONDS and not socket.read_pauses:
                 socket.drop()
             else:
                 socket.ping()
