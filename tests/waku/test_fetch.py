@@ -512,6 +512,7 @@ def test_ranges_that_touch_are_one_and_a_subtracted_range_is_gone(ranges: list[R
 
 ENVELOPE = RequestOptions(to=SHARED)
 PLAIN = RequestOptions(form="plain")
+ENVELOPE_ONCE = RequestOptions(to=SHARED, timeouts=ONE_TRY)
 
 
 async def test_only_a_requester_with_a_key_is_recognised() -> None:
@@ -533,11 +534,11 @@ async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.Mon
     monkeypatch.setattr("restante.waku.client.fetch.mine", partial(mine, budget=100))
     received: list[Envelope] = []
     async with listening(Honest(LETTERS), pow=1e3) as (hungry, first), listening(Honest(LETTERS)) as (_, second):
-        report = await fetch([first, second], QUERY, ENVELOPE, received.extend, timeouts=ONE_TRY)
+        report = await fetch([first, second], QUERY, ENVELOPE_ONCE, received.extend)
         assert report.missing == []
         assert "the server requires more proof of work than we accept" in report.failures[0]
         assert (hungry.asked, hungry.wrong) == ([], [])
-        report = await fetch([first], QUERY, PLAIN, lambda _: None, timeouts=ONE_TRY)
+        report = await fetch([first], QUERY, PLAIN, lambda _: None)
         assert report.missing == []
 
 
@@ -560,7 +561,7 @@ async def test_servers_that_fail_are_left_for_one_that_answers_from_what_is_know
         ):
             nobody = Enode(new_key(SystemDice()).public, "127.0.0.1", port)
             servers = [nobody, first, second, third, fourth]
-            report = await fetch(servers, QUERY, ENVELOPE, received.extend, timeouts=ONE_TRY)
+            report = await fetch(servers, QUERY, ENVELOPE_ONCE, received.extend)
     assert (report.missing, hashes(received), working.wrong) == ([], hashes(LETTERS), [])
     assert [(request.lower, request.cursor) for request in working.asked] == [(EPOCH + 9, b"")]
     assert "it disconnected: " in report.failures.pop(3)
@@ -648,17 +649,16 @@ class Subscribing:
         self.until = asyncio.Event()
         self.subscriber: Callable[[list[Envelope]], None] = self.received.extend
         now = int(time.time())
+        timeouts = Timeouts(answer=60.0, tries=1, back_off=0.01)
         self._task = asyncio.create_task(
             subscribe(
                 servers,
                 HistoryQuery(now - 3600, now, frozenset([TOPIC])),
-                PLAIN,
+                RequestOptions(form="plain", budgets=Budgets(size=1000), timeouts=timeouts),
                 lambda envelopes: self.subscriber(envelopes),  # noqa: PLW0108 - a test may set another one
                 self.until,
                 keep=lambda state: self.states.append(state.copy()),
                 on_failure=lambda *failure: self.failures.append(failure),
-                budgets=Budgets(size=1000),
-                timeouts=Timeouts(answer=60.0, tries=1, back_off=0.01),
                 intervals=intervals,
             )
         )

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from restante.waku.client.fetch import RequestOptions
     from restante.waku.client.history import Destination
     from restante.waku.client.ranges import HistoryQuery
-    from restante.waku.client.requester import Budgets
     from restante.waku.devp2p.enode import Enode
 
 app = typer.Typer(no_args_is_help=True, cls=group_that_needs("waku"))
@@ -201,15 +200,14 @@ def request_command(
 
     Name what to fetch: --channel, --topic or --ranges.
     """
-    from restante.waku.client.arguments import opening_keys, parse_budgets, request_options, requested_topics
+    from restante.waku.client.arguments import opening_keys, request_options, requested_topics
     from restante.waku.client.history import Destination, check_output_file, run_fetch, run_subscribe
     from restante.waku.devp2p import enode
 
-    options = request_options(form, password_file, key, os.environ)
+    options = request_options(form, password_file, key, os.environ, limit or [])
     check_output_file(output)
     servers = [enode.parse(url) for url in nodes]
     print_failure = _failure_printer([server.address for server in servers])
-    budgets = parse_budgets(limit or [])
     if ranges is not None:
         if any((begin, end, topic, channel, state, live, seconds)):
             raise Misuse(
@@ -217,7 +215,7 @@ def request_command(
             )
         keys = opening_keys(None, open_password, open_key)
         destination = Destination(output_file=output, keys=keys, text=_text_only(text, output, keys))
-        _request_ranges(servers, ranges, options, destination, budgets, print_failure)
+        _request_ranges(servers, ranges, options, destination, print_failure)
         return
     live_seconds = _live_seconds(live, end, seconds)
     topics, channel_key = requested_topics(channel, topic or [])
@@ -225,9 +223,9 @@ def request_command(
     keys = opening_keys(channel_key, open_password, open_key)
     destination = Destination(output_file=output, keys=keys, state_file=state, text=_text_only(text, output, keys))
     report = (
-        run_subscribe(servers, query, options, destination, budgets, print_failure, live_seconds)
+        run_subscribe(servers, query, options, destination, print_failure, live_seconds)
         if live
-        else run_fetch(servers, query, options, destination, budgets)
+        else run_fetch(servers, query, options, destination)
     )
     for number, reason in () if live else report.failures.items():  # with --live they were printed at once
         print_failure(number, reason)
@@ -241,7 +239,6 @@ def _request_ranges(
     file: Path,
     options: RequestOptions,
     destination: Destination,
-    budgets: Budgets,
     print_failure: Callable[[int, str], None],
 ) -> None:
     """Fetch the ranges of a file, and print which stay open. End with 1 if one was not answered for."""
@@ -249,7 +246,7 @@ def _request_ranges(
     from restante.waku.files import missing_ranges
 
     ranges = missing_ranges.read(file).ranges
-    results = run_ranges(servers, ranges, options, destination, budgets, print_failure)
+    results = run_ranges(servers, ranges, options, destination, print_failure)
     if destination.output_file is not None:
         fetched = counted(sum(result.envelopes for result in results), "envelope")
         still_open = sum(map(is_open, results))

@@ -72,22 +72,26 @@ def opening_keys(
 
 
 def request_options(
-    form: str, password_file: Path | None, key_file: Path | None, environment: Mapping[str, str]
+    form: str,
+    password_file: Path | None,
+    key_file: Path | None,
+    environment: Mapping[str, str],
+    limits: Sequence[str] = (),
 ) -> RequestOptions:
-    """Return the form, password and key of requests. Raises Misuse."""
+    """Return the form, password, key and budgets of requests. `limits` are each NAME=NUMBER. Raises Misuse."""
     key = load_key(key_file) if key_file is not None else None
+    budgets = _parse_budgets(limits)
     if form == "plain":
         if password_file is not None:
             raise Misuse("a plain request has no password: leave --password-file out, or use --form envelope")
-        return RequestOptions(form="plain", key=key)
+        return RequestOptions(form="plain", key=key, budgets=budgets)
     if form != "envelope":
         raise Misuse(f"--form: '{form}' is not envelope or plain")
     password = read_password(password_file, environment) or OFFLINE_INBOX
-    return RequestOptions(to=SymmetricKey.from_password(password), key=key)
+    return RequestOptions(to=SymmetricKey.from_password(password), key=key, budgets=budgets)
 
 
-def parse_budgets(limits: Sequence[str]) -> Budgets:
-    """Parse the limits of what a Mailserver may cost, each NAME=NUMBER. Raises Misuse."""
+def _parse_budgets(limits: Sequence[str]) -> Budgets:
     types = {field.name: field.type for field in msgspec.structs.fields(Budgets)}
     texts = dict(parse_limits(Budgets, limits))
     return Budgets(**{name: convert(text, types[name], f"--limit {name}") for name, text in texts.items()})

@@ -48,8 +48,12 @@ OnState = Callable[[FetchState], None]
 """Receives the new state each time the subscriber has all envelopes that the state covers."""
 
 
+def ignore(*_: object) -> None:
+    """Replace a callback that the caller did not set."""
+
+
 class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests are written."""
+    """How requests are written, and how much each server may cost."""
 
     form: Form = "envelope"
     to: SymmetricKey | bytes | None = None
@@ -57,6 +61,8 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     key: Key | None = None
     """Private key to authenticate with, for Mailservers that admit only some nodes. Default: a fresh key for each
     request and connection, so that requests cannot be linked by their sender."""
+    budgets: Budgets = Budgets()
+    timeouts: Timeouts = Timeouts()
 
     def __post_init__(self) -> None:
         if self.form == "envelope" and self.to is None:
@@ -71,9 +77,7 @@ async def fetch(
     *,
     inbox: Inbox | None = None,
     state: FetchState | None = None,
-    keep: OnState | None = None,
-    budgets: Budgets | None = None,
-    timeouts: Timeouts | None = None,
+    keep: OnState = ignore,
 ) -> FetchReport:
     """Fetch a query's history from servers and return a report.
 
@@ -85,10 +89,9 @@ async def fetch(
     """
     if not servers:
         raise Misuse("no Mailserver is named: name at least one")
-    budgets = budgets or Budgets()
     if inbox is None:
-        inbox = Inbox(WANTS_EVERYTHING, max(REMEMBERED_HASHES, len(servers) * budgets.envelopes))
-    requester = Requester(query, len(servers), inbox, state, budgets, timeouts)
+        inbox = Inbox(WANTS_EVERYTHING, max(REMEMBERED_HASHES, len(servers) * options.budgets.envelopes))
+    requester = Requester(query, len(servers), inbox, state, options.budgets, options.timeouts)
     return await _FetchRun(servers, requester, options, subscriber, keep).run()
 
 
@@ -108,19 +111,19 @@ class _FetchRun:
         requester: Requester,
         options: RequestOptions,
         subscriber: Subscriber,
-        on_state: OnState | None,
+        keep: OnState,
     ) -> None:
         self._servers = servers
         self._requester = requester
         self._options = options
         self._subscriber = subscriber
-        self._on_state = on_state
+        self._keep = keep
         self._dice = SystemDice()
         self._loop = asyncio.get_running_loop()
         self._report: asyncio.Future[FetchReport] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
-        self._connections: dict[int, _ServerConnection] = {}
-        """By server, without those that are disconnecting."""
+        self._current: _ServerConnection | None = None
+        """The connection to the server that is asked. Earlier ones may still be disconnecting."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> FetchReport:
@@ -161,19 +164,19 @@ class _FetchRun:
     def _carry_out(self, action: Action) -> None:
         match action:
             case Connect(server):
-                connection = self._connections[server] = _ServerConnection(server)
-                connection.task = self._start_task(self._connect(connection))
-            case SendRequest(server, request):
-                self._start_task(self._send_request(self._connections[server], request))
-            case Disconnect(server):
-                closing = self._connections.pop(server, None)
+                self._current = _ServerConnection(server)
+                self._current.task = self._start_task(self._connect(self._current))
+            case SendRequest(_, request):
+                assert self._current is not None
+                self._start_task(self._send_request(self._current, request))
+            case Disconnect():
+                closing, self._current = self._current, None
                 if closing is not None and closing.task is not None:
                     closing.task.cancel()
             case HandOver(envelopes):
                 self._subscriber(envelopes)
             case SaveState(state):
-                if self._on_state is not None:
-                    self._on_state(state)
+                self._keep(state)
             case Finished(report):
                 self._report.set_result(report)
 
@@ -190,9 +193,6 @@ class _FetchRun:
             self._report.set_exception(error)
 
     # ── servers ──────────────────────────────────────────────────────────────────────────────────
-
-    def _is_current(self, connection: _ServerConnection) -> bool:
-        return self._connections.get(connection.server) is connection
 
     async def _connect(self, connection: _ServerConnection) -> None:
         server = connection.server
@@ -211,11 +211,11 @@ class _FetchRun:
         self._on_failure(connection, reason)
 
     def _on_failure(self, connection: _ServerConnection, reason: str) -> None:
-        if self._is_current(connection):
+        if connection is self._current:
             self._handle(lambda: self._requester.server_failed(connection.server, reason, self._loop.time()))
 
     def _on_history(self, connection: _ServerConnection, event: HistoryReceived | Ended) -> None:
-        if not self._is_current(connection):
+        if connection is not self._current:
             return
         server, now = connection.server, self._loop.time()
         if isinstance(event, HistoryReceived):
@@ -230,7 +230,7 @@ class _FetchRun:
         except NotMined as error:
             self._on_failure(connection, f"the server requires more proof of work than we accept: {error}")
             return
-        if self._is_current(connection):
+        if connection is self._current:
             self._handle(lambda: self._requester.request_sent(connection.server, request_id, self._loop.time()))
             connection.outbound.send_request(body)
 

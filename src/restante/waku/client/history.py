@@ -25,11 +25,10 @@ from restante.common.progress import progress
 from restante.common.signals import cleaning_up
 from restante.common.texts import counted, in_one_line
 from restante.waku.archive.records import Archived
-from restante.waku.client.fetch import OnState, RequestOptions, Subscriber
+from restante.waku.client.fetch import OnState, RequestOptions, Subscriber, fetch
 from restante.waku.client.ranges import FetchState, HistoryQuery
-from restante.waku.client.requester import Budgets, FetchReport
-from restante.waku.client.streams import EnvelopeStream, IncompleteError, Subscription, fetch_query, subscribe_query
-from restante.waku.client.subscribe import OnFailure
+from restante.waku.client.requester import FetchReport
+from restante.waku.client.subscribe import OnFailure, subscribe
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
@@ -57,13 +56,12 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_fetch(
-    servers: Sequence[Enode], query: HistoryQuery, options: RequestOptions, destination: Destination, budgets: Budgets
+    servers: Sequence[Enode], query: HistoryQuery, options: RequestOptions, destination: Destination
 ) -> FetchReport:
     """Fetch what is not known yet and return a report. Raises Misuse, and StoreError if writing fails."""
 
-    async def run(subscriber: Subscriber, state: FetchState, on_state: OnState) -> FetchReport:
-        stream = fetch_query(servers, query, options, state=state, keep=on_state, budgets=budgets)
-        return await hand_over_stream(stream, subscriber)
+    async def run(subscriber: Subscriber, state: FetchState, keep: OnState) -> FetchReport:
+        return await fetch(servers, query, options, subscriber, state=state, keep=keep)
 
     return write_history(run, destination)
 
@@ -73,7 +71,6 @@ def run_subscribe(
     query: HistoryQuery,
     options: RequestOptions,
     destination: Destination,
-    budgets: Budgets,
     on_failure: OnFailure,
     seconds: float | None,
 ) -> FetchReport:
@@ -82,26 +79,16 @@ def run_subscribe(
     Raises Misuse, and StoreError if writing fails.
     """
 
-    async def run(subscriber: Subscriber, state: FetchState, on_state: OnState) -> FetchReport:
-        stream = subscribe_query(
-            servers, query, options, state=state, keep=on_state, on_failure=on_failure, budgets=budgets
-        )
-        with _stop_on_signals(stream):
+    async def run(subscriber: Subscriber, state: FetchState, keep: OnState) -> FetchReport:
+        until = asyncio.Event()
+        with _call_on_signals(until.set):
             if seconds is not None:
-                asyncio.get_running_loop().call_later(seconds, stream.stop)
-            return await hand_over_stream(stream, subscriber)
+                asyncio.get_running_loop().call_later(seconds, until.set)
+            return await subscribe(
+                servers, query, options, subscriber, until, state=state, keep=keep, on_failure=on_failure
+            )
 
     return write_history(run, destination)
-
-
-async def hand_over_stream(stream: EnvelopeStream, subscriber: Subscriber) -> FetchReport:
-    """Call the subscriber with a stream's envelopes. Return the report, which says what is missing."""
-    with suppress(IncompleteError):
-        async with stream:
-            async for page in stream.pages():
-                subscriber(page)
-    assert stream.report is not None
-    return stream.report
 
 
 def write_history(run: RunRequest[ResultT], destination: Destination) -> ResultT:
@@ -114,7 +101,7 @@ def write_history(run: RunRequest[ResultT], destination: Destination) -> ResultT
     with cleaning_up(), nullcontext() if state_file is None else lock_state_file(state_file):
         state = latest_state = FetchState() if state_file is None else load_state(state_file)
 
-        def on_state(new_state: FetchState) -> None:
+        def keep(new_state: FetchState) -> None:
             nonlocal latest_state
             if state_file is not None and output_file is None and new_state != latest_state:
                 save_state(state_file, new_state)
@@ -130,15 +117,15 @@ def write_history(run: RunRequest[ResultT], destination: Destination) -> ResultT
                 write_envelopes(envelopes)
                 advance(len(envelopes))
 
-            result = asyncio.run(run(subscriber, state, on_state))
+            result = asyncio.run(run(subscriber, state, keep))
         if state_file is not None:
             save_state(state_file, latest_state)
         return result
 
 
 @contextmanager
-def _stop_on_signals(stream: Subscription) -> Iterator[None]:
-    """Stop the stream at the first SIGINT or SIGTERM. Later signals raise KeyboardInterrupt.
+def _call_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` in the loop at the first SIGINT or SIGTERM. Later signals raise KeyboardInterrupt.
 
     That is so after the block, too. `loop.add_signal_handler` is not used: when the loop closes, it would also remove
     the handlers that end the process.
@@ -149,12 +136,12 @@ def _stop_on_signals(stream: Subscription) -> Iterator[None]:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.default_int_handler)
 
-    def stop(_number: int, _frame: object) -> None:
+    def handle(_number: int, _frame: object) -> None:
         reset_signals()
-        loop.call_soon_threadsafe(stream.stop)
+        loop.call_soon_threadsafe(stop)
 
     for number in STOP_SIGNALS:
-        signal.signal(number, stop)
+        signal.signal(number, handle)
     try:
         yield
     finally:

@@ -74,7 +74,8 @@ async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions, secon
     began = time.monotonic()
     envelopes: list[Envelope] = []
     query = HistoryQuery(envelope.sent, envelope.sent, frozenset([envelope.topic]))
-    report = await fetch([node], query, options, envelopes.extend, timeouts=Timeouts(answer=seconds, tries=1))
+    options = msgspec.structs.replace(options, timeouts=Timeouts(answer=seconds, tries=1))
+    report = await fetch([node], query, options, envelopes.extend)
     if envelope in envelopes:
         milliseconds = (time.monotonic() - began) * 1000
         return ProbeResult(Outcome.WELL, f"all is well: posted, and fetched in {milliseconds:.0f} ms")

@@ -7,16 +7,15 @@ from typing import Final
 
 import msgspec
 
-from restante.waku.client.fetch import OnState, RequestOptions, Subscriber
-from restante.waku.client.history import Destination, hand_over_stream, write_history
+from restante.waku.client.fetch import OnState, RequestOptions, Subscriber, fetch
+from restante.waku.client.history import Destination, write_history
+from restante.waku.client.inbox import Inbox
 from restante.waku.client.ranges import FetchState, HistoryQuery
-from restante.waku.client.requester import Budgets
-from restante.waku.client.streams import fetch_query
 from restante.waku.client.subscribe import OnFailure
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope import bloom
-from restante.waku.envelope.envelope import Envelope
 from restante.waku.files.missing_ranges import MissingRange
+from restante.waku.protocol.interest import WANTS_EVERYTHING
 
 MAX_FAILURES: Final = 3
 """Ranges in a row that a server does not answer, after which it is not asked any more. A server that is down costs a
@@ -46,43 +45,37 @@ def run_ranges(
     ranges: Sequence[MissingRange],
     options: RequestOptions,
     destination: Destination,
-    budgets: Budgets,
     on_failure: OnFailure,
 ) -> list[RangeResult]:
     """Ask every server for every range, because each may have other envelopes of it.
 
-    Each envelope of a range is written once. `budgets` limit what a server may cost for one range. `on_failure` is
-    called once for each reason for which a server did not answer. Raises Misuse, and StoreError if writing fails.
+    Each envelope of a range is written once. The budgets of `options` limit what a server may cost for one range.
+    `on_failure` is called once for each reason for which a server did not answer. Raises Misuse, and StoreError if
+    writing fails.
     """
 
-    async def run(subscriber: Subscriber, _state: FetchState, _on_state: OnState) -> list[RangeResult]:
+    async def run(subscriber: Subscriber, _state: FetchState, _keep: OnState) -> list[RangeResult]:
         failures = [_ServerFailures() for _ in servers]
         return [await fetch_range(missing_range, failures, subscriber) for missing_range in ranges]
 
     async def fetch_range(
         missing_range: MissingRange, failures: list[_ServerFailures], subscriber: Subscriber
     ) -> RangeResult:
-        hashes: set[bytes] = set()
-
-        def write_new(envelopes: list[Envelope]) -> None:
-            new_envelopes = [envelope for envelope in envelopes if envelope.hash not in hashes]
-            subscriber(new_envelopes)
-            hashes.update(envelope.hash for envelope in new_envelopes)
-
-        answered = False
+        inbox = Inbox(WANTS_EVERYTHING, len(servers) * options.budgets.envelopes)
+        envelopes, answered = 0, False
         for number, enode in enumerate(servers):
             server = failures[number]
             if server.in_a_row >= MAX_FAILURES:
                 continue
-            stream = fetch_query([enode], query_for_range(missing_range), options, budgets=budgets)
-            report = await hand_over_stream(stream, write_new)
+            report = await fetch([enode], query_for_range(missing_range), options, subscriber, inbox=inbox)
+            envelopes += report.counts["handed over"]
             server.in_a_row = server.in_a_row + 1 if report.missing else 0
             answered |= not report.missing
             for reason in report.failures.values():
                 if reason not in server.reasons:
                     server.reasons.add(reason)
                     on_failure(number, reason)
-        return RangeResult(missing_range, len(hashes), answered)
+        return RangeResult(missing_range, envelopes, answered)
 
     return write_history(run, destination)
 

@@ -19,7 +19,7 @@ from restante.common.errors import Misuse, RestanteError
 from restante.common.texts import counted
 from restante.waku.client import fetch as fetching
 from restante.waku.client import subscribe as subscribing
-from restante.waku.client.fetch import OnState, RequestOptions, Subscriber
+from restante.waku.client.fetch import OnState, RequestOptions
 from restante.waku.client.ranges import FetchState, HistoryQuery, Range
 from restante.waku.client.requester import Budgets, FetchReport, Timeouts
 from restante.waku.devp2p import enode
@@ -30,9 +30,6 @@ from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.passwords import OFFLINE_INBOX
 from restante.waku.protocol.request import Form
-
-RunFetch = Callable[[Subscriber, OnState], Coroutine[Any, Any, FetchReport]]
-"""Fetches envelopes until it returns, and calls these with the envelopes and with each new state."""
 
 Mailservers = Enode | str | Sequence[Enode | str]
 """One Mailserver, or several of which the first is preferred; enodes or their URLs."""
@@ -71,19 +68,19 @@ class EnvelopeStream:
     def __init__(
         self,
         servers: Sequence[Enode],
-        run: RunFetch,
+        query: HistoryQuery,
+        options: RequestOptions,
         state: FetchState | None,
         keep: OnState | None,
-        max_waiting_bytes: int | None = None,
     ) -> None:
         self.state = state or FetchState()
         """What is known: everything that the program has taken. Pass it to the next call, which continues there."""
         self.report: FetchReport | None = None
         """The result. None until the iteration has ended by itself."""
         self._servers = servers
-        self._run = run
-        self._keep = keep
-        self._max_waiting_bytes = max_waiting_bytes
+        self._query = query
+        self._options = options
+        self._keep = keep or fetching.ignore
         self._waiting: deque[list[Envelope] | FetchState] = deque()
         """What the program has not taken yet. Each state follows the envelopes that it covers."""
         self._waiting_bytes = 0
@@ -111,7 +108,7 @@ class EnvelopeStream:
         """Yield envelopes in lists, as they arrive. Raises what the function that returned the stream names."""
         if self._task is not None:
             raise Misuse("a stream can be iterated over once: call the function again")
-        self._task = asyncio.create_task(self._run(self._put, self._put_state))
+        self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(lambda _: self._wakeup.set())
         try:
             while self._waiting or not self._task.done():
@@ -155,10 +152,14 @@ class EnvelopeStream:
         finally:
             await self.aclose()
 
+    def _run(self) -> Coroutine[Any, Any, FetchReport]:
+        """Fetch envelopes, and put them and each new state into `_waiting`."""
+        return fetching.fetch(
+            self._servers, self._query, self._options, self._put, state=self.state, keep=self._put_state
+        )
+
     def _put(self, envelopes: list[Envelope]) -> None:
         self._waiting_bytes += _total_bytes(envelopes)
-        if self._max_waiting_bytes is not None and self._waiting_bytes > self._max_waiting_bytes:
-            raise LaggingError(f"more than {counted(self._max_waiting_bytes, 'byte')} of envelopes wait to be taken")
         self._waiting.append(envelopes)
         self._wakeup.set()
 
@@ -168,8 +169,7 @@ class EnvelopeStream:
 
     def _set_state(self, state: FetchState) -> None:
         self.state = state
-        if self._keep is not None:
-            self._keep(state)
+        self._keep(state)
 
     def _check(self, report: FetchReport) -> None:
         if report.missing:
@@ -182,19 +182,37 @@ class Subscription(EnvelopeStream):
     def __init__(
         self,
         servers: Sequence[Enode],
-        run: Callable[[Subscriber, OnState, asyncio.Event], Coroutine[Any, Any, FetchReport]],
+        query: HistoryQuery,
+        options: RequestOptions,
         state: FetchState | None,
         keep: OnState | None,
-        max_waiting_bytes: int,
+        on_failure: OnServerFailure | None,
     ) -> None:
+        super().__init__(servers, query, options, state, keep)
+        self._on_failure = on_failure or fetching.ignore
         self._stop = asyncio.Event()
-        super().__init__(
-            servers, lambda put, put_state: run(put, put_state, self._stop), state, keep, max_waiting_bytes
-        )
 
     def stop(self) -> None:
         """End the iteration, after at most two seconds for a request for history that is under way."""
         self._stop.set()
+
+    def _run(self) -> Coroutine[Any, Any, FetchReport]:
+        return subscribing.subscribe(
+            self._servers,
+            self._query,
+            self._options,
+            self._put,
+            self._stop,
+            state=self.state,
+            keep=self._put_state,
+            on_failure=lambda server, reason: self._on_failure(self._servers[server], reason),
+        )
+
+    def _put(self, envelopes: list[Envelope]) -> None:
+        maximum = self._options.budgets.bytes
+        if self._waiting_bytes + _total_bytes(envelopes) > maximum:
+            raise LaggingError(f"more than {counted(maximum, 'byte')} of envelopes wait to be taken")
+        super()._put(envelopes)
 
     def _check(self, report: FetchReport) -> None:
         """Do nothing: what is missing was requested repeatedly, and `on_failure` was called."""
@@ -235,15 +253,8 @@ def fetch(
     """
     now = int(time.time())
     query = _query(topics, now - DEFAULT_AGE_SECONDS if since is None else since, now if until is None else until)
-    return fetch_query(
-        _enodes(servers),
-        query,
-        _options(password, form, key),
-        state=state,
-        keep=keep,
-        budgets=budgets,
-        timeouts=timeouts,
-    )
+    options = _options(password, form, key, budgets, timeouts)
+    return EnvelopeStream(_enodes(servers), query, options, state, keep)
 
 
 def subscribe(
@@ -275,73 +286,8 @@ def subscribe(
     if since is None:
         since = now if state is None else now - DEFAULT_AGE_SECONDS
     query = _query(topics, since, now)
-    enodes = _enodes(servers)
-
-    def report_failure(server: int, reason: str) -> None:
-        if on_failure is not None:
-            on_failure(enodes[server], reason)
-
-    return subscribe_query(
-        enodes,
-        query,
-        _options(password, form, key),
-        state=state,
-        keep=keep,
-        on_failure=report_failure,
-        budgets=budgets,
-        timeouts=timeouts,
-    )
-
-
-def fetch_query(
-    servers: Sequence[Enode],
-    query: HistoryQuery,
-    options: RequestOptions,
-    *,
-    state: FetchState | None = None,
-    keep: OnState | None = None,
-    budgets: Budgets | None = None,
-    timeouts: Timeouts | None = None,
-) -> EnvelopeStream:
-    """Return the stream of `fetch` for a query. Raises Misuse without servers."""
-
-    def run(subscriber: Subscriber, on_state: OnState) -> Coroutine[Any, Any, FetchReport]:
-        return fetching.fetch(
-            servers, query, options, subscriber, state=state, keep=on_state, budgets=budgets, timeouts=timeouts
-        )
-
-    return EnvelopeStream(servers, run, state, keep)
-
-
-def subscribe_query(
-    servers: Sequence[Enode],
-    query: HistoryQuery,
-    options: RequestOptions,
-    *,
-    state: FetchState | None = None,
-    keep: OnState | None = None,
-    on_failure: subscribing.OnFailure | None = None,
-    budgets: Budgets | None = None,
-    timeouts: Timeouts | None = None,
-) -> Subscription:
-    """Return the stream of `subscribe` for a query."""
-    budgets = budgets or Budgets()
-
-    def run(subscriber: Subscriber, on_state: OnState, until: asyncio.Event) -> Coroutine[Any, Any, FetchReport]:
-        return subscribing.subscribe(
-            servers,
-            query,
-            options,
-            subscriber,
-            until,
-            state=state,
-            keep=on_state,
-            on_failure=on_failure,
-            budgets=budgets,
-            timeouts=timeouts,
-        )
-
-    return Subscription(servers, run, state, keep, budgets.bytes)
+    options = _options(password, form, key, budgets, timeouts)
+    return Subscription(_enodes(servers), query, options, state, keep, on_failure)
 
 
 def _enodes(servers: Mailservers) -> list[Enode]:
@@ -360,12 +306,13 @@ def _query(topics: Iterable[bytes] | None, since: float, until: float) -> Histor
     return HistoryQuery(int(since), int(until), topic_set)
 
 
-def _options(password: str | SymmetricKey, form: Form, key: Key | None) -> RequestOptions:
-    if form == "plain":
-        return RequestOptions(form="plain", key=key)
-    if isinstance(password, str):
-        password = _default_key() if password == OFFLINE_INBOX else SymmetricKey.from_password(password)
-    return RequestOptions(to=password, key=key)
+def _options(
+    password: str | SymmetricKey, form: Form, key: Key | None, budgets: Budgets | None, timeouts: Timeouts | None
+) -> RequestOptions:
+    to = None if form == "plain" else password
+    if isinstance(to, str):
+        to = _default_key() if to == OFFLINE_INBOX else SymmetricKey.from_password(to)
+    return RequestOptions(form=form, to=to, key=key, budgets=budgets or Budgets(), timeouts=timeouts or Timeouts())
 
 
 @cache

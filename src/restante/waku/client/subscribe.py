@@ -21,16 +21,15 @@ from typing import Any, Final
 
 import msgspec
 
-from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
-from restante.waku.client.fetch import GREET_TIMEOUT, OnState, RequestOptions, Subscriber, fetch
+from restante.waku.client.fetch import GREET_TIMEOUT, OnState, RequestOptions, Subscriber, fetch, ignore
 from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.ranges import FetchState, HistoryQuery
-from restante.waku.client.requester import Budgets, FetchReport, Timeouts
+from restante.waku.client.requester import FetchReport
+from restante.waku.defaults import new_key
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.envelope.keys import new_key
 from restante.waku.protocol.acceptance import Policy, judge
 from restante.waku.protocol.interest import Interest
 
@@ -55,6 +54,8 @@ class Intervals(msgspec.Struct, frozen=True, kw_only=True):
     """How long a request under way may go on after the subscription was stopped."""
 
 
+INTERVALS: Final = Intervals()
+
 OnFailure = Callable[[int, str], None]
 """Receives a server and why its live connection or its history failed. Each stored reason is reported once."""
 
@@ -67,11 +68,9 @@ async def subscribe(
     until: asyncio.Event,
     *,
     state: FetchState | None = None,
-    keep: OnState | None = None,
-    on_failure: OnFailure | None = None,
-    budgets: Budgets | None = None,
-    timeouts: Timeouts | None = None,
-    intervals: Intervals | None = None,
+    keep: OnState = ignore,
+    on_failure: OnFailure = ignore,
+    intervals: Intervals = INTERVALS,
 ) -> FetchReport:
     """Hand over envelopes of the query's topics sent since `query.lower`, and live ones, until `until` is set.
 
@@ -81,23 +80,9 @@ async def subscribe(
     """
     if not query.topics:
         raise Misuse("name the topics to subscribe to")
-    run = _SubscriptionRun(
-        servers,
-        query,
-        options,
-        subscriber,
-        state=(state or FetchState()).copy(),
-        on_state=keep or _ignore,
-        on_failure=on_failure or _ignore,
-        budgets=budgets or Budgets(),
-        timeouts=timeouts or Timeouts(),
-        intervals=intervals or Intervals(),
-    )
+    state = (state or FetchState()).copy()
+    run = _SubscriptionRun(servers, query, options, subscriber, state, keep, on_failure, intervals)
     return await run.run(until)
-
-
-def _ignore(*_: object) -> None:
-    """Replace a callback that the caller did not set."""
 
 
 class _SubscriptionRun:
@@ -107,12 +92,9 @@ class _SubscriptionRun:
         query: HistoryQuery,
         options: RequestOptions,
         subscriber: Subscriber,
-        *,
         state: FetchState,
-        on_state: OnState,
+        keep: OnState,
         on_failure: OnFailure,
-        budgets: Budgets,
-        timeouts: Timeouts,
         intervals: Intervals,
     ) -> None:
         self._servers = servers
@@ -120,17 +102,14 @@ class _SubscriptionRun:
         self._options = options
         self._subscriber = subscriber
         self._state = state
-        self._on_state = on_state
+        self._keep = keep
         self._on_failure = on_failure
-        self._budgets = budgets
-        self._timeouts = timeouts
         self._intervals = intervals
         self._interest = Interest.of_topics(query.topics)
         self._inbox = Inbox(self._interest)
-        self._dice = SystemDice()
         self._loop = asyncio.get_running_loop()
         self._error: asyncio.Future[None] = self._loop.create_future()
-        """Gets an error of the subscriber or of `on_state` that was raised in a callback."""
+        """Gets an error of the subscriber or of `keep` that was raised in a callback."""
         self._fetch_now = asyncio.Event()
         """Set to request history at once."""
         self._idle = asyncio.Event()
@@ -188,7 +167,7 @@ class _SubscriptionRun:
             try:
                 async with connect(
                     self._servers[server],
-                    new_key(self._dice),
+                    new_key(),
                     self._interest,
                     GREET_TIMEOUT,
                     on_envelopes=self._on_live_envelopes,
@@ -210,7 +189,7 @@ class _SubscriptionRun:
         if self._error.done():
             return
         now = int(time.time())
-        policy = Policy(min_pow=0.0, max_size=self._budgets.size)
+        policy = Policy(min_pow=0.0, max_size=self._options.budgets.size)
         acceptable = [
             envelope
             for envelope in envelopes
@@ -245,8 +224,6 @@ class _SubscriptionRun:
                 inbox=self._inbox,
                 state=self._state,
                 keep=self._set_state,
-                budgets=self._budgets,
-                timeouts=self._timeouts,
             )
             for server, reason in self._report.failures.items():
                 self._report_failure(server, reason)
@@ -277,7 +254,7 @@ class _SubscriptionRun:
                 del hashes[next(iter(hashes))]
         self._state = state.copy()
         self._state.also(self._live_state)
-        self._on_state(self._state)
+        self._keep(self._state)
 
     def _on_save_timer(self) -> None:
         self._save_timer = None
