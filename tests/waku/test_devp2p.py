@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from restante.common.errors import Misuse, PeerError
 from restante.waku.devp2p import rlpx
-from restante.waku.devp2p.hello import Capability, Hello, Reason, SharedCapability, share_capabilities
+from restante.waku.devp2p.hello import Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import PREFIX_BYTES, Rlpx, max_frame_bytes
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionEvent, SessionLimits
 from restante.waku.devp2p.snappy import compress, decompress, literal_head
@@ -28,7 +28,6 @@ A, B = Key(b"\1" * 32), Key(b"\2" * 32)
 WAKU = (Capability("waku", 0), Capability("waku", 1))
 HELLO_A = Hello("a", WAKU, 30303, A.public)
 HELLO_B = Hello("b", WAKU, 30304, B.public)
-SHARED = (SharedCapability("waku", 1, 16, 128),)
 
 
 def cut(data: bytes | bytearray, positions: Iterable[int]) -> Iterator[bytes | bytearray]:
@@ -189,28 +188,19 @@ def test_a_node_that_dials_itself_receives_the_reason_in_place_of_a_hello() -> N
     assert us.closed
 
 
-def capabilities(text: str) -> list[Capability]:
-    return [Capability(name, int(version)) for name, version in (one.split("/") for one in text.split())]
-
-
 @pytest.mark.parametrize(
-    ("ours", "theirs", "shared"),
-    [
-        ("waku/0 waku/1", "waku/0 waku/1", [("waku", 1, 16, 128)]),
-        ("waku/1 waku/0", "waku/0", [("waku", 0, 16, 128)]),
-        ("waku/1", "waku/0", []),
-        ("waku/1", "shh/6 les/2 waku/1 eth/63", [("waku", 1, 16, 128)]),
-        ("b/1 a/3 a/2 waku/1", "waku/1 a/2 b/1", [("a", 2, 16, 8), ("b", 1, 24, 17), ("waku", 1, 41, 128)]),
-        ("waku/1", "waku/1 waku/1", [("waku", 1, 16, 128)]),
-        ("waku/1", "waku/10", []),
-    ],
+    ("theirs", "shared"),
+    [("waku/0 waku/1", True), ("waku/0", True), ("shh/6 les/2 waku/1 eth/63", True), ("waku/1 waku/1", True)]
+    + [("waku/10", False), ("eth/1", False), ("", False)],
 )
-def test_message_ids_go_to_the_highest_shared_versions_by_name(
-    ours: str, theirs: str, shared: list[tuple[str, int, int, int]]
-) -> None:
-    lengths = {"a": 8, "b": 17, "waku": 128}
-    result = share_capabilities(capabilities(ours), capabilities(theirs), lengths)
-    assert result == tuple(map(SharedCapability._make, shared))
+def test_message_ids_do_not_depend_on_what_else_a_peer_has(theirs: str, shared: bool) -> None:
+    capabilities = [capability.split("/") for capability in theirs.split()]
+    hello = hello_of(capabilities=tuple(Capability(name, int(version)) for name, version in capabilities))
+    events = Bare().say(hello, b"\x10" + compress(b"\xc0"))
+    if shared:
+        assert events[1:] == [Packet(0, b"\xc0")]
+    else:
+        assert_refused(events, Reason.USELESS_PEER, "no capability is shared")
 
 
 packets = st.lists(st.tuples(st.integers(0, 127), st.binary(max_size=300)), max_size=8)
@@ -222,8 +212,7 @@ def test_packets_arrive_as_they_were_sent_however_the_stream_is_split(
 ) -> None:
     hello = msgspec.structs.replace(HELLO_A, version=version)
     pair = Pair(hello, cuts).carry()
-    assert (pair.to_a, pair.to_b) == ([Connected(HELLO_B, SHARED)], [Connected(hello, SHARED)])
-    assert (pair.a.remote, pair.b.remote) == (B.public, A.public)
+    assert (pair.to_a, pair.to_b) == ([Connected(HELLO_B)], [Connected(hello)])
     pair.connected()
     for code, payload in ours:
         pair.a.send(code, payload)
@@ -373,7 +362,7 @@ def test_a_peer_that_sends_no_hello_in_time_is_given_up() -> None:
     assert pair.b.next_timeout() == 5.0
     pair.b.handle_timeout(5.0)
     assert pair.a.receive_data(pair.b.data_to_send(), 5.0) == [
-        Connected(HELLO_B, SHARED),
+        Connected(HELLO_B),
         Disconnected(Reason.PING_TIMEOUT, "the peer said PING_TIMEOUT"),
     ]
 

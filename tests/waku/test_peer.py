@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from restante.common.errors import PeerError
-from restante.waku.devp2p.hello import CAPABILITY_LENGTHS
+from restante.waku.devp2p.hello import CAPABILITY_CODES
 from restante.waku.envelope import bloom
 from restante.waku.envelope.rlp import RlpError
 from restante.waku.protocol import interest, packets
@@ -236,11 +236,7 @@ def test_an_update_changes_only_the_options_that_it_names() -> None:
     assert peer.interest == WANTS_EVERYTHING
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, CAPABILITY_LENGTHS["waku"] - 1), st.sampled_from(CAPTURED) | st.binary(max_size=60))
-    )
-)
+@given(st.lists(st.tuples(st.integers(0, CAPABILITY_CODES - 1), st.sampled_from(CAPTURED) | st.binary(max_size=60))))
 def test_after_a_good_status_nothing_is_an_error(packets: list[tuple[int, bytes]]) -> None:
     peer = greeted()
     for code, payload in packets:

@@ -19,7 +19,7 @@ import pytest_asyncio
 from restante.waku.archive.history import MAX_PAIRED_BITS, MAX_SINGLE_BITS
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import READER_COUNT, open_archive
-from restante.waku.devp2p.hello import CAPABILITY_LENGTHS, Reason
+from restante.waku.devp2p.hello import CAPABILITY_CODES, Reason
 from restante.waku.devp2p.rlpx import MAX_HANDSHAKE_BYTES
 from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import bloom, rlp
@@ -247,7 +247,7 @@ async def bytes_that_are_no_handshake_are_not_answered(siege: Siege, _scale: int
 async def a_broken_frame_ends_its_connection(siege: Siege, _scale: int) -> None:
     messages = rlp.encode(BASE + packets.MESSAGES)
     for frame in (
-        rlp.encode(BASE + CAPABILITY_LENGTHS["waku"]) + compress(b"\xc0"),
+        rlp.encode(BASE + CAPABILITY_CODES) + compress(b"\xc0"),
         messages + b"\xff" * 20,  # not compressed
         messages + compress(bytes(1 << 24)),  # a bomb of 16 MiB
         messages + b"\xff\xff\xff\xff\x0f" + bytes(10),  # a size of 4 GiB and a few bytes
@@ -266,7 +266,7 @@ async def packets_that_cannot_be_read_end_no_connection(siege: Siege, scale: int
     codes = (packets.MESSAGES, packets.BATCH_ACK, packets.MESSAGE_RESPONSE, packets.STATUS_UPDATE)
     for code, body in itertools.product(codes, ("", "80", "c1", "b800", "f80180", "c3820001", "ff" * 9, "c1" * 2000)):
         peer.say(code, bytes.fromhex(body))
-    noise = [(code, CHANCE.randbytes(30 * scale)) for code in range(1, CAPABILITY_LENGTHS["waku"])]
+    noise = [(code, CHANCE.randbytes(30 * scale)) for code in range(1, CAPABILITY_CODES)]
     await flood(peer, noise)
     assert not (await peer.post()).refusals
 

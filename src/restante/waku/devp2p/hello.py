@@ -1,4 +1,4 @@
-"""Hello and Disconnect, the first and the last message of devp2p, and the capabilities that two Hellos share.
+"""Hello and Disconnect, the first and the last message of devp2p.
 
 Source: devp2p, rlpx.md.
 
@@ -8,7 +8,6 @@ Source: devp2p, rlpx.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -26,11 +25,16 @@ DEVP2P_VERSION: Final = 5
 SNAPPY_VERSION: Final = 5
 """The version from which all messages but Hello are compressed, if both ends have it (EIP-706)."""
 
-FIRST_CAPABILITY_ID: Final = 16
-"""First message id of the capabilities. Lower ids belong to devp2p itself."""
+CAPABILITY_NAME: Final = "waku"
+"""The name of our only capability."""
 
-CAPABILITY_LENGTHS: Final[Mapping[str, int]] = {"waku": 128}
-"""Number of message ids of each capability, in every version (status-go waku/v1/const.go:18)."""
+CAPABILITY_ID: Final = 16
+"""First message id of the capability. Lower ids belong to devp2p itself. Ids are assigned from 16 on to the shared
+capabilities (rlpx.md, "Capability Messaging"; geth p2p/peer.go:377-398), so they do not depend on what else a peer
+has."""
+
+CAPABILITY_CODES: Final = 128
+"""Number of message ids of the capability, in every version (status-go waku/v1/const.go:18)."""
 
 
 class Reason(IntEnum):
@@ -81,15 +85,6 @@ class Capability(NamedTuple):
     version: int
 
 
-class SharedCapability(NamedTuple):
-    """A protocol that both nodes support, and its message ids on this connection."""
-
-    name: str
-    version: int
-    offset: int
-    length: int
-
-
 class Hello(msgspec.Struct, frozen=True, gc=False):
     """A node's public key and capabilities."""
 
@@ -135,19 +130,3 @@ def _parse_capability(item: rlp.Item) -> Capability:
 
 def _decode_text(item: rlp.Item) -> str:
     return rlp.string(item).decode(errors="replace")
-
-
-def share_capabilities(
-    ours: Iterable[Capability], theirs: Iterable[Capability], lengths: Mapping[str, int] = CAPABILITY_LENGTHS
-) -> tuple[SharedCapability, ...]:
-    """Return the capabilities that both nodes support: the highest shared version of each name, ordered by name.
-
-    Message ids are assigned from 16 on. `lengths` must have every name of `ours` (rlpx.md, "Capability Messaging";
-    geth p2p/peer.go:377-398).
-    """
-    highest = dict(sorted(set(ours) & set(theirs)))
-    shared, offset = [], FIRST_CAPABILITY_ID
-    for name, version in highest.items():
-        shared.append(SharedCapability(name, version, offset, lengths[name]))
-        offset += lengths[name]
-    return tuple(shared)

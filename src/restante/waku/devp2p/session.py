@@ -17,13 +17,12 @@ import msgspec
 
 from restante.common.errors import Misuse, PeerError
 from restante.waku.devp2p.hello import (
-    CAPABILITY_LENGTHS,
-    FIRST_CAPABILITY_ID,
+    CAPABILITY_CODES,
+    CAPABILITY_ID,
+    CAPABILITY_NAME,
     SNAPPY_VERSION,
     Hello,
     Reason,
-    SharedCapability,
-    share_capabilities,
 )
 from restante.waku.devp2p.rlpx import DEFAULT_PACKET_BYTES, Rlpx
 from restante.waku.devp2p.snappy import compress, decompress, literal_head
@@ -64,7 +63,6 @@ class Connected(msgspec.Struct, frozen=True, gc=False):
     """The peer's Hello has arrived and is acceptable. Packets may be sent."""
 
     hello: Hello
-    shared: tuple[SharedCapability, ...]
 
 
 class Packet(msgspec.Struct, frozen=True, gc=False):
@@ -102,11 +100,9 @@ class Devp2p:
     """One end of a connection. Times are seconds of any monotonic clock."""
 
     __slots__ = (
-        "_end",
         "_hello",
         "_last_received",
         "_limits",
-        "_offset",
         "_output",
         "_ping_pending",
         "_rlpx",
@@ -117,8 +113,8 @@ class Devp2p:
 
     def __init__(self, rlpx: Rlpx, hello: Hello, now: float, limits: SessionLimits = SESSION_LIMITS) -> None:
         """Start a session. `hello` is the Hello that we send. Raises Misuse for capabilities other than Waku's."""
-        if {capability.name for capability in hello.capabilities} - {*CAPABILITY_LENGTHS}:
-            raise Misuse(f"capabilities here are {', '.join(CAPABILITY_LENGTHS)}, and no others")
+        if {capability.name for capability in hello.capabilities} - {CAPABILITY_NAME}:
+            raise Misuse(f"capabilities here are {CAPABILITY_NAME}, and no others")
         self._rlpx = rlpx
         self._hello = hello
         self._limits = limits
@@ -132,13 +128,7 @@ class Devp2p:
         # A peer that reads our Hello expects every later message to be compressed, even before it has sent its own
         # Hello.
         self._snappy = hello.version >= SNAPPY_VERSION
-        self._offset = self._end = FIRST_CAPABILITY_ID
         self._output: list[bytes | bytearray] = [rlpx.data_to_send()]
-
-    @property
-    def remote(self) -> bytes:
-        """The peer's public key; empty until the handshake provides it. It is proven from `Connected` on."""
-        return self._rlpx.remote
 
     @property
     def closed(self) -> bool:
@@ -192,10 +182,9 @@ class Devp2p:
     def _message_id(self, code: int) -> int:
         if self._state is not _OPEN:
             raise Misuse("the Hello has not arrived yet")
-        message = self._offset + code
-        if not self._offset <= message < self._end:
+        if not 0 <= code < CAPABILITY_CODES:
             raise Misuse(f"code {code} is not a packet of the capability")
-        return message
+        return CAPABILITY_ID + code
 
     def disconnect(self, reason: Reason) -> None:
         """Send a Disconnect with the reason and close. Before the handshake is complete only close."""
@@ -259,15 +248,15 @@ class Devp2p:
             raise PeerError(Reason.BREACH, "a message id is malformed or too high")
         if self._state is _HELLO:
             return self._handle_hello(message, payload)
-        if message < FIRST_CAPABILITY_ID:
+        if message < CAPABILITY_ID:
             return self._handle_base_message(message, payload)
-        if message >= self._end:
+        if message >= CAPABILITY_ID + CAPABILITY_CODES:
             raise PeerError(Reason.BREACH, f"no capability has message id {message}")
         if self._snappy:
             payload = decompress(payload, self._limits.packet)
         elif len(payload) > self._limits.packet:
             raise PeerError(Reason.BREACH, f"a packet has {len(payload)} bytes")
-        return Packet(message - self._offset, payload)
+        return Packet(message - CAPABILITY_ID, payload)
 
     def _handle_hello(self, message: int, payload: bytes) -> SessionEvent:
         """Handle the Hello, or the Disconnect in its place."""
@@ -279,12 +268,10 @@ class Devp2p:
         self._snappy = min(hello.version, self._hello.version) >= SNAPPY_VERSION
         if hello.public != self._rlpx.remote:
             raise PeerError(Reason.UNEXPECTED_IDENTITY, "the Hello has another public key than the handshake")
-        shared = share_capabilities(self._hello.capabilities, hello.capabilities)
-        if not shared:
+        if not set(self._hello.capabilities) & set(hello.capabilities):
             raise PeerError(Reason.USELESS_PEER, "no capability is shared")
-        self._offset, self._end = shared[0].offset, shared[0].offset + shared[0].length
         self._state = _OPEN
-        return Connected(hello, shared)
+        return Connected(hello)
 
     def _handle_base_message(self, message: int, payload: bytes) -> SessionEvent | None:
         """Handle a message of devp2p itself. Ignores unknown ones and a second Hello (geth p2p/peer.go)."""
