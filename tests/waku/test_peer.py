@@ -324,12 +324,13 @@ class TheMap(RuleBasedStateMachine):
 
     @rule(peer=st.integers(0, 5), interest=interests)
     def put(self, peer: int, interest: Interest) -> None:
-        assert self.interests.put(peer, interest) == self.latest.get(peer)
+        self.interests.put(peer, interest)
         self.latest[peer] = interest
 
     @rule(peer=st.integers(0, 5))
     def drop(self, peer: int) -> None:
-        assert self.interests.drop(peer) == self.latest.pop(peer, None)
+        self.interests.drop(peer)
+        self.latest.pop(peer, None)
 
     @rule(topic=st.sampled_from(TOPICS))
     def who_wants(self, topic: bytes) -> None:

@@ -74,9 +74,9 @@ class Interests(Generic[P]):
     def __len__(self) -> int:
         return len(self._interests)
 
-    def put(self, peer: P, interest: Interest) -> Interest | None:
-        """Set a peer's interest. Return its previous one."""
-        previous = self.drop(peer)
+    def put(self, peer: P, interest: Interest) -> None:
+        """Set a peer's interest."""
+        self.drop(peer)
         self._interests[peer] = interest
         listed = interest.listed_topics()
         if interest == WANTS_EVERYTHING:
@@ -89,13 +89,12 @@ class Interests(Generic[P]):
             for topic, passing in self._filter_matches.items():
                 if interest.wants(topic):
                     passing.add(peer)
-        return previous
 
-    def drop(self, peer: P) -> Interest | None:
-        """Remove a peer. Return its interest."""
+    def drop(self, peer: P) -> None:
+        """Remove a peer."""
         interest = self._interests.pop(peer, None)
         if interest is None:
-            return None
+            return
         self._everything.discard(peer)
         if self._filters.pop(peer, None) is not None:
             for passing in self._filter_matches.values():
@@ -105,7 +104,6 @@ class Interests(Generic[P]):
             peers.discard(peer)
             if not peers:
                 del self._by_topic[topic]
-        return interest
 
     def any_peer_wants(self, topic: bytes) -> bool:
         """Return whether any peer wants a topic."""

@@ -51,12 +51,6 @@ class OfferedLarge(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-class Confirmed(msgspec.Struct, frozen=True):
-    """The peer has received our packet."""
-
-    packet: bytes
-
-
 class Answered(msgspec.Struct, frozen=True):
     """The peer reports the result of our packet."""
 
@@ -89,18 +83,7 @@ class Violation(msgspec.Struct, frozen=True):
     """The code of the invalid packet."""
 
 
-PeerEvent = (
-    Greeted
-    | Changed
-    | Offered
-    | OfferedLarge
-    | Confirmed
-    | Answered
-    | Requested
-    | HistoryReceived
-    | Ended
-    | Violation
-)
+PeerEvent = Greeted | Changed | Offered | OfferedLarge | Answered | Requested | HistoryReceived | Ended | Violation
 
 
 class Peer:
@@ -148,6 +131,10 @@ class Peer:
             return Changed(WANTS_NOTHING)  # for every topic, envelopes with less work are new to the peer
         return Changed(previous) if self.interest != previous else None
 
+    def _check_ack(self, payload: bytes) -> None:
+        """Check a Batch Ack. What became of our packet is in the Message Response."""
+        packets.read_ack(payload)
+
     def _apply(self, options: Options) -> None:
         if options.pow is not None:
             self.pow = options.pow
@@ -163,7 +150,7 @@ _PACKET_READERS: Final[dict[int, Callable[[Peer, bytes], PeerEvent | None]]] = {
     packets.MESSAGES: lambda _peer, payload: (
         Offered(packets.read_envelopes(payload)) if len(payload) <= LARGE_PACKET_BYTES else OfferedLarge(payload)
     ),
-    packets.BATCH_ACK: lambda _peer, payload: Confirmed(packets.read_ack(payload)),
+    packets.BATCH_ACK: Peer._check_ack,
     packets.MESSAGE_RESPONSE: lambda _peer, payload: (
         Answered(packets.read_response(payload)) if len(payload) <= packets.MAX_RESPONSE_BYTES else None
     ),
