@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -27,33 +27,30 @@ KNOWN_HASH_MEMORY: Final = 250
 LIVE_ENVELOPE_MEMORY: Final = 650
 """Bytes of memory per live envelope beyond its text, about, if each has a topic of its own."""
 
-Item = TypeVar("Item")
 
-
-class Expiring(Generic[Item]):
-    """Items by the second in which they expire."""
+class _ByExpiry:
+    """Envelopes by the second in which they expire."""
 
     def __init__(self) -> None:
         self._seconds: list[int] = []
-        self._items: dict[int, list[Item]] = {}
+        self._envelopes: dict[int, list[Envelope]] = {}
 
-    def add(self, second: int, item: Item) -> None:
-        """Add an item that expires at a second."""
-        items = self._items.get(second)
-        if items is None:
-            self._items[second] = [item]
-            heapq.heappush(self._seconds, second)
+    def add(self, envelope: Envelope) -> None:
+        envelopes = self._envelopes.get(envelope.expiry)
+        if envelopes is None:
+            self._envelopes[envelope.expiry] = [envelope]
+            heapq.heappush(self._seconds, envelope.expiry)
         else:
-            items.append(item)
+            envelopes.append(envelope)
 
-    def pop_before(self, second: int) -> Iterator[Item]:
-        """Remove and yield the items that expire before a second."""
+    def pop_before(self, second: int) -> Iterator[Envelope]:
+        """Remove and yield the envelopes that expire before a second."""
         while self._seconds and self._seconds[0] < second:
-            yield from self._items.pop(heapq.heappop(self._seconds))
+            yield from self.pop_first()
 
-    def pop_first(self) -> list[Item]:
-        """Remove and return the items that expire first, all of one second; an empty list if there are none."""
-        return self._items.pop(heapq.heappop(self._seconds)) if self._seconds else []
+    def pop_first(self) -> list[Envelope]:
+        """Remove and return the envelopes that expire first, all of one second; an empty list if there are none."""
+        return self._envelopes.pop(heapq.heappop(self._seconds)) if self._seconds else []
 
 
 class LiveEnvelope(msgspec.Struct, frozen=True, gc=False):
@@ -89,7 +86,7 @@ class Pool:
         self._max_hashes = known_bytes // KNOWN_HASH_MEMORY
         self._max_size = live_bytes
         self._blocks: deque[_Block] = deque()
-        self._expiring: Expiring[Envelope] = Expiring()
+        self._expiring = _ByExpiry()
 
     def add_hash(self, envelope: Envelope, number: int) -> None:
         """Add the hash of an unknown envelope."""
@@ -113,7 +110,7 @@ class Pool:
         if envelope.hash in topic:
             return
         topic[envelope.hash] = live
-        self._expiring.add(envelope.expiry, envelope)
+        self._expiring.add(envelope)
         self.size += LIVE_ENVELOPE_MEMORY + len(envelope.raw)
         while self.size > self._max_size:
             for first_envelope in self._expiring.pop_first():
