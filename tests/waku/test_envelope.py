@@ -31,7 +31,6 @@ from restante.waku.envelope.payload import (
     UnreadableError,
     WrongKeyError,
     open_sealed,
-    password_key,
     seal,
     topic_of,
 )
@@ -317,11 +316,10 @@ def verify(public: bytes, plain: bytes) -> None:
 
 def test_password_keys_and_topics_are_those_of_the_vectors() -> None:
     for vector in load("passwords"):
-        assert password_key(vector["password"]).hex().startswith(vector["key"])
-        assert SymmetricKey.from_password(vector["password"]).secret == password_key(vector["password"])
+        assert SymmetricKey.from_password(vector["password"]).secret.hex().startswith(vector["key"])
         if "topic" in vector:
             assert topic_of(vector["password"]).hex() == vector["topic"]
-    for function in (password_key, topic_of):
+    for function in (SymmetricKey.from_password, topic_of):
         with pytest.raises(Misuse, match="UTF-8"):
             function("\udcff")
 

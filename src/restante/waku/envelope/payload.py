@@ -78,11 +78,11 @@ class SymmetricKey:
 
     @classmethod
     def from_password(cls, password: str) -> SymmetricKey:
-        """Derive the key of a password or of a public chat's name.
+        """Derive the key of a password or of a public chat's name (waku/waku.go, AddSymKeyFromPassword).
 
-        It takes tens of milliseconds, so keep the result.
+        It takes tens of milliseconds, so keep the result. Raises Misuse if it is not UTF-8.
         """
-        return cls(password_key(password))
+        return cls(hashlib.pbkdf2_hmac("sha256", _utf8(password), b"", PBKDF2_ROUNDS, SYMMETRIC_KEY_BYTES))
 
 
 class Opened(NamedTuple):
@@ -92,14 +92,6 @@ class Opened(NamedTuple):
     signer: bytes | None
     """The signer's public key, 64 bytes; None if it is not signed."""
     padding: bytes
-
-
-def password_key(password: str) -> bytes:
-    """Derive the 32-byte key of a password (waku/waku.go, AddSymKeyFromPassword).
-
-    Raises Misuse if it is not UTF-8.
-    """
-    return hashlib.pbkdf2_hmac("sha256", _utf8(password), b"", PBKDF2_ROUNDS, SYMMETRIC_KEY_BYTES)
 
 
 def topic_of(channel: str) -> bytes:
