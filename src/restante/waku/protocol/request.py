@@ -151,14 +151,7 @@ def _parse_plain(payload: bytes, outer: list[rlp.ItemSpan], digest: bytes, deman
         raise RequestError("this server takes no plain requests", digest)
     _, lower, upper, limit, cursor, filter_, topics = outer
     try:
-        draft = _Draft(
-            _read_number(payload, lower),
-            _read_number(payload, upper),
-            rlp.string_at(payload, filter_),
-            _read_topics(payload, topics),
-            _read_number(payload, limit),
-            rlp.string_at(payload, cursor),
-        )
+        draft = _read_draft(payload, lower, upper, filter_, limit, cursor, topics)
     except rlp.RlpError as error:
         raise RequestError(f"failed to decode data: {error.words}", digest) from None
     return _check_draft(draft, digest, "plain", None, now)
@@ -170,22 +163,17 @@ def _parse_sealed(envelope: Envelope, demands: Demands, now: int) -> Request:
         raise RequestError("this server takes no requests in envelopes", digest)
     if demands.min_pow > 0 and envelope.pow() < demands.min_pow:
         raise RequestError("PoW too low", digest)
-    body, signer = _open(envelope, demands.keys)
-    if demands.require_signature and signer is None:
+    try:
+        opened = open_sealed(envelope.data, *demands.keys)
+    except (WrongKeyError, UnreadableError):
+        raise RequestError("failed to decrypt p2p request", digest) from None
+    if demands.require_signature and opened.signer is None:
         raise RequestError("check message signature failed: wrong signature of p2p request", digest)
     try:
-        draft = _parse_body(body)
+        draft = _parse_body(opened.payload)
     except rlp.RlpError as error:
         raise RequestError(f"failed to decode data: {error.words}", digest) from None
-    return _check_draft(draft, digest, "envelope", signer, now)
-
-
-def _open(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> tuple[bytes, bytes | None]:
-    try:
-        opened = open_sealed(envelope.data, *keys)
-    except (WrongKeyError, UnreadableError):
-        raise RequestError("failed to decrypt p2p request", envelope.hash) from None
-    return opened.payload, opened.signer
+    return _check_draft(draft, digest, "envelope", opened.signer, now)
 
 
 def _check_draft(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now: int) -> Request:
@@ -233,43 +221,36 @@ def _parse_body(body: bytes) -> _Draft:
         raise rlp.RlpError("bytes follow the request")
     fields = _read_items(body, span, 7)
     if len(fields) == 7:
-        return _parse_with_topics(body, fields)
+        lower, upper, filter_, topics, limit, cursor, batch = fields
+        return _read_draft(body, lower, upper, filter_, limit, cursor, topics, batch=batch)
     if len(fields) == 6 and not fields[5].is_list:
-        batch = rlp.boolean(rlp.string_at(body, fields[5]))
-        return _parse_specified(body, fields[:5], batch=batch, answer="string")
-    if len(fields) == 6:
-        return _parse_specified(body, fields[:5])._replace(topics=_read_topics(body, fields[5]))
-    if len(fields) in {4, 5}:
-        return _parse_specified(body, fields)
+        return _read_draft(body, *fields[:5], batch=fields[5])
+    if len(fields) in {4, 5, 6}:
+        return _read_draft(body, *fields, answer="list")
     raise rlp.RlpError(f"a request has 4 to 7 items, not {len(fields)}")
 
 
-def _parse_with_topics(body: bytes, fields: list[rlp.ItemSpan]) -> _Draft:
-    lower, upper, filter_, topics, limit, cursor, batch = fields
-    return _Draft(
-        _read_number(body, lower),
-        _read_number(body, upper),
-        rlp.string_at(body, filter_),
-        _read_topics(body, topics),
-        _read_number(body, limit),
-        rlp.string_at(body, cursor),
-        batch=rlp.boolean(rlp.string_at(body, batch)),
-    )
-
-
-def _parse_specified(
-    body: bytes, fields: list[rlp.ItemSpan], *, batch: bool = True, answer: CompletionForm = "list"
+def _read_draft(
+    data: bytes,
+    lower: rlp.ItemSpan,
+    upper: rlp.ItemSpan,
+    filter_: rlp.ItemSpan,
+    limit: rlp.ItemSpan,
+    cursor: rlp.ItemSpan | None = None,
+    topics: rlp.ItemSpan | None = None,
+    *,
+    batch: rlp.ItemSpan | None = None,
+    answer: CompletionForm = "string",
 ) -> _Draft:
-    """Parse the fields in the specified order. The cursor may be absent."""
-    lower, upper, filter_, limit, *cursor = fields
+    """Read the fields of a request. They are in the specified order."""
     return _Draft(
-        _read_number(body, lower),
-        _read_number(body, upper),
-        rlp.string_at(body, filter_),
-        [],
-        _read_number(body, limit),
-        rlp.string_at(body, cursor[0]) if cursor else b"",
-        batch=batch,
+        _read_number(data, lower),
+        _read_number(data, upper),
+        rlp.string_at(data, filter_),
+        [] if topics is None else _read_topics(data, topics),
+        _read_number(data, limit),
+        b"" if cursor is None else rlp.string_at(data, cursor),
+        batch=batch is None or rlp.boolean(rlp.string_at(data, batch)),
         answer=answer,
     )
 
