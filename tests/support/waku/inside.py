@@ -20,6 +20,7 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
 from restante.waku.node.admission import PeerLimits
+from restante.waku.node.clock import NodeClock
 from restante.waku.node.history_requests import HistoryTerms
 from restante.waku.node.mailserver import ArchiveTerms, Mailserver
 from restante.waku.node.node import Node
@@ -33,7 +34,7 @@ TURNS = 4
 """How often everybody is fenced: what waits for the loop's next turns has come by then."""
 
 
-class Clock:
+class Clock(NodeClock):
     """It stands still, and whoever waits for a time makes it that time at once."""
 
     now = EPOCH
