@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from restante.common.dice import SystemDice
-from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.connection.peer_connection import ConnectionHandler, PeerConnection
 from restante.waku.connection.quotas import AddressQuota
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Capability, Hello, Reason
@@ -87,7 +87,7 @@ SHARED = SymmetricKey(b"\5" * 32)
 
 
 @dataclass
-class FakeNode:
+class FakeNode(ConnectionHandler):
     mailserver: Any = None
     confirms: bool = True
     says_so: bool = True
@@ -104,7 +104,6 @@ class FakeNode:
     wrong: list[str] = field(default_factory=list)
     known: set[bytes] = field(default_factory=set)
     """Public keys of those that came."""
-    incomplete_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -114,9 +113,6 @@ class FakeNode:
 
     def reduce_incomplete(self) -> None:
         raise AssertionError("nobody sends this much")
-
-    def writing_resumed(self, connection: PeerConnection) -> None:
-        pass
 
     def admit(self, connection: PeerConnection) -> bool:
         self.connections.add(connection)
@@ -147,9 +143,6 @@ class FakeNode:
         self.connections.discard(connection)
         if not self.connections:
             self.is_alone.set()
-
-    def flush_soon(self, connection: PeerConnection) -> None:
-        self.loop.call_soon(connection.flush)
 
     def _requested(self, connection: PeerConnection, payload: bytes) -> None:
         demands = Demands(keys=(self.shared,), min_pow=self.pow, require_signature=self.strict)

@@ -9,7 +9,7 @@ from typing import Final
 
 from restante.common.dice import SystemDice
 from restante.common.errors import PeerError, RestanteError, plain
-from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.connection.peer_connection import ConnectionHandler, PeerConnection
 from restante.waku.connection.quotas import AddressQuota
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
@@ -53,7 +53,7 @@ MAX_OFFERED: Final = 500
 than `packets.MAX_RESPONSE_BYTES` is not read, and the call would never return."""
 
 
-class OutboundConnection:
+class OutboundConnection(ConnectionHandler):
     """One connection that the client dialled. `connect` makes it."""
 
     def __init__(
@@ -61,7 +61,6 @@ class OutboundConnection:
     ) -> None:
         self.limits = Limits(address_bytes=0, address_envelopes=0)
         self.loop = asyncio.get_running_loop()
-        self.incomplete_bytes = 0
         self.connection: PeerConnection | None = None
         self._interest = interest
         self._on_history = on_history
@@ -114,24 +113,12 @@ class OutboundConnection:
     # ── ConnectionHandler, whose methods the connection calls ──────────────────────────────────────
 
     def admit(self, connection: PeerConnection) -> bool:
-        """Accept the connection."""
         self.connection = connection
         connection.quota = AddressQuota()
         connection.peer.trusted = self._on_history is not None
         return True
 
-    def reduce_incomplete(self) -> None:
-        """Do nothing: one connection does not exceed the limit, because the size of a packet is limited."""
-
-    def writing_resumed(self, _connection: PeerConnection) -> None:
-        """Do nothing: a client has no backlog for the node."""
-
-    def receive_hello(self, connection: PeerConnection, _public: bytes) -> None:
-        """Accept the node's Hello."""
-        connection.accept()
-
     def status_body(self) -> bytes:
-        """Return the body of our Status."""
         topics = self._interest.topics
         return packets.write_options(
             Options(
@@ -146,7 +133,6 @@ class OutboundConnection:
         )
 
     def handle_event(self, _connection: PeerConnection, event: PeerEvent, _payload: bytes) -> None:
-        """Handle an event of the peer."""
         if isinstance(event, Greeted) and not self._greeted.done():
             self._greeted.set_result(None)
         elif isinstance(event, Answered):
@@ -169,10 +155,6 @@ class OutboundConnection:
         for response in self._responses.values():
             if not response.done():  # the caller was cancelled
                 response.set_exception(error)
-
-    def flush_soon(self, connection: PeerConnection) -> None:
-        """Flush the connection at the end of this turn of the loop."""
-        self.loop.call_soon(connection.flush)
 
     async def disconnect(self, seconds: float) -> None:
         """Send a Disconnect if the connection was made, and wait until it is closed, for at most `seconds`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from restante.common.errors import PeerError
 from restante.common.net import household_text
@@ -50,25 +50,34 @@ MAX_UNREAD_PAGE_BYTES: Final = 64 * 1024
 after what the kernel has taken."""
 
 
-class ConnectionHandler(Protocol):
-    """Receives the events of a connection: the node, or an outbound connection."""
+class ConnectionHandler:
+    """Receives the events of a connection: the node, or an outbound connection.
+
+    By default it accepts every peer, and has no backlog for it.
+    """
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
-    incomplete_bytes: int
+    incomplete_bytes: int = 0
     """Bytes of incomplete packets on all connections."""
 
     def reduce_incomplete(self) -> None:
-        """Reduce the bytes of incomplete packets, because there are more than the limit."""
+        """Reduce the bytes of incomplete packets, because there are more than the limit.
+
+        One connection does not exceed the limit, because the size of a packet is limited.
+        """
 
     def admit(self, connection: PeerConnection) -> bool:
         """Accept a connection and set its quota. Return False if it may not begin the handshake."""
+        raise NotImplementedError
 
-    def receive_hello(self, connection: PeerConnection, public: bytes) -> None:
+    def receive_hello(self, connection: PeerConnection, _public: bytes) -> None:
         """Handle the Hello of a peer: call the connection's `accept` or `disconnect`, now or later."""
+        connection.accept()
 
     def status_body(self) -> bytes:
         """Return the body of our Status."""
+        raise NotImplementedError
 
     def handle_event(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
         """Handle an event of a peer and the packet that caused it."""
@@ -81,6 +90,7 @@ class ConnectionHandler(Protocol):
 
     def flush_soon(self, connection: PeerConnection) -> None:
         """Call the connection's `flush` at the end of this turn of the loop."""
+        self.loop.call_soon(connection.flush)
 
 
 class PeerConnection(asyncio.Protocol):

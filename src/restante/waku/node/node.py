@@ -19,7 +19,7 @@ from restante.common.logs import log
 from restante.common.net import Network
 from restante.common.proxy_header import THIS_MACHINE, ProxyHeaderReader, SocketPeer, is_trusted
 from restante.waku.archive.sqlite import Archive
-from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.connection.peer_connection import ConnectionHandler, PeerConnection
 from restante.waku.connection.read_pacing import (
     INTEREST_CHANGE_COST,
     PAUSED_BY_DRAIN,
@@ -38,7 +38,7 @@ from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
 from restante.waku.node.admission import Admission, PeerLimits
 from restante.waku.node.archiving import Archiving
-from restante.waku.node.clock import NodeClock, SystemNodeClock
+from restante.waku.node.clock import NodeClock
 from restante.waku.node.history_requests import HistoryRequests, HistoryTerms
 from restante.waku.node.mailserver import Mailserver, OfferedPacket
 from restante.waku.node.relay import EnvelopeRelay
@@ -87,7 +87,7 @@ DIAL_TIMEOUT: Final = 10.0
 """Seconds to connect to a static peer. Its handshake and its greeting have their own timeouts."""
 
 
-class Node:
+class Node(ConnectionHandler):
     """Keeps connections, and connects them with the archive, the relay and the history requests."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Node:
         self.peer_limits = peer_limits
         self.mailserver = mailserver
         self.archive = archive
-        self.clock: NodeClock = clock or SystemNodeClock()
+        self.clock = clock or NodeClock()
         self.loop = asyncio.get_running_loop()
         terms = history or HistoryTerms()
         self.history_requests = HistoryRequests(archive, terms, limits, self.clock)
@@ -135,7 +135,6 @@ class Node:
                 bytes=(0, 0, 0),
             )
         )
-        self.incomplete_bytes = 0
         self._large_packets: set[asyncio.Task[None]] = set()
         """The tasks that handle large packets."""
         self._unflushed: set[PeerConnection] = set()
@@ -204,7 +203,6 @@ class Node:
         return connection
 
     def admit(self, connection: PeerConnection) -> bool:
-        """Admit a connection. Return False if it may not begin the handshake."""
         return self.admission.admit(connection)
 
     def reduce_incomplete(self) -> None:
@@ -212,11 +210,9 @@ class Node:
         self.admission.disconnect_largest()
 
     def receive_hello(self, connection: PeerConnection, public: bytes) -> None:
-        """Admit a peer that has said Hello, or disconnect it."""
         self.admission.identify(connection, public)
 
     def status_body(self) -> bytes:
-        """Return the body of our Status."""
         return self._status
 
     def connection_closed(self, connection: PeerConnection, reason: Reason | None, text: str) -> None:
@@ -259,7 +255,6 @@ class Node:
     # ── packets ──────────────────────────────────────────────────────────────────────────────────
 
     def handle_event(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
-        """Handle an event of a peer and the packet that caused it."""
         if isinstance(event, Offered):
             self._offered(connection, event.envelopes, payload)
         elif isinstance(event, OfferedLarge):
