@@ -354,7 +354,7 @@ def export_command(
 ) -> None:
     """Write all archived envelopes to a file. The server may be running."""
     from restante.common.signals import cleaning_up
-    from restante.waku.files.exporting import export
+    from restante.waku.files.exchange import export
 
     with cleaning_up():
         count = export(data, file)
@@ -372,7 +372,7 @@ def import_command(
     data: DataOption = DEFAULT_DATA,
 ) -> None:
     """Archive the envelopes of files. The server must be stopped. Importing a file again changes nothing."""
-    from restante.waku.files.importing import import_files, render_report, warning
+    from restante.waku.files.exchange import import_files, render_report, warning
 
     os.umask(0o077)  # as for `serve`
     report = import_files(data, paths)

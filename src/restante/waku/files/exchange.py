@@ -1,24 +1,77 @@
-"""`restante waku import`: read files into an archive. The archive's server must be stopped."""
+"""`restante waku export` and `import`: envelopes from an archive to a file, and from files to an archive.
+
+The archive's server may run during an export. During an import it must be stopped.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from restante.common.errors import StoreError, plain
+from restante.common.atomic_file import new_file
+from restante.common.errors import Misuse, StoreError, plain
 from restante.common.progress import progress
 from restante.common.texts import counted
+from restante.waku.archive import statements
+from restante.waku.archive.records import Archived
+from restante.waku.archive.schema import SCHEMA
 from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.files import FileItems, UnreadableItem
+from restante.waku.envelope.rlp import RlpError
+from restante.waku.files import FileItems, UnreadableItem, rlp_file
 from restante.waku.files.reading import read_items
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY
+
+
+def export(data: Path, file: Path) -> int:
+    """Write all envelopes to a new file, in order of arrival. Return their number.
+
+    The file appears when it is complete. Raises Misuse if the file exists, its suffix is unknown, or there is no
+    archive; StoreError if the file or the archive cannot be used.
+    """
+    if file.suffix == ".rlp":
+        write = rlp_file.write
+    elif file.suffix == ".parquet":
+        from restante.waku.files import parquet
+
+        write = parquet.write
+    else:
+        raise Misuse(f"{file}: the name must end in .rlp or .parquet, which decides the format")
+    exported = 0
+    with SCHEMA.reading(data) as database, new_file(file) as unfinished:
+        database.execute("BEGIN")  # so that all reads see the archive at one moment
+        count = statements.read_counts(database).envelopes
+        with progress("export", count) as advance:
+
+            def pages() -> Iterator[list[Archived]]:
+                nonlocal exported
+                for page in statements.read_all(database):
+                    yield page
+                    exported += len(page)
+                    advance(len(page))
+
+            try:
+                write(unfinished, pages())
+            except RlpError as error:
+                raise StoreError(
+                    f"the archive is damaged ({error}): run `restante waku check` for details"
+                ) from error
+        if exported != count:
+            raise StoreError(
+                f"the archive is damaged: it counts {counted(count, 'envelope')}, and"
+                f" {exported:,} of them can be found: run `restante waku check` for details"
+            )
+    return exported
+
+
+# ── import ────────────────────────────────────────────────────────────────────────────────────────
 
 BATCH_ENVELOPES: Final = 1000
 BATCH_BYTES: Final = 8 << 20
