@@ -18,9 +18,8 @@ from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku import key_file
 from restante.waku.client.arguments import topic_and_seal_key
-from restante.waku.client.history import lock_state_file
+from restante.waku.client.history import MAX_FAILURES, lock_state_file
 from restante.waku.client.post import post as hand_over
-from restante.waku.client.range_requests import MAX_FAILURES
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.payload import SymmetricKey, open_sealed, seal, topic_of

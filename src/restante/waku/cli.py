@@ -242,14 +242,14 @@ def _request_ranges(
     print_failure: Callable[[int, str], None],
 ) -> None:
     """Fetch the ranges of a file, and print which stay open. End with 1 if one was not answered for."""
-    from restante.waku.client.range_requests import is_open, open_range_sentences, run_ranges
+    from restante.waku.client.history import open_range_sentences, run_ranges
     from restante.waku.files import missing_ranges
 
     ranges = missing_ranges.read(file).ranges
     results = run_ranges(servers, ranges, options, destination, print_failure)
     if destination.output_file is not None:
         fetched = counted(sum(result.envelopes for result in results), "envelope")
-        still_open = sum(map(is_open, results))
+        still_open = sum(result.is_open for result in results)
         print(f"fetched {fetched} of {counted(len(results), 'range')}; {counted(still_open, 'range')} open")
     for sentence in open_range_sentences(results, MAX_OPEN_RANGES):
         print(sentence, file=sys.stderr)

@@ -1,6 +1,7 @@
 """`restante waku request`: write history from Mailservers, and live envelopes, to a file or to standard output.
 
-The file has the two forms of the command, with and without `--live`, then the state file, then the output.
+The file has the three forms of the command: by default, with `--live`, and with `--ranges`; then the state file, then
+the output.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
@@ -26,19 +29,26 @@ from restante.common.signals import cleaning_up
 from restante.common.texts import counted, in_one_line
 from restante.waku.archive.records import Archived
 from restante.waku.client.fetch import OnState, RequestOptions, Subscriber, fetch
+from restante.waku.client.inbox import Inbox
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import FetchReport
 from restante.waku.client.subscribe import OnFailure, subscribe
 from restante.waku.devp2p.enode import Enode
+from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import Opened, SymmetricKey, open_sealed
 from restante.waku.files import UnreadableItem, rlp_file
+from restante.waku.files.missing_ranges import MissingRange
+from restante.waku.protocol.interest import WANTS_EVERYTHING
 
 ResultT = TypeVar("ResultT")
 
 RunRequest = Callable[[Subscriber, FetchState, OnState], Coroutine[Any, Any, ResultT]]
 """Requests what the state does not cover, and calls these with the envelopes and with each new state."""
+
+Keys = Sequence[SymmetricKey | Key]
+"""Keys that decrypt payloads."""
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -48,8 +58,8 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
 
     output_file: Path | None = None
     """None: standard output."""
-    keys: tuple[SymmetricKey | Key, ...] = ()
-    """Keys that decrypt payloads, so that lines of JSON contain them."""
+    keys: Keys = ()
+    """Keys of the payloads that lines of JSON contain."""
     state_file: Path | None = None
     text: bool = False
     """Whether standard output gets times and texts, in place of lines of JSON."""
@@ -148,6 +158,91 @@ def _call_on_signals(stop: Callable[[], None]) -> Iterator[None]:
         reset_signals()
 
 
+# ── ranges: fetch the envelopes that a Mailserver lacks from others ────────────────────────────────
+
+MAX_FAILURES: Final = 3
+"""Ranges in a row that a server does not answer, after which it is not asked any more. A server that is down costs a
+minute for each range."""
+
+
+class RangeResult(msgspec.Struct, frozen=True):
+    """The result of requesting a range from every server."""
+
+    range: MissingRange
+    envelopes: int
+    """Different envelopes that were fetched. The range may be of envelopes that its Mailserver has, too."""
+    answered: bool
+    """Whether a server answered for all of its times."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the range stays open: it brought no envelopes, or not all of it was answered for."""
+        return not self.envelopes or not self.answered
+
+
+def run_ranges(
+    servers: Sequence[Enode],
+    ranges: Sequence[MissingRange],
+    options: RequestOptions,
+    destination: Destination,
+    on_failure: OnFailure,
+) -> list[RangeResult]:
+    """Ask every server for every range, because each may have other envelopes of it.
+
+    Each envelope of a range is written once. The budgets of `options` limit what a server may cost for one range.
+    `on_failure` is called once for each reason for which a server did not answer. Raises Misuse, and StoreError if
+    writing fails.
+    """
+    failures_in_a_row: Counter[int] = Counter()
+    reported: set[tuple[int, str]] = set()
+
+    async def fetch_range(missing_range: MissingRange, subscriber: Subscriber) -> RangeResult:
+        inbox = Inbox(WANTS_EVERYTHING, len(servers) * options.budgets.envelopes)
+        query, envelopes, answered = query_for_range(missing_range), 0, False
+        for number, enode in enumerate(servers):
+            if failures_in_a_row[number] >= MAX_FAILURES:
+                continue
+            report = await fetch([enode], query, options, subscriber, inbox=inbox)
+            envelopes += report.counts["handed over"]
+            answered |= not report.missing
+            failures_in_a_row[number] = failures_in_a_row[number] + 1 if report.missing else 0
+            for reason in report.failures.values():
+                if (number, reason) not in reported:
+                    reported.add((number, reason))
+                    on_failure(number, reason)
+        return RangeResult(missing_range, envelopes, answered)
+
+    async def run(subscriber: Subscriber, _state: FetchState, _keep: OnState) -> list[RangeResult]:
+        return [await fetch_range(missing_range, subscriber) for missing_range in ranges]
+
+    return write_history(run, destination)
+
+
+def query_for_range(missing_range: MissingRange) -> HistoryQuery:
+    """Return the query for a range."""
+    lower, upper, topics = missing_range.lower, missing_range.upper, missing_range.topics
+    if topics is None:
+        return HistoryQuery(lower, upper, bloom=bloom.ALL_BITS)
+    return HistoryQuery(lower, upper, frozenset(map(bytes.fromhex, topics)))
+
+
+def open_range_sentences(results: Sequence[RangeResult], max_sentences: int) -> list[str]:
+    """Return a sentence for each range that stays open, and one for those above `max_sentences`."""
+    sentences = [
+        f"{result.range.describe()}: "
+        + (
+            "no Mailserver has envelopes of it; it stays open"
+            if result.answered
+            else "no Mailserver answered for all of it; it stays open: try again later, or name another Mailserver"
+        )
+        for result in results
+        if result.is_open
+    ]
+    if (more := len(sentences) - max_sentences) > 0:
+        sentences[max_sentences:] = [f"{more:,} more ranges stay open" if more > 1 else "1 more range stays open"]
+    return sentences
+
+
 # ── state file: JSON, replaced as a whole ─────────────────────────────────────────────────────────
 
 
@@ -220,7 +315,6 @@ def save_state(path: Path, state: FetchState) -> None:
 WriteEnvelopes = Callable[[list[Envelope]], None]
 
 SUFFIXES: Final = (".jsonl", ".rlp", ".parquet")
-TABLE_PAGE_ROWS: Final = 1000
 
 
 def check_output_file(file: Path | None) -> None:
@@ -238,9 +332,7 @@ def check_output_file(file: Path | None) -> None:
 
 
 @contextmanager
-def open_output(
-    file: Path | None, keys: Sequence[SymmetricKey | Key], *, text: bool = False
-) -> Iterator[WriteEnvelopes]:
+def open_output(file: Path | None, keys: Keys, *, text: bool = False) -> Iterator[WriteEnvelopes]:
     """Yield a function that writes envelopes, to standard output or to a file that appears when it is complete.
 
     With keys, lines contain the payload of each envelope that one of them decrypts. With `text`, standard output gets
@@ -249,8 +341,7 @@ def open_output(
     check_output_file(file)
     try:
         if file is None:
-            write = _write_text_lines if text else _write_json_lines
-            yield lambda envelopes: write(sys.stdout.buffer, envelopes, keys)
+            yield partial(_write_lines, sys.stdout.buffer, text_line if text else _json_line, keys)
         else:
             with new_file(file) as draft, _open_draft(file.suffix, draft, keys) as write_envelopes:
                 yield write_envelopes
@@ -259,7 +350,7 @@ def open_output(
 
 
 @contextmanager
-def _open_draft(suffix: str, draft: Path, keys: Sequence[SymmetricKey | Key]) -> Iterator[WriteEnvelopes]:
+def _open_draft(suffix: str, draft: Path, keys: Keys) -> Iterator[WriteEnvelopes]:
     if suffix == ".parquet":
         with _open_table(draft) as write_envelopes:
             yield write_envelopes
@@ -268,7 +359,7 @@ def _open_draft(suffix: str, draft: Path, keys: Sequence[SymmetricKey | Key]) ->
         if suffix == ".rlp":
             yield lambda envelopes: output.writelines(envelope.raw for envelope in envelopes)
         else:
-            yield lambda envelopes: _write_json_lines(output, envelopes, keys)
+            yield partial(_write_lines, output, _json_line, keys)
 
 
 @contextmanager
@@ -282,32 +373,28 @@ def _open_table(draft: Path) -> Iterator[WriteEnvelopes]:
     with tempfile.NamedTemporaryFile(dir=draft.parent, suffix=".rlp") as temporary:
         yield lambda envelopes: temporary.writelines(envelope.raw for envelope in envelopes)
         temporary.flush()
-        parquet.write(draft, _read_pages(Path(temporary.name)))
+        parquet.write(draft, _read_rows(Path(temporary.name)))
 
 
-def _read_pages(file: Path) -> Iterator[list[Archived]]:
+def _read_rows(file: Path) -> Iterator[list[Archived]]:
     now = int(time.time())
-    page: list[Archived] = []
     for number, envelope in enumerate(rlp_file.read(file), 1):
         assert not isinstance(envelope, UnreadableItem)
-        page.append(Archived(number, now, envelope.raw))
-        if len(page) == TABLE_PAGE_ROWS:
-            yield page
-            page = []
-    yield page
+        yield [Archived(number, now, envelope.raw)]
 
 
-def _write_json_lines(output: IO[bytes], envelopes: list[Envelope], keys: Sequence[SymmetricKey | Key]) -> None:
-    output.writelines(msgspec.json.encode(json_fields(envelope, keys)) + b"\n" for envelope in envelopes)
+def _write_lines(
+    output: IO[bytes], line: Callable[[Envelope, Keys], str], keys: Keys, envelopes: list[Envelope]
+) -> None:
+    output.writelines(line(envelope, keys).encode() + b"\n" for envelope in envelopes)
     output.flush()
 
 
-def _write_text_lines(output: IO[bytes], envelopes: list[Envelope], keys: Sequence[SymmetricKey | Key]) -> None:
-    output.writelines(text_line(envelope, keys).encode() + b"\n" for envelope in envelopes)
-    output.flush()
+def _json_line(envelope: Envelope, keys: Keys) -> str:
+    return msgspec.json.encode(json_fields(envelope, keys)).decode()
 
 
-def json_fields(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> dict[str, Any]:
+def json_fields(envelope: Envelope, keys: Keys) -> dict[str, Any]:
     """Return the content of an envelope's line: all its fields, and its payload if a key decrypts it."""
     fields: dict[str, Any] = {
         "hash": envelope.hash.hex(),
@@ -330,7 +417,7 @@ def json_fields(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> dict[
     return fields
 
 
-def text_line(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> str:
+def text_line(envelope: Envelope, keys: Keys) -> str:
     """Return when an envelope was sent (UTC), and its text in one line, or why there is none.
 
     Anybody may have sent it, so control characters are escapes.
@@ -345,7 +432,7 @@ def text_line(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> str:
         return f"{sent} ({counted(len(opened.payload), 'byte')} that are not text)"
 
 
-def _opened(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> Opened | None:
+def _opened(envelope: Envelope, keys: Keys) -> Opened | None:
     with suppress(PeerError):
         return open_sealed(envelope.data, *keys)
     return None
