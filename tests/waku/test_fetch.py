@@ -576,7 +576,7 @@ async def test_history_from_an_untrusted_peer_is_ignored() -> None:
     """A call to hand over envelopes trusts nobody."""
     async with (
         listening(Honest(LETTERS)) as (node, enode),
-        connect(enode, new_key(SystemDice()), Interest.of_topics([])) as connection,
+        connect(enode) as connection,
     ):
         asked = Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC]))
         connection.send_request(request.encode(asked))

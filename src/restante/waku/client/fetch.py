@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Final
 
 import msgspec
 
@@ -34,12 +33,9 @@ from restante.waku.envelope.mining import NotMined, mine
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol import request as requests
 from restante.waku.protocol.completion import ERROR_PREFIX
-from restante.waku.protocol.interest import WANTS_EVERYTHING, Interest
+from restante.waku.protocol.interest import WANTS_EVERYTHING
 from restante.waku.protocol.peer import Ended, HistoryReceived
 from restante.waku.protocol.request import Form, Request
-
-GREET_TIMEOUT: Final = 10.0
-"""Seconds within which a server must greet."""
 
 Subscriber = Callable[[list[Envelope]], None]
 """Receives envelopes. They count as handed over when it returns."""
@@ -199,10 +195,8 @@ class _FetchRun:
         try:
             async with connect(
                 self._servers[server],
-                self._options.key or new_key(self._dice),
-                Interest.of_topics([]),
-                GREET_TIMEOUT,
-                lambda event: self._on_history(connection, event),
+                self._options.key,
+                on_history=lambda event: self._on_history(connection, event),
             ) as connection.outbound:
                 self._handle(lambda: self._requester.connected(server, self._loop.time()))
                 reason = await connection.outbound.wait_closed()

@@ -11,6 +11,7 @@ from restante.common.dice import SystemDice
 from restante.common.errors import PeerError, RestanteError, plain
 from restante.waku.connection.peer_connection import ConnectionHandler, PeerConnection
 from restante.waku.connection.quotas import AddressQuota
+from restante.waku.defaults import new_key
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
@@ -20,7 +21,7 @@ from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key
 from restante.waku.limits import Limits
 from restante.waku.protocol import packets
-from restante.waku.protocol.interest import Interest
+from restante.waku.protocol.interest import WANTS_NOTHING, Interest
 from restante.waku.protocol.packets import Options, Response
 from restante.waku.protocol.peer import (
     Answered,
@@ -48,6 +49,9 @@ OnHistory = Callable[[HistoryReceived | Ended], None]
 OnEnvelopes = Callable[[list[Envelope]], None]
 """Receives the envelopes that a node relays, before they are judged."""
 
+GREET_TIMEOUT: Final = 10.0
+"""Seconds within which a node must greet."""
+
 MAX_OFFERED: Final = 500
 """Maximum envelopes of an offer. If the node refuses all, each may have a reason of 200 bytes. A response of more
 than `packets.MAX_RESPONSE_BYTES` is not read, and the call would never return."""
@@ -61,17 +65,18 @@ class OutboundConnection(ConnectionHandler):
     ) -> None:
         self.limits = Limits(address_bytes=0, address_envelopes=0)
         self.loop = asyncio.get_running_loop()
-        self.connection: PeerConnection | None = None
+        self.connected = False
+        self.connection: PeerConnection
+        """Set when the node's address accepts the connection."""
         self._interest = interest
         self._on_history = on_history
         self._on_envelopes = on_envelopes
-        self._greeted: asyncio.Future[None] = self.loop.create_future()
+        self.greeted: asyncio.Future[None] = self.loop.create_future()
         self._responses: dict[bytes, asyncio.Future[Response]] = {}
 
     @property
     def peer(self) -> Peer:
         """The peer's side of the conversation, with the options of its Status."""
-        assert self.connection is not None
         return self.connection.peer
 
     async def offer(self, envelopes: Sequence[Envelope]) -> Response:
@@ -91,7 +96,6 @@ class OutboundConnection(ConnectionHandler):
 
     def send_envelopes(self, envelopes: Iterable[Envelope]) -> bytes:
         """Send envelopes in one packet and return its hash. Raises NodeUnavailableError if it is closed."""
-        assert self.connection is not None
         if not self.connection.ready:
             raise NodeUnavailableError(f"the node disconnected: {self.connection.end_reason}")
         body = packets.write_envelopes(envelope.raw for envelope in envelopes)
@@ -100,12 +104,10 @@ class OutboundConnection(ConnectionHandler):
 
     def send_request(self, body: bytes) -> None:
         """Send a P2P Request with this body."""
-        assert self.connection is not None
         self.connection.send(packets.REQUEST, body)
 
     async def wait_closed(self) -> str:
         """Wait until the connection is closed and return why."""
-        assert self.connection is not None
         assert self.connection.closed is not None
         await asyncio.shield(self.connection.closed)
         return f"it disconnected: {self.connection.end_reason}"
@@ -113,7 +115,7 @@ class OutboundConnection(ConnectionHandler):
     # ── ConnectionHandler, whose methods the connection calls ──────────────────────────────────────
 
     def admit(self, connection: PeerConnection) -> bool:
-        self.connection = connection
+        self.connected, self.connection = True, connection
         connection.quota = AddressQuota()
         connection.peer.trusted = self._on_history is not None
         return True
@@ -133,8 +135,8 @@ class OutboundConnection(ConnectionHandler):
         )
 
     def handle_event(self, _connection: PeerConnection, event: PeerEvent, _payload: bytes) -> None:
-        if isinstance(event, Greeted) and not self._greeted.done():
-            self._greeted.set_result(None)
+        if isinstance(event, Greeted) and not self.greeted.done():
+            self.greeted.set_result(None)
         elif isinstance(event, Answered):
             response = self._responses.get(event.response.packet)
             if response is not None and not response.done():
@@ -150,41 +152,38 @@ class OutboundConnection(ConnectionHandler):
     def connection_closed(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
         """End all waiting calls with an error, because the connection is closed."""
         error = NodeUnavailableError(f"the node disconnected: {words}")
-        if not self._greeted.done():
-            self._greeted.set_exception(SilentError(str(error)))
+        if not self.greeted.done():
+            self.greeted.set_exception(SilentError(str(error)))
         for response in self._responses.values():
             if not response.done():  # the caller was cancelled
                 response.set_exception(error)
 
     async def disconnect(self, seconds: float) -> None:
         """Send a Disconnect if the connection was made, and wait until it is closed, for at most `seconds`."""
-        if self.connection is not None and self.connection.closed is not None:
+        if self.connected and self.connection.closed is not None:
             self.connection.disconnect(Reason.CLIENT_QUITTING)
             await asyncio.wait((self.connection.closed,), timeout=seconds)
-
-    async def wait_greeted(self) -> None:
-        """Wait until the node has greeted. Raises NodeUnavailableError."""
-        await self._greeted
 
 
 @asynccontextmanager
 async def connect(
     enode: Enode,
-    key: Key,
-    interest: Interest,
-    seconds: float = 10.0,
+    key: Key | None = None,
+    *,
+    interest: Interest = WANTS_NOTHING,
+    seconds: float = GREET_TIMEOUT,
     on_history: OnHistory | None = None,
     on_envelopes: OnEnvelopes | None = None,
 ) -> AsyncIterator[OutboundConnection]:
     """Yield a connection to a node that has greeted. Disconnect at the end. Raises NodeUnavailableError.
 
-    Connecting and greeting together may take `seconds`. With `on_history`, the node is trusted and may send history.
-    With `on_envelopes`, it may relay envelopes of `interest`. SilentError means that something answers but does not
-    greet.
+    `key` identifies us to the node; by default it is a new one. Connecting and greeting together may take `seconds`.
+    With `on_history`, the node is trusted and may send history. With `on_envelopes`, it may relay envelopes of
+    `interest`. SilentError means that something answers but does not greet.
     """
     connection = OutboundConnection(interest, on_history, on_envelopes)
     try:
-        await _dial(connection, enode, key, seconds)
+        await _dial(connection, enode, key or new_key(), seconds)
         yield connection
     finally:
         await connection.disconnect(seconds)
@@ -200,9 +199,9 @@ async def _dial(connection: OutboundConnection, enode: Enode, key: Key, seconds:
                 enode.host,
                 enode.port,
             )
-            await connection.wait_greeted()
+            await connection.greeted
     except TimeoutError:
-        if connection.connection is None:
+        if not connection.connected:
             raise NodeUnavailableError(f"cannot connect to {enode.address}: no answer within {seconds:g} s") from None
         raise SilentError(f"{enode.address} did not greet within {seconds:g} s") from None
     except OSError as error:

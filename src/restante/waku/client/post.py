@@ -9,13 +9,12 @@ import msgspec
 
 from restante.common.errors import RestanteError
 from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
-from restante.waku.defaults import TTL_SECONDS, make_envelope, mine, new_key, seal
+from restante.waku.defaults import TTL_SECONDS, make_envelope, mine, seal
 from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import SymmetricKey
-from restante.waku.protocol.interest import Interest
 
 CONFIRM_TIMEOUT: Final = 30.0
 """Seconds within which the node must confirm."""
@@ -58,7 +57,7 @@ async def post(
     Raises NodeUnavailableError, UnconfirmedError if the node does not confirm in time, RefusedError, NotMined if the
     node demands too much work, and Misuse.
     """
-    async with connect(enode.as_enode(node), key or new_key(), Interest.of_topics([])) as connection:
+    async with connect(enode.as_enode(node), key) as connection:
         draft = make_envelope(topic, seal(payload, to=to, sign=sign), ttl=ttl)
         return await mine_and_post(connection, draft, timeout)
 
@@ -71,7 +70,7 @@ async def post_envelope(
     timeout: float = CONFIRM_TIMEOUT,  # noqa: ASYNC109 - the same
 ) -> Posted:
     """Post an envelope to a node as it is. Raises what `post` raises, except for NotMined."""
-    async with connect(enode.as_enode(node), key or new_key(), Interest.of_topics([])) as connection:
+    async with connect(enode.as_enode(node), key) as connection:
         return await _offer(connection, envelope, timeout)
 
 

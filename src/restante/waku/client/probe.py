@@ -18,9 +18,7 @@ from restante.waku.client.requester import REFUSAL_PREFIX, Timeouts
 from restante.waku.defaults import make_envelope, seal
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import TOPIC, Envelope
-from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.payload import SymmetricKey
-from restante.waku.protocol.interest import Interest
 
 FETCH_TRIES: Final = 3
 """Requests for an envelope while it is missing. A node that does not confirm may archive it later."""
@@ -51,7 +49,7 @@ async def probe(node: Enode, options: RequestOptions, seconds: float) -> ProbeRe
     """Probe a Mailserver and return the outcome. Each of its answers may take `seconds`. Raises NotMined."""
     dice = SystemDice()
     try:
-        async with connect(node, options.key or new_key(dice), Interest.of_topics([]), seconds) as connection:
+        async with connect(node, options.key, seconds=seconds) as connection:
             draft = make_envelope(dice.draw(TOPIC), seal(dice.draw(16), to=SymmetricKey(dice.draw(32))))
             posted = await mine_and_post(connection, draft, seconds)
     except SilentError as error:

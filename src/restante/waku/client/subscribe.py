@@ -22,12 +22,11 @@ from typing import Any, Final
 import msgspec
 
 from restante.common.errors import Misuse
-from restante.waku.client.fetch import GREET_TIMEOUT, OnState, RequestOptions, Subscriber, fetch, ignore
+from restante.waku.client.fetch import OnState, RequestOptions, Subscriber, fetch, ignore
 from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import FetchReport
-from restante.waku.defaults import new_key
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.acceptance import Policy, judge
@@ -166,11 +165,7 @@ class _SubscriptionRun:
         while True:
             try:
                 async with connect(
-                    self._servers[server],
-                    new_key(),
-                    self._interest,
-                    GREET_TIMEOUT,
-                    on_envelopes=self._on_live_envelopes,
+                    self._servers[server], interest=self._interest, on_envelopes=self._on_live_envelopes
                 ) as connection:
                     delay = self._intervals.redial
                     self._reported.pop(server, None)
