@@ -6,12 +6,12 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import msgspec
 
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.connection.quotas import AddressQuota, AddressQuotas
+from restante.waku.connection.quotas import AddressQuotas
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import node_id
 from restante.waku.limits import Limits
@@ -251,23 +251,13 @@ SILENT_WEIGHT: Final = 2
 attacker little. With 1, a newcomer that sends nothing could take the place of one of two active peers."""
 
 
-class EvictionCandidate(Protocol):
-    """A peer, or a newcomer, with what decides whether it is evicted."""
-
-    quota: AddressQuota
-    active_at: float
-    """When it last sent an envelope or a request, or connected, in seconds of the loop's clock."""
-
-
-Candidate = TypeVar("Candidate", bound=EvictionCandidate)
-
-_Group = Callable[[EvictionCandidate], Hashable]
+_Group = Callable[[PeerConnection], Hashable]
 
 _GROUPS: Final[tuple[_Group, ...]] = tuple(map(attrgetter, ("quota.network", "quota.site", "quota")))
 """What peers are grouped by: their networks, their sites, and their addresses."""
 
 
-def choose_evicted(peers: Sequence[Candidate], newcomer: Candidate, now: float) -> Candidate | None:
+def choose_evicted(peers: Sequence[PeerConnection], newcomer: PeerConnection, now: float) -> PeerConnection | None:
     """Return the peer that a full node disconnects to admit a newcomer. None: no peer.
 
     The network that has most peers loses one to a network that has fewer, never the other way. So an attacker gets no
@@ -282,9 +272,10 @@ def choose_evicted(peers: Sequence[Candidate], newcomer: Candidate, now: float) 
     for level, group in enumerate(_GROUPS):
         if not peers:
             break
-        members, weight = _most_crowded(peers, group, since)
+        members = _most_crowded(peers, group, since)
+        weight = _weigh(members, since)
         for finer_group in _GROUPS[level + 1 :]:
-            members, _ = _most_crowded(members, finer_group, since)
+            members = _most_crowded(members, finer_group, since)
         evicted = min(members, key=attrgetter("active_at"))
         newcomer_group = group(newcomer)
         peers = [peer for peer in peers if group(peer) == newcomer_group]
@@ -294,15 +285,13 @@ def choose_evicted(peers: Sequence[Candidate], newcomer: Candidate, now: float) 
     return None
 
 
-def _most_crowded(peers: Sequence[Candidate], group: _Group, since: float) -> tuple[list[Candidate], int]:
-    """Return the peers of the most crowded group, and their weight."""
-    weights: dict[Hashable, int] = {}
+def _most_crowded(peers: Sequence[PeerConnection], group: _Group, since: float) -> list[PeerConnection]:
+    """Return the peers of the most crowded group."""
+    groups: dict[Hashable, list[PeerConnection]] = {}
     for peer in peers:
-        name = group(peer)
-        weights[name] = weights.get(name, 0) + (1 if peer.active_at > since else SILENT_WEIGHT)
-    crowded = max(weights, key=weights.__getitem__)
-    return [peer for peer in peers if group(peer) == crowded], weights[crowded]
+        groups.setdefault(group(peer), []).append(peer)
+    return max(groups.values(), key=lambda members: _weigh(members, since))
 
 
-def _weigh(peers: Sequence[EvictionCandidate], since: float) -> int:
+def _weigh(peers: Sequence[PeerConnection], since: float) -> int:
     return sum(1 if peer.active_at > since else SILENT_WEIGHT for peer in peers)
