@@ -158,26 +158,19 @@ def open_sealed(data: bytes, *keys: SymmetricKey | Key) -> Opened:
     """
     for key in keys:
         with suppress(WrongKeyError):
-            return _parse_plaintext(
-                _open_symmetric(data, key) if isinstance(key, SymmetricKey) else _open_asymmetric(data, key)
-            )
+            return _parse_plaintext(_decrypt(data, key))
     raise WrongKeyError
 
 
-def _open_symmetric(data: bytes, key: SymmetricKey) -> bytes:
-    if len(data) < _TAG_BYTES + _NONCE_BYTES:
-        raise WrongKeyError
+def _decrypt(data: bytes, key: SymmetricKey | Key) -> bytes:
     try:
-        return AESGCM(key.secret).decrypt(data[-_NONCE_BYTES:], data[:-_NONCE_BYTES], None)
-    except InvalidTag:
-        raise WrongKeyError from None
-
-
-def _open_asymmetric(data: bytes, key: Key) -> bytes:
-    try:
-        return ecies.decrypt(key, data)
-    except PeerError:
-        raise WrongKeyError from None
+        if isinstance(key, Key):
+            return ecies.decrypt(key, data)
+        if len(data) >= _TAG_BYTES + _NONCE_BYTES:
+            return AESGCM(key.secret).decrypt(data[-_NONCE_BYTES:], data[:-_NONCE_BYTES], None)
+    except (PeerError, InvalidTag):
+        pass
+    raise WrongKeyError
 
 
 def _parse_plaintext(plain: bytes) -> Opened:
@@ -189,16 +182,12 @@ def _parse_plaintext(plain: bytes) -> Opened:
         end -= SIGNATURE_BYTES
         if end <= 1:
             raise UnreadableError("the sealed payload ends before its signature")
-        signer = _recover_signer(plain[:end], plain[end:])
+        try:
+            signer = recover(keccak(plain[:end]), plain[end:])
+        except PeerError as error:
+            raise UnreadableError(error.words) from None
     start = 1 + (flags & _SIZE_OF_SIZE)  # a size of 0 bytes means an empty payload
     stop = start + int.from_bytes(plain[1:start], "little")
     if stop > end:
         raise UnreadableError("the sealed payload is shorter than its length says")
     return Opened(plain[start:stop], signer, plain[stop:end])
-
-
-def _recover_signer(signed: bytes, signature: bytes) -> bytes:
-    try:
-        return recover(keccak(signed), signature)
-    except PeerError as error:
-        raise UnreadableError(error.words) from None

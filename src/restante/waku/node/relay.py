@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from restante.waku.connection.peer_connection import PeerConnection
@@ -99,7 +99,9 @@ class EnvelopeRelay:
             numbers = tuple([live.number for live in envelopes])
             bodies = compressed.get(numbers)
             if bodies is None:
-                bodies = compressed[numbers] = [(body, compress(body)) for body in _packet_bodies(envelopes)]
+                raws = packets.split_for_packets((live.envelope.raw for live in envelopes), MAX_RELAY_PACKET_BYTES)
+                packet_bodies = map(packets.write_envelopes, raws)
+                bodies = compressed[numbers] = [(body, compress(body)) for body in packet_bodies]
             self._send(connection, bodies, numbers)
 
     def _send(self, connection: PeerConnection, bodies: list[tuple[bytes, bytes]], numbers: tuple[int, ...]) -> None:
@@ -188,8 +190,3 @@ class EnvelopeRelay:
                 yield part
                 part, size = [], 0
         yield part
-
-
-def _packet_bodies(envelopes: Iterable[LiveEnvelope]) -> Iterator[bytes]:
-    for raws in packets.split_for_packets((live.envelope.raw for live in envelopes), MAX_RELAY_PACKET_BYTES):
-        yield packets.write_envelopes(raws)

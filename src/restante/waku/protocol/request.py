@@ -131,7 +131,8 @@ def parse(payload: bytes, demands: Demands, now: int) -> Request:
         span = rlp.item_span(payload)
         outer = _read_items(payload, span, PLAIN_ITEMS)
         if len(outer) == PLAIN_ITEMS:
-            digest = _padded_id(rlp.string_at(payload, outer[0]))
+            # padded or cut as go-ethereum does it (common.BytesToHash)
+            digest = rlp.string_at(payload, outer[0])[-ID_BYTES:].rjust(ID_BYTES, b"\0")
         else:
             envelope = cut(payload, span)
     except rlp.RlpError as error:
@@ -139,11 +140,6 @@ def parse(payload: bytes, demands: Demands, now: int) -> Request:
     if len(outer) == PLAIN_ITEMS:
         return _parse_plain(payload, outer, digest, demands, now)
     return _parse_sealed(envelope, demands, now)
-
-
-def _padded_id(id: bytes) -> bytes:  # noqa: A002 - the protocol's name
-    """Return an id of 32 bytes, padded or cut as go-ethereum does it (common.BytesToHash)."""
-    return id[-ID_BYTES:].rjust(ID_BYTES, b"\0")
 
 
 def _parse_plain(payload: bytes, outer: list[rlp.ItemSpan], digest: bytes, demands: Demands, now: int) -> Request:
