@@ -52,6 +52,12 @@ def taken(server: Mailserver) -> Batch:
     return batch
 
 
+def offer(server: Mailserver, packet_hash: bytes, envelopes: list[Envelope], now: int = EPOCH) -> Response | None:
+    packet = OfferedPacket(b"a", packet_hash)
+    server.receive(packet, envelopes, now)
+    return server.finish(packet)
+
+
 A, B = letter(1), letter(2)
 
 
@@ -59,18 +65,18 @@ def test_packets_beyond_the_memory_for_those_that_wait_are_not_answered() -> Non
     server = mailserver()
     server.max_waiting_bytes = 2 * (PACKET_MEMORY + HASH_MEMORY)
     for packet in PACKETS[:3]:
-        assert server.offer(b"a", packet, [A], EPOCH) is None
+        assert offer(server, packet, [A]) is None
     assert list(server.confirm(taken(server))) == [(b"a", Response(packet, ())) for packet in PACKETS[:2]]
     assert server.waiting_size == 0
 
 
 def test_a_full_archive_is_tried_again_although_the_clock_was_set_back() -> None:
     server = mailserver()
-    server.offer(b"a", PACKETS[0], [A], EPOCH)
+    offer(server, PACKETS[0], [A])
     list(server.refuse(taken(server), EPOCH, FULL_TEXT))
-    assert server.offer(b"a", PACKETS[1], [B], EPOCH + ARCHIVE_RETRY_DELAY - 1) is not None
+    assert offer(server, PACKETS[1], [B], EPOCH + ARCHIVE_RETRY_DELAY - 1) is not None
     earlier = letter(3, age=3600)
-    assert server.offer(b"a", PACKETS[2], [earlier], EPOCH - 3600) is None
+    assert offer(server, PACKETS[2], [earlier], EPOCH - 3600) is None
     assert taken(server).envelopes == [earlier]
 
 
@@ -79,8 +85,8 @@ def test_a_packet_with_more_refusals_than_a_response_holds_is_not_confirmed(save
     server = mailserver()
     expired = [letter(number, age=60) for number in range(packets.MAX_REFUSALS + 1)]
     some = [A] if saved else []
-    least = server.offer(b"a", PACKETS[0], [*some, *expired[1:]], EPOCH)
-    most = server.offer(b"a", PACKETS[1], [*some, *expired], EPOCH)
+    least = offer(server, PACKETS[0], [*some, *expired[1:]])
+    most = offer(server, PACKETS[1], [*some, *expired])
     if saved:
         [(_, least)] = server.confirm(taken(server))
     assert (least and len(least.refusals), most) == (packets.MAX_REFUSALS, None)

@@ -118,11 +118,10 @@ class _SubscriptionRun:
         self._save_timer: asyncio.TimerHandle | None = None
         self._reported: dict[int, deque[str]] = {}
         """By server: the last `REMEMBERED_FAILURES` reported failures since its last connection."""
-        self._report = FetchReport([], Counter(), {})
+        self._report = FetchReport(state.missing(self._query_until_now()), Counter(), {})
         self._handed_over = 0
 
     async def run(self, until: asyncio.Event) -> FetchReport:
-        self._report = FetchReport(self._state.missing(self._query_until_now()), Counter(), {})
         for key in self._query.state_keys():
             self._inbox.mark_handed_over(map(bytes.fromhex, self._state.recent.get(key, ())))
         dialled = [asyncio.Event() for _ in self._servers]
@@ -143,8 +142,7 @@ class _SubscriptionRun:
                 self._save_timer.cancel()
             self._error.cancel()
         self._set_state(self._state)
-        report = self._report
-        return FetchReport(report.missing, Counter({"handed over": self._handed_over}), report.failures)
+        return msgspec.structs.replace(self._report, counts=Counter({"handed over": self._handed_over}))
 
     async def _wait_for_stop(self, until: asyncio.Event) -> None:
         """Wait until `until` is set, and then at most `grace` for a request under way."""

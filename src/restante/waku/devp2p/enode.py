@@ -49,18 +49,9 @@ class Enode(msgspec.Struct, frozen=True, gc=False):
 def parse(url: str) -> Enode:
     """Parse an enode URL, which may have white space around it. Raises Misuse that says what is wrong with it."""
     try:
-        split = urlsplit(url.strip())
-        port = split.port
+        return _parse_parts(urlsplit(url.strip()))
     except ValueError as error:
-        raise _fault(url, str(error)) from None
-    if split.scheme != "enode":
-        raise _fault(url, "it does not begin with enode://")
-    if split.path.strip("/") or split.fragment or split.password is not None:
-        raise _fault(url, "it has more than a key, a host, a port and a query")
-    if not port:
-        raise _fault(url, "it has no port above 0")
-    public = _parse_public_key(url, split.username)
-    return Enode(public, _parse_host(url, split), port, _parse_discport(url, split.query))
+        raise Misuse(f"not an enode URL: {url!r}: {error}") from None
 
 
 def as_enode(enode: Enode | str) -> Enode:
@@ -68,35 +59,42 @@ def as_enode(enode: Enode | str) -> Enode:
     return parse(enode) if isinstance(enode, str) else enode
 
 
-def _fault(url: str, reason: str) -> Misuse:
-    return Misuse(f"not an enode URL: {url!r}: {reason}")
+def _parse_parts(split: SplitResult) -> Enode:
+    port = split.port
+    if split.scheme != "enode":
+        raise ValueError("it does not begin with enode://")
+    if split.path.strip("/") or split.fragment or split.password is not None:
+        raise ValueError("it has more than a key, a host, a port and a query")
+    if not port:
+        raise ValueError("it has no port above 0")
+    public = _parse_public_key(split.username)
+    return Enode(public, _parse_host(split.hostname or ""), port, _parse_discport(split.query))
 
 
-def _parse_public_key(url: str, digits: str | None) -> bytes:
+def _parse_public_key(digits: str | None) -> bytes:
     if digits is None or not re.fullmatch(f"[0-9A-Fa-f]{{{keys.PUBLIC_BYTES * 2}}}", digits):
-        raise _fault(url, f"it has no public key of {keys.PUBLIC_BYTES * 2} hex digits before the @")
+        raise ValueError(f"it has no public key of {keys.PUBLIC_BYTES * 2} hex digits before the @")
     public = bytes.fromhex(digits)
     try:
         keys.check(public)
     except PeerError as error:
-        raise _fault(url, error.words) from None
+        raise ValueError(error.words) from None
     return public
 
 
-def _parse_host(url: str, split: SplitResult) -> str:
-    host = split.hostname or ""
+def _parse_host(host: str) -> str:
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
         if not _DNS_NAME.fullmatch(host):
-            raise _fault(url, "it has no host that is an address or a name") from None
+            raise ValueError("it has no host that is an address or a name") from None
         return host
 
 
-def _parse_discport(url: str, query: str) -> int | None:
+def _parse_discport(query: str) -> int | None:
     values = parse_qs(query, keep_blank_values=True).get("discport")
     if values is None:
         return None
     if not re.fullmatch(r"[0-9]{1,5}", values[0]) or int(values[0]) > 0xFFFF:
-        raise _fault(url, "its discport is not a port")
+        raise ValueError("its discport is not a port")
     return int(values[0])

@@ -105,7 +105,7 @@ class OfferedPacket:
 
 
 class Mailserver:
-    """Handles envelopes. `origin` is the node id of the peer that sent a packet."""
+    """Handles envelopes."""
 
     def __init__(
         self, policy: Policy, terms: ArchiveTerms, pool: Pool, max_waiting_bytes: int = DEFAULT_WAITING_BYTES
@@ -148,12 +148,6 @@ class Mailserver:
         """Time until which nothing is archived, because the store has refused a batch."""
         self._refusal_text = FULL_TEXT
         """Why the store refused the last batch, for senders."""
-
-    def offer(self, origin: bytes, packet_hash: bytes, envelopes: Iterable[Envelope], now: int) -> Response | None:
-        """Handle a packet. Return its response, or None like `finish`."""
-        packet = OfferedPacket(origin, packet_hash)
-        self.receive(packet, envelopes, now)
-        return self.finish(packet)
 
     def receive(self, packet: OfferedPacket, envelopes: Iterable[Envelope], now: int) -> None:
         """Handle a part of a packet."""
