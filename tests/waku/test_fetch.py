@@ -37,7 +37,7 @@ from restante.waku.client.requester import (
     RequesterPhase,
     Timeouts,
 )
-from restante.waku.client.subscribe import Intervals, subscribe
+from restante.waku.client.subscribe import Intervals, SubscriptionRun
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope, make
@@ -651,16 +651,15 @@ class Subscribing:
         now = int(time.time())
         timeouts = Timeouts(answer=60.0, tries=1, back_off=0.01)
         self._task = asyncio.create_task(
-            subscribe(
+            SubscriptionRun(
                 servers,
                 HistoryQuery(now - 3600, now, frozenset([TOPIC])),
                 RequestOptions(form="plain", budgets=Budgets(size=1000), timeouts=timeouts),
                 lambda envelopes: self.subscriber(envelopes),  # noqa: PLW0108 - a test may set another one
-                self.until,
                 keep=lambda state: self.states.append(state.copy()),
                 on_failure=lambda *failure: self.failures.append(failure),
                 intervals=intervals,
-            )
+            ).run(self.until)
         )
 
     async def has(self, *envelopes: Envelope) -> None:

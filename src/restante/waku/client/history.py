@@ -32,7 +32,7 @@ from restante.waku.client.fetch import OnState, RequestOptions, Subscriber, fetc
 from restante.waku.client.inbox import Inbox
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import FetchReport
-from restante.waku.client.subscribe import OnFailure, subscribe
+from restante.waku.client.subscribe import OnFailure, SubscriptionRun
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
@@ -90,13 +90,14 @@ def run_subscribe(
     """
 
     async def run(subscriber: Subscriber, state: FetchState, keep: OnState) -> FetchReport:
+        subscription = SubscriptionRun(
+            servers, query, options, subscriber, state=state, keep=keep, on_failure=on_failure
+        )
         until = asyncio.Event()
         with _call_on_signals(until.set):
             if seconds is not None:
                 asyncio.get_running_loop().call_later(seconds, until.set)
-            return await subscribe(
-                servers, query, options, subscriber, until, state=state, keep=keep, on_failure=on_failure
-            )
+            return await subscription.run(until)
 
     return write_history(run, destination)
 

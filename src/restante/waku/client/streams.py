@@ -18,10 +18,10 @@ from typing import Any, Final, Self
 from restante.common.errors import Misuse, RestanteError
 from restante.common.texts import counted
 from restante.waku.client import fetch as fetching
-from restante.waku.client import subscribe as subscribing
 from restante.waku.client.fetch import OnState, RequestOptions
 from restante.waku.client.ranges import FetchState, HistoryQuery, Range
 from restante.waku.client.requester import Budgets, FetchReport, Timeouts
+from restante.waku.client.subscribe import SubscriptionRun
 from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope import bloom
@@ -197,16 +197,15 @@ class Subscription(EnvelopeStream):
         self._stop.set()
 
     def _run(self) -> Coroutine[Any, Any, FetchReport]:
-        return subscribing.subscribe(
+        return SubscriptionRun(
             self._servers,
             self._query,
             self._options,
             self._put,
-            self._stop,
             state=self.state,
             keep=self._put_state,
             on_failure=lambda server, reason: self._on_failure(self._servers[server], reason),
-        )
+        ).run(self._stop)
 
     def _put(self, envelopes: list[Envelope]) -> None:
         maximum = self._options.budgets.bytes

@@ -59,48 +59,32 @@ OnFailure = Callable[[int, str], None]
 """Receives a server and why its live connection or its history failed. Each stored reason is reported once."""
 
 
-async def subscribe(
-    servers: Sequence[Enode],
-    query: HistoryQuery,
-    options: RequestOptions,
-    subscriber: Subscriber,
-    until: asyncio.Event,
-    *,
-    state: FetchState | None = None,
-    keep: OnState = ignore,
-    on_failure: OnFailure = ignore,
-    intervals: Intervals = INTERVALS,
-) -> FetchReport:
-    """Hand over envelopes of the query's topics sent since `query.lower`, and live ones, until `until` is set.
+class SubscriptionRun:
+    """Hands over envelopes of the query's topics sent since `query.lower`, and live ones.
 
-    Each server has its own live connection, under a fresh key. Live envelopes are judged as a node judges them. The
-    report has what was missing after the last request for history, its failures, and the number of all envelopes
-    handed over. Raises Misuse, and errors of the subscriber.
+    Each server has its own live connection, under a fresh key. Live envelopes are judged as a node judges them.
+    Raises Misuse if the query has no topics.
     """
-    if not query.topics:
-        raise Misuse("name the topics to subscribe to")
-    state = (state or FetchState()).copy()
-    run = _SubscriptionRun(servers, query, options, subscriber, state, keep, on_failure, intervals)
-    return await run.run(until)
 
-
-class _SubscriptionRun:
     def __init__(
         self,
         servers: Sequence[Enode],
         query: HistoryQuery,
         options: RequestOptions,
         subscriber: Subscriber,
-        state: FetchState,
-        keep: OnState,
-        on_failure: OnFailure,
-        intervals: Intervals,
+        *,
+        state: FetchState | None = None,
+        keep: OnState = ignore,
+        on_failure: OnFailure = ignore,
+        intervals: Intervals = INTERVALS,
     ) -> None:
+        if not query.topics:
+            raise Misuse("name the topics to subscribe to")
         self._servers = servers
         self._query = query
         self._options = options
         self._subscriber = subscriber
-        self._state = state
+        self._state = (state or FetchState()).copy()
         self._keep = keep
         self._on_failure = on_failure
         self._intervals = intervals
@@ -118,10 +102,15 @@ class _SubscriptionRun:
         self._save_timer: asyncio.TimerHandle | None = None
         self._reported: dict[int, deque[str]] = {}
         """By server: the last `REMEMBERED_FAILURES` reported failures since its last connection."""
-        self._report = FetchReport(state.missing(self._query_until_now()), Counter(), {})
+        self._report = FetchReport(self._state.missing(self._query_until_now()), Counter(), {})
         self._handed_over = 0
 
     async def run(self, until: asyncio.Event) -> FetchReport:
+        """Run until `until` is set, and return a report. Raises errors of the subscriber and of `keep`.
+
+        The report has what was missing after the last request for history, its failures, and the number of all
+        envelopes handed over.
+        """
         for key in self._query.state_keys():
             self._inbox.mark_handed_over(map(bytes.fromhex, self._state.recent.get(key, ())))
         dialled = [asyncio.Event() for _ in self._servers]

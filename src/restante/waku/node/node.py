@@ -232,7 +232,6 @@ class Node(ConnectionHandler):
             if peer_id in self.peers:  # the peer has dialled us
                 await asyncio.sleep(REDIAL_DELAY)
                 continue
-            connection, reason = None, ""
             try:
                 async with asyncio.timeout(DIAL_TIMEOUT):
                     connection = await self.dial(enode)
@@ -242,7 +241,7 @@ class Node(ConnectionHandler):
                 reason = plain(error)
             except PeerError as error:
                 reason = error.words
-            if connection is not None:
+            else:
                 if connection.closed is not None:
                     await connection.closed
                 reason = connection.end_reason
