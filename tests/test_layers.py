@@ -29,7 +29,7 @@ _LAYERS = """
     mailbox: protocol core settings store reference_import server cli
     waku: envelope devp2p protocol limits settings passwords defaults key_file archive files connection client node
     waku: cli
-    client: errors arguments defaults protocol files core events tasks timing_log connection
+    client: errors arguments defaults protocol files events core tasks timing_log connection
     client: wormhole transit transfer journal_mode cli
     timing: logs model transfers rank_test comparison outputs cli
     demo: fleet load events story people simulation server client world conversations guessing usage envelopes

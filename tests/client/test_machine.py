@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.live import APP_ID
+from restante.client import events
 from restante.client.core import outputs
 from restante.client.core.machine import Machine
 from restante.client.core.state import NEW_BYTES, WormholeState, new_state
@@ -123,7 +124,7 @@ def pair(world: World, **options: bool) -> tuple[Side, Side]:
     alice, bob = Side(world, 1, **options), Side(world, 2, **options)
     alice.machine.allocate("purple-sausages")
     settle(alice)
-    (known,) = events_of(alice, outputs.CodeKnown)
+    (known,) = events_of(alice, events.CodeKnown)
     bob.machine.set_code(known.code)
     return alice, bob
 
@@ -224,9 +225,9 @@ def test_what_a_server_could_not_store_is_sent_again_on_the_next_connection(worl
     assert alice.machine.outputs() == [outputs.Reconnect("the server asks to try again later: not now")]
     alice.cut()
     settle(alice, bob)
-    assert events_of(alice, outputs.Failed) == []
+    assert events_of(alice, events.Failed) == []
     assert events_of(bob, outputs.MessageReceived) == ([] if closing else [outputs.MessageReceived(0, b"hello")])
-    assert events_of(alice, outputs.Closed) == ([outputs.Closed("happy")] if closing else [])
+    assert events_of(alice, events.Closed) == ([events.Closed("happy")] if closing else [])
 
 
 STEPS = ("speak", "listen", "cut", "restart", "connect", "send", "process", "process", "forget", "all restart")
@@ -271,15 +272,15 @@ def test_with_receipts_each_message_is_processed_once_whatever_is_forgotten(
             side.attentive = True
         settle(*sides)
         for side, other in (sides, sides[::-1]):
-            assert events_of(side, outputs.Failed) == []
+            assert events_of(side, events.Failed) == []
             assert other.processed == sent[side]
-            assert [delivered.number for delivered in events_of(side, outputs.MessageDelivered)] == list(
+            assert [delivered.number for delivered in events_of(side, events.MessageDelivered)] == list(
                 range(len(sent[side]))
             )
             assert [phase for phase in side.machine.state.own if phase.isdigit()] == []
             side.machine.close()
         settle(*sides)
-        assert [events_of(side, outputs.Closed) for side in sides] == [[outputs.Closed("happy")]] * 2
+        assert [events_of(side, events.Closed) for side in sides] == [[events.Closed("happy")]] * 2
         assert set(world.counts().values()) == {"0"}
 
 
@@ -304,8 +305,8 @@ def test_a_receipt_confirms_what_was_sent_if_the_peer_sealed_it(
         key = MessageKeys(bytes.fromhex(state.key or "")).key(state.side, sealed_for or phase)
         body = seal(key, b"", bytes(NONCE_BYTES)).hex()
         hear(alice, type="message", side=state.side, phase=phase, body=body)
-    assert [type(failed.error) for failed in events_of(alice, outputs.Failed)] == ([error] if error else [])
-    assert [event.number for event in events_of(alice, outputs.MessageDelivered)] == delivered
+    assert [type(failed.error) for failed in events_of(alice, events.Failed)] == ([error] if error else [])
+    assert [event.number for event in events_of(alice, events.MessageDelivered)] == delivered
     assert alice.machine.state.acknowledged == len(delivered)
 
 
@@ -323,7 +324,7 @@ def test_messages_that_are_processed_while_a_receipt_is_on_its_way_have_one_rece
     assert alice.inbox is not None
     phases = [frame["phase"] for frame in alice.inbox.frames if frame["type"] == "message"]
     assert [phase for phase in phases if phase.startswith("receipt")] == ["receipt-1", "receipt-3"]
-    assert [delivered.number for delivered in events_of(alice, outputs.MessageDelivered)] == [0, 1, 2]
+    assert [delivered.number for delivered in events_of(alice, events.MessageDelivered)] == [0, 1, 2]
 
 
 def with_seed(world: World) -> tuple[Side, Side]:
@@ -365,8 +366,8 @@ def test_a_receipt_for_a_message_that_an_older_checkpoint_lacks_does_not_confirm
     settle(bob)
     settle(alice)
     settle(alice, bob)
-    assert [type(failed.error) for failed in events_of(alice, outputs.Failed)] == [OldCheckpointError]
-    assert events_of(alice, outputs.MessageDelivered) == []
+    assert [type(failed.error) for failed in events_of(alice, events.Failed)] == [OldCheckpointError]
+    assert events_of(alice, events.MessageDelivered) == []
     assert bob.processed == [b"first"]
 
 
@@ -382,8 +383,8 @@ def test_a_receipt_may_come_without_a_message_that_an_earlier_connection_has_add
     alice.restart()
     settle(bob)
     settle(alice)
-    assert events_of(alice, outputs.Failed) == []
-    assert events_of(alice, outputs.MessageDelivered) == [outputs.MessageDelivered(0)]
+    assert events_of(alice, events.Failed) == []
+    assert events_of(alice, events.MessageDelivered) == [events.MessageDelivered(0)]
     assert bob.processed == [b"first"]
 
 
@@ -413,4 +414,4 @@ def test_nothing_is_added_after_a_close(world: World) -> None:
     while alice.listen():
         pass
     assert list(alice.to_server) == []
-    assert events_of(alice, outputs.Closed) == [outputs.Closed("happy")]
+    assert events_of(alice, events.Closed) == [events.Closed("happy")]

@@ -20,9 +20,10 @@ from restante.client import errors
 from restante.client.core import conversation
 from restante.client.core.conversation import PAKE, VERSION
 from restante.client.core.machine import END_OF_REPLAY, Machine, ServerConnectionState
-from restante.client.core.outputs import Failed, MessageReceived, Output, SendFrame, ShowWork
+from restante.client.core.outputs import MessageReceived, Output, SendFrame, ShowWork
 from restante.client.core.state import NEW_BYTES, MailboxStatus, NameplateStatus, WormholeState, is_number, new_state
 from restante.client.errors import PermissionNeededError, WormholeError
+from restante.client.events import Failed
 from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, seal
 from support.documents import ROOT
 

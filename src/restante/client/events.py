@@ -2,40 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from restante.client.core.outputs import (
-    Closed,
-    CodeKnown,
-    Failed,
-    KeyAgreed,
-    MessageDelivered,
-    MessageStored,
-    PeerConfirmed,
-    ReplayEnded,
-    WaitingForPeer,
-    Welcomed,
-)
-
-__all__ = [
-    "Closed",
-    "CodeKnown",
-    "Connecting",
-    "Event",
-    "Failed",
-    "KeyAgreed",
-    "MessageDelivered",
-    "MessageStored",
-    "PeerConfirmed",
-    "PeerSilent",
-    "Reconnecting",
-    "ReplayEnded",
-    "WaitingForPeer",
-    "Welcomed",
-    "Working",
-]
+from restante.client.errors import WormholeError
 
 
 class Connecting(msgspec.Struct, frozen=True):
@@ -45,16 +16,49 @@ class Connecting(msgspec.Struct, frozen=True):
     """The server."""
 
 
-class Reconnecting(msgspec.Struct, frozen=True):
-    """The connection was lost, or could not be made, and is tried again."""
+class Welcomed(msgspec.Struct, frozen=True):
+    """The server sent its welcome. It does so on each connection."""
 
-    delay: float
-    """Seconds until the next attempt."""
-    reason: str
-    """Why, in a text for a person."""
-    busy: bool = False
-    """Whether the server asked to try again later: it has no room for more connections, or too many of this address,
-    or it cannot store anything."""
+    motd: str | None
+    """A message of the day for the user, or None."""
+    current_cli_version: str | None
+    """The version of the Python client that the server recommends, or None."""
+
+
+class Working(msgspec.Struct, frozen=True):
+    """The server demands work before it serves this client, and the work goes on. Little work is not reported."""
+
+    bits: int
+    """How much is demanded: each further bit doubles it."""
+    expected_hashes: int
+    """Hashes that it takes on average."""
+    hashes: int
+    """Hashes so far."""
+    seconds: float
+    """Time so far."""
+
+
+class CodeKnown(msgspec.Struct, frozen=True):
+    """The code is known: it was set, or the server has allocated its number."""
+
+    code: str
+
+
+class WaitingForPeer(msgspec.Struct, frozen=True):
+    """The mailbox is open, and no peer has ever sent anything. It is reported on each connection until one has."""
+
+
+class KeyAgreed(msgspec.Struct, frozen=True):
+    """The peer's half of the key has arrived, and the key is known. The peer may still have used another code."""
+
+
+class PeerConfirmed(msgspec.Struct, frozen=True):
+    """The peer knows the key. Messages can arrive from now on."""
+
+    verifier: bytes
+    """What people may compare (`BaseWormhole.verifier`)."""
+    versions: dict[str, Any]
+    """The versions that the peer's application sent (`BaseWormhole.versions`)."""
 
 
 Awaited = Literal["key", "offer", "answer", "connection", "bytes", "confirmation"]
@@ -74,17 +78,51 @@ class PeerSilent(msgspec.Struct, frozen=True):
     too. None: it waits until the peer answers."""
 
 
-class Working(msgspec.Struct, frozen=True):
-    """The server demands work before it serves this client, and the work goes on. Little work is not reported."""
+class MessageStored(msgspec.Struct, frozen=True):
+    """The server has a message of this side on its disk. Each is reported once."""
 
-    bits: int
-    """How much is demanded: each further bit doubles it."""
-    expected_hashes: int
-    """Hashes that it takes on average."""
-    hashes: int
-    """Hashes so far."""
-    seconds: float
-    """Time so far."""
+    number: int
+    """Its number among the messages of this side, from 0."""
+
+
+class MessageDelivered(msgspec.Struct, frozen=True):
+    """The peer's application has processed a message of this side. Only a wormhole that wants receipts reports it."""
+
+    number: int
+    """Its number among the messages of this side, from 0."""
+
+
+class ReplayEnded(msgspec.Struct, frozen=True):
+    """All messages that the server had stored have come on this connection."""
+
+
+class Reconnecting(msgspec.Struct, frozen=True):
+    """The connection was lost, or could not be made, and is tried again."""
+
+    delay: float
+    """Seconds until the next attempt."""
+    reason: str
+    """Why, in a text for a person."""
+    busy: bool = False
+    """Whether the server asked to try again later: it has no room for more connections, or too many of this address,
+    or it cannot store anything."""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The wormhole cannot succeed, and is being closed. It is not reported if the server cannot be reached."""
+
+    error: WormholeError
+    """What the wormhole's methods raise from now on."""
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """The wormhole is closed: its nameplate is released, and its mailbox is closed. It is the last event.
+
+    It is not reported if the server did not answer in time.
+    """
+
+    mood: str
+    """How it went: what `BaseWormhole.close` was given, or the mood of an error."""
 
 
 Event = (

@@ -15,7 +15,7 @@ from restante.client.connection.driver import Driver
 from restante.client.connection.server import ServerEndpoint
 from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.core.machine import MOODS, Machine, Mood
-from restante.client.core.outputs import Closed, Failed, KeyAgreed, MessageReceived, NameplatesListed, PeerConfirmed
+from restante.client.core.outputs import MessageReceived, NameplatesListed
 from restante.client.core.state import NEW_BYTES, NameplateStatus, WormholeState, new_state
 from restante.client.defaults import DEFAULT_SERVER, DEFAULT_WORDS
 from restante.client.errors import (
@@ -26,7 +26,7 @@ from restante.client.errors import (
     ServerGoneError,
     WormholeError,
 )
-from restante.client.events import Awaited, Event, PeerSilent
+from restante.client.events import Awaited, Closed, Event, Failed, KeyAgreed, PeerConfirmed, PeerSilent
 from restante.client.protocol import code as codes
 from restante.client.protocol import keys
 from restante.client.protocol.seeds import seed_of

@@ -12,16 +12,7 @@ from restante.client.connection.server import ServerEndpoint
 from restante.client.connection.work import find_stamp
 from restante.client.core.conversation import PAKE
 from restante.client.core.machine import Machine
-from restante.client.core.outputs import (
-    Closed,
-    Failed,
-    MessageReceived,
-    NameplatesListed,
-    Output,
-    Reconnect,
-    SendFrame,
-    ShowWork,
-)
+from restante.client.core.outputs import MessageReceived, NameplatesListed, Output, Reconnect, SendFrame, ShowWork
 from restante.client.errors import (
     BusyServerError,
     PermissionNeededError,
@@ -29,7 +20,7 @@ from restante.client.errors import (
     ServerGoneError,
     WrongServerError,
 )
-from restante.client.events import Connecting, Event, Reconnecting
+from restante.client.events import Closed, Connecting, Event, Failed, Reconnecting
 from restante.client.timing_log import CRYPTO, TimingLog
 from restante.common.dice import Dice
 from restante.common.errors import Misuse, StoreError

@@ -9,16 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from restante.client.core.outputs import (
-    KeyAgreed,
-    MessageDelivered,
-    MessageReceived,
-    MessageStored,
-    Output,
-    PeerConfirmed,
-)
+from restante.client.core.outputs import MessageReceived, Output
 from restante.client.core.state import Abilities, OwnMessage, WormholeState, is_number
 from restante.client.errors import OldCheckpointError, PeerMessageError, WrongPasswordError
+from restante.client.events import KeyAgreed, MessageDelivered, MessageStored, PeerConfirmed
 from restante.client.protocol import keys
 from restante.client.protocol.code import password_of
 from restante.client.protocol.keys import OVERHEAD_BYTES

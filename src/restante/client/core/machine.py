@@ -19,19 +19,7 @@ import msgspec
 
 import restante
 from restante.client.core.conversation import RECEIPT, Conversation
-from restante.client.core.outputs import (
-    Closed,
-    CodeKnown,
-    Failed,
-    NameplatesListed,
-    Output,
-    Reconnect,
-    ReplayEnded,
-    SendFrame,
-    ShowWork,
-    WaitingForPeer,
-    Welcomed,
-)
+from restante.client.core.outputs import NameplatesListed, Output, Reconnect, SendFrame, ShowWork
 from restante.client.core.state import MailboxStatus, NameplateStatus, WormholeState
 from restante.client.errors import (
     CodeExpiredError,
@@ -42,6 +30,7 @@ from restante.client.errors import (
     WelcomeError,
     WormholeError,
 )
+from restante.client.events import Closed, CodeKnown, Failed, ReplayEnded, WaitingForPeer, Welcomed
 from restante.client.protocol import server_messages
 from restante.client.protocol.code import is_nameplate, nameplate_of
 from restante.client.protocol.server_messages import Greeting, ServerMessage
