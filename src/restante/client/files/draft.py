@@ -148,7 +148,7 @@ def draft_directory(
                 _mark_in_use(descriptor)
             yield draft
             with _store_errors("write", path):
-                _flush_file_system(draft)
+                _flush_file_system(descriptor)
             before_naming()
             check_target(real_path, replace=replace, rename=rename, directory=True)
             with _store_errors("write", path):
@@ -451,15 +451,10 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _flush_file_system(folder: Path) -> None:
+def _flush_file_system(folder: int | None) -> None:
     """Flush all that the disk of a folder was given: with many small files much faster than one after the other."""
     libc = _libc()
-    if not hasattr(libc, "syncfs"):  # Linux has it (syncfs(2))
+    if folder is None or not hasattr(libc, "syncfs"):  # Linux has it (syncfs(2))
         os.sync()
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if libc.syncfs(descriptor):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    finally:
-        os.close(descriptor)
+    elif libc.syncfs(folder):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

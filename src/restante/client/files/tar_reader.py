@@ -11,7 +11,7 @@ from functools import partial
 from typing import BinaryIO, Final
 
 from restante.client.errors import ArchiveError
-from restante.client.files.member import MAX_PATH_BYTES, READ_BYTES, Member
+from restante.client.files.member import Member, blocks_at, decoded_name, read_at
 from restante.client.files.names import quoted
 
 BLOCK: Final = 512
@@ -42,7 +42,7 @@ def tar_members(archive: BinaryIO) -> Iterator[Member]:
     end = archive.seek(0, 2)
     position, overrides = 0, dict[str, bytes]()
     while True:
-        head = _read_at(archive, position, BLOCK)
+        head = read_at(archive, position, BLOCK)
         if not any(head):
             return  # a second such block follows, which nobody needs
         position += BLOCK
@@ -50,14 +50,14 @@ def tar_members(archive: BinaryIO) -> Iterator[Member]:
         if kind in {LONG_NAME, EXTENDED, EXTENDED_FOR_ALL}:
             if size > MAX_EXTENDED_BYTES:
                 raise ArchiveError("the archive has a name or a header that is too long")
-            data = _read_at(archive, position, size)
+            data = read_at(archive, position, size)
             fields = {"path": data.rstrip(b"\0")} if kind == LONG_NAME else _parse_extended(data)
             if kind != EXTENDED_FOR_ALL:
                 overrides |= fields
             elif fields:
                 raise ArchiveError("the archive has one name or size for all its files")
         else:
-            name = _text(overrides.get("path", raw_name))
+            name = decoded_name(overrides.get("path", raw_name))
             size = _decimal(overrides["size"]) if "size" in overrides else size
             overrides = {}
             if position + size > end:
@@ -85,15 +85,7 @@ def _member(archive: BinaryIO, position: int, kind: bytes, name: str, mode: int,
     is_directory = kind == DIRECTORY or name.endswith("/")
     if is_directory and size:
         raise ArchiveError(f"the archive is broken: the directory {quoted(name)} has contents")
-    return Member(name, is_directory, (), mode, size, partial(_blocks, archive, position, size))
-
-
-def _blocks(archive: BinaryIO, position: int, size: int) -> Iterator[bytes]:
-    while size:
-        block = _read_at(archive, position, min(READ_BYTES, size))
-        position += len(block)
-        size -= len(block)
-        yield block
+    return Member(name, is_directory, (), mode, size, partial(blocks_at, archive, position, size))
 
 
 def _parse_extended(data: bytes) -> dict[str, bytes]:
@@ -127,20 +119,3 @@ def _decimal(digits: bytes) -> int:
     if not digits.isdigit() or len(digits) > 20:
         raise ArchiveError("the archive is broken: a number cannot be read")
     return int(digits)
-
-
-def _text(name: bytes) -> str:
-    if len(name) > MAX_PATH_BYTES:
-        raise ArchiveError(f"the archive has a name of more than {MAX_PATH_BYTES} bytes")
-    try:
-        return name.decode()
-    except UnicodeDecodeError as error:
-        raise ArchiveError("the archive has a name that is not UTF-8") from error
-
-
-def _read_at(archive: BinaryIO, position: int, size: int) -> bytes:
-    archive.seek(position)
-    data = archive.read(size)
-    if len(data) < size:
-        raise ArchiveError("the archive is broken: its end is missing")
-    return data

@@ -59,12 +59,12 @@ def unpack(
     Raises ArchiveError and UnsafeNameError for what the peer did, StoreError for the disk. Times are not restored:
     Python's and Go's clients restore none.
     """
-    with _opened(into) as directory:
+    with _store_errors("cannot unpack what was received"), _opened(into) as directory:
         mode = stat.S_IMODE(os.fstat(directory).st_mode)
         _change_mode(directory, mode & ~OTHERS)
         _check_own(directory)
         target = _Target(directory, max_files, max_directories, max_bytes, progress, top)
-        try:
+        with _store_errors("cannot read what was received"):  # errors of the target are told apart below
             archive.seek(0)
             members = zip_members if archive.read(2) == b"PK" else tar_members
             if check_counts is not None:
@@ -75,19 +75,24 @@ def unpack(
                 for member in members(archive):
                     target.restrict(member)
             _change_mode(directory, mode & (target.mode | INHERITED))
-        except OSError as error:  # of the archive; those of the target are told apart below
-            reason = f"cannot read what was received: {plain(error)}"
-            raise StoreError(reason).with_peer_words(reason) from error
 
 
 @contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    """Open a directory. What is then written goes into it, even if another program puts a link at its path."""
+def _store_errors(failure: str) -> Iterator[None]:
     try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        yield
     except OSError as error:
-        reason = f"cannot unpack what was received: {plain(error)}"
-        raise StoreError(reason).with_peer_words(reason) from error
+        raise _store_error(f"{failure}: {plain(error)}") from error
+
+
+def _store_error(reason: str) -> StoreError:
+    return StoreError(reason).with_peer_words(reason)
+
+
+@contextmanager
+def _opened(path: Path | str, above: int | None = None) -> Iterator[int]:
+    """Open a directory. What is then written goes into it, even if another program puts a link at its path."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
         yield descriptor
     finally:
@@ -100,22 +105,17 @@ def _check_own(directory: int) -> None:
     Such a user could lead what is unpacked to another directory, by links. On some file systems of a network the
     owner of a new file is not the user of the process.
     """
-    try:
-        owner, planted = os.fstat(directory).st_uid, os.listdir(directory)
-        if owner != os.geteuid():
-            name = f".restante-{secrets.token_hex(8)}"
-            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
-            try:
-                os.unlink(name, dir_fd=directory)
-                planted += [] if os.fstat(descriptor).st_uid == owner else [name]
-            finally:
-                os.close(descriptor)
-    except OSError as error:
-        reason = f"cannot unpack what was received: {plain(error)}"
-        raise StoreError(reason).with_peer_words(reason) from error
+    owner, planted = os.fstat(directory).st_uid, os.listdir(directory)
+    if owner != os.geteuid():
+        name = f".restante-{secrets.token_hex(8)}"
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        try:
+            os.unlink(name, dir_fd=directory)
+            planted += [] if os.fstat(descriptor).st_uid == owner else [name]
+        finally:
+            os.close(descriptor)
     if planted:
-        reason = "cannot unpack what was received: another program has changed the unfinished directory"
-        raise StoreError(reason).with_peer_words(reason)
+        raise _store_error("cannot unpack what was received: another program has changed the unfinished directory")
 
 
 class _Target:
@@ -192,7 +192,7 @@ class _Target:
         try:
             for number, mode in enumerate(modes, 1):
                 if mode:
-                    with _opened_at("/".join(parts[:number]), self._directory) as descriptor:
+                    with _opened("/".join(parts[:number]), self._directory) as descriptor:
                         current_mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
                         _change_mode(descriptor, current_mode & (mode | OWNER_READS | INHERITED))
         except OSError as error:
@@ -283,15 +283,6 @@ class _Target:
             raise ArchiveError(f"the archive has more than {counted(MAX_ENTRIES, 'file')}")
 
 
-@contextmanager
-def _opened_at(path: str, directory: int) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _change_mode(descriptor: int, mode: int) -> None:
     with suppress(OSError):  # some file systems have no modes (FAT)
         os.fchmod(descriptor, mode)
@@ -302,8 +293,7 @@ def _error_about(member: Member, error: OSError) -> ArchiveError | StoreError:
         return ArchiveError(f"the archive has {quoted(member.name)} twice")
     if error.errno == errno.ENAMETOOLONG:
         return ArchiveError(f"the archive has {quoted(member.name)}, whose path is too long")
-    reason = f"cannot write {quoted(member.name)}: {plain(error)}"
-    return StoreError(reason).with_peer_words(reason)
+    return _store_error(f"cannot write {quoted(member.name)}: {plain(error)}")
 
 
 def _write(file: int, block: bytes) -> None:

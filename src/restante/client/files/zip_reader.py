@@ -16,7 +16,7 @@ from struct import unpack_from
 from typing import Any, BinaryIO, NamedTuple
 
 from restante.client.errors import ArchiveError
-from restante.client.files.member import MAX_PATH_BYTES, READ_BYTES, Member
+from restante.client.files.member import READ_BYTES, Member, blocks_at, decoded_name, read_at
 from restante.client.files.names import quoted
 from restante.client.files.zip_layout import (
     CENTRAL,
@@ -81,17 +81,17 @@ def zip_members(archive: BinaryIO) -> Iterator[Member]:
 def _central_directory(archive: BinaryIO) -> tuple[int, int, int]:
     """Return where the central directory begins and ends, and how many members it has."""
     at_end = archive.seek(0, 2) - END.size
-    mark, disk, first_disk, disk_count, count, size, start, comment = END.unpack(_read_at(archive, at_end, END.size))
+    mark, disk, first_disk, disk_count, count, size, start, comment = END.unpack(read_at(archive, at_end, END.size))
     if mark != END_MARK or comment:
         raise ArchiveError("the archive is not a zip file, or its end is missing")
     at_64, at_locator = at_end - LOCATOR.size - END_64.size, at_end - LOCATOR.size
     if at_64 >= 0:
-        locator = LOCATOR.unpack(_read_at(archive, at_locator, LOCATOR.size))
+        locator = LOCATOR.unpack(read_at(archive, at_locator, LOCATOR.size))
         if locator[0] == LOCATOR_MARK:
             if locator[1:] != (0, at_64, 1):
                 raise ArchiveError("the archive is broken: its end is not where it says")
             mark, _, _, _, disk, first_disk, disk_count, count, size, start = END_64.unpack(
-                _read_at(archive, at_64, END_64.size)
+                read_at(archive, at_64, END_64.size)
             )
             if mark != END_64_MARK:
                 raise ArchiveError("the archive is broken: its end is not where it says")
@@ -104,7 +104,7 @@ def _central_directory(archive: BinaryIO) -> tuple[int, int, int]:
 def _records(archive: BinaryIO, position: int, end: int) -> Iterator[_Record]:
     """Yield the records of the central directory, of which a piece is in memory at a time."""
     while position < end:
-        piece = _read_at(archive, position, min(READ_BYTES, end - position))
+        piece = read_at(archive, position, min(READ_BYTES, end - position))
         offset = 0
         while offset + CENTRAL.size <= len(piece):
             fields = CENTRAL.unpack_from(piece, offset)
@@ -123,12 +123,7 @@ def _record(fields: tuple[Any, ...], texts: bytes) -> _Record:
     raw_name = texts[:name_bytes]
     if mark != CENTRAL_MARK or disk:
         raise ArchiveError("the archive is broken: its list of files has something else")
-    if name_bytes > MAX_PATH_BYTES:
-        raise ArchiveError(f"the archive has a name of more than {MAX_PATH_BYTES} bytes")
-    try:
-        name = raw_name.decode("utf-8" if flags & UTF_8 else "cp437")
-    except UnicodeDecodeError as error:
-        raise ArchiveError("the archive has a name that is not UTF-8") from error
+    name = decoded_name(raw_name, "utf-8" if flags & UTF_8 else "cp437")
     if flags & ENCRYPTED:
         raise ArchiveError(f"the archive's file {quoted(name)} is encrypted")
     if method not in {STORED, DEFLATED}:
@@ -171,7 +166,7 @@ def _field(extra: bytes, kind: int) -> bytes:
 
 def _contents_position(archive: BinaryIO, record: _Record) -> int:
     """Return where a member's contents begin: behind its own record, which must have the same name."""
-    head = _read_at(archive, record.offset, LOCAL.size + len(record.raw_name))
+    head = read_at(archive, record.offset, LOCAL.size + len(record.raw_name))
     fields = LOCAL.unpack_from(head)
     if fields[0] != LOCAL_MARK or fields[9] != len(record.raw_name) or head[LOCAL.size :] != record.raw_name:
         raise ArchiveError(f"the archive is broken: {quoted(record.name)} is not where it says")
@@ -180,7 +175,7 @@ def _contents_position(archive: BinaryIO, record: _Record) -> int:
 
 def _checked_contents(archive: BinaryIO, record: _Record, position: int) -> Iterator[bytes]:
     """Yield a member's contents, as many bytes as it should have. Raises ArchiveError if they are others."""
-    pieces = _pieces(archive, position, record.stored_size)
+    pieces = blocks_at(archive, position, record.stored_size)
     remaining, crc = record.size, 0
     try:
         for block in pieces if record.method == STORED else _inflated(pieces):
@@ -193,16 +188,6 @@ def _checked_contents(archive: BinaryIO, record: _Record, position: int) -> Iter
         raise ArchiveError(f"the archive is broken: {quoted(record.name)} cannot be expanded") from error
     if remaining or crc != record.crc:
         raise ArchiveError(f"the archive is broken: {quoted(record.name)} has other contents than it says")
-
-
-def _pieces(archive: BinaryIO, position: int, size: int) -> Iterator[bytes]:
-    archive.seek(position)
-    while size:
-        piece = archive.read(min(READ_BYTES, size))
-        if not piece:
-            raise ArchiveError("the archive is broken: its end is missing")
-        size -= len(piece)
-        yield piece
 
 
 def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -219,13 +204,3 @@ def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
                 break
     if not inflating.eof or inflating.unused_data:
         raise zlib.error
-
-
-def _read_at(archive: BinaryIO, position: int, size: int) -> bytes:
-    """Return bytes from inside the archive. Raises ArchiveError if it has fewer."""
-    if position >= 0:
-        archive.seek(position)
-        data = archive.read(size)
-        if len(data) == size:
-            return data
-    raise ArchiveError("the archive is broken: it is too short")
