@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from restante.client.errors import ArchiveError, UnsafeNameError
 from restante.client.files import unpacking, zip_stream
-from restante.client.files.unpacking import unpack
+from restante.client.files.unpacking import ArchiveLimits, unpack
 from restante.client.files.walk import FileEntry, Walk
 from restante.client.files.zip_stream import ZipPlan
 from restante.common.errors import StoreError
@@ -86,8 +86,7 @@ def unpacked(
 ) -> dict[str, bytes]:
     into.mkdir(exist_ok=True)
     files, size, directories = (*offered, offered[0])[:3]
-    limits: dict[str, Any] = {"max_files": files, "max_bytes": size, "max_directories": directories}
-    unpack(io.BytesIO(data), into, **limits, progress=progress, top=top, check_counts=check_counts)
+    unpack(io.BytesIO(data), into, ArchiveLimits(files, directories, size, top), progress, check_counts)
     return files_in(into)
 
 
@@ -353,10 +352,9 @@ def test_a_large_central_directory_is_read_in_flat_memory(into: Path) -> None:
     data = zip_of({f"{number}/x": b"" for number in range(50_000)}, zipfile.ZIP_STORED)
     into.mkdir()
     (into.parent / "archive").write_bytes(data)
-    limits: dict[str, Any] = {"max_files": 0, "max_directories": 0, "max_bytes": 0, "progress": lambda _: None}
     counts: list[tuple[int, int]] = []
     with little_memory(), (into.parent / "archive").open("rb") as archive, pytest.raises(ArchiveError, match="more"):
-        unpack(archive, into, **limits, check_counts=lambda *found: counts.append(found))
+        unpack(archive, into, ArchiveLimits(0, 0, 0), lambda _: None, lambda *found: counts.append(found))
     assert counts == [(50_000, 50_000)]
 
 
@@ -413,7 +411,7 @@ def test_an_offset_of_64_bits_that_no_file_has_is_refused(tmp_path: Path, into: 
     ):
         (tmp_path / "archive").write_bytes(archive)
         with (tmp_path / "archive").open("rb") as file, pytest.raises(ArchiveError, match=reason):
-            unpack(file, into, max_files=1, max_directories=1, max_bytes=1, progress=lambda _: None)
+            unpack(file, into, ArchiveLimits(1, 1, 1), lambda _: None)
 
 
 @pytest.mark.parametrize("data", [b"", b"P", b"PK", b"PK\3\4", bytes(100), b"x" * 1000, b"\x1f\x8b" + bytes(600)])

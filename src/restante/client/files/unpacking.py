@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from restante.client.errors import ArchiveError, UnsafeNameError
 from restante.client.files.member import Member
@@ -39,22 +39,28 @@ MAX_REMEMBERED: Final = 15_000
 """How many directories are remembered at once while they are counted. These take 1 MB, whatever a peer sends."""
 
 
+class ArchiveLimits(NamedTuple):
+    """The most that an archive may contain: what the peer offered."""
+
+    files: int
+    directories: int
+    size: int
+    """Bytes of all files together."""
+    top: str | None = None
+    """The one folder that all of it is in, as in Rust's tar files. What is inside it is unpacked."""
+
+
 def unpack(
     archive: BinaryIO,
     into: Path,
-    *,
-    max_files: int,
-    max_directories: int,
-    max_bytes: int,
+    limits: ArchiveLimits,
     progress: Callable[[int], None],
-    top: str | None = None,
     check_counts: Callable[[int, int], None] | None = None,
 ) -> None:
     """Unpack a zip or tar file into an empty directory, which others cannot read until all of it is there.
 
-    `max_files`, `max_directories` and `max_bytes` are what the peer offered. `progress` is called with the number of
-    bytes that were written, also with 0. If all members are in one folder, as in Rust's tar files, `top` is its name,
-    and what is inside it is unpacked. `check_counts` is called before with how many files and directories that makes.
+    `progress` is called with the number of bytes that were written, also with 0. `check_counts` is called before with
+    how many files and directories it makes.
 
     Raises ArchiveError and UnsafeNameError for what the peer did, StoreError for the disk. Times are not restored:
     Python's and Go's clients restore none.
@@ -63,7 +69,7 @@ def unpack(
         mode = stat.S_IMODE(os.fstat(directory).st_mode)
         _change_mode(directory, mode & ~OTHERS)
         _check_own(directory)
-        target = _Target(directory, max_files, max_directories, max_bytes, progress, top)
+        target = _Target(directory, limits, progress)
         with _store_errors("cannot read what was received"):  # errors of the target are told apart below
             archive.seek(0)
             members = zip_members if archive.read(2) == b"PK" else tar_members
@@ -121,27 +127,16 @@ def _check_own(directory: int) -> None:
 class _Target:
     """A directory that is being filled, and what it may still get."""
 
-    def __init__(
-        self,
-        directory: int,
-        max_files: int,
-        max_directories: int,
-        max_bytes: int,
-        progress: Callable[[int], None],
-        top: str | None,
-    ) -> None:
+    def __init__(self, directory: int, limits: ArchiveLimits, progress: Callable[[int], None]) -> None:
         self.mode = PERMISSIONS
         """What is left of the mode of the directory itself."""
         self.restricts = False
         """Whether `restrict` is to be called for each member when all are there."""
         self._directory = directory
         self._restricted: tuple[list[str], tuple[int, ...]] = ([], ())
-        self._files_left = max_files
-        self._directories_left = max_directories
-        self._bytes_left = max_bytes
+        self._files_left, self._directories_left, self._bytes_left, self._top = limits
         self._entries_left = MAX_ENTRIES
         self._progress = progress
-        self._top = top
 
     def count(self, members: Iterable[Member]) -> tuple[int, int]:
         """Return how many files and directories the members make, also directories that only their paths name.

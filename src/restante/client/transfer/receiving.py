@@ -17,7 +17,7 @@ from restante.client.files.draft import (
     scratch_file,
 )
 from restante.client.files.names import file_name, quoted
-from restante.client.files.unpacking import unpack
+from restante.client.files.unpacking import ArchiveLimits, unpack
 from restante.client.tasks import in_thread
 from restante.client.timing_log import span
 from restante.client.transfer.messages import (
@@ -78,14 +78,23 @@ class _Offered:
         self._answered = True
 
 
+class _OfferedArchive(NamedTuple):
+    """An archive that is offered."""
+
+    size: int
+    limits: ArchiveLimits
+    directories: int | None
+    """How many directories the sender offers. None: it does not say, and they are counted in the archive."""
+
+
 class _OfferedBytes(_Offered):
     """A file or a directory."""
 
     offered_name: str
 
-    def __init__(self, wormhole: Wormhole, transfer: _Transfer) -> None:
+    def __init__(self, wormhole: Wormhole, peer_hints: Hints, transit: TransitOptions) -> None:
         super().__init__(wormhole)
-        self._transfer = transfer
+        self._peer_hints, self._transit = peer_hints, transit
 
     @property
     def name(self) -> str:
@@ -98,7 +107,80 @@ class _OfferedBytes(_Offered):
     @property
     def hints(self) -> Hints:
         """Where the sender says that it can be reached: `direct` addresses, and `relays`."""
-        return self._transfer.hints
+        return self._peer_hints
+
+    async def _run(
+        self,
+        size: int,
+        check: Callable[[], None],
+        store: Callable[[Stream], None],
+        on_progress: OnProgress | None,
+        remainder: str = "nothing was kept",
+    ) -> None:
+        """Check that it can be stored, accept the offer, connect, and store what comes."""
+        wormhole = self.wormhole
+        async with reasons_sent(wormhole, Role.RECEIVER):
+            check()
+            keys = TransitKeys.derive(await wormhole.derive_key(PURPOSE), Role.RECEIVER)
+            with Transit(self._transit, SystemDice()) as transit:
+                await send_message(wormhole, PeerMessage(transit=transit_message(transit.hints)))
+                await send_message(wormhole, PeerMessage(answer=Answer(file_ack=ARRIVED)))
+                with peer_watched(wormhole) as given_up:
+                    seconds = self._transit.connect_seconds
+                    with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
+                        pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
+                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole, remainder=remainder)
+
+                    def receive() -> None:
+                        store(stream)
+                        stream.acknowledge()
+
+                    await stream.run(receive, given_up)
+
+    async def _run_archive(
+        self,
+        archive: _OfferedArchive,
+        path: Path,
+        replace: bool,
+        rename: bool,
+        on_progress: OnProgress | None,
+        on_unpack: OnProgress | None,
+    ) -> Path:
+        """Do the same with an archive, and store what is in it as a directory. Return where."""
+        stored, removals = list[Path](), list[Callable[[], None]]()
+
+        def check() -> None:
+            _check_one_of(replace=replace, rename=rename)
+            check_target(path, replace=replace, rename=rename, directory=True)
+            check_writable(path.parent)
+            files = archive.limits.files if archive.limits.top is None else 0  # of a tar file, they are counted later
+            check_unpacked(files, archive.directories or 0, archive.size)
+
+        def check_unpacked(files: int, directories: int, archive_size: int = 0) -> None:
+            size = archive.limits.size + directories * DIRECTORY_BYTES + archive_size
+            check_free_space(path.parent, size, files + directories)
+
+        def store(stream: Stream) -> None:
+            drafted = draft_directory(
+                path,
+                replace=replace,
+                rename=rename,
+                before_naming=stream.check,
+                on_named=stored.append,
+                on_error=removals.append,
+            )
+            with scratch_file(path.parent) as received, drafted as draft:
+                stream.receive(received.write)
+                with span(self.wormhole.timing, "unpack zip"), stream.counting(on_unpack) as count:
+                    check_counts = check_unpacked if archive.directories is None else None
+                    unpack(received.file, draft, archive.limits, count, check_counts)
+
+        try:
+            await self._run(archive.size, check, store, on_progress)
+        finally:  # the sender knows by now
+            for remove in removals:
+                await in_thread(remove, lambda: None)
+        return stored[0]
 
 
 class OfferedText(_Offered):
@@ -118,8 +200,8 @@ class OfferedText(_Offered):
 class OfferedFile(_OfferedBytes):
     """A file that the sender offers. Nothing of it is transferred before it is accepted."""
 
-    def __init__(self, wormhole: Wormhole, offer: FileOffer, transfer: _Transfer) -> None:
-        super().__init__(wormhole, transfer)
+    def __init__(self, wormhole: Wormhole, offer: FileOffer, peer_hints: Hints, transit: TransitOptions) -> None:
+        super().__init__(wormhole, peer_hints, transit)
         self.offered_name: str = offer.filename
         """What the sender calls it. It may contain anything, also what steers a terminal or leads elsewhere."""
         self.directory_name: str | None = _directory_name(offer.filename)
@@ -171,7 +253,7 @@ class OfferedFile(_OfferedBytes):
             check_writable(path.parent)
             check_free_space(path.parent, self.size)
 
-        await self._transfer.run(self.size, check, store, on_progress)
+        await self._run(self.size, check, store, on_progress)
         return stored[0]
 
     async def _write_to(
@@ -186,7 +268,7 @@ class OfferedFile(_OfferedBytes):
         def store(stream: Stream) -> None:
             stream.receive(lambda data: write(data, stream.check))
 
-        await self._transfer.run(self.size, lambda: None, store, on_progress, remainder="a part of it was written")
+        await self._run(self.size, lambda: None, store, on_progress, remainder="a part of it was written")
 
     async def unpack(
         self,
@@ -209,8 +291,8 @@ class OfferedFile(_OfferedBytes):
             async with reasons_sent(self.wormhole, Role.RECEIVER):
                 raise Misuse(f"{reason}: call accept if directory_name is None").with_peer_words(reason)
         members = self.size // TAR_BLOCK_BYTES
-        archive = _OfferedArchive(self.size, self.size, members, members, None, self.directory_name)
-        return await self._transfer.run_archive(archive, path, replace, rename, on_progress, on_unpack)
+        archive = _OfferedArchive(self.size, ArchiveLimits(members, members, self.size, self.directory_name), None)
+        return await self._run_archive(archive, path, replace, rename, on_progress, on_unpack)
 
 
 def _check_one_of(*, replace: bool, rename: bool) -> None:
@@ -229,8 +311,8 @@ def _directory_name(name: str) -> str | None:
 class OfferedDirectory(_OfferedBytes):
     """A directory that the sender offers. It comes as an archive, and nothing of it before it is accepted."""
 
-    def __init__(self, wormhole: Wormhole, offer: DirectoryOffer, transfer: _Transfer) -> None:
-        super().__init__(wormhole, transfer)
+    def __init__(self, wormhole: Wormhole, offer: DirectoryOffer, peer_hints: Hints, transit: TransitOptions) -> None:
+        super().__init__(wormhole, peer_hints, transit)
         self.offered_name: str = offer.dirname
         """What the sender calls it. It may contain anything, also what steers a terminal or leads elsewhere."""
         self.archive_size: int = offer.zipsize
@@ -280,109 +362,10 @@ class OfferedDirectory(_OfferedBytes):
         self._answer()
         directories = self.directories
         max_directories = self.files + MAX_UNCOUNTED_DIRECTORIES if directories is None else directories
-        archive = _OfferedArchive(self.archive_size, self.size, self.files, max_directories, directories)
-        return await self._transfer.run_archive(archive, path, replace, rename, on_progress, on_unpack)
-
-
-class _OfferedArchive(NamedTuple):
-    """An archive that is offered, and the most that it may contain."""
-
-    size: int
-    max_bytes: int
-    max_files: int
-    max_directories: int
-    directories: int | None
-    """How many directories the sender offers. None: it does not say, and they are counted in the archive."""
-    top: str | None = None
-    """The one folder that all of it is in, if there is one."""
-
-
-class _Transfer:
-    """The receiver's side of a transfer that the sender has offered."""
-
-    def __init__(self, wormhole: Wormhole, peer_hints: Hints, options: TransitOptions) -> None:
-        self._wormhole, self.hints, self._options = wormhole, peer_hints, options
-
-    async def run(
-        self,
-        size: int,
-        check: Callable[[], None],
-        store: Callable[[Stream], None],
-        on_progress: OnProgress | None,
-        remainder: str = "nothing was kept",
-    ) -> None:
-        """Check that it can be stored, accept the offer, connect, and store what comes."""
-        wormhole = self._wormhole
-        async with reasons_sent(wormhole, Role.RECEIVER):
-            check()
-            keys = TransitKeys.derive(await wormhole.derive_key(PURPOSE), Role.RECEIVER)
-            with Transit(self._options, SystemDice()) as transit:
-                await send_message(wormhole, PeerMessage(transit=transit_message(transit.hints)))
-                await send_message(wormhole, PeerMessage(answer=Answer(file_ack=ARRIVED)))
-                with peer_watched(wormhole) as given_up:
-                    seconds = self._options.connect_seconds
-                    with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
-                        pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
-                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole, remainder=remainder)
-
-                    def receive() -> None:
-                        store(stream)
-                        stream.acknowledge()
-
-                    await stream.run(receive, given_up)
-
-    async def run_archive(
-        self,
-        archive: _OfferedArchive,
-        path: Path,
-        replace: bool,
-        rename: bool,
-        on_progress: OnProgress | None,
-        on_unpack: OnProgress | None,
-    ) -> Path:
-        """Do the same with an archive, and store what is in it as a directory. Return where."""
-        stored, removals = list[Path](), list[Callable[[], None]]()
-
-        def check() -> None:
-            _check_one_of(replace=replace, rename=rename)
-            check_target(path, replace=replace, rename=rename, directory=True)
-            check_writable(path.parent)
-            files = archive.max_files if archive.top is None else 0  # of a tar file, they are counted later
-            check_unpacked(files, archive.directories or 0, archive.size)
-
-        def check_unpacked(files: int, directories: int, archive_size: int = 0) -> None:
-            size = archive.max_bytes + directories * DIRECTORY_BYTES + archive_size
-            check_free_space(path.parent, size, files + directories)
-
-        def store(stream: Stream) -> None:
-            drafted = draft_directory(
-                path,
-                replace=replace,
-                rename=rename,
-                before_naming=stream.check,
-                on_named=stored.append,
-                on_error=removals.append,
-            )
-            with scratch_file(path.parent) as received, drafted as draft:
-                stream.receive(received.write)
-                with span(self._wormhole.timing, "unpack zip"), stream.counting(on_unpack) as count:
-                    unpack(
-                        received.file,
-                        draft,
-                        max_files=archive.max_files,
-                        max_directories=archive.max_directories,
-                        max_bytes=archive.max_bytes,
-                        progress=count,
-                        top=archive.top,
-                        check_counts=check_unpacked if archive.directories is None else None,
-                    )
-
-        try:
-            await self.run(archive.size, check, store, on_progress)
-        finally:  # the sender knows by now
-            for remove in removals:
-                await in_thread(remove, lambda: None)
-        return stored[0]
+        archive = _OfferedArchive(
+            self.archive_size, ArchiveLimits(self.files, max_directories, self.size), directories
+        )
+        return await self._run_archive(archive, path, replace, rename, on_progress, on_unpack)
 
 
 async def receive(
@@ -405,18 +388,18 @@ async def receive(
     async with reasons_sent(wormhole, Role.RECEIVER):
         with wormhole._expecting("offer"):
             offer, peer_transit = await wait_for_offer(wormhole)
-        transfer = _Transfer(wormhole, parse_hints(peer_transit), transit)
         if [offer.message, offer.file, offer.directory].count(None) != 2:
             raise PeerMessageError("the sender does not offer one text, one file or one directory")
         if offer.message is not None:
             return OfferedText(wormhole, offer.message)
-        offered: OfferedFile | OfferedDirectory | None = None
+        peer_hints = parse_hints(peer_transit)
+        offered: OfferedFile | OfferedDirectory
         if offer.file is not None:
-            offered = OfferedFile(wormhole, offer.file, transfer)
+            offered = OfferedFile(wormhole, offer.file, peer_hints, transit)
         elif offer.directory is not None and offer.directory.mode.startswith(ZIP):
-            offered = OfferedDirectory(wormhole, offer.directory, transfer)
-        if offered is not None:
-            if not any_name:
-                file_name(offered.offered_name)
-            return offered
-        raise PeerMessageError("the sender offers something that this program cannot receive")
+            offered = OfferedDirectory(wormhole, offer.directory, peer_hints, transit)
+        else:
+            raise PeerMessageError("the sender offers something that this program cannot receive")
+        if not any_name:
+            file_name(offered.offered_name)
+        return offered
