@@ -11,7 +11,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-async def until_done(task: asyncio.Task[None]) -> None:
+async def until_done(task: asyncio.Future[Result], on_cancel: Callable[[], None] = lambda: None) -> Result:
     """Wait for a task that must not be cancelled. A cancellation is raised when it is done."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -19,9 +19,10 @@ async def until_done(task: asyncio.Task[None]) -> None:
             await asyncio.wait([task])
         except asyncio.CancelledError as error:
             cancelled = error
+            on_cancel()
     if cancelled is not None:
         raise cancelled
-    await task
+    return await task
 
 
 class ChangeNotifier:
@@ -49,17 +50,11 @@ class ChangeNotifier:
 async def in_thread(work: Callable[[], Result], stop: Callable[[], None]) -> Result:
     """Run work in a thread. If this is cancelled, `stop` makes the work end, and the cancellation is raised then."""
     running = threaded(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.wait([running])
-        except asyncio.CancelledError as error:
-            cancelled = error
-            stop()
-    if cancelled is not None:
+    try:
+        return await until_done(running, stop)
+    except asyncio.CancelledError:
         running.exception()  # it is of the stopping
-        raise cancelled
-    return running.result()
+        raise
 
 
 def threaded(work: Callable[[], Result]) -> asyncio.Future[Result]:
