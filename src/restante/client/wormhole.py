@@ -7,7 +7,6 @@ import ssl as tls
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Final, Self
 
 from restante.client.arguments import check_seconds
@@ -43,9 +42,6 @@ MAX_SENT_BYTES: Final = 1_000_000
 """Bytes of a message. A server of this project takes commands of 2 MiB, in which a message is in hex. A command that
 is too long ends the wormhole."""
 
-WaitFor = Callable[[int], Awaitable[None]]
-"""Waits for the message with this number."""
-
 
 def checked_message(message: bytes) -> bytes:
     """Return a copy of a message. Raises TypeError if it is not bytes, and Misuse if it is too long."""
@@ -62,8 +58,8 @@ def checked_message(message: bytes) -> bytes:
 class SentMessage:
     """A message that was sent. Its methods raise what those of its wormhole raise."""
 
-    def __init__(self, number: int | None, stored: WaitFor, delivered: WaitFor) -> None:
-        self._number, self._stored, self._delivered = number, stored, delivered
+    def __init__(self, wormhole: BaseWormhole, number: int | None) -> None:
+        self._wormhole, self._number = wormhole, number
 
     @property
     def number(self) -> int:
@@ -79,7 +75,7 @@ class SentMessage:
             Misuse: the step that sends the message is not saved yet.
 
         """
-        await self._stored(self.number)
+        await self._wormhole._wait_until_stored(self.number)
 
     async def delivered(self) -> None:
         """Wait for the peer's receipt, which says that its application has processed the message.
@@ -89,10 +85,10 @@ class SentMessage:
             NoReceiptsError: the wormhole was created without `receipts=True`, or the peer's client sends no receipts.
 
         """
-        await self._delivered(self.number)
+        await self._wormhole._wait_until_delivered(self.number)
 
 
-# ── UnreadMessages messages ───────────────────────────────────────────────────────────────────────────────
+# ── Unread messages ───────────────────────────────────────────────────────────────────────────────
 
 
 MAX_UNREAD_MESSAGES: Final = 1000
@@ -340,7 +336,7 @@ class BaseWormhole:
         number = self._machine.send(data)
         self._driver.carry_out()
         await self._driver.wait_until_saved()
-        return SentMessage(number, self._wait_until_stored, self._wait_until_delivered)
+        return SentMessage(self, number)
 
     async def flush(self) -> None:
         """Wait until the server has stored all messages. It gets them when the peer is there: this waits for it."""
@@ -595,9 +591,7 @@ class Wormhole(BaseWormhole):
         wormhole.silence_seconds = silence_seconds
         return wormhole
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             await self.close()
         else:

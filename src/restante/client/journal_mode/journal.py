@@ -68,7 +68,6 @@ class Journal(Generic[T]):
             StoreError: it cannot be read, or another process or Journal uses it.
 
         """
-        self._shared = JournalContext(self.save, self._check_saved, dice or SystemDice())
         self._file = CheckpointFile(path)
         self._type = type(initial)
         self._steps = asyncio.Lock()
@@ -76,6 +75,7 @@ class Journal(Generic[T]):
             self._file,
             lambda: Checkpoint(application=msgspec.Raw(self._application), wormholes=self._wormholes),
         )
+        self._shared = JournalContext(self._writer, dice or SystemDice())
         try:
             checkpoint = self._file.read()
             self._application = self._encode_state(initial) if checkpoint is None else bytes(checkpoint.application)
@@ -103,13 +103,13 @@ class Journal(Generic[T]):
         If the file could not be written, nobody knows which state is in it. Then reading this raises the StoreError.
         Open the file again.
         """
-        self._check_saved()
+        self._writer.check()
         return self._decode_state(self._saved_application)
 
     @property
     def names(self) -> list[str]:
         """The names of the journal's wormholes, in use or not. Reading this raises the StoreError as `state` does."""
-        self._check_saved()
+        self._writer.check()
         return list(self._wormholes)
 
     def wormhole(
@@ -142,7 +142,7 @@ class Journal(Generic[T]):
         """
         if not is_text(name):
             raise Misuse(f"the name of a wormhole is a text, not {name!r}")
-        self._check_saved()
+        self._writer.check()
         if name in self._shared.open:
             raise Misuse(f"the wormhole {name!r} is in use already")
         saved = self._wormholes.get(name)
@@ -198,7 +198,7 @@ class Journal(Generic[T]):
         if self._shared.step is not None and self._shared.step.task is asyncio.current_task():
             raise Misuse("a step cannot begin in another one: end that one first")
         async with self._steps:
-            self._check_saved()
+            self._writer.check()
             state = self._decode_state(self._application)
             step = self._shared.step = JournalStep(asyncio.current_task())
             try:
@@ -242,10 +242,6 @@ class Journal(Generic[T]):
 
         """
         await self._writer.save()
-
-    def _check_saved(self) -> None:
-        """Raise the StoreError of an earlier `save`."""
-        self._writer.check()
 
     def _encode_state(self, state: T) -> bytes:
         """Return a state as JSON. Raises TypeError, ValueError or Misuse if it could not be read again as it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from restante.client.connection.server import ServerEndpoint
 from restante.client.core.state import WormholeState
 from restante.client.events import Event
+from restante.client.journal_mode.checkpoint import CheckpointWriter
 from restante.client.protocol.seeds import seed_code, seed_mailbox
 from restante.client.tasks import until_done
 from restante.client.wormhole import MAX_CLOSE_SECONDS, BaseWormhole, SentMessage, checked_message
@@ -41,11 +42,8 @@ class JournalStep:
 class JournalContext:
     """What the wormholes of one journal share."""
 
-    def __init__(self, save: Callable[[], Awaitable[None]], check: Callable[[], None], dice: Dice) -> None:
-        self.save = save
-        self.check = check
-        """Raises the StoreError of an earlier `save`."""
-        self.dice = dice
+    def __init__(self, writer: CheckpointWriter, dice: Dice) -> None:
+        self.writer, self.dice = writer, dice
         self.open: dict[str, JournaledWormhole] = {}
         """Wormholes whose context is entered, by their names."""
         self.uses: Counter[str] = Counter()
@@ -81,7 +79,9 @@ class JournaledWormhole(BaseWormhole):
         on_event: Callable[[Event], None] | None,
     ) -> None:
         """Continue from a state. Programs use `Journal.wormhole`."""
-        super().__init__(state, server, shared.dice, max_work_bits=max_work_bits, on_event=on_event, save=shared.save)
+        super().__init__(
+            state, server, shared.dice, max_work_bits=max_work_bits, on_event=on_event, save=shared.writer.save
+        )
         self._shared = shared
         self.name: str = name
         """Its name in the journal."""
@@ -91,7 +91,7 @@ class JournaledWormhole(BaseWormhole):
         self._check_current()
         self._shared.open[self.name] = self
         self._shared.uses[self.name] += 1
-        await self._shared.save()
+        await self._shared.writer.save()
         return await super().__aenter__()
 
     def _check_current(self) -> None:
@@ -122,7 +122,7 @@ class JournaledWormhole(BaseWormhole):
             await super()._close(mood)
         finally:
             await self._driver.wait_until_saved()
-            await self._shared.save()
+            await self._shared.writer.save()
 
     def _stop(self) -> None:
         assert self._running is not None
@@ -138,7 +138,7 @@ class JournaledWormhole(BaseWormhole):
             )
         await self._disconnect()
         await self._driver.wait_until_saved()
-        await self._shared.save()
+        await self._shared.writer.save()
 
     async def set_seed(self, seed: bytes) -> None:
         """Connect to the peer of an earlier wormhole, by its `seed`. A seed is for one wormhole of each side.
@@ -177,7 +177,7 @@ class JournaledWormhole(BaseWormhole):
     @property
     def _checked_state(self) -> WormholeState:
         """The state, unless the file could not be written."""
-        self._shared.check()
+        self._shared.writer.check()
         return self._state
 
     async def send(self, message: bytes) -> SentMessage:
@@ -189,11 +189,11 @@ class JournaledWormhole(BaseWormhole):
         step = self._shared.step
         if step is not None and step.task is asyncio.current_task():
             self._check_open()
-            sent = SentMessage(None, self._wait_until_stored, self._wait_until_delivered)
+            sent = SentMessage(self, None)
             step.sent.append((self, checked_message(message), sent))
             return sent
         sent = await super().send(message)
-        await self._shared.save()
+        await self._shared.writer.save()
         return sent
 
     async def __aiter__(self) -> AsyncIterator[Message]:

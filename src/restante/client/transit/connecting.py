@@ -15,7 +15,6 @@ import socket
 import struct
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
@@ -151,9 +150,7 @@ class Transit:
             self.hints = Hints(tuple(direct[:MAX_HINTS]), self._relays)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def _close(self) -> None:
