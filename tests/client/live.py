@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from restante.client import Event, Journal, JournaledWormhole, ServerGoneError, Wormhole
 from restante.client.connection import server as addresses
-from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.core.state import NEW_BYTES, new_state
 from restante.client.errors import WormholeError
 from support.bounds import bounded
@@ -267,6 +266,4 @@ class Network:
 def virtual_wormhole(seed: int, on_event: Callable[[Event], None] | None = None) -> Wormhole:
     dice = Seeded(seed)
     state = new_state(APP_ID, {}, dice.draw(NEW_BYTES))
-    return Wormhole(
-        state, addresses.ServerEndpoint("ws://simulated/v1"), dice, max_work_bits=DEFAULT_MAX_BITS, on_event=on_event
-    )
+    return Wormhole(state, addresses.ServerEndpoint("ws://simulated/v1"), dice, on_event=on_event)

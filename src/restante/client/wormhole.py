@@ -163,7 +163,6 @@ class BaseWormhole:
         server: ServerEndpoint,
         dice: Dice,
         *,
-        max_work_bits: int,
         on_event: Callable[[Event], None] | None,
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -179,7 +178,6 @@ class BaseWormhole:
             dice,
             changed=self._changes.notify,
             on_store_error=self._fail,
-            max_work_bits=max_work_bits,
             save=save,
         )
         self._running: asyncio.Task[None] | None = None
@@ -585,8 +583,7 @@ class Wormhole(BaseWormhole):
         check_seconds("silence_seconds", silence_seconds)
         dice = SystemDice()
         state = new_state(app_id, versions or {}, dice.draw(NEW_BYTES), wants_receipts=receipts, seeds=seeds)
-        endpoint = ServerEndpoint(server, proxy, ssl)
-        wormhole = cls(state, endpoint, dice, max_work_bits=max_work_bits, on_event=on_event)
+        wormhole = cls(state, ServerEndpoint(server, proxy, ssl, max_work_bits), dice, on_event=on_event)
         wormhole.timing = wormhole._driver.timing = timing
         wormhole.silence_seconds = silence_seconds
         return wormhole

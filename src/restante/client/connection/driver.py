@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from restante.client.arguments import is_integer
 from restante.client.connection.server import ServerEndpoint
 from restante.client.connection.work import find_stamp
 from restante.client.core.conversation import PAKE
@@ -23,7 +22,7 @@ from restante.client.errors import (
 from restante.client.events import Closed, Connecting, Event, Failed, Reconnecting
 from restante.client.timing_log import CRYPTO, TimingLog
 from restante.common.dice import Dice
-from restante.common.errors import Misuse, StoreError
+from restante.common.errors import StoreError
 
 if TYPE_CHECKING:
     from restante.client.connection.websocket import Connection
@@ -82,7 +81,6 @@ class Driver:
         *,
         changed: Callable[[], None],
         on_store_error: Callable[[StoreError], None],
-        max_work_bits: int,
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Prepare. `changed` is called when a frame of the server is handled, which need not be an event.
@@ -90,14 +88,10 @@ class Driver:
         `save` is awaited before anything is sent that the machine's state must not forget. If it raises StoreError,
         `on_store_error` is called, and nothing more is sent. With `save` a first connection that cannot be made is
         tried again, as a lost one is: the server may have served an earlier process.
-
-        Raises Misuse if `max_work_bits` is not a number of bits.
         """
-        if not is_integer(max_work_bits, 0):
-            raise Misuse(f"`max_work_bits` is a whole number, 0 or more, not {max_work_bits!r}")
         self._machine, self._server, self._report, self._dice = machine, server, report, dice
         self._changed, self._on_store_error = changed, on_store_error
-        self._save, self._max_work_bits = save, max_work_bits
+        self._save = save
         self.timing: TimingLog | None = None
         """Logs what is sent and received."""
         self._saving: asyncio.Task[None] | None = None
@@ -311,7 +305,7 @@ class Driver:
 
     async def _show_work(self, demand: ShowWork) -> None:
         try:
-            stamp = await find_stamp(demand.bits, demand.resource, self._report, self._max_work_bits)
+            stamp = await find_stamp(demand.bits, demand.resource, self._report, self._server.max_work_bits)
         except PermissionNeededError as error:
             self._machine.fail(error)
         else:

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from restante.client.arguments import is_integer
+from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.common.errors import Misuse
 
 SCHEMES: Final = ("ws", "wss")
@@ -25,14 +27,18 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
     """socks5://, socks4://, http:// or https://, with USER:PASSWORD@ before the host if needed."""
     ssl: tls.SSLContext | None = None
     """How a wss:// server proves who it is. None: by the system's certificates."""
+    max_work_bits: int = DEFAULT_MAX_BITS
+    """The most work that is done if the server demands it."""
 
     def __post_init__(self) -> None:
-        """Raise Misuse if the URL, the proxy's or the SSL context cannot be used."""
+        """Raise Misuse if one of them cannot be used."""
         _check(self.url, SCHEMES, "a server's URL")
         if self.proxy is not None:
             _check(self.proxy, PROXY_SCHEMES, "a proxy's URL")
         if self.ssl is not None and not isinstance(self.ssl, tls.SSLContext):
             raise Misuse(f"`ssl` is an ssl.SSLContext, not {self.ssl!r}")
+        if not is_integer(self.max_work_bits, 0):
+            raise Misuse(f"`max_work_bits` is a whole number, 0 or more, not {self.max_work_bits!r}")
 
 
 def _check(url: str, schemes: tuple[str, ...], what: str) -> None:

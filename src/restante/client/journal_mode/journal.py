@@ -151,10 +151,8 @@ class Journal(Generic[T]):
             saved = SavedWormhole(server, new_state(app_id, versions or {}, random, wants_receipts=True, seeds=seeds))
         elif saved.state.app_id != app_id:
             raise Misuse(f"the wormhole {name!r} belongs to the application {saved.state.app_id!r}, not {app_id!r}")
-        endpoint = ServerEndpoint(saved.server, proxy, ssl)
-        wormhole = JournaledWormhole(
-            self._shared, name, saved.state, endpoint, max_work_bits=max_work_bits, on_event=on_event
-        )
+        endpoint = ServerEndpoint(saved.server, proxy, ssl, max_work_bits)
+        wormhole = JournaledWormhole(self._shared, name, saved.state, endpoint, on_event=on_event)
         self._wormholes[name] = saved
         return wormhole
 

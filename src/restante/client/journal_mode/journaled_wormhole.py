@@ -75,13 +75,10 @@ class JournaledWormhole(BaseWormhole):
         state: WormholeState,
         server: ServerEndpoint,
         *,
-        max_work_bits: int,
         on_event: Callable[[Event], None] | None,
     ) -> None:
         """Continue from a state. Programs use `Journal.wormhole`."""
-        super().__init__(
-            state, server, shared.dice, max_work_bits=max_work_bits, on_event=on_event, save=shared.writer.save
-        )
+        super().__init__(state, server, shared.dice, on_event=on_event, save=shared.writer.save)
         self._shared = shared
         self.name: str = name
         """Its name in the journal."""

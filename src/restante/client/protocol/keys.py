@@ -23,10 +23,6 @@ OVERHEAD_BYTES: Final = crypto_secretbox_NONCEBYTES + crypto_secretbox_MACBYTES
 """Bytes that sealing adds: the nonce before the ciphertext, and its authenticator."""
 
 
-class UndecryptableError(ValueError):
-    """A message was sealed with another key, or altered."""
-
-
 class MessageKeys:
     """The keys of the messages of a wormhole: each side and phase has its own (magic-wormhole: _key.py:20)."""
 
@@ -70,15 +66,10 @@ def seal(key: bytes, plaintext: bytes, nonce: bytes) -> bytes:
 
 
 def open_sealed(key: bytes, sealed: bytes) -> bytes:
-    """Return the plaintext.
-
-    Raises:
-        UndecryptableError: it was sealed with another key, or altered, or is too short to be sealed.
-
-    """
+    """Return the plaintext. Raises ValueError if it was sealed with another key, was altered, or is too short."""
     if len(sealed) < OVERHEAD_BYTES:
-        raise UndecryptableError("shorter than a sealed message")
+        raise ValueError("shorter than a sealed message")
     try:
         return crypto_secretbox_open(sealed[NONCE_BYTES:], sealed[:NONCE_BYTES], key)
     except CryptoError as error:
-        raise UndecryptableError("sealed with another key, or altered") from error
+        raise ValueError("sealed with another key, or altered") from error
