@@ -378,13 +378,12 @@ def in_key_table(steps: Iterable[Step]) -> Iterator[Step]:
             {"open", "ping", "add", "close"},
             {"ReplayEnded", "WaitingForPeer", "MessageStored", "Closed", FAILED},
         ),
-        pytest.param(
+        (
             "key",
             {"wants_receipts": True},
             lambda node: node.key,
             set(),
             {"KeyAgreed", "PeerConfirmed", "MessageReceived", "MessageDelivered", FAILED},
-            marks=pytest.mark.thorough,
         ),
         (
             "nameplates",

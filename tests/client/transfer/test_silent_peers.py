@@ -289,7 +289,7 @@ async def test_for_the_confirmation_of_many_bytes_a_sender_waits_at_most_a_day_l
 ) -> None:
     pipe = Mock(stall_seconds=120.0, receive=Mock(side_effect=PeerStalledError))
     with pytest.raises(PeerStalledError):
-        Stream(pipe, Role.SENDER, size, directories=directories).send([])
+        Stream(pipe, Role.SENDER, size, Mock(timing=None), directories=directories).send([])
     pipe.receive.assert_called_once_with(limit)
 
 

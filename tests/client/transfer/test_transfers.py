@@ -129,8 +129,9 @@ def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
         ]
         for thread in threads:
             thread.start()
-        sender = Stream(RecordPipe(a, SENDER), Role.SENDER, size)
-        receiver = Stream(RecordPipe(d, RECEIVER), Role.RECEIVER, size)
+        wormhole = Mock(timing=None, silence_seconds=BOUND)
+        sender = Stream(RecordPipe(a, SENDER), Role.SENDER, size, wormhole)
+        receiver = Stream(RecordPipe(d, RECEIVER), Role.RECEIVER, size, wormhole)
         parts = [content[at : at + RECORD_BYTES] for at in range(0, size, RECORD_BYTES)]
 
         def store() -> None:

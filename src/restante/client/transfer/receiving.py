@@ -129,7 +129,7 @@ class _OfferedBytes(_Offered):
                     seconds = self._transit.connect_seconds
                     with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
                         pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
-                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole, remainder=remainder)
+                    stream = Stream(pipe, Role.RECEIVER, size, wormhole, on_progress, remainder=remainder)
 
                     def receive() -> None:
                         store(stream)

@@ -201,7 +201,7 @@ async def send_outgoing(
                 with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
                     pipe = await listening.connect(keys, Role.SENDER, parse_hints(peer_transit), given_up)
                 directories = 0 if outgoing.offer.directory is None else outgoing.offer.directory.numdirs or 0
-                stream = Stream(pipe, Role.SENDER, outgoing.size, on_progress, wormhole, directories)
+                stream = Stream(pipe, Role.SENDER, outgoing.size, wormhole, on_progress, directories)
                 await stream.run(lambda: stream.send(outgoing.chunks()), given_up)
 
 

@@ -56,8 +56,8 @@ class Stream:
         pipe: RecordPipe,
         role: Role,
         size: int,
+        wormhole: Wormhole,
         on_progress: OnProgress | None = None,
-        wormhole: Wormhole | None = None,
         directories: int = 0,
         remainder: str = "nothing was kept",
     ) -> None:
@@ -69,11 +69,10 @@ class Stream:
         self._remainder = remainder
         self._pipe, self._role, self._size, self._wormhole = pipe, role, size, wormhole
         self._confirmed_bytes = size + directories * CONFIRMED_DIRECTORY_BYTES
-        self._timing = None if wormhole is None else wormhole.timing
+        self._timing = wormhole.timing
         self._awaited: Awaited = "bytes"
         self._silences: set[Awaited] = set()
-        if wormhole is not None:
-            pipe.warn_after(wormhole.silence_seconds, self._report_silence)
+        pipe.warn_after(wormhole.silence_seconds, self._report_silence)
         self._loop = asyncio.get_running_loop()
         self._on_progress = on_progress
         self._next_progress = 0.0
@@ -217,7 +216,7 @@ class Stream:
 
     def _report_silence(self, waited: float, limit: float) -> None:
         """Report that the peer is silent, once for what it owes now. It is called in the thread."""
-        if self._awaited in self._silences or self._wormhole is None:
+        if self._awaited in self._silences:
             return
         self._silences.add(self._awaited)
         with contextlib.suppress(RuntimeError):  # the loop is closed
