@@ -28,6 +28,7 @@ from restante.client.errors import (
 from restante.client.events import Awaited, Closed, Event, Failed, KeyAgreed, PeerConfirmed, PeerSilent
 from restante.client.protocol import code as codes
 from restante.client.protocol import keys
+from restante.client.protocol.hkdf import hkdf
 from restante.client.protocol.seeds import seed_of
 from restante.client.tasks import ChangeNotifier, until_done
 from restante.client.timing_log import TimingLog
@@ -293,7 +294,7 @@ class BaseWormhole:
         """
         keys.check_derivable(purpose, size)
         await self._wait_for_peer()
-        return keys.application_key(self._key, purpose, size)
+        return hkdf(self._key, purpose.encode(), size)
 
     async def seed(self) -> bytes:
         """Wait for the peer. Return 32 secret bytes from which both sides derive the code of their next wormhole.

@@ -26,9 +26,9 @@ class RestanteError(Exception):
     peer_words: str | None = None
     """What the other side of a transfer is sent in place of the text, which may have paths of this computer."""
 
-    def with_peer_words(self, words: str) -> Self:
-        """Set what the other side is sent. Return the error."""
-        self.peer_words = words
+    def with_peer_words(self, words: str | None = None) -> Self:
+        """Set what the other side is sent: by default the text. Return the error."""
+        self.peer_words = str(self) if words is None else words
         return self
 
 

@@ -28,7 +28,7 @@ from restante.client.files.draft import (
     remove_abandoned_draft,
     scratch_file,
 )
-from restante.client.files.names import name_fault, quoted, quoted_path, visibility_fault
+from restante.client.files.names import offered_name_fault, quoted, quoted_path
 from restante.client.timing_log import USER, span
 from restante.client.transfer.messages import reasons_sent, unless_given_up
 from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, OfferedText
@@ -162,7 +162,7 @@ def sent_paths(arguments: list[str]) -> list[Path]:
 
 def check_name(name: str | None) -> None:
     """Raise Misuse if `--name` gives a name that no receiver could store."""
-    if name is not None and (fault := "has a slash" if "/" in name else name_fault(name) or visibility_fault(name)):
+    if name is not None and (fault := offered_name_fault(name)):
         raise Misuse(f"the name {quoted(name)} {fault}: give another --name")
 
 
@@ -392,8 +392,7 @@ class StandardOutput:
                 # A pipe that is ready takes as many bytes without waiting (pipe(7)).
                 data = data[os.write(self._descriptor, data[:PIPE_BUF] if self._waits else data) :]
         except OSError as error:
-            reason = f"cannot write to standard output: {plain(error)}"
-            raise StoreError(reason).with_peer_words(reason) from error
+            raise StoreError(f"cannot write to standard output: {plain(error)}").with_peer_words() from error
 
 
 async def _confirm(offered: OfferedFile | OfferedDirectory, question: str) -> None:

@@ -334,7 +334,7 @@ async def _confirm_peer(wormhole: Wormhole, role: Role, *, verify: bool) -> None
 def _print_text(text: str) -> None:
     """Print a text. On a terminal control characters are shown as escapes, since the sender may be anybody."""
     if sys.stdout is None:
-        raise _unprintable("standard output is closed")
+        raise StoreError("the text could not be printed: standard output is closed").with_peer_words()
     try:
         if sys.stdout.isatty():
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -345,12 +345,7 @@ def _print_text(text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python reports the same error again when it ends
-        raise _unprintable(plain(error)) from error
-
-
-def _unprintable(cause: str) -> StoreError:
-    reason = f"the text could not be printed: {cause}"
-    return StoreError(reason).with_peer_words(reason)
+        raise StoreError(f"the text could not be printed: {plain(error)}").with_peer_words() from error
 
 
 def _wormhole(rendezvous: Rendezvous, on_event: Callable[[Event], None] | None, timing: TimingLog | None) -> Wormhole:

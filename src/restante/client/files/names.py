@@ -50,6 +50,11 @@ def file_name(offered: str) -> str:
     return offered
 
 
+def offered_name_fault(name: str) -> str:
+    """Return why a name of what is sent is not one that a receiver may store, or nothing."""
+    return "has a slash" if "/" in name else name_fault(name) or visibility_fault(name)
+
+
 def name_fault(name: str) -> str:
     r"""Return why a name without separators is unsafe, or nothing.
 

@@ -88,11 +88,7 @@ def _store_errors(failure: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _store_error(f"{failure}: {plain(error)}") from error
-
-
-def _store_error(reason: str) -> StoreError:
-    return StoreError(reason).with_peer_words(reason)
+        raise StoreError(f"{failure}: {plain(error)}").with_peer_words() from error
 
 
 @contextmanager
@@ -121,7 +117,8 @@ def _check_own(directory: int) -> None:
         finally:
             os.close(descriptor)
     if planted:
-        raise _store_error("cannot unpack what was received: another program has changed the unfinished directory")
+        reason = "another program has changed the unfinished directory"
+        raise StoreError(f"cannot unpack what was received: {reason}").with_peer_words()
 
 
 class _Target:
@@ -288,7 +285,7 @@ def _error_about(member: Member, error: OSError) -> ArchiveError | StoreError:
         return ArchiveError(f"the archive has {quoted(member.name)} twice")
     if error.errno == errno.ENAMETOOLONG:
         return ArchiveError(f"the archive has {quoted(member.name)}, whose path is too long")
-    return _store_error(f"cannot write {quoted(member.name)}: {plain(error)}")
+    return StoreError(f"cannot write {quoted(member.name)}: {plain(error)}").with_peer_words()
 
 
 def _write(file: int, block: bytes) -> None:

@@ -132,7 +132,9 @@ def _record(fields: tuple[Any, ...], texts: bytes) -> _Record:
     size, stored_size, offset = _values_of_64_bits(extra, (size, stored_size, fields[16]))
     if method == STORED and size != stored_size:
         raise ArchiveError(f"the archive is broken: {quoted(name)} has two sizes")
-    return _Record(raw_name, name, method, crc, stored_size, size, offset, fields[15] >> 16, _parents(extra))
+    modes = _field(extra, PARENTS_EXTRA)
+    parents = unpack_from(f"<{len(modes) // 2}H", modes)
+    return _Record(raw_name, name, method, crc, stored_size, size, offset, fields[15] >> 16, parents)
 
 
 def _values_of_64_bits(extra: bytes, values: tuple[int, int, int]) -> Iterator[int]:
@@ -146,11 +148,6 @@ def _values_of_64_bits(extra: bytes, values: tuple[int, int, int]) -> Iterator[i
             raise ArchiveError("the archive is broken: a size is missing")
         yield unpack_from("<Q", field, offset)[0]
         offset += 8
-
-
-def _parents(extra: bytes) -> tuple[int, ...]:
-    field = _field(extra, PARENTS_EXTRA)
-    return unpack_from(f"<{len(field) // 2}H", field)
 
 
 def _field(extra: bytes, kind: int) -> bytes:

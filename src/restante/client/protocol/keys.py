@@ -55,11 +55,6 @@ def check_derivable(purpose: str, size: int) -> None:
         raise Misuse(f"a key has 1 to {MAX_DERIVED_BYTES} bytes, not {size!r}")
 
 
-def application_key(key: bytes, purpose: str, size: int = KEY_BYTES) -> bytes:
-    """Return a key for the application's own use."""
-    return hkdf(key, purpose.encode(), size)
-
-
 def seal(key: bytes, plaintext: bytes, nonce: bytes) -> bytes:
     """Return the nonce and the ciphertext. A nonce must never be used twice with a key."""
     return nonce + crypto_secretbox_easy(plaintext, nonce, key)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from restante.client.protocol.keys import KEY_BYTES, application_key
+from restante.client.protocol.hkdf import hkdf
+from restante.client.protocol.keys import KEY_BYTES
 
 SEED_BYTES: Final = KEY_BYTES
 
@@ -18,7 +19,7 @@ NAMEPLATE_BYTES: Final = 16
 
 def seed_of(key: bytes) -> bytes:
     """Return the seed of two sides that have agreed on a session key."""
-    return application_key(key, "wormhole:seed", SEED_BYTES)
+    return hkdf(key, b"wormhole:seed", SEED_BYTES)
 
 
 MAILBOX_BYTES: Final = 16
@@ -37,10 +38,10 @@ def seed_code(seed: bytes) -> str:
     """
     if len(seed) != SEED_BYTES:
         raise ValueError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
-    nameplate = int.from_bytes(application_key(seed, "wormhole:seed:nameplate", NAMEPLATE_BYTES))
-    return f"{nameplate}-{application_key(seed, 'wormhole:seed:password').hex()}"
+    nameplate = int.from_bytes(hkdf(seed, b"wormhole:seed:nameplate", NAMEPLATE_BYTES))
+    return f"{nameplate}-{hkdf(seed, b'wormhole:seed:password', KEY_BYTES).hex()}"
 
 
 def seed_mailbox(seed: bytes) -> str:
     """Return the mailbox of a seed, for sides that claim no nameplate. It is the same each time."""
-    return application_key(seed, "wormhole:seed:mailbox", MAILBOX_BYTES).hex()
+    return hkdf(seed, b"wormhole:seed:mailbox", MAILBOX_BYTES).hex()

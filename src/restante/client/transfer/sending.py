@@ -14,7 +14,7 @@ import msgspec
 
 from restante.client.arguments import check_path
 from restante.client.errors import TransferError, UnsendableFileError
-from restante.client.files.names import name_fault, quoted, quoted_path, unportable_names, visibility_fault
+from restante.client.files.names import offered_name_fault, quoted, quoted_path, unportable_names
 from restante.client.files.walk import path_with_name
 from restante.client.files.zip_stream import plan_directory, plan_paths
 from restante.client.timing_log import span
@@ -211,8 +211,7 @@ def _doubtful(name: str) -> tuple[str, ...]:
 
 def _sendable(name: str) -> str:
     """Return a name that may be offered. Raises UnsendableFileError: no receiver could store another."""
-    why = "has a slash" if "/" in name else name_fault(name) or visibility_fault(name)
-    if why:
+    if why := offered_name_fault(name):
         raise UnsendableFileError(f"cannot send {quoted(name)}: its name {why}")
     return name
 
