@@ -100,19 +100,15 @@ async def find_stamp(bits: int, resource: str, report: Callable[[Working], None]
 async def _search_in_processes(prefix: str, bits: int, count: int, report: Callable[[Working], None]) -> str:
     began, steps = time.monotonic(), 0
 
-    def report_step() -> None:
-        nonlocal steps
-        steps += 1
-        hashes = steps * HASHES_PER_STEP
-        report(Working(bits, 2**bits, hashes, time.monotonic() - began))
-
     async def listen(process: asyncio.subprocess.Process) -> str:
+        nonlocal steps
         assert process.stdout is not None
         async for line in process.stdout:
             word, _, stamp = line.decode().strip().partition(" ")
             if word == FOUND:
                 return stamp
-            report_step()
+            steps += 1
+            report(Working(bits, 2**bits, steps * HASHES_PER_STEP, time.monotonic() - began))
         raise PermissionNeededError("the process that searched for a stamp ended without one")
 
     processes: list[asyncio.subprocess.Process] = []

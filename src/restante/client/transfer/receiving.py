@@ -150,9 +150,7 @@ class _OfferedBytes(_Offered):
         stored, removals = list[Path](), list[Callable[[], None]]()
 
         def check() -> None:
-            _check_one_of(replace=replace, rename=rename)
-            check_target(path, replace=replace, rename=rename, directory=True)
-            check_writable(path.parent)
+            _check_place(path, replace=replace, rename=rename, directory=True)
             files = archive.limits.files if archive.limits.top is None else 0  # of a tar file, they are counted later
             check_unpacked(files, archive.directories or 0, archive.size)
 
@@ -248,9 +246,7 @@ class OfferedFile(_OfferedBytes):
                 stream.receive(draft.write)
 
         def check() -> None:
-            _check_one_of(replace=replace, rename=rename)
-            check_target(path, replace=replace, rename=rename, directory=False)
-            check_writable(path.parent)
+            _check_place(path, replace=replace, rename=rename, directory=False)
             check_free_space(path.parent, self.size)
 
         await self._run(self.size, check, store, on_progress)
@@ -295,9 +291,12 @@ class OfferedFile(_OfferedBytes):
         return await self._run_archive(archive, path, replace, rename, on_progress, on_unpack)
 
 
-def _check_one_of(*, replace: bool, rename: bool) -> None:
+def _check_place(path: Path, *, replace: bool, rename: bool, directory: bool) -> None:
+    """Raise Misuse or StoreError if nothing can be stored at a path."""
     if replace and rename:
         raise Misuse("replace and rename say what to do if the path exists: set one of them")
+    check_target(path, replace=replace, rename=rename, directory=directory)
+    check_writable(path.parent)
 
 
 def _directory_name(name: str) -> str | None:

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeVar
+from typing import Final
 
 from restante.client.errors import ConnectionLostError, PeerMessageError, PeerStalledError, TransferError
 from restante.client.events import Awaited, PeerSilent
@@ -40,8 +40,6 @@ CONFIRMED_DIRECTORY_BYTES: Final = 100
 
 OnProgress = Callable[[int], None]
 """Called on the event loop with the number of bytes that were sent or received so far."""
-
-Returned = TypeVar("Returned")
 
 
 class Stopped(Exception):  # noqa: N818 - nothing is wrong
@@ -82,7 +80,7 @@ class Stream:
         self._digest = hashlib.sha256()
         self._done = 0
 
-    async def run(self, work: Callable[[], Returned], given_up: asyncio.Future[TransferError]) -> Returned:
+    async def run(self, work: Callable[[], None], given_up: asyncio.Future[TransferError]) -> None:
         """Run a function in a thread, then close the connection. A cancellation ends the connection first.
 
         So does a peer that has given up, as `given_up` says. What it says is raised, unless the work is done anyway.
@@ -92,7 +90,7 @@ class Stream:
         """
         given_up.add_done_callback(self._stop)
         try:
-            done = await in_thread(work, self._stop)
+            await in_thread(work, self._stop)
         except asyncio.CancelledError as error:
             error.add_note(self._outcome)
             raise
@@ -110,7 +108,6 @@ class Stream:
             raise lost from error
         else:
             self._check_callback()
-            return done
         finally:
             given_up.remove_done_callback(self._stop)
             self._pipe.close()
