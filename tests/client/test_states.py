@@ -175,10 +175,8 @@ LIST: Final = "`nameplates()`"
 
 REFUSED: Final = "00" * 50
 
-Event = tuple[str, Act]
 
-
-def events(node: Node, bodies: dict[str, str], *, listing: bool) -> Iterator[Event]:
+def events(node: Node, bodies: dict[str, str], *, listing: bool) -> Iterator[tuple[str, Act]]:
     values = node.values
     if values["mood"] is None:  # what the application can do
         if values["nameplate_status"] == "none":
@@ -222,7 +220,7 @@ def answers(asked: tuple[str, ...], *, known: bool) -> dict[str, Act]:
     return acts
 
 
-def messages(node: Node, bodies: dict[str, str]) -> Iterator[Event]:
+def messages(node: Node, bodies: dict[str, str]) -> Iterator[tuple[str, Act]]:
     values = node.values
     back = {phase: own["body"] for phase, own in node.own.items() if own.get("sent")}
     if back:
