@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -142,9 +141,9 @@ _decode_body: Final = msgspec.json.Decoder(Checkpoint).decode
 class CheckpointWriter:
     """Writes checkpoints, one at a time. Calls that come while one is written share the next one."""
 
-    def __init__(self, file: CheckpointFile, content: Callable[[], Checkpoint]) -> None:
-        """Write to a file. `content` is called before each write, and returns the checkpoint."""
-        self._file, self._content = file, content
+    def __init__(self, file: CheckpointFile, checkpoint: Checkpoint) -> None:
+        """Write to a file. The checkpoint changes between two writes."""
+        self._file, self._checkpoint = file, checkpoint
         self._writing = asyncio.Lock()
         self._requested = self._saved = 0
         self._broken: StoreError | None = None
@@ -164,7 +163,7 @@ class CheckpointWriter:
             self.check()
             if self._saved >= number:
                 return  # a later call has been saved, and this one with it
-            requested, content = self._requested, _encode(self._content())
+            requested, content = self._requested, _encode(self._checkpoint)
             try:
                 await asyncio.to_thread(self._file.write, content)
             except StoreError as error:

@@ -71,20 +71,15 @@ class Journal(Generic[T]):
         self._file = CheckpointFile(path)
         self._type = type(initial)
         self._steps = asyncio.Lock()
-        self._writer = CheckpointWriter(
-            self._file,
-            lambda: Checkpoint(application=msgspec.Raw(self._application), wormholes=self._wormholes),
-        )
-        self._shared = JournalContext(self._writer, dice or SystemDice())
         try:
-            checkpoint = self._file.read()
-            self._application = self._encode_state(initial) if checkpoint is None else bytes(checkpoint.application)
-            self._wormholes = {} if checkpoint is None else checkpoint.wormholes
-            self._saved_application = self._application
-            self._decode_state(self._application)
+            self._checkpoint = self._file.read() or Checkpoint(application=self._encode_state(initial))
+            self._saved_application = self._checkpoint.application
+            self._decode_state(self._saved_application)
         except BaseException:
             self._file.close()
             raise
+        self._writer = CheckpointWriter(self._file, self._checkpoint)
+        self._shared = JournalContext(self._writer, dice or SystemDice())
 
     def close(self) -> None:
         """Release the file. It cannot be written any more, so leave all wormholes before."""
@@ -110,7 +105,7 @@ class Journal(Generic[T]):
     def names(self) -> list[str]:
         """The names of the journal's wormholes, in use or not. Reading this raises the StoreError as `state` does."""
         self._writer.check()
-        return list(self._wormholes)
+        return list(self._checkpoint.wormholes)
 
     def wormhole(
         self,
@@ -145,7 +140,7 @@ class Journal(Generic[T]):
         self._writer.check()
         if name in self._shared.open:
             raise Misuse(f"the wormhole {name!r} is in use already")
-        saved = self._wormholes.get(name)
+        saved = self._checkpoint.wormholes.get(name)
         if saved is None:
             random = self._shared.dice.draw(NEW_BYTES)
             saved = SavedWormhole(server, new_state(app_id, versions or {}, random, wants_receipts=True, seeds=seeds))
@@ -153,7 +148,7 @@ class Journal(Generic[T]):
             raise Misuse(f"the wormhole {name!r} belongs to the application {saved.state.app_id!r}, not {app_id!r}")
         endpoint = ServerEndpoint(saved.server, proxy, ssl, max_work_bits)
         wormhole = JournaledWormhole(self._shared, name, saved.state, endpoint, on_event=on_event)
-        self._wormholes[name] = saved
+        self._checkpoint.wormholes[name] = saved
         return wormhole
 
     async def remove(self, name: str) -> None:
@@ -168,9 +163,9 @@ class Journal(Generic[T]):
         """
         if name in self._shared.open:
             raise Misuse(f"the wormhole {name!r} is in use: leave its context first")
-        if name not in self._wormholes:
+        if name not in self._checkpoint.wormholes:
             raise Misuse(f"this journal has no wormhole {name!r}")
-        del self._wormholes[name]
+        del self._checkpoint.wormholes[name]
         self._shared.uses[name] += 1
         await self.save()
 
@@ -197,7 +192,7 @@ class Journal(Generic[T]):
             raise Misuse("a step cannot begin in another one: end that one first")
         async with self._steps:
             self._writer.check()
-            state = self._decode_state(self._application)
+            state = self._decode_state(self._checkpoint.application)
             step = self._shared.step = JournalStep(asyncio.current_task())
             try:
                 yield state
@@ -207,7 +202,7 @@ class Journal(Generic[T]):
             processed = self._last_numbers(messages)
             for wormhole, _, _ in step.sent:
                 wormhole._check_open()
-            self._application = application
+            self._checkpoint.application = application
             for wormhole, number in processed.items():
                 wormhole._machine.processed(number)
             for wormhole, data, sent in step.sent:
@@ -241,7 +236,7 @@ class Journal(Generic[T]):
         """
         await self._writer.save()
 
-    def _encode_state(self, state: T) -> bytes:
+    def _encode_state(self, state: T) -> msgspec.Raw:
         """Return a state as JSON. Raises TypeError, ValueError or Misuse if it could not be read again as it is."""
         application = msgspec.json.encode(state)
         if b"null" in application and not _is_finite(msgspec.to_builtins(state)):
@@ -250,9 +245,9 @@ class Journal(Generic[T]):
             msgspec.json.decode(application, type=self._type)
         except (msgspec.DecodeError, RecursionError) as error:
             raise Misuse(f"a value of the state does not have the type of its field: {error}") from None
-        return application
+        return msgspec.Raw(application)
 
-    def _decode_state(self, application: bytes) -> T:
+    def _decode_state(self, application: msgspec.Raw) -> T:
         try:
             return msgspec.json.decode(application, type=self._type)
         except (msgspec.DecodeError, RecursionError) as error:
