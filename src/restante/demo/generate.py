@@ -7,11 +7,10 @@ import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Final, NamedTuple
-
-import msgspec
 
 from restante.common.atomic_file import flush
 from restante.common.errors import InUse, Misuse, StoreError, plain
@@ -41,42 +40,20 @@ class FleetPart(NamedTuple):
     name: str
     unit: str
     make: Callable[[], int]
-    """Makes it, and returns how many of the units there are."""
-
-
-class MailboxServerJob(msgspec.Struct, frozen=True):
-    """Makes the files of a mailbox server. A struct, because it is sent to another process."""
-
-    fleet: Fleet
-    events: Events
-    number: int
-    folder: Path
-
-    def __call__(self) -> int:
-        """Make it. Return the number of conversations."""
-        return usage.simulate_server(self.fleet, self.events, MAILBOX_SERVERS[self.number], self.folder)
-
-
-class MailserversJob(msgspec.Struct, frozen=True):
-    """Makes the archives of the Mailservers. A struct, because it is sent to another process."""
-
-    fleet: Fleet
-    events: Events
-    folders: dict[str, Path]
-
-    def __call__(self) -> int:
-        """Make it. Return the number of envelopes."""
-        return envelopes.make_archives(self.fleet, self.events, self.folders)
+    """Makes it, and returns how many of the units there are. It can be sent to another process."""
 
 
 def fleet_parts(fleet: Fleet, events: Events, folder: Path) -> list[FleetPart]:
     """Return the parts of a fleet, those first that take longest."""
-    archive = MailserversJob(fleet, events, {name: folder / name for name in MAILSERVERS})
+    folders = {name: folder / name for name in MAILSERVERS}
+    archives = partial(envelopes.make_archives, fleet, events, folders)
     servers = [
-        FleetPart(server.name, "conversation", MailboxServerJob(fleet, events, number, folder / server.name))
-        for number, server in enumerate(MAILBOX_SERVERS)
+        FleetPart(
+            server.name, "conversation", partial(usage.simulate_server, fleet, events, server, folder / server.name)
+        )
+        for server in MAILBOX_SERVERS
     ]
-    return [servers[0], FleetPart(" and ".join(MAILSERVERS), "envelope", archive), *servers[1:]]
+    return [servers[0], FleetPart(" and ".join(MAILSERVERS), "envelope", archives), *servers[1:]]
 
 
 def make_fleet(

@@ -77,13 +77,6 @@ class Person(msgspec.Struct, frozen=True):
     lag: float
     """How late this user updates, in units of `ClientRelease.spread_days`."""
 
-    def release(self, releases: Sequence[ClientRelease], at: float) -> ClientRelease:
-        """Return the version that the user has at a time. `releases` are those of the client, in order."""
-        for release in reversed(releases):
-            if release.at + self.lag * release.spread_days * DAY_SECONDS <= at < release.until:
-                return release
-        return releases[0]
-
 
 class Population:
     """The users of a mailbox server, and the versions that there are."""
@@ -94,7 +87,7 @@ class Population:
         for app in APPS:
             count = max(MIN_USERS, round(fleet.transfers * server.share * app.share * USERS_PER_TRANSFER))
             self._people[app.app_id] = [_draw_person(app, dice) for _ in range(count)]
-        self.releases = {name: _releases(fleet, name, bad) for name in VERSIONS}
+        self._releases = {name: _releases(fleet, name, bad) for name in VERSIONS}
         """Client program → its versions, in the order in which they were released."""
 
     def two_of(self, app: FleetApp, dice: Random) -> tuple[Person, Person]:
@@ -105,7 +98,11 @@ class Population:
 
     def release(self, person: Person, at: float) -> ClientRelease:
         """Return the version of the client that a user has at a time."""
-        return person.release(self.releases[person.implementation], at)
+        releases = self._releases[person.implementation]
+        for release in reversed(releases):
+            if release.at + person.lag * release.spread_days * DAY_SECONDS <= at < release.until:
+                return release
+        return releases[0]
 
 
 def draw_app(dice: Random) -> FleetApp:
