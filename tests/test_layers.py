@@ -32,7 +32,7 @@ _LAYERS = """
     client: errors arguments defaults protocol files events core tasks timing_log connection
     client: wormhole transit transfer journal_mode cli
     timing: logs model transfers rank_test comparison outputs cli
-    demo: fleet load events story people simulation server client world conversations guessing usage envelopes
+    demo: fleet load events story people simulation server client conversations guessing usage envelopes
     demo: generate
     pipeline: schemas spark lake clean sources tables views query gaps report steps ingest build cli
 """
@@ -45,7 +45,6 @@ _BETWEEN_PARTS = """
     demo.envelopes: waku.archive waku.defaults waku.envelope
     demo.server: mailbox.core mailbox.protocol mailbox.server.commit_loop mailbox.server.trace mailbox.settings
     demo.server: mailbox.store
-    demo.world: client.timing_log
     pipeline.clean: timing.logs waku.archive.ids waku.envelope
     pipeline.gaps: waku.files
     pipeline.sources: timing.logs waku.envelope waku.files

@@ -1,4 +1,4 @@
-"""A client of a mailbox server in virtual time: what it sends, what it has received, and its timing log.
+"""The clients of a mailbox server in virtual time: what they send, what they have received, and their timing logs.
 
 The time of the simulation is the server's. A frame that is handled now was sent half a round trip ago, and its answer
 arrives half a round trip later; a client that goes on after `round_trip` has received it.
@@ -16,8 +16,9 @@ from restante.client.protocol import server_messages
 from restante.client.protocol.server_messages import ServerMessage
 from restante.client.timing_log import TimingLog
 from restante.demo.fleet import log_normal
+from restante.demo.people import ClientRelease, FleetApp, Person, Population
 from restante.demo.server import SimulatedServer
-from restante.demo.simulation import Pause, SimulatedTask, Simulation
+from restante.demo.simulation import Pause, Process, SimulatedTask, Simulation
 
 SIDE_BYTES: Final = 5
 """Random bytes of a side, as shipped clients use (restante.client.core.state, which needs PyNaCl)."""
@@ -35,25 +36,47 @@ JITTER_SHARE: Final = 0.3
 SKEW_SECONDS: Final = 0.2
 """How far the clocks of the clients that keep a log are off: the standard deviation."""
 
+PAKE_BYTES: Final = 80
+VERSION_BYTES: Final = 100
+OFFER_BYTES: Final = 130
+"""Sizes of the messages of a transfer, which are sealed and so look random."""
+
+NO_CODE: Final = -1
+"""What a client uses that has not been told the code: one that is stopped too early, or that guesses."""
+
 _ACK: Final = b'{"type":"ack"'
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
+class World:
+    """The server, the people, and what their clients know of one another."""
+
+    def __init__(self, simulation: Simulation, server: SimulatedServer, people: Population, dice: Random) -> None:
+        self.simulation, self.server, self.people, self.dice = simulation, server, people, dice
+        self.logs: dict[str, TimingLog] = {}
+        """The timing logs of clients that have ended, by their names."""
+        self.codes: dict[str, int] = {}
+        """The code that each live side uses: it stands for the key that two sides agree on."""
+
+    def start(self, process: Process, after: float = 0.0) -> None:
+        """Start a process after some seconds."""
+        self.simulation.start(process, self.simulation.now + after)
+
+
 class SimulatedClient:
     """One side of a wormhole. It implements the socket that the server writes to."""
 
-    def __init__(
-        self, simulation: Simulation, server: SimulatedServer, address: str, dice: Random, log_name: str = ""
-    ) -> None:
+    def __init__(self, world: World, address: str, code: int = NO_CODE, log_name: str = "") -> None:
         """Connect. A client with the name of a log keeps one, by a clock that is not quite right."""
-        self._simulation, self._server, self._dice = simulation, server, dice
-        self.side = dice.randbytes(SIDE_BYTES).hex()
+        self._world, self._simulation, self._server = world, world.simulation, world.server
+        self._dice = world.dice
+        self.side = self._dice.randbytes(SIDE_BYTES).hex()
         self._address = address
-        self._half_trip = log_normal(dice, ROUND_TRIP_SECONDS, ROUND_TRIP_SIGMA) / 2
-        self.log_name = log_name
+        self._half_trip = log_normal(self._dice, ROUND_TRIP_SECONDS, ROUND_TRIP_SIGMA) / 2
+        self._log_name = log_name
         self._logged_at = 0.0
-        skew = SKEW_SECONDS * dice.gauss() if log_name else 0.0
+        skew = SKEW_SECONDS * self._dice.gauss() if log_name else 0.0
         self.log = TimingLog(lambda: self._logged_at + skew) if log_name else None
         self.task: SimulatedTask | None = None
         """The process to wake when the other side has sent something."""
@@ -65,16 +88,30 @@ class SimulatedClient:
         """The phases of messages of other sides."""
         self.peer = ""
         """The side of the latest of them."""
-        self._begin_connection()
-
-    def _begin_connection(self) -> None:
-        self._connection = self._server.connect(self, self._address)
+        world.codes[self.side] = code
+        self._connection = self._server.connect(self, address)
 
     # ── what it sends ────────────────────────────────────────────────────────────────────────────
 
     def bind(self, app_id: str, implementation: str, version: str) -> None:
         """Name the application and the version of the client."""
         self.command("bind", appid=app_id, side=self.side, client_version=(implementation, version))
+
+    def bind_person(self, app: FleetApp, person: Person) -> ClientRelease:
+        """Bind with the version of the client that a person has now, and return this version."""
+        release = self._world.people.release(person, self._simulation.now)
+        self.bind(app.app_id, person.implementation, release.version)
+        return release
+
+    def claim(self, nameplate: str) -> Generator[Pause, None, str]:
+        """Claim a nameplate, and wait for the answer. Return its mailbox; "" if the claim was refused."""
+        self.command("claim", nameplate=nameplate)
+        yield self.round_trip()
+        return "" if self.refusal else str(self.received["claimed"].mailbox)
+
+    def add(self, phase: str, size: int) -> None:
+        """Add a message of a size."""
+        self.command("add", phase=phase, body=self._dice.randbytes(size).hex())
 
     def command(self, kind: str, **fields: Any) -> None:
         """Send a command, which the server handles at once."""
@@ -94,7 +131,14 @@ class SimulatedClient:
     def reconnect(self) -> None:
         """Begin another connection in place of a lost one."""
         self.leave()
-        self._begin_connection()
+        self._connection = self._server.connect(self, self._address)
+
+    def end(self) -> None:
+        """Close the connection for good, and keep the log."""
+        self.leave()
+        del self._world.codes[self.side]
+        if self.log is not None:
+            self._world.logs[self._log_name] = self.log
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────
 
@@ -110,6 +154,11 @@ class SimulatedClient:
                 return False
             yield Pause(deadline - self._simulation.now, until_woken=True)
         return not self.refusal
+
+    def has_same_code(self) -> bool:
+        """Return whether its peer uses the same code: else neither can read what the other sealed."""
+        codes = self._world.codes
+        return codes[self.side] == codes.get(self.peer)
 
     def _travel(self) -> float:
         return self._half_trip * (1 + JITTER_SHARE * self._dice.random())

@@ -6,18 +6,17 @@ closes: `lonely` if nobody came, `scary` if the other side has another code, `er
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from restante.client.timing_log import CRYPTO
-from restante.demo.client import SimulatedClient
+from restante.demo.client import NO_CODE, OFFER_BYTES, PAKE_BYTES, VERSION_BYTES, SimulatedClient, World
 from restante.demo.fleet import log_normal
-from restante.demo.people import ClientRelease, FleetApp, Person
+from restante.demo.people import FleetApp, Person
 from restante.demo.simulation import Pause, Process
-from restante.demo.world import OFFER_BYTES, VERSION_BYTES, World, bind_client, claim_nameplate, open_mailbox
 
 MEETING_SECONDS: Final = 22.0
 MEETING_SIGMA: Final = 1.1
@@ -120,66 +119,30 @@ def draw_conversation(world: World, app: FleetApp) -> SimulatedConversation:
         app=app, sender=sender, receiver=receiver, code=code, seconds=seconds, **special
     )
     if dice.random() < app.direct:
-        conversation.direct, conversation.doubled, conversation.mailbox = True, False, world.body(8)
+        conversation.direct, conversation.doubled, conversation.mailbox = True, False, dice.randbytes(8).hex()
         conversation.meeting, conversation.mistyped = DIRECT_SECONDS, ""
     return conversation
 
 
 def simulate_conversation(world: World, conversation: SimulatedConversation) -> Process:
-    """Simulate the sender of a conversation."""
-    client = world.client(
-        conversation.sender.address, conversation.code, conversation.log and f"{conversation.log}-send"
-    )
-    client.note("command dispatch", which="cmd_send")
-    version = bind_client(world, client, conversation.app, conversation.sender)
-    yield client.round_trip()
-    if not conversation.direct:
-        client.command("allocate")
-        if client.refusal:
-            return world.forget(client)
-        conversation.nameplate = str(client.received["allocated"].nameplate)
-        yield client.round_trip()
-        if not (yield from claim_nameplate(client, conversation.nameplate)):
-            return world.forget(client)
-        conversation.mailbox = str(client.received["claimed"].mailbox)
-    open_mailbox(world, client, conversation.mailbox)
-    _start_receivers(world, conversation)
-    if conversation.reconnects:
-        yield from _lose_connection(world, client, conversation)
-    return (
-        yield from _exchange(world, client, conversation, version, _patience(world, PATIENCE_SECONDS), sends=True)
-    )
+    """Simulate the sender of a conversation, who starts its receivers."""
+    sender = _ConversationSide(world, conversation, conversation.code, sends=True)
+    mood = yield from sender.send()
+    sender.client.end()
+    if mood == "scary":
+        _try_again(world, conversation)
 
 
-def _receive(world: World, conversation: SimulatedConversation, *, code: int, nameplate: str) -> Process:
-    """Simulate the receiver of a conversation, with the code as this side has typed it."""
-    client = world.client(conversation.receiver.address, code, conversation.log and f"{conversation.log}-receive")
-    client.note("command dispatch", which="cmd_receive")
-    version = bind_client(world, client, conversation.app, conversation.receiver)
-    yield client.round_trip()
-    mailbox = conversation.mailbox
-    if nameplate:
-        if not (yield from claim_nameplate(client, nameplate)):
-            return world.forget(client)
-        mailbox = str(client.received["claimed"].mailbox)
-    open_mailbox(world, client, mailbox)
-    patience = _patience(world, RECEIVER_PATIENCE_SECONDS)
-    return (yield from _exchange(world, client, conversation, version, patience, sends=False, nameplate=nameplate))
+def _receive(
+    world: World, conversation: SimulatedConversation, *, code: int, nameplate: str, stops: bool = False
+) -> Process:
+    """Simulate a receiver, with the code and the nameplate as it has typed them.
 
-
-def _visit_mailbox(world: World, conversation: SimulatedConversation) -> Process:
-    """Simulate a receiver whose client is stopped before it adds a message."""
-    client = world.client(conversation.receiver.address)
-    bind_client(world, client, conversation.app, conversation.receiver)
-    yield client.round_trip()
-    mailbox = conversation.mailbox
-    if conversation.nameplate:
-        if not (yield from claim_nameplate(client, conversation.nameplate)):
-            return world.forget(client)
-        mailbox = str(client.received["claimed"].mailbox)
-    client.command("open", mailbox=mailbox)
-    yield client.round_trip()
-    return world.forget(client)
+    The client of one that `stops` is stopped before it adds a message.
+    """
+    receiver = _ConversationSide(world, conversation, code, sends=False)
+    yield from receiver.receive(nameplate, stops=stops)
+    receiver.client.end()
 
 
 def _start_receivers(world: World, conversation: SimulatedConversation) -> None:
@@ -189,11 +152,13 @@ def _start_receivers(world: World, conversation: SimulatedConversation) -> None:
     after = log_normal(world.dice, conversation.meeting, MEETING_SIGMA)
     again = after + log_normal(world.dice, NOTICED_SECONDS, MEETING_SIGMA)
 
-    def receiver(*, code: int = conversation.code, nameplate: str = conversation.nameplate) -> Callable[[], Process]:
-        return lambda: _receive(world, conversation, code=code, nameplate=nameplate)
+    def receiver(
+        *, code: int = conversation.code, nameplate: str = conversation.nameplate, stops: bool = False
+    ) -> Process:
+        return _receive(world, conversation, code=code, nameplate=nameplate, stops=stops)
 
     if conversation.visited:
-        world.start(lambda: _visit_mailbox(world, conversation), after)
+        world.start(receiver(code=NO_CODE, stops=True), after)
         world.start(receiver(), again)
     elif conversation.mistyped == "word":
         world.start(receiver(code=conversation.code + 1), after)
@@ -210,96 +175,122 @@ def _try_again(world: World, conversation: SimulatedConversation) -> None:
     """Start the second attempt of two people whose code turned out to be wrong, with another code."""
     if not conversation.direct and world.dice.random() < SECOND_ATTEMPT_SHARE:
         second = replace(conversation, mistyped="", code=world.dice.randrange(CODES))
-        world.start(
-            lambda: simulate_conversation(world, second), log_normal(world.dice, NOTICED_SECONDS, MEETING_SIGMA)
+        world.start(simulate_conversation(world, second), log_normal(world.dice, NOTICED_SECONDS, MEETING_SIGMA))
+
+
+class _ConversationSide:
+    """The sender or a receiver of a conversation, and its client.
+
+    What it does ends with the mood with which it closed the mailbox; "" if it did not.
+    """
+
+    def __init__(self, world: World, conversation: SimulatedConversation, code: int, *, sends: bool) -> None:
+        """Connect, and bind."""
+        self._world, self._conversation, self._sends = world, conversation, sends
+        self._person = conversation.sender if sends else conversation.receiver
+        what = "send" if sends else "receive"
+        self.client = SimulatedClient(
+            world, self._person.address, code, f"{conversation.log}-{what}" if conversation.log else ""
         )
+        self.client.note("command dispatch", which=f"cmd_{what}")
+        self._release = self.client.bind_person(conversation.app, self._person)
+        self._nameplate = ""
+        """The nameplate that leads to the mailbox; "" if the side knows the mailbox."""
 
-
-def _patience(world: World, median: float) -> float:
-    return log_normal(world.dice, median, PATIENCE_SIGMA)
-
-
-def _lose_connection(
-    world: World, client: SimulatedClient, conversation: SimulatedConversation
-) -> Generator[Pause, None, None]:
-    """Lose the connection of somebody who waits, and connect again as shipped clients do."""
-    yield Pause(log_normal(world.dice, conversation.meeting / 3, MEETING_SIGMA))
-    client.leave()
-    yield Pause(1.5 + world.dice.random())  # the first delay of the Python client (restante.client.connection.driver)
-    client.reconnect()
-    bind_client(world, client, conversation.app, conversation.sender)
-    yield client.round_trip()
-    if conversation.nameplate and not client.phases:
-        yield from claim_nameplate(client, conversation.nameplate)
-    if not client.refusal:
-        client.command("open", mailbox=conversation.mailbox)
-
-
-def _exchange(
-    world: World,
-    client: SimulatedClient,
-    conversation: SimulatedConversation,
-    version: ClientRelease,
-    patience: float,
-    *,
-    sends: bool,
-    nameplate: str | None = None,
-) -> Process:
-    """Agree on a key, transfer something, and close, as far as that is possible."""
-    nameplate = conversation.nameplate if nameplate is None else nameplate
-    client.task = world.simulation.current
-    client.note_span("pake1", KEY_SECONDS, waiting=CRYPTO)
-    mood = yield from _until_end(world, client, conversation, version, patience, sends=sends, nameplate=nameplate)
-    if mood:
-        if mood == "lonely" and nameplate:
-            client.command("release", nameplate=nameplate)
-        client.command("close", mood=mood)
+    def send(self) -> Generator[Pause, None, str]:
+        """Do what the sender does."""
+        client, conversation = self.client, self._conversation
         yield client.round_trip()
-    client.note("exit")
-    world.forget(client)
-    if mood == "scary" and sends:
-        _try_again(world, conversation)
+        if not conversation.direct:
+            client.command("allocate")
+            if client.refusal:
+                return ""
+            conversation.nameplate = self._nameplate = str(client.received["allocated"].nameplate)
+            yield client.round_trip()
+            conversation.mailbox = yield from client.claim(self._nameplate)
+            if not conversation.mailbox:
+                return ""
+        client.command("open", mailbox=conversation.mailbox)
+        client.add("pake", PAKE_BYTES)
+        _start_receivers(self._world, conversation)
+        if conversation.reconnects:
+            yield from self._lose_connection()
+        return (yield from self._exchange(PATIENCE_SECONDS))
 
+    def receive(self, nameplate: str, *, stops: bool) -> Generator[Pause, None, str]:
+        """Do what a receiver does."""
+        client, mailbox = self.client, self._conversation.mailbox
+        yield client.round_trip()
+        if nameplate:
+            self._nameplate = nameplate
+            mailbox = yield from client.claim(nameplate)
+            if not mailbox:
+                return ""
+        client.command("open", mailbox=mailbox)
+        if stops:
+            yield client.round_trip()
+            return ""
+        client.add("pake", PAKE_BYTES)
+        return (yield from self._exchange(RECEIVER_PATIENCE_SECONDS))
 
-def _until_end(
-    world: World,
-    client: SimulatedClient,
-    conversation: SimulatedConversation,
-    version: ClientRelease,
-    patience: float,
-    *,
-    sends: bool,
-    nameplate: str,
-) -> Generator[Pause, None, str]:
-    """Do what comes before the close. Return the mood of the close; "" if there is none."""
-    if not (yield from client.wait_for("pake", patience)):
-        return "" if client.refusal else "lonely"
-    client.note_span("pake2", KEY_SECONDS, waiting=CRYPTO)
-    if nameplate:
-        client.command("release", nameplate=nameplate)
-    client.command("add", phase="version", body=world.body(VERSION_BYTES))
-    if not (yield from client.wait_for("version", PEER_SECONDS)):
-        return "" if client.refusal else "lonely"
-    if not world.same_code(client):
-        return "scary"
-    if conversation.vanishes:
-        yield Pause(log_normal(world.dice, TRANSFER_SECONDS, TRANSFER_SIGMA))
-        return ""
-    if world.dice.random() < version.failing:
-        conversation.fails = True
-    client.command("add", phase="0", body=world.body(OFFER_BYTES))
-    if not (yield from client.wait_for("0", PEER_SECONDS)):
-        return "" if client.refusal else "errory"
-    yield from _transfer(client, conversation, sends=sends)
-    return "errory" if conversation.fails else "happy"
+    def _lose_connection(self) -> Generator[Pause, None, None]:
+        """Lose the connection of somebody who waits, and connect again as shipped clients do."""
+        client, conversation, dice = self.client, self._conversation, self._world.dice
+        yield Pause(log_normal(dice, conversation.meeting / 3, MEETING_SIGMA))
+        client.leave()
+        yield Pause(1.5 + dice.random())  # the first delay of the Python client (restante.client.connection.driver)
+        client.reconnect()
+        client.bind_person(conversation.app, self._person)
+        yield client.round_trip()
+        if self._nameplate and not client.phases:
+            yield from client.claim(self._nameplate)
+        if not client.refusal:
+            client.command("open", mailbox=conversation.mailbox)
 
+    def _exchange(self, median_patience: float) -> Generator[Pause, None, str]:
+        """Agree on a key, transfer something, and close, as far as that is possible."""
+        client = self.client
+        patience = log_normal(self._world.dice, median_patience, PATIENCE_SIGMA)
+        client.task = self._world.simulation.current
+        client.note_span("pake1", KEY_SECONDS, waiting=CRYPTO)
+        mood = yield from self._until_close(patience)
+        if mood:
+            if mood == "lonely" and self._nameplate:
+                client.command("release", nameplate=self._nameplate)
+            client.command("close", mood=mood)
+            yield client.round_trip()
+        client.note("exit")
+        return mood
 
-def _transfer(
-    client: SimulatedClient, conversation: SimulatedConversation, *, sends: bool
-) -> Generator[Pause, None, None]:
-    """Wait while bytes go from one side to the other, on a connection of their own."""
-    connect = client.round_trip()
-    yield connect
-    client.note_span("transit connect", connect.seconds)
-    yield Pause(conversation.seconds)
-    client.note_span("tx file" if sends else "rx file", conversation.seconds)
+    def _until_close(self, patience: float) -> Generator[Pause, None, str]:
+        """Do what comes before the close."""
+        client, conversation, dice = self.client, self._conversation, self._world.dice
+        if not (yield from client.wait_for("pake", patience)):
+            return "" if client.refusal else "lonely"
+        client.note_span("pake2", KEY_SECONDS, waiting=CRYPTO)
+        if self._nameplate:
+            client.command("release", nameplate=self._nameplate)
+        client.add("version", VERSION_BYTES)
+        if not (yield from client.wait_for("version", PEER_SECONDS)):
+            return "" if client.refusal else "lonely"
+        if not client.has_same_code():
+            return "scary"
+        if conversation.vanishes:
+            yield Pause(log_normal(dice, TRANSFER_SECONDS, TRANSFER_SIGMA))
+            return ""
+        if dice.random() < self._release.failing:
+            conversation.fails = True
+        client.add("0", OFFER_BYTES)
+        if not (yield from client.wait_for("0", PEER_SECONDS)):
+            return "" if client.refusal else "errory"
+        yield from self._transfer()
+        return "errory" if conversation.fails else "happy"
+
+    def _transfer(self) -> Generator[Pause, None, None]:
+        """Wait while bytes go from one side to the other, on a connection of their own."""
+        client, seconds = self.client, self._conversation.seconds
+        connect = client.round_trip()
+        yield connect
+        client.note_span("transit connect", connect.seconds)
+        yield Pause(seconds)
+        client.note_span("tx file" if self._sends else "rx file", seconds)

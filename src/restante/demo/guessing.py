@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from restante.demo.client import PAKE_BYTES, VERSION_BYTES, SimulatedClient, World
 from restante.demo.events import Attack
 from restante.demo.people import APPS, draw_address
 from restante.demo.simulation import Pause, Process
-from restante.demo.world import VERSION_BYTES, World, claim_nameplate, open_mailbox
 
 ATTACKERS_CLIENT: Final = ("python", "0.22.0")
 """What the attacker's program says of itself: it is one that everybody can get."""
@@ -29,17 +29,17 @@ def guess_codes(world: World, event: Attack) -> Process:
     addresses = [draw_address(world.dice) for _ in range(ATTACKERS_ADDRESSES)]
     tried_nameplates: set[str] = set()
     while event.contains(world.simulation.now):
-        world.start(lambda: _guess(world, world.dice.choice(addresses), tried_nameplates))
+        world.start(_guess(world, world.dice.choice(addresses), tried_nameplates))
         yield Pause(world.dice.expovariate(1 / event.guess_seconds))
 
 
 def _guess(world: World, address: str, tried_nameplates: set[str]) -> Process:
     """Claim a nameplate that somebody uses and that was not tried before, and use any code."""
-    client = world.client(address)
+    client = SimulatedClient(world, address)
     client.bind(GUESSED_APP.app_id, *ATTACKERS_CLIENT)
     client.command("list")
     if client.refusal:
-        return world.forget(client)
+        return client.end()
     listed = client.received["nameplates"].nameplates
     assert isinstance(listed, list)
     in_use = {entry.id for entry in listed}
@@ -48,17 +48,19 @@ def _guess(world: World, address: str, tried_nameplates: set[str]) -> Process:
     nameplate = world.dice.choice(untried) if untried else str(world.dice.randint(1, BLIND_GUESSES))
     tried_nameplates.add(nameplate)
     yield client.round_trip()
-    if not (yield from claim_nameplate(client, nameplate)):
-        return world.forget(client)
+    mailbox = yield from client.claim(nameplate)
+    if not mailbox:
+        return client.end()
     client.task = world.simulation.current
-    open_mailbox(world, client, str(client.received["claimed"].mailbox))
+    client.command("open", mailbox=mailbox)
+    client.add("pake", PAKE_BYTES)
     mood = "lonely"
     if (yield from client.wait_for("pake", GUESS_PATIENCE_SECONDS)):
-        client.command("add", phase="version", body=world.body(VERSION_BYTES))
+        client.add("version", VERSION_BYTES)
         yield client.round_trip()
         mood = "scary"
     if not client.refusal:
         client.command("release", nameplate=nameplate)
         client.command("close", mood=mood)
     yield client.round_trip()
-    return world.forget(client)
+    return client.end()

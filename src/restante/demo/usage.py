@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from restante.demo.client import World
 from restante.demo.conversations import SimulatedConversation, draw_conversation, simulate_conversation
 from restante.demo.events import Events, Outage
 from restante.demo.fleet import DAY_SECONDS, HOUR_SECONDS, PROBED_SERVER, Fleet, MailboxServer, log_normal
@@ -16,7 +17,6 @@ from restante.demo.load import conversation_load
 from restante.demo.people import APPS, Person, Population, draw_address, draw_app
 from restante.demo.server import SimulatedServer
 from restante.demo.simulation import Pause, Process, Simulation
-from restante.demo.world import World
 
 RETURNING_SHARE: Final = 0.25
 """Share of the people who find the server down and try again when it is back."""
@@ -115,7 +115,7 @@ def _make_probes(world: World, end: float) -> Process:
         conversation = SimulatedConversation(
             app=APPS[0], sender=sender, receiver=receiver, meeting=PROBE_SECONDS, seconds=seconds, log=name
         )
-        world.start(lambda: simulate_conversation(world, conversation))  # noqa: B023 - it starts before the next one
+        world.start(simulate_conversation(world, conversation))
         yield Pause(_next_probe(now) - now)
 
 
