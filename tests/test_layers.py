@@ -32,7 +32,7 @@ _LAYERS = """
     client: errors arguments defaults protocol files events core tasks timing_log connection
     client: wormhole transit transfer journal_mode cli
     timing: logs model transfers rank_test comparison outputs cli
-    demo: fleet load events story people simulation server client conversations guessing usage envelopes
+    demo: fleet load events people simulation server client conversations guessing usage envelopes
     demo: generate
     pipeline: schemas spark lake clean sources tables views query gaps report steps ingest build cli
 """
@@ -63,7 +63,7 @@ _PURE = """
     pipeline.report.top_rows pipeline.report.values pipeline.report.changes
     pipeline.report.changes_table pipeline.report.charts pipeline.report.sections pipeline.report.making
     pipeline.report.csv_json pipeline.report.summary timing.logs timing.model
-    demo.simulation demo.story common.units common.texts common.content_policy
+    demo.simulation common.units common.texts common.content_policy
     timing.outputs.text timing.outputs.trace_event timing.outputs.compare_text timing.outputs.page
     timing.outputs.wording
 """

@@ -24,10 +24,10 @@ from restante.demo import usage as served
 from restante.demo.events import QUIET_DAYS, Events, EventSpan, GroundTruth, decode_truth, draw_events, encode_truth
 from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, PROBED_SERVER, Fleet
 from restante.demo.generate import SOURCES, TRUTH, UNFINISHED, find_demo, make_demo
-from restante.demo.story import story_entries
 from restante.mailbox.core import usage
 from restante.mailbox.settings import Serve
 from restante.pipeline.cli.demo import demo as pipeline_demo
+from restante.pipeline.cli.demo import story_entries
 from restante.timing.logs import log_items, read_event, read_line
 from restante.waku.envelope.envelope import parse
 from restante.waku.protocol.acceptance import Policy, judge

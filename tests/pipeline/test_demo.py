@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 from restante.demo.events import GroundTruth, decode_truth, draw_events
 from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, Fleet
 from restante.demo.generate import SOURCES, TRUTH
-from restante.demo.story import story_entries
-from restante.pipeline.cli.demo import closing_lines
+from restante.pipeline.cli.demo import closing_lines, story_entries
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import all_views

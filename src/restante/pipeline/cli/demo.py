@@ -5,18 +5,21 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from msgspec import Meta
 
 from restante.common.errors import Misuse
+from restante.demo.events import Attack, BadRelease, EventSpan, GroundTruth, MailserverGap, Outage
 from restante.demo.fleet import (
     DEFAULT_DAYS,
     DEFAULT_SEED,
     DEFAULT_TRANSFERS,
+    MAILBOX_SERVERS,
+    MAILSERVERS,
     MAX_DAYS,
     MAX_TRANSFERS,
     MIN_DAYS,
@@ -26,7 +29,6 @@ from restante.demo.fleet import (
 from restante.pipeline.cli.options import DEFAULT_MEMORY, Memory, Verbose
 
 if TYPE_CHECKING:
-    from restante.demo.events import GroundTruth
     from restante.pipeline.report.periods import Period
 
 DEMO_FOLDER: Final = Path("restante-demo")
@@ -145,17 +147,24 @@ def closing_lines(truth: GroundTruth, folder: Path) -> Iterator[str]:
     """
     from restante.common.terminal import command_line
     from restante.demo.generate import LAKE, REPORTS, SOURCES, TRUTH
-    from restante.demo.story import describe_fleet, story_entries
     from restante.pipeline.report.files import page_name
     from restante.pipeline.report.periods import Period, PeriodKind
 
-    yield describe_fleet(truth)
+    yield _fleet_text(truth.fleet)
     for entry in story_entries(truth):
         yield f"\n{entry.what} The table {entry.table} shows it:"
         yield f"    {command_line('pipeline', 'query', '--lake', folder / LAKE, entry.query)}"
         yield f"The report of the day: {folder / REPORTS / page_name(Period(PeriodKind.DAY, entry.first))}"
     yield f"\nThe sources and {TRUTH}, which says what happened, are in {folder / SOURCES}."
     yield from _where_to_look(truth, folder)
+
+
+def _fleet_text(fleet: Fleet) -> str:
+    servers, mailservers = (", ".join(names) for names in ([server.name for server in MAILBOX_SERVERS], MAILSERVERS))
+    return (
+        f"{len(MAILBOX_SERVERS)} mailbox servers ({servers}) and {len(MAILSERVERS)} Mailservers ({mailservers}),"
+        f" {fleet.first} to {fleet.last}, seed {fleet.seed}."
+    )
 
 
 def _where_to_look(truth: GroundTruth, folder: Path) -> Iterator[str]:
@@ -184,7 +193,6 @@ def _periods(truth: GroundTruth) -> list[Period]:
 
     They are its months, the one with the most days first, and the first day of everything that happened.
     """
-    from restante.demo.story import story_entries
     from restante.pipeline.report.periods import Period, PeriodKind, period_containing
 
     fleet = truth.fleet
@@ -192,3 +200,73 @@ def _periods(truth: GroundTruth) -> list[Period]:
     months = Counter(period_containing(PeriodKind.MONTH, day) for day in days)
     eventful = dict.fromkeys(entry.first for entry in story_entries(truth))
     return [*(month for month, _ in months.most_common()), *(Period(PeriodKind.DAY, day) for day in eventful)]
+
+
+# ── what happened in the fleet, in words, and where its tables show it ───────────────────────────
+
+FleetEvent = Attack | BadRelease | Outage | MailserverGap
+
+
+class StoryEntry(NamedTuple):
+    """Something that happened, and a query that shows it."""
+
+    first: date
+    """The day on which it began."""
+    what: str
+    table: str
+    columns: str
+    condition: str
+
+    @property
+    def query(self) -> str:
+        """Return the query, in SQL."""
+        return f"SELECT {self.columns} FROM {self.table} WHERE {self.condition}"  # noqa: S608 - for a person to read
+
+
+def story_entries(truth: GroundTruth) -> Iterator[StoryEntry]:
+    """Yield what happened, in the order in which it began."""
+    events = truth.events
+    all_events: list[FleetEvent] = [*events.attacks, *events.releases, *events.outages, *events.gaps]
+    for event in sorted(all_events, key=lambda event: event.begin):
+        yield _story_entry(event)
+
+
+def _story_entry(event: FleetEvent) -> StoryEntry:
+    match event:
+        case Attack():
+            return StoryEntry(
+                event.days[0],
+                f"{_span_text(event)}: somebody guessed codes at {event.server}.",
+                "guesses",
+                "day, app_id, suspects, threshold",
+                f"stands_out AND source = '{event.server}' ORDER BY day",
+            )
+        case BadRelease():
+            return StoryEntry(
+                event.days[0],
+                f"{event.days[0]} to {event.days[-1]}: version {event.version} of the client {event.implementation}"
+                f" made {event.failing:.0%} of its transfers fail.",
+                "versions",
+                "version, sum(errory) AS errory, sum(mailboxes) AS mailboxes",
+                f"implementation = '{event.implementation}' GROUP BY version ORDER BY version",
+            )
+        case Outage():
+            return StoryEntry(
+                event.days[0],
+                f"{_span_text(event)}: {event.server} did not run.",
+                "busy_hours",
+                "hour, connections",
+                f"source = '{event.server}' AND day = DATE '{event.days[0]}' ORDER BY hour",
+            )
+        case MailserverGap():
+            return StoryEntry(
+                event.days[0],
+                f"{_span_text(event)}: {event.mailserver} received no envelopes.",
+                "gaps",
+                "min(first) AS first, max(last) AS last, sum(missing) AS missing",
+                f"source = '{event.mailserver}' AND day = DATE '{event.days[0]}'",
+            )
+
+
+def _span_text(span: EventSpan) -> str:
+    return f"{span.begin:%Y-%m-%d, %H:%M} to {span.end:%H:%M} UTC"
