@@ -10,14 +10,8 @@ from typing import Final
 
 from restante.common.atomic_file import new_file
 from restante.common.errors import StoreError
+from restante.mailbox.reference_import.translation import USAGE
 from restante.mailbox.store.schema import SCHEMA
-
-TABLES: Final = {
-    "nameplates": "app_id, started, waiting_time, total_time, result",
-    "mailboxes": "app_id, for_nameplate, started, total_time, waiting_time, result",
-    "client_versions": "app_id, side, connect_time, implementation, version",
-}
-"""The reference's tables and their columns. This server's tables have the prefix `usage_` and the same columns."""
 
 _CURRENT: Final = "rebooted, updated, blur_time, connections_websocket"
 
@@ -41,9 +35,10 @@ def _write(ours: sqlite3.Connection, theirs: sqlite3.Connection) -> dict[str, in
     ours.execute("BEGIN")  # so that all tables are read from one snapshot
     schema = resources.files("restante.mailbox.reference_import") / "usage-2.sql"
     theirs.executescript(f"BEGIN; {schema.read_text()}")
+    # This server's tables have the prefix `usage_` and the same columns.
     counts = {
-        table: _copy(ours, f"SELECT {columns} FROM usage_{table} ORDER BY id", theirs, table)  # noqa: S608
-        for table, columns in TABLES.items()
+        table: _copy(ours, f"SELECT {', '.join(columns)} FROM usage_{table} ORDER BY id", theirs, table)  # noqa: S608
+        for table, columns in USAGE.columns.items()
     }
     _copy(ours, f"SELECT {_CURRENT} FROM usage_current", theirs, "current")  # noqa: S608
     theirs.execute("COMMIT")

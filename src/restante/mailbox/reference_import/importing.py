@@ -48,7 +48,7 @@ class ReferenceDatabase:
         """Yield the rows of a table in the order in which they were written."""
         if table not in self._present:  # a later version added it
             return
-        columns = ", ".join(f'"{column}"' for column in _fields(self.kind, table))
+        columns = ", ".join(f'"{column}"' for column in self.kind.columns[table])
         try:
             yield from self._database.execute(f'SELECT {columns} FROM "{table}" ORDER BY rowid')  # noqa: S608
         except sqlite3.Error as error:
@@ -174,16 +174,11 @@ def _columns(database: sqlite3.Connection) -> dict[str, set[str]]:
     }
 
 
-def _fields(kind: DatabaseKind, table: str) -> tuple[str, ...]:
-    fields: tuple[str, ...] = kind.tables[table]._fields  # type: ignore[attr-defined]
-    return fields
-
-
 def _has_tables_of(present: dict[str, set[str]], kind: DatabaseKind) -> bool:
     """Return whether tables and columns are those of a database of this kind."""
-    expected = {table: set(_fields(kind, table)) for table in kind.tables} | {"version": {"version"}}
     return all(
-        columns <= present[table] if table in present else table in kind.since for table, columns in expected.items()
+        present[table].issuperset(columns) if table in present else table in kind.since
+        for table, columns in (*kind.columns.items(), ("version", ("version",)))
     )
 
 

@@ -61,6 +61,11 @@ class DatabaseKind(msgspec.Struct, frozen=True):
         """Return the flag that names a database of this kind."""
         return f"--{self.name}"
 
+    @property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """Return the columns that are read of each table."""
+        return {table: row._fields for table, row in self.tables.items()}  # type: ignore[attr-defined]
+
 
 # ── channel: live data ───────────────────────────────────────────────────────────────────────────
 
@@ -216,7 +221,7 @@ def _mailboxes(usable: _Usable, touched: float, keys: Iterator[int], skipped: Co
         row.id: model.Mailbox(0, row.app_id, row.id, bool(row.for_nameplate), touched, sides=[])
         for row in usable["mailboxes"]
     }
-    for row in sorted(usable["mailbox_sides"], key=_added):
+    for row in sorted(usable["mailbox_sides"], key=lambda row: row.added):
         mailbox = mailboxes.get(row.mailbox_id)
         if mailbox is None:
             skipped["mailbox_sides_without_mailbox"] += 1
@@ -237,7 +242,7 @@ def _nameplates(
 ) -> list[model.Nameplate]:
     nameplates: list[model.Nameplate] = []
     side_rows: dict[int, list[ReferenceNameplateSide]] = {}
-    for side_row in sorted(usable["nameplate_sides"], key=_added):
+    for side_row in sorted(usable["nameplate_sides"], key=lambda row: row.added):
         side_rows.setdefault(side_row.nameplates_id, []).append(side_row)
     used_names: set[tuple[str, str]] = set()
     for row in usable["nameplates"]:
@@ -284,11 +289,6 @@ def _usable(rows: Iterable[Row], shape: type[_ReferenceRow], skipped: Counts, ta
             yield msgspec.convert(row, shape)
         except msgspec.ValidationError:
             skipped[f"{table}_unusable"] += 1
-
-
-def _added(row: Any) -> float:
-    added: float = row.added
-    return added
 
 
 def _join(owner: Any, side: Any, skipped: Counts, table: str) -> None:
