@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from restante.common.content_policy import source_hash
+from restante.common.content_policy import page_policy
 from restante.common.texts import counted
 from restante.pipeline.report.changes_table import NOTHING_CHANGED, changes_heading, omitted_words
 from restante.pipeline.report.charts.elements import element
@@ -58,17 +58,12 @@ def page(report: Report, links: str = "") -> bytes:
 def fill_template(template: str, **values: str) -> bytes:
     """Return a page in UTF-8 from a template, the common style, and markup by name."""
     style = _file("page.css")
-    return Template(_file(template)).substitute(policy=escape(_policy(style)), style=style, **values).encode()
+    return Template(_file(template)).substitute(policy=escape(page_policy(style)), style=style, **values).encode()
 
 
 @functools.cache
 def _file(name: str) -> str:
     return (_WEB / name).read_text("utf-8")
-
-
-def _policy(style: str) -> str:
-    """Return the Content-Security-Policy: this style, no script and no requests. The icon is empty."""
-    return f"default-src 'none'; img-src data:; style-src '{source_hash(style)}'; base-uri 'none'; form-action 'none'"
 
 
 def item_list(items: Iterable[str], class_: str | None = None) -> str:

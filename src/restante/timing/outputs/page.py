@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from restante.common.content_policy import source_hash
+from restante.common.content_policy import page_policy
 from restante.common.texts import counted
 from restante.common.units import duration, percent
 from restante.timing.model import elapsed, phases
@@ -41,7 +41,7 @@ def timeline_page(timeline: Timeline) -> bytes:
         .substitute(
             title=f"{heading} - Restante",
             heading=heading,
-            policy=escape(_policy(style, script)),
+            policy=escape(page_policy(style, script)),
             style=style,
             script=script,
             answer=answer_paragraphs(timeline),
@@ -72,14 +72,6 @@ def _style() -> str:
 def _script() -> str:
     scripts = "\n".join((_WEB / f"{name}.js").read_text("utf-8") for name in _SCRIPTS)
     return f'"use strict";\n(() => {{\n{scripts}}})();\n'
-
-
-def _policy(style: str, script: str) -> str:
-    """Return the Content-Security-Policy: this style and this script, and no requests. The icon is empty."""
-    return (
-        f"default-src 'none'; img-src data:; style-src '{source_hash(style)}'; script-src '{source_hash(script)}';"
-        " base-uri 'none'; form-action 'none'"
-    )
 
 
 def _facts(timeline: Timeline) -> Iterator[str]:
