@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from ssl import SSLError
 from typing import Annotated, Final, NamedTuple
@@ -131,7 +131,7 @@ def _request(endpoint: Endpoint, page: str, token_file: Path | None, timeout: fl
             "GET", endpoint.prefix + page, headers={"Authorization": f"Bearer {token}"} if token else {}
         )
         response = connection.getresponse()
-        line = _first_line(response)
+        body = response.read(MAX_BODY_BYTES).decode(errors="replace").strip()
     except TimeoutError as error:
         raise NoAnswerError(f"{endpoint.url}{page} did not answer within {timeout:g} s") from error
     except ConnectionResetError as error:  # before HTTPException: RemoteDisconnected is both
@@ -144,6 +144,7 @@ def _request(endpoint: Endpoint, page: str, token_file: Path | None, timeout: fl
         raise NoAnswerError(f"cannot reach {endpoint.url}: {plain(error)}: is the server running?") from error
     finally:
         connection.close()
+    line = body.partition("\n")[0]
     if response.status not in {200, 503}:
         raise NoAnswerError(f"{endpoint.url}{page} answered {response.status}: {line or response.reason}")
     return response.status, line
@@ -155,8 +156,3 @@ def _tls_failure(error: SSLError) -> str:
     if error.reason == "WRONG_VERSION_NUMBER":
         return "the server does not speak it: use http://"
     return certificate_fault or str(error.reason or error).lower().replace("_", " ")
-
-
-def _first_line(response: HTTPResponse) -> str:
-    body = response.read(MAX_BODY_BYTES).decode(errors="replace").strip()
-    return body.partition("\n")[0]

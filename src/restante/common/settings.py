@@ -363,11 +363,8 @@ def convert(value: Any, target: Any, name: str, *, strict: bool = False) -> Any:
     try:
         return msgspec.convert(value, target, strict=strict)
     except msgspec.ValidationError:
-        raise Misuse(f"{name}: {_quoted(value)} is not {_type_text(msgspec.inspect.type_info(target))}") from None
-
-
-def _quoted(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+        text = str(value).lower() if isinstance(value, bool) else repr(value)
+        raise Misuse(f"{name}: {text} is not {_type_text(msgspec.inspect.type_info(target))}") from None
 
 
 def _type_text(target: msgspec.inspect.Type) -> str:

@@ -17,7 +17,8 @@ from restante.common.data_directory import is_running
 from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
 
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
-"""Errors that an operator can remedy while the server runs. Any other is a bug or a damaged disk."""
+"""Errors that an operator can remedy while the server runs: the statement may be tried again. Any other is a bug or a
+damaged disk."""
 
 CERTAINLY_UNDONE: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}
 """Error codes of COMMIT that prove that nothing was committed. SQLITE_FULL means that a write of a page to the log
@@ -209,11 +210,6 @@ def _pragma(database: sqlite3.Connection, name: str) -> int:
     return value
 
 
-def is_passing(error: sqlite3.Error) -> bool:
-    """Return whether the statement may be tried again."""
-    return primary_code(error) in PASSING
-
-
 def primary_code(error: sqlite3.Error) -> int:
     """Return the primary code of an error (sqlite.org/rescode.html)."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
@@ -227,7 +223,8 @@ def roll_back(database: sqlite3.Connection, cause: sqlite3.Error) -> StoreError:
             database.execute("ROLLBACK")
     except sqlite3.Error as error:
         return StoreError(f"cannot roll back ({error}) after: {cause}")
-    kind = StoreFull if primary_code(cause) == sqlite3.SQLITE_FULL else StoreBusy if is_passing(cause) else StoreError
+    code = primary_code(cause)
+    kind = StoreFull if code == sqlite3.SQLITE_FULL else StoreBusy if code in PASSING else StoreError
     return kind(f"the database refused: {cause}")
 
 

@@ -83,15 +83,14 @@ def _days(fleet: Fleet) -> Iterator[list[tuple[float, Envelope]]]:
     """Yield each day's envelopes with the true time at which they were sent."""
     dice = fleet.dice("envelopes")
     load = Load(fleet, MAILSERVERS[0], fleet.transfers * ENVELOPES_PER_TRANSFER)
-    channels = [(topic_of(f"channel-{number}"), _key(dice)) for number in range(CHANNELS)]
+    channels = [
+        (topic_of(f"channel-{number}"), SymmetricKey(dice.randbytes(SYMMETRIC_KEY_BYTES)))
+        for number in range(CHANNELS)
+    ]
     for _, times in groupby(load.arrivals(dice), lambda at: int(at) // DAY_SECONDS):
         yield [
             (at, _envelope(at, *channels[int(CHANNELS * dice.random() ** CHANNEL_EXPONENT)], dice)) for at in times
         ]
-
-
-def _key(dice: Random) -> SymmetricKey:
-    return SymmetricKey(dice.randbytes(SYMMETRIC_KEY_BYTES))
 
 
 def _envelope(at: float, topic: bytes, key: SymmetricKey, dice: Random) -> Envelope:

@@ -53,9 +53,15 @@ def p_value(old: Sequence[float], new: Sequence[float], draws: Draws) -> float:
     """
     ranks = _doubled_ranks([*old, *new])
     extreme = abs(sum(ranks[len(old) :]) - len(new) * (len(ranks) + 1))
+    size = min(len(old), len(new))  # the other group is as far from its mean
+    mean = size * (len(ranks) + 1)
     if len(old) * len(new) <= MAX_EXACT:
-        return _exact_p_value(ranks, len(new), extreme)
-    return _sampled_p_value(ranks, len(new), extreme, draws)
+        counts = _rank_sum_counts(tuple(sorted(ranks)), size)
+        extreme_subsets = sum(count for rank_sum, count in enumerate(counts) if abs(rank_sum - mean) >= extreme)
+        return extreme_subsets / math.comb(len(ranks), size)
+    subsets = draws.subsets(len(ranks), size)
+    extreme_subsets = sum(abs(sum(map(ranks.__getitem__, subset)) - mean) >= extreme for subset in subsets)
+    return (extreme_subsets + 1) / (len(subsets) + 1)
 
 
 def superiority(old: Sequence[float], new: Sequence[float]) -> float:
@@ -68,16 +74,6 @@ def _doubled_ranks(values: Sequence[float]) -> list[int]:
     """Return twice the rank of each value; equal values have the mean of their ranks."""
     ordered = sorted(values)
     return [bisect_left(ordered, value) + bisect_right(ordered, value) + 1 for value in values]
-
-
-def _exact_p_value(ranks: Sequence[int], size: int, extreme: int) -> float:
-    """Return the share of subsets of a size whose sum of ranks is at least so far from the mean."""
-    size = min(size, len(ranks) - size)  # the other group is as far from its mean
-    mean = size * (len(ranks) + 1)
-    sums = _rank_sum_counts(tuple(sorted(ranks)), size)
-    return sum(count for rank_sum, count in enumerate(sums) if abs(rank_sum - mean) >= extreme) / math.comb(
-        len(ranks), size
-    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -93,14 +89,6 @@ def _rank_sum_counts(ranks: tuple[int, ...], size: int) -> list[int]:
             rows[chosen] += rows[chosen - 1] << (8 * width * rank)
     raw = rows[size].to_bytes(width * (sum(sorted(ranks)[-size:]) + 1), "little")
     return [int.from_bytes(raw[start : start + width], "little") for start in range(0, len(raw), width)]
-
-
-def _sampled_p_value(ranks: Sequence[int], size: int, extreme: int, draws: Draws) -> float:
-    size = min(size, len(ranks) - size)
-    mean = size * (len(ranks) + 1)
-    subsets = draws.subsets(len(ranks), size)
-    extreme_subsets = sum(abs(sum(map(ranks.__getitem__, subset)) - mean) >= extreme for subset in subsets)
-    return (extreme_subsets + 1) / (len(subsets) + 1)
 
 
 def smallest_p(old: int, new: int) -> float:

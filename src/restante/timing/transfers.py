@@ -76,8 +76,12 @@ def read_transfer(paths: Sequence[Path], trace: Path | None, skews: Mapping[Role
 
 def _roles(logs: Sequence[LogFile], remark: Remark) -> list[Role]:
     """Return the role of each log. Raises Misuse."""
+    sides = []
     for log in logs:
-        _require_one_side(log)
+        try:
+            sides.append(side_of(log.events))
+        except ValueError as error:
+            raise Misuse(f"{log} has {error}: give the log of one client") from error
     if len(logs) == 1:
         role = role_of(logs[0].events)
         if role is None:
@@ -86,7 +90,6 @@ def _roles(logs: Sequence[LogFile], remark: Remark) -> list[Role]:
             )
         return [role or "sender"]
     first, second = logs
-    sides = [side_of(log.events) for log in logs]
     if sides[0] is not None and sides[0] == sides[1]:
         raise Misuse(f"{first} and {second} are both logs of one client: give the log of the other one")
     if not _received_from(first, sides[1]) and not _received_from(second, sides[0]):
@@ -98,13 +101,6 @@ def _roles(logs: Sequence[LogFile], remark: Remark) -> list[Role]:
         remark(f"{first} is the receiver's log, and {second} the sender's")
         return ["receiver", "sender"]
     return list(ROLES)
-
-
-def _require_one_side(log: LogFile) -> None:
-    try:
-        side_of(log.events)
-    except ValueError as error:
-        raise Misuse(f"{log} has {error}: give the log of one client") from error
 
 
 def _received_from(log: LogFile, side: str | None) -> bool:
@@ -161,7 +157,7 @@ def read_log(path: Path, remark: Remark) -> LogFile:
     if end is not None:
         remark(
             f"{path_text(path)} is damaged or cut off at byte {end.at:,}:"
-            f" the {_counted_events(len(events))} before it are shown"
+            f" the {counted(len(events), 'event')} before it are shown"
         )
     if not events:
         if not bad:
@@ -193,7 +189,7 @@ def _undamaged_events(path: Path, content: bytes) -> list[Event]:
 
 
 def _too_many_events(path: Path) -> Misuse:
-    return Misuse(f"{path_text(path)} has more than {_counted_events(MAX_EVENTS)}, the most that can be shown")
+    return Misuse(f"{path_text(path)} has more than {counted(MAX_EVENTS, 'event')}, the most that can be shown")
 
 
 def read_trace(path: Path, ids: Collection[str], start: int, stop: int, remark: Remark) -> dict[str, list[TraceLine]]:
@@ -309,7 +305,3 @@ def _report_bad_items(path: Path, kind: str, bad: list[tuple[int, str]], remark:
             f"{path_text(path)}: {counted(len(bad), kind)} {are} left out;"
             f" the first is at byte {offset:,}: {_FAULT_TEXTS[fault]}"
         )
-
-
-def _counted_events(number: int) -> str:
-    return counted(number, "event")

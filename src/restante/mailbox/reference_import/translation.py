@@ -278,7 +278,11 @@ def _messages(usable: _Usable, mailboxes: _Mailboxes, sequence: int, skipped: Co
         if mailbox is None or mailbox.app_id != row.app_id:
             skipped["messages_without_mailbox"] += 1
         else:
-            added.append(_message(mailbox, row, sequence + len(added)))
+            phase, body, msg_id = _to_json(row.phase), _to_json(row.body), _to_json(row.msg_id)
+            server_rx = row.server_rx + 0.0  # 0.0 for -0.0, which SQLite stores as 0: a frame survives a restart
+            frame = messages.Delivery(row.side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
+            stored = model.StoredMessage(sequence + len(added), row.side, messages.encode(frame))
+            added.append(model.MessageAdded(mailbox, stored, phase, body, msg_id, server_rx, mailbox.touched))
     return added
 
 
@@ -300,14 +304,6 @@ def _join(owner: Any, side: Any, skipped: Counts, table: str) -> None:
         skipped[f"{table}_beyond_two"] += 1
     else:
         owner.sides.append(side)
-
-
-def _message(mailbox: model.Mailbox, row: ReferenceMessage, sequence: int) -> model.MessageAdded:
-    phase, body, msg_id = _to_json(row.phase), _to_json(row.body), _to_json(row.msg_id)
-    server_rx = row.server_rx + 0.0  # 0.0 for -0.0, which SQLite stores as 0: a frame is the same after a restart
-    frame = messages.Delivery(row.side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
-    stored = model.StoredMessage(sequence, row.side, messages.encode(frame))
-    return model.MessageAdded(mailbox, stored, phase, body, msg_id, server_rx, mailbox.touched)
 
 
 # ── usage records → changes ──────────────────────────────────────────────────────────────────────

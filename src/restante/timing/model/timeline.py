@@ -253,7 +253,12 @@ def build_timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[Trace
         [_timeline_client(lane, begin, [other for other in lanes if other is not lane]) for lane in lanes],
         commands,
         frames,
-        [_timeline_span(lane, event, begin) for lane in lanes for event in lane.log.events if not _is_message(event)],
+        [
+            _timeline_span(lane, event, begin)
+            for lane in lanes
+            for event in lane.log.events
+            if event.name not in {"ws_send", "ws_receive"}
+        ],
         [
             Elapsed(
                 lane.log.role,
@@ -290,10 +295,6 @@ class _Lane:
     def on_server(self, time: int) -> int:
         """Return a time of the client's clock by the server's clock."""
         return time if self.offset is None else time - self.offset.us
-
-
-def _is_message(event: Event) -> bool:
-    return event.name in {"ws_send", "ws_receive"}
 
 
 def _timeline_client(lane: _Lane, begin: int, others: Sequence[_Lane]) -> TimelineClient:

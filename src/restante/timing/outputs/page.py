@@ -6,7 +6,7 @@ The tables of causes are in the page's HTML. The scripts in `web/` draw the diag
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -47,7 +47,7 @@ def timeline_page(timeline: Timeline) -> bytes:
             answer=answer_paragraphs(timeline),
             patterns=cause_patterns(),
             facts="\n".join(f"<li>{escape(fact)}</li>" for fact in _facts(timeline)),
-            elapsed=elapsed_tables(timeline),
+            elapsed="\n".join(map(_elapsed_table, timeline.clients)),
             delays=delay_table(timeline),
             legend=legend_list(timeline),
             data=_data(timeline),
@@ -176,12 +176,8 @@ def _swatch(cause: str) -> str:
     )
 
 
-def elapsed_tables(timeline: Timeline) -> str:
-    """Return a table for each client: what its time was spent on, and what the other did while it waited for it."""
-    return "\n".join(_elapsed_table(client) for client in timeline.clients)
-
-
 def _elapsed_table(client: TimelineClient) -> str:
+    """Return the table of what a client's time was spent on, and what the other did while it waited for it."""
     total = client.stop_us - client.start_us
     other = other_role(client.role)
     rows = []
@@ -248,10 +244,9 @@ def legend_list(timeline: Timeline) -> str:
         f'<li><svg class="stroke" aria-hidden="true" width="30" height="16">{shape}</svg>{escape(text)}</li>'
         for shape, text in _LINES
     ]
-    items.extend(_meanings(cause for cause in APPEARANCES if cause in causes))
+    items.extend(
+        f"<li>{_swatch(cause)}<span><b>{cause}</b>: the client {escape(appearance.meaning)}</span></li>"
+        for cause, appearance in APPEARANCES.items()
+        if cause in causes
+    )
     return f'<ul class="legend">\n{chr(10).join(items)}\n</ul>'
-
-
-def _meanings(causes: Iterable[str]) -> Iterator[str]:
-    for cause in causes:
-        yield f"<li>{_swatch(cause)}<span><b>{cause}</b>: the client {escape(APPEARANCES[cause].meaning)}</span></li>"
