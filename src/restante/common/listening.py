@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from restante.common.errors import Misuse, plain
-from restante.common.net import parse_networks
+from restante.common.net import host_and_port, parse_networks
 from restante.common.settings import cannot_listen, parse_address, unusable_address
 
 FORMS: Final = "HOST:PORT, unix:PATH or fd:N, with plain: or proxy: before it if you wish"
@@ -280,5 +280,4 @@ def shown_address(listening: socket.socket) -> str:
     name = listening.getsockname()
     if listening.family == socket.AF_UNIX:
         return f"unix:{name}"
-    host, port = name[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return host_and_port(*name[:2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -51,9 +51,11 @@ def config_check(read_settings: ReadSettings) -> None:
     print("the settings can be used")
 
 
-DataOption = Annotated[
-    Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", parser=data_path, help="Data directory.")
-]
+def _data_option(text: str) -> Any:
+    return typer.Option(metavar="DIR", envvar="RESTANTE_DATA", parser=data_path, help=text)
+
+
+DataOption = Annotated[Path, _data_option("Data directory.")]
 DEFAULT_DATA = Path("restante-data")
 
 
@@ -85,15 +87,7 @@ def backup(
 @app.command()
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to restore; it is not changed.")],
-    data: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR",
-            envvar="RESTANTE_DATA",
-            parser=data_path,
-            help="Data directory; it must be new or empty.",
-        ),
-    ] = DEFAULT_DATA,
+    data: Annotated[Path, _data_option("Data directory; it must be new or empty.")] = DEFAULT_DATA,
     json: JsonOption = False,
 ) -> None:
     """Copy a backup into a new data directory. Then start the server on it."""

@@ -84,15 +84,15 @@ def render(
     form = _chosen_form(text=text, json=json, trace_event=trace_event, output=output)
     if len(logs) > 2:
         raise Misuse(f"{len(logs)} logs were given: a transfer has the sender's and the receiver's")
-    if output is not None and output.is_dir():
-        raise Misuse(f"{output} is a directory: name a file with --output")
-    _require_other_output(output, [*logs, *([] if server is None else [server])])
+    _check_output(output, [*logs, *([] if server is None else [server])])
     timeline = read_transfer(logs, server, _parse_skews(skew or []), _remark)
     _write_result(_timeline_output(timeline, form, Screen.of(output)), output)
 
 
-def _require_other_output(output: Path | None, inputs: list[Path]) -> None:
-    """Raise Misuse if the output would replace an input."""
+def _check_output(output: Path | None, inputs: list[Path]) -> None:
+    """Raise Misuse if the output is a directory, or would replace an input."""
+    if output is not None and output.is_dir():
+        raise Misuse(f"{output} is a directory: name a file with --output")
     if output is not None and os.path.realpath(output) in map(os.path.realpath, inputs):
         raise Misuse(f"{output} is one of the files that are read: name another file with --output")
 
@@ -230,9 +230,7 @@ def compare(
     repeated = [path for path, count in Counter(map(os.path.realpath, (*old, *new))).items() if count > 1]
     if repeated:
         raise Misuse(f"{repeated[0]} was given twice: each log is one run")
-    if output is not None and output.is_dir():
-        raise Misuse(f"{output} is a directory: name a file with --output")
-    _require_other_output(output, [*old, *new, *([] if server is None else [server])])
+    _check_output(output, [*old, *new, *([] if server is None else [server])])
     before, after = ([read_transfer([path], server, {}, _remark) for path in group] for group in (old, new))
     try:
         comparison = compare_runs(before, after, Random(SEED))  # noqa: S311 - a test's draws are no secrets

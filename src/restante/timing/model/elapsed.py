@@ -17,7 +17,7 @@ from restante.timing.logs import Event
 from restante.timing.model import phases
 from restante.timing.model.exchanges import Exchange, day_of, to_us
 from restante.timing.model.offsets import Offset, nearest_offset
-from restante.timing.model.phases import span_phase
+from restante.timing.model.phases import server_phases, span_phase
 
 PEER: Final = "peer"
 CONNECT: Final = "connect"
@@ -138,19 +138,11 @@ def _exchange_activities(exchange: Exchange, offset: Offset | None) -> Iterator[
     if offset is None or exchange.rx is None or exchange.tx is None:
         yield _Activity(_ON_ITS_WAY, t0, t0, t3, phases.ROUND_TRIP)
         return
-    marks: list[tuple[int | None, str]] = [(exchange.rx, phases.NETWORK_OUT)]
     line = exchange.server
-    if line is None:
-        marks.append((exchange.tx, phases.SERVER))
-    elif line.commit is None:
-        marks.append((exchange.tx, phases.QUEUE))
-    else:
-        divided = line.began is not None
-        marks.append((line.began, phases.QUEUE))
-        marks.append((line.commit, phases.COMMIT if divided else phases.QUEUE_AND_COMMIT))
-        marks.append((exchange.tx, phases.ANSWER))
+    marks: list[tuple[str, int | None]] = [(phases.NETWORK_OUT, exchange.rx)]
+    marks += [(phases.SERVER, exchange.tx)] if line is None else server_phases(line.began, line.commit, exchange.tx)
     before = t0
-    for server_time, cause in marks:
+    for cause, server_time in marks:
         if server_time is not None:
             until = min(max(server_time + offset.us, before), t3)
             yield _Activity(_ON_ITS_WAY, t0, before, until, cause)

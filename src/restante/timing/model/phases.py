@@ -73,7 +73,7 @@ def split_phases(
             continue
         if event.name == "ws_receive" and event.command == "message" and event.own is False:
             offset = offsets.get(day_of(began))
-            yield _one_way_phase(at, event.command, NETWORK_IN, to_us(event.server_tx), began, offset)
+            yield _network_in_phase(at, event.command, to_us(event.server_tx), began, offset)
         phase = span_phase(event)
         if phase is not None:
             yield Phase(at, event.name, phase, difference(to_us(event.stop), began), None)
@@ -94,31 +94,28 @@ def _exchange_phases(exchange: Exchange, offset: Offset | None) -> Iterator[Phas
         yield Phase(at, what, NETWORK_OUT, duration + offset.us, offset.error_us)
     yield Phase(at, what, SERVER, difference(exchange.tx, exchange.rx), None)
     if (server := exchange.server) is not None:
-        for phase, us in _server_phases(server.rx, server.began, server.commit, server.tx):
-            yield Phase(at, what, phase, us, None)
-    yield _one_way_phase(at, what, NETWORK_IN, exchange.tx, exchange.t3, offset)
+        before = server.rx
+        for phase, until in server_phases(server.began, server.commit, server.tx):
+            yield Phase(at, what, phase, difference(until, before), None)
+            before = until
+    yield _network_in_phase(at, what, exchange.tx, exchange.t3, offset)
     yield Phase(at, what, ROUND_TRIP, difference(exchange.t3, exchange.t0), None)
 
 
-def _server_phases(
-    rx: int | None, began: int | None, commit: int | None, tx: int | None
-) -> Iterator[tuple[str, int | None]]:
+def server_phases(began: int | None, commit: int | None, tx: int | None) -> list[tuple[str, int | None]]:
+    """Return the phases of a command in a server with a trace, in the order of time, each with its end."""
     if commit is None:
-        yield QUEUE, difference(tx, rx)
-        return
+        return [(QUEUE, tx)]
     if began is None:
-        yield QUEUE_AND_COMMIT, difference(commit, rx)
-    else:
-        yield QUEUE, difference(began, rx)
-        yield COMMIT, difference(commit, began)
-    yield ANSWER, difference(tx, commit)
+        return [(QUEUE_AND_COMMIT, commit), (ANSWER, tx)]
+    return [(QUEUE, began), (COMMIT, commit), (ANSWER, tx)]
 
 
-def _one_way_phase(at: int, what: str, phase: str, tx: int | None, t3: int | None, offset: Offset | None) -> Phase:
+def _network_in_phase(at: int, what: str, tx: int | None, t3: int | None, offset: Offset | None) -> Phase:
     duration = difference(t3, tx)
     if duration is None or offset is None:
-        return Phase(at, what, phase, None, None)
-    return Phase(at, what, phase, duration - offset.us, offset.error_us)
+        return Phase(at, what, NETWORK_IN, None, None)
+    return Phase(at, what, NETWORK_IN, duration - offset.us, offset.error_us)
 
 
 def difference(after: int | None, before: int | None) -> int | None:

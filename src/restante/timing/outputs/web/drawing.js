@@ -155,19 +155,13 @@ function drawFolds(pen) {
     pen.strokeStyle = palette.line;
     pen.lineWidth = 1;
     pen.beginPath();
-    const tooth = 6;
-    for (let x = axis, up = true; x <= view.width - 18; x += tooth, up = !up) {
-      const edge = top + (up ? 0 : 4);
-      if (x === axis) pen.moveTo(x, edge);
-      else pen.lineTo(x, edge);
+    for (const edge of [top, bottom - 4]) {
+      for (let x = axis, up = true; x <= view.width - 18; x += 6, up = !up) {
+        if (x === axis) pen.moveTo(x, edge);
+        else pen.lineTo(x, edge + (up ? 0 : 4));
+      }
+      pen.stroke();
     }
-    pen.stroke();
-    for (let x = axis, up = true; x <= view.width - 18; x += tooth, up = !up) {
-      const edge = bottom - (up ? 4 : 0);
-      if (x === axis) pen.moveTo(x, edge);
-      else pen.lineTo(x, edge);
-    }
-    pen.stroke();
   }
 }
 
