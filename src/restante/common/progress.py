@@ -22,22 +22,16 @@ Advance = Callable[[int], None]
 @contextmanager
 def progress(task: str, total: int | None = None) -> Iterator[Advance]:
     """Show the progress of a task, of `total` items if that is known."""
-    if can_rewrite(sys.stderr):
-        with _bar(task, total) as advance:
-            yield advance
-    else:
+    if not can_rewrite(sys.stderr):
         yield _lines(task, total)
-
-
-@contextmanager
-def _bar(name: str, total: int | None) -> Iterator[Advance]:
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=total)
-        yield lambda items: bar.advance(task, items)
+        number = bar.add_task(task, total=total)
+        yield lambda items: bar.advance(number, items)
 
 
 def _lines(name: str, total: int | None) -> Advance:

@@ -8,6 +8,7 @@ ids, sides, names, bodies or paths.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -225,47 +226,42 @@ def role_of(events: Iterable[Event]) -> Role | None:
 def build_timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[TraceLine]] | None) -> Timeline:
     """Return the timeline of one or two logs. The logs must have events."""
     lanes = [_Lane(log, {} if trace is None else trace) for log in logs]
-    begin = min(lane.start for lane in lanes)
-    end = max(lane.stop for lane in lanes)
+    begin = min(lane.on_server(lane.stretches[0].start) for lane in lanes)
+    for lane in lanes:
+        lane.begin = begin
     commands: list[TimelineCommand] = []
     deliveries: list[TimelineDelivery] = []
-    indices: dict[tuple[str | None, str | None, str | None], list[tuple[int, Exchange]]] = {}
+    indices: _CommandIndices = {}
     for lane in lanes:
         for other in (other for other in lanes if other is not lane):
-            deliveries.extend(timeline_deliveries(lane.log.role, lane.measured, other.measured, len(commands)))
+            deliveries.extend(timeline_deliveries(lane.role, lane.measured, other.measured, len(commands)))
         for exchange in lane.exchanges:
             if exchange.command == "add":
-                key = (lane.side, exchange.phase, lane.log.events[exchange.at].id)
+                key = (lane.side, exchange.phase, lane.events[exchange.at].id)
                 indices.setdefault(key, []).append((len(commands), exchange))
-            commands.append(_timeline_command(lane, exchange, begin))
-    sides: dict[str | None, Author] = {lane.side: lane.log.role for lane in lanes if lane.side is not None}
-    frames = [
-        _timeline_frame(lane, event, begin, sides, indices)
-        for lane in lanes
-        for event in lane.log.events
-        if event.name == "ws_receive" and event.command != "ack"
-    ]
+            commands.append(_timeline_command(lane, exchange))
+    sides: dict[str | None, Author] = {lane.side: lane.role for lane in lanes if lane.side is not None}
     return Timeline(
         VERSION,
         begin / US_PER_SECOND,
-        end - begin,
+        max(lane.stop_us for lane in lanes),
         trace is not None,
-        [_timeline_client(lane, begin, [other for other in lanes if other is not lane]) for lane in lanes],
+        [_timeline_client(lane, [other for other in lanes if other is not lane]) for lane in lanes],
         commands,
-        frames,
         [
-            _timeline_span(lane, event, begin)
+            _timeline_frame(lane, event, sides, indices)
             for lane in lanes
-            for event in lane.log.events
+            for event in lane.events
+            if event.name == "ws_receive" and event.command != "ack"
+        ],
+        [
+            _timeline_span(lane, event)
+            for lane in lanes
+            for event in lane.events
             if event.name not in {"ws_send", "ws_receive"}
         ],
         [
-            Elapsed(
-                lane.log.role,
-                stretch.cause,
-                lane.on_server(stretch.start) - begin,
-                lane.on_server(stretch.stop) - begin,
-            )
+            Elapsed(lane.role, stretch.cause, lane.us(stretch.start), lane.us(stretch.stop))
             for lane in lanes
             for stretch in lane.stretches
         ],
@@ -274,11 +270,15 @@ def build_timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[Trace
     )
 
 
+_CommandIndices = dict[tuple[str | None, str | None, str | None], list[tuple[int, Exchange]]]
+"""The commands `add` with their indices in the timeline, by side, phase and id."""
+
+
 class _Lane:
     """A log, and what is computed from it and the trace alone."""
 
     def __init__(self, log: ClientLog, trace: Mapping[str, Sequence[TraceLine]]) -> None:
-        self.log = log
+        self.role, self.events, self.skew_us = log.role, log.events, log.skew_us
         self.side = side_of(log.events)
         self.exchanges = pair_exchanges(log.events, trace)
         self.offsets = estimate_offsets(self.exchanges, log.events)
@@ -289,106 +289,94 @@ class _Lane:
         self.stretches = elapsed.divide_elapsed(log.events, self.exchanges, self.offsets)
         self.offset = best_offset(self.offsets.values())
         """One offset for all times of the log, so that they add up over midnight. None: not known."""
-        self.start = self.on_server(self.stretches[0].start)
-        self.stop = self.on_server(self.stretches[-1].stop)
+        self.begin = 0
+        """When the timeline begins, by the server's clock. It is known when all lanes are made."""
 
     def on_server(self, time: int) -> int:
         """Return a time of the client's clock by the server's clock."""
         return time if self.offset is None else time - self.offset.us
 
+    def us(self, time: int) -> int:
+        """Return a time of the client's clock in the timeline."""
+        return self.on_server(time) - self.begin
 
-def _timeline_client(lane: _Lane, begin: int, others: Sequence[_Lane]) -> TimelineClient:
+    def server_us(self, time: int | None) -> int | None:
+        """Return a time of the server's clock in the timeline."""
+        return None if time is None else time - self.begin
+
+    @property
+    def stop_us(self) -> int:
+        """Return when the log ends, in the timeline."""
+        return self.us(self.stretches[-1].stop)
+
+
+def _timeline_client(lane: _Lane, others: Sequence[_Lane]) -> TimelineClient:
     spent = []
     for cause, duration_us in elapsed.cause_totals(lane.stretches).items():
-        peer: dict[str, int] | None = None
+        peer: Counter[str] | None = None
         if cause == elapsed.PEER and others and lane.offset is not None and others[0].offset is not None:
-            peer = {}
+            peer, offset_us = Counter(), others[0].offset.us
             for stretch in lane.stretches:
                 if stretch.cause == cause:
-                    for peer_cause, peer_us in _peer_causes(lane, stretch, others[0]).items():
-                        peer[peer_cause] = peer.get(peer_cause, 0) + peer_us
+                    start, stop = (lane.on_server(time) + offset_us for time in (stretch.start, stretch.stop))
+                    peer.update(elapsed.causes_during(others[0].stretches, start, stop))
         spent.append(CauseTime(cause, duration_us, peer))
     return TimelineClient(
-        lane.log.role,
-        len(lane.log.events),
-        lane.start - begin,
-        lane.stop - begin,
+        lane.role,
+        len(lane.events),
+        lane.us(lane.stretches[0].start),
+        lane.stop_us,
         None if lane.offset is None else lane.offset.us,
         None if lane.offset is None else lane.offset.error_us,
         0 if lane.offset is None else lane.offset.moved_us,
-        lane.log.skew_us is not None,
+        lane.skew_us is not None,
         spent,
     )
 
 
-def _peer_causes(lane: _Lane, stretch: elapsed.Stretch, other: _Lane) -> dict[str, int]:
-    """Return what the other client did in a stretch."""
-    offset_us = 0 if other.offset is None else other.offset.us
-    return elapsed.causes_during(
-        other.stretches, lane.on_server(stretch.start) + offset_us, lane.on_server(stretch.stop) + offset_us
-    )
-
-
-def _timeline_command(lane: _Lane, exchange: Exchange, begin: int) -> TimelineCommand:
+def _timeline_command(lane: _Lane, exchange: Exchange) -> TimelineCommand:
     server = exchange.server
     return TimelineCommand(
-        lane.log.role,
+        lane.role,
         exchange.command,
         exchange.phase,
-        lane.on_server(exchange.t0) - begin,
-        _relative_to(exchange.rx, begin),
-        _relative_to(None if server is None else server.began, begin),
-        _relative_to(None if server is None else server.commit, begin),
-        _relative_to(exchange.tx, begin),
-        None if exchange.t3 is None else lane.on_server(exchange.t3) - begin,
+        lane.us(exchange.t0),
+        lane.server_us(exchange.rx),
+        lane.server_us(None if server is None else server.began),
+        lane.server_us(None if server is None else server.commit),
+        lane.server_us(exchange.tx),
+        None if exchange.t3 is None else lane.us(exchange.t3),
     )
 
 
 def _timeline_frame(
-    lane: _Lane,
-    event: Event,
-    begin: int,
-    sides: Mapping[str | None, Author],
-    indices: Mapping[tuple[str | None, str | None, str | None], Sequence[tuple[int, Exchange]]],
+    lane: _Lane, event: Event, sides: Mapping[str | None, Author], indices: _CommandIndices
 ) -> TimelineFrame:
     author: Author = "server"
     command = None
     if event.command == "message":
         author = sides.get(event.author, "peer")
-        candidates = indices.get((event.author, event.phase, event.id), ())
+        candidates = indices.get((event.author, event.phase, event.id), [])
         rx = to_us(event.server_rx)
         same = [candidate for candidate in candidates if candidate[1].rx == rx] or candidates
         command = same[0][0] if len(same) == 1 else None
-    return TimelineFrame(
-        lane.log.role,
-        event.command,
-        event.phase,
-        author,
-        command,
-        _relative_to(to_us(event.server_tx), begin),
-        lane.on_server(to_us(event.start) or 0) - begin,
-    )
+    sent, received = lane.server_us(to_us(event.server_tx)), lane.us(to_us(event.start) or 0)
+    return TimelineFrame(lane.role, event.command, event.phase, author, command, sent, received)
 
 
-def _timeline_span(lane: _Lane, event: Event, begin: int) -> TimelineSpan:
-    stop = to_us(event.stop)
-    return TimelineSpan(
-        lane.log.role,
-        event.name,
-        span_phase(event),
-        lane.on_server(to_us(event.start) or 0) - begin,
-        None if stop is None else lane.on_server(stop) - begin,
-    )
+def _timeline_span(lane: _Lane, event: Event) -> TimelineSpan:
+    start, stop = lane.us(to_us(event.start) or 0), to_us(event.stop)
+    return TimelineSpan(lane.role, event.name, span_phase(event), start, None if stop is None else lane.us(stop))
 
 
 def _phase_delays(lane: _Lane, deliveries: Iterable[TimelineDelivery]) -> list[Delay]:
     by_phase: dict[str, list[Phase]] = {}
-    for phase in phases.split_phases(lane.log.events, lane.exchanges, lane.offsets):
+    for phase in phases.split_phases(lane.events, lane.exchanges, lane.offsets):
         by_phase.setdefault(phase.phase, []).append(phase)
     end_to_end = [
         Phase(delivery.command, "add", END_TO_END, delivery.end_to_end_us, delivery.error_us)
         for delivery in deliveries
-        if delivery.role == lane.log.role
+        if delivery.role == lane.role
     ]
     if end_to_end:
         by_phase[END_TO_END] = end_to_end
@@ -398,7 +386,7 @@ def _phase_delays(lane: _Lane, deliveries: Iterable[TimelineDelivery]) -> list[D
             durations = sorted(phase.us for phase in by_phase[name] if phase.us is not None)
             delays.append(
                 Delay(
-                    lane.log.role,
+                    lane.role,
                     name,
                     len(durations),
                     len(by_phase[name]) - len(durations),
@@ -409,10 +397,6 @@ def _phase_delays(lane: _Lane, deliveries: Iterable[TimelineDelivery]) -> list[D
                 )
             )
     return delays
-
-
-def _relative_to(time: int | None, begin: int) -> int | None:
-    return None if time is None else time - begin
 
 
 # ── deliveries ────────────────────────────────────────────────────────────────────────────────────
