@@ -167,14 +167,8 @@ function drawFolds(pen) {
 
 /** Draw the causes of a client's time. */
 function drawElapsed(pen, role) {
-  const stretches = elapsed.get(role);
-  const [start, stop] = [timeAt(0), timeAt(view.height)];
-  const bars = [];
-  for (let at = lowerBound(stretches.length, (each) => stretches[each].stop_us, start); at < stretches.length; at++) {
-    const each = stretches[at];
-    if (each.start_us > stop) break;
-    bars.push([each.cause, y(each.start_us), y(each.stop_us)]);
-  }
+  const bars = stretchesIn(role, timeAt(0), timeAt(view.height))
+    .map(({ cause, start_us: start, stop_us: stop }) => [cause, y(start), y(stop)]);
   drawColumn(pen, view.lanes[role].strip, view.lanes.strip, bars);
 }
 

@@ -98,11 +98,7 @@ function drawLaneLabels(role, first, last) {
   const kind = lane.inward > 0 ? " right" : "";
   const taken = [];
   const free = (top, tall) => taken.every(([from, to]) => top + tall <= from || top >= to);
-  const stretches = elapsed.get(role);
-  const [start, stop] = [timeAt(0), timeAt(view.height)];
-  for (let at = lowerBound(stretches.length, (each) => stretches[each].stop_us, start); at < stretches.length; at++) {
-    const each = stretches[at];
-    if (each.start_us > stop) break;
+  for (const each of stretchesIn(role, timeAt(0), timeAt(view.height))) {
     const from = Math.max(y(each.start_us), 0);
     const to = Math.min(y(each.stop_us), view.height);
     const long = duration(each.stop_us - each.start_us).replaceAll(" ", "\u00a0");

@@ -145,6 +145,13 @@ function entriesIn(start, stop) {
   return [first, Math.max(first, lowerBound(entries.length, (at) => entries[at].start, stop + 1))];
 }
 
+/** Return the stretches of a client that touch a time. */
+function stretchesIn(role, start, stop) {
+  const all = elapsed.get(role);
+  const first = lowerBound(all.length, (at) => all[at].stop_us, start);
+  return all.slice(first, Math.max(first, lowerBound(all.length, (at) => all[at].start_us, Math.floor(stop) + 1)));
+}
+
 /** Return the times between which everything is. */
 const extent = (() => {
   let first = 0;
@@ -220,14 +227,13 @@ function spoken(entry) {
 
 /** Return what the other client did in a stretch: causes and durations, the longest first. */
 function meanwhile(stretch) {
-  const other = elapsed.get(opposite[stretch.role]);
-  if (!other || stretch.cause !== "peer") return [];
+  const other = opposite[stretch.role];
+  if (!clients.has(other) || stretch.cause !== "peer") return [];
   const sums = new Map();
   let covered = 0;
-  const from = Math.max(0, lowerBound(other.length, (at) => other[at].stop_us, stretch.start_us));
-  for (let at = from; at < other.length && other[at].start_us < stretch.stop_us; at++) {
-    const part = Math.min(other[at].stop_us, stretch.stop_us) - Math.max(other[at].start_us, stretch.start_us);
-    if (part > 0) sums.set(other[at].cause, (sums.get(other[at].cause) ?? 0) + part);
+  for (const each of stretchesIn(other, stretch.start_us, stretch.stop_us)) {
+    const part = Math.min(each.stop_us, stretch.stop_us) - Math.max(each.start_us, stretch.start_us);
+    if (part > 0) sums.set(each.cause, (sums.get(each.cause) ?? 0) + part);
     covered += Math.max(part, 0);
   }
   const rest = stretch.stop_us - stretch.start_us - covered;

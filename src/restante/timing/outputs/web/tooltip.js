@@ -11,9 +11,8 @@ function at(x, pixel) {
     const lane = lanes[role];
     if (x >= lane.strip && x <= lane.strip + lanes.strip) {
       const time = timeAt(pixel);
-      const stretches = elapsed.get(role);
-      const stretch = stretches[lowerBound(stretches.length, (each) => stretches[each].stop_us, time)];
-      if (stretch && stretch.start_us <= time) return { stretch };
+      const [stretch] = stretchesIn(role, time, time);
+      if (stretch) return { stretch };
     }
   }
   const [first, last] = entriesIn(timeAt(pixel - 8), timeAt(pixel + 8));
