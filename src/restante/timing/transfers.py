@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -131,8 +131,6 @@ _FAULT_TEXTS: Final = {
     ENDS_EARLIER: "it ends before it begins",
 }
 
-_Parsed = TypeVar("_Parsed")
-
 _decode_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -151,7 +149,10 @@ def read_log(path: Path, remark: Remark) -> LogFile:
             break
         if len(events) + len(bad) == MAX_EVENTS:
             raise _too_many_events(path)
-        _parse_item(item.raw, item.at, _read_plausible_event, events, bad)
+        try:
+            events.append(_read_plausible_event(item.raw))
+        except READ_ERRORS as error:
+            bad.append((item.at, error.args[0] if isinstance(error, _Implausible) else fault_of(error)))
     if end is not None and not events:
         raise _not_a_log(path, content)
     if end is not None:
@@ -198,21 +199,22 @@ def read_trace(path: Path, ids: Collection[str], start: int, stop: int, remark: 
     `start` and `stop` are in microseconds since 1970. Bad lines are left out, which `remark` prints. Raises Misuse.
     """
     lines: dict[str, list[TraceLine]] = {}
-    parsed: list[TraceLine] = []
     bad: list[tuple[int, str]] = []
     count = 0
     for offset, line in _trace_lines(path):
-        _parse_item(line, offset, read_line, parsed, bad)
-        if parsed:
-            trace_line = parsed.pop()
-            count += 1
-            received = to_us(trace_line.server_rx)
-            if trace_line.id is None or received is None:
-                continue
-            if trace_line.id in ids and start - MAX_APART_US <= received <= stop + MAX_APART_US:
-                lines.setdefault(trace_line.id, []).append(trace_line)
-        elif not count or len(bad) == MAX_EVENTS:
-            break
+        try:
+            trace_line = read_line(line)
+        except READ_ERRORS as error:
+            bad.append((offset, fault_of(error)))
+            if not count or len(bad) == MAX_EVENTS:
+                break
+            continue
+        count += 1
+        received = to_us(trace_line.server_rx)
+        if trace_line.id is None or received is None:
+            continue
+        if trace_line.id in ids and start - MAX_APART_US <= received <= stop + MAX_APART_US:
+            lines.setdefault(trace_line.id, []).append(trace_line)
     if not count:
         raise Misuse(
             f"{path_text(path)} is not a trace: it does not begin with a command (see restante serve --trace)"
@@ -269,15 +271,6 @@ def _not_a_log(path: Path, content: bytes) -> Misuse:
             f"{path_text(path)} is not a timing log, which is a JSON list; a server's trace is given with --server"
         )
     return Misuse(f"{path_text(path)} is not a timing log, which is a JSON list of events (see --dump-timing)")
-
-
-def _parse_item(
-    raw: bytes, offset: int, parse: Callable[[bytes], _Parsed], parsed: list[_Parsed], bad: list[tuple[int, str]]
-) -> None:
-    try:
-        parsed.append(parse(raw))
-    except READ_ERRORS as error:
-        bad.append((offset, error.args[0] if isinstance(error, _Implausible) else fault_of(error)))
 
 
 class _Implausible(ValueError):  # noqa: N818 - it is the event's fault, not an error of ours

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -110,7 +110,7 @@ class Store:
             await self._begin()
             for sql, parameters, heavy in rows.statements():
                 if heavy:
-                    await self._in_thread(partial(self.database.executemany, sql, parameters))
+                    await self._committer.do(partial(self.database.executemany, sql, parameters))
                 else:
                     self.database.executemany(sql, parameters)
             writes_service = not 0.0 <= now.service - self._saved < 1.0  # so most commits write one page less
@@ -128,7 +128,7 @@ class Store:
         """Make a checkpoint if one is due. The commit loop calls this after a batch is answered."""
         if self._rows_since_checkpoint >= ROWS_PER_CHECKPOINT:
             self._rows_since_checkpoint = 0
-            await self._in_thread(self._checkpoint)
+            await self._committer.do(self._checkpoint)
 
     async def _begin(self) -> None:
         """Begin a transaction with the write lock. If another program holds the lock, wait in the thread."""
@@ -137,7 +137,7 @@ class Store:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
-            await self._in_thread(self._wait_and_begin)
+            await self._committer.do(self._wait_and_begin)
 
     async def forget_usage(self, before: float, limit: int) -> int:
         """Delete usage records older than a wall time, up to `limit` of each kind. Return the number deleted."""
@@ -168,7 +168,7 @@ class Store:
         if small and self._last_commit_seconds < FAST_FLUSH_SECONDS:
             self._timed_commit()
         else:
-            await self._in_thread(self._timed_commit)
+            await self._committer.do(self._timed_commit)
 
     def _timed_commit(self) -> None:
         start = self.flushing = time.monotonic()
@@ -189,9 +189,6 @@ class Store:
             log.warning("the checkpoint failed: nothing is lost, but the -wal file grows", error=str(error))
         finally:
             self.flushing = None
-
-    async def _in_thread(self, work: Callable[[], object]) -> None:
-        await self._committer.do(work)
 
     async def close(self) -> None:
         """Make a last checkpoint, close the database, and release the data directory."""

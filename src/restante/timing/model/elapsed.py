@@ -70,7 +70,7 @@ class _Activity(msgspec.Struct, frozen=True, order=True):
 
 
 def divide_elapsed(
-    events: Sequence[Event], exchanges: Iterable[Exchange], offsets: Mapping[int, Offset]
+    events: Sequence[Event], exchanges: Sequence[Exchange], offsets: Mapping[int, Offset]
 ) -> list[Stretch]:
     """Return stretches without gaps, from the first event to the last; one at least, if there are events."""
     times = [time for event in events for time in _times(event)]
@@ -80,13 +80,11 @@ def divide_elapsed(
     if begin == end:
         return [Stretch(begin, end, PROGRAM)]
     activities = list(_span_activities(events))
-    first_add = None
     for exchange in exchanges:
         activities.extend(_exchange_activities(exchange, nearest_offset(offsets, day_of(exchange.t0))))
-        if exchange.command == "add" and (first_add is None or exchange.t0 < first_add):
-            first_add = exchange.t0
+    first_add = min((exchange.t0 for exchange in exchanges if exchange.command == "add"), default=None)
     arrivals: dict[int, str] = {}
-    first_receipt = None
+    receipts: list[int] = []
     for event in events:
         cause = _cause_of_wait(event)
         t3, tx = to_us(event.start), to_us(event.server_tx)
@@ -97,10 +95,11 @@ def divide_elapsed(
         activities.append(_Activity(_ON_ITS_WAY, sent, sent, t3, phases.NETWORK_IN))
         arrivals[sent] = cause
         if cause == PEER:
-            first_receipt = t3 if first_receipt is None else min(first_receipt, t3)
+            receipts.append(t3)
     idle = PROGRAM if any(event.name == "ws_receive" for event in events) else CONNECT
     own = {time for event in events if event.name not in {"ws_send", "ws_receive"} for time in _times(event)}
     stretches = _divide(activities, own | {begin, end})
+    first_receipt = min(receipts, default=None)
     return _join_stretches(
         Stretch(stretch.start, stretch.stop, _idle_cause(stretch, arrivals, first_add, first_receipt, idle))
         if stretch.cause == ""

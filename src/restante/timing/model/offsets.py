@@ -5,8 +5,9 @@ docs/timing/specification.md, "Offset". The pipeline does the same in Spark (res
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
@@ -38,34 +39,29 @@ class Offset(msgspec.Struct, frozen=True):
 class _ClockBounds(msgspec.Struct):
     """Bounds of the server's clock less the client's."""
 
-    lowers: list[int]
+    lowers: list[int] = []
     """From each frame that was received: it was received after it was sent."""
-    uppers: list[int]
+    uppers: list[int] = []
     """From each exchange: the server had the command after the client sent it."""
-    exchange_lowers: list[int]
+    exchange_lowers: list[int] = []
     """The lower bounds of the exchanges alone."""
-    times: list[int]
+    times: list[int] = []
     """When they were true, by the client's clock."""
-
-    @classmethod
-    def none(cls) -> Self:
-        """Return no bounds."""
-        return cls([], [], [], [])
 
 
 def estimate_offsets(exchanges: Iterable[Exchange], events: Sequence[Event]) -> dict[int, Offset]:
     """Return the offset for each UTC day of the client's clock that has an exchange with its answer."""
-    days: dict[int, _ClockBounds] = {}
+    days: defaultdict[int, _ClockBounds] = defaultdict(_ClockBounds)
     for event in events:
         if event.name == "ws_receive" and event.server_tx is not None:
             t3, tx = to_us(event.start), to_us(event.server_tx)
             if t3 is not None and tx is not None:
-                bounds = days.setdefault(day_of(t3), _ClockBounds.none())
+                bounds = days[day_of(t3)]
                 bounds.lowers.append(tx - t3)
                 bounds.times.append(t3)
     for exchange in exchanges:
         if exchange.tx is not None and exchange.t3 is not None:
-            bounds = days.setdefault(day_of(exchange.t0), _ClockBounds.none())
+            bounds = days[day_of(exchange.t0)]
             bounds.uppers.append((exchange.tx if exchange.rx is None else exchange.rx) - exchange.t0)
             bounds.exchange_lowers.append(exchange.tx - exchange.t3)
             bounds.times += (exchange.t0, exchange.t3)
