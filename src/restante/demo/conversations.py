@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from restante.client.timing_log import CRYPTO
 from restante.demo.client import NO_CODE, OFFER_BYTES, PAKE_BYTES, VERSION_BYTES, SimulatedClient, World
 from restante.demo.fleet import log_normal
-from restante.demo.people import FleetApp, Person
+from restante.demo.people import APPS, FleetApp, Person
 from restante.demo.simulation import Pause, Process
 
 MEETING_SECONDS: Final = 22.0
@@ -102,9 +102,10 @@ CHANCES: Final[tuple[tuple[float, dict[str, Any]], ...]] = (
 """Share of the conversations, and what is special about them. The others succeed at once."""
 
 
-def draw_conversation(world: World, app: FleetApp) -> SimulatedConversation:
-    """Draw a conversation of an application."""
+def draw_conversation(world: World) -> SimulatedConversation:
+    """Draw a conversation."""
     dice = world.dice
+    app = dice.choices(APPS, [app.share for app in APPS])[0]
     sender, receiver = world.people.two_of(app, dice)
     chance = dice.random()
     special: dict[str, Any] = {}

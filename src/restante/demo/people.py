@@ -105,11 +105,6 @@ class Population:
         return releases[0]
 
 
-def draw_app(dice: Random) -> FleetApp:
-    """Return the application of a conversation."""
-    return dice.choices(APPS, [app.share for app in APPS])[0]
-
-
 def draw_address(dice: Random) -> str:
     """Return an IPv6 address. Servers keep only a hash of it, whose key nobody has."""
     return f"2a0{dice.randrange(16):x}:{dice.getrandbits(16):x}:{dice.getrandbits(16):x}:{dice.getrandbits(16):x}::1"

@@ -14,7 +14,7 @@ from restante.demo.events import Events, Outage
 from restante.demo.fleet import DAY_SECONDS, HOUR_SECONDS, PROBED_SERVER, Fleet, MailboxServer, log_normal
 from restante.demo.guessing import guess_codes
 from restante.demo.load import conversation_load
-from restante.demo.people import APPS, Person, Population, draw_address, draw_app
+from restante.demo.people import APPS, Person, Population, draw_address
 from restante.demo.server import SimulatedServer
 from restante.demo.simulation import Pause, Process, Simulation
 
@@ -93,7 +93,7 @@ def _uptimes(fleet: Fleet, outages: Sequence[Outage]) -> Iterator[tuple[float, f
 
 
 def _begin_conversation(world: World) -> Process:
-    yield from simulate_conversation(world, draw_conversation(world, draw_app(world.dice)))
+    yield from simulate_conversation(world, draw_conversation(world))
 
 
 def _prune_repeatedly(server: SimulatedServer) -> Process:

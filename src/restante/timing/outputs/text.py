@@ -166,7 +166,7 @@ def timeline_diagram(timeline: Timeline, width: int) -> list[str]:
 
 def _lanes(timeline: Timeline) -> list[str]:
     roles = {client.role for client in timeline.clients}
-    return [*(["sender"] if "sender" in roles else []), "server", *(["receiver"] if "receiver" in roles else [])]
+    return [lane for lane in ("sender", "server", "receiver") if lane == "server" or lane in roles]
 
 
 def _diagram_rows(timeline: Timeline) -> Iterator[_DiagramRow]:
@@ -236,8 +236,6 @@ def _can_join(row: _DiagramRow, other: _DiagramRow) -> bool:
 
 
 def _longest_rows(rows: Sequence[_DiagramRow]) -> list[_DiagramRow]:
-    if len(rows) <= MAX_ROWS:
-        return list(rows)
     longest = sorted(range(len(rows)), key=lambda index: (-(rows[index].duration_us or 0), index))[:MAX_ROWS]
     return [rows[index] for index in sorted(longest)]
 
