@@ -396,14 +396,17 @@ class EventPrinter:
 
 def _show_qr(uri: TransferUri | None, *, requested: bool) -> None:
     """Show a QR code if standard error is a terminal that is wide enough, or if the user requested it."""
-    import segno  # here, because most transfers show no QR code
-
     if uri is None:
         if requested:
             say("There is no QR code: it can name only servers whose URL ends with /v1.\n")
         return
+    columns = _columns()
+    if not requested and not columns:
+        return
+    import segno  # here, because most transfers show no QR code
+
     qr, text = segno.make(str(uri)), io.StringIO()
-    if requested or _columns() >= qr.symbol_size()[0]:
+    if requested or columns >= qr.symbol_size()[0]:
         qr.terminal(out=text, compact=True)
         say(text.getvalue())
 
