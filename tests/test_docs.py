@@ -18,7 +18,7 @@ import pytest
 import typer.main
 from wormhole_mailbox_server.database import create_channel_db, create_usage_db
 
-from restante.cli.main import application
+from restante.cli.main import app
 from restante.mailbox.store.schema import connect
 from support.bounds import PATIENCE
 from support.certificates import Certificate
@@ -226,7 +226,7 @@ COMMAND_GUIDES: Final = {
 
 def test_the_guides_name_every_flag_of_every_command() -> None:
     missing = []
-    for name, outer in typer.main.get_group(application()).commands.items():
+    for name, outer in typer.main.get_group(app).commands.items():
         pages = COMMAND_GUIDES.get(name, ["docs/mailbox/operating.md", "docs/mailbox/from-reference.md"])
         guides = "".join((ROOT / page).read_text() for page in pages)
         for command in (outer, *getattr(outer, "commands", {}).values()):

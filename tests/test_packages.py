@@ -24,7 +24,7 @@ import pytest
 import typer
 
 from restante import __version__
-from restante.cli.main import application, main
+from restante.cli.main import app, main
 from restante.common import extras
 from restante.common.errors import Misuse
 from support.bounds import PATIENCE
@@ -147,7 +147,7 @@ def test_a_command_without_its_extra_says_how_to_install_it(extra: str, monkeypa
 def test_the_help_of_every_command_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in itertools.chain(*extras.MODULES.values()):
         monkeypatch.setitem(sys.modules, module, None)
-    commands: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_group(application()))]
+    commands: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_group(app))]
     for path, command in commands:  # it grows
         assert "Options:\n" in called(*path, "--help").stdout, path
         commands += [((*path, name), inner) for name, inner in getattr(command, "commands", {}).items()]
@@ -165,7 +165,7 @@ ORIGINS: Final[list[tuple[dict[str, Any] | None, str]]] = [
 
 
 def test_the_command_installs_from_the_origin_of_restante(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(extras, "distribution", lambda _: PathDistribution(tmp_path))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: PathDistribution(tmp_path))
     monkeypatch.setitem(sys.modules, "pip", ModuleType("pip"))
     sys.modules["pip"].__spec__ = ModuleSpec("pip", None)
     for origin, named in ORIGINS:
@@ -184,7 +184,7 @@ def test_without_pip_the_command_is_uv_from_the_path_or_from_the_checkout(
     fetched.touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
     monkeypatch.setattr(shutil, "which", lambda _: on_path)
-    monkeypatch.setattr(extras, "distribution", lambda _: PathDistribution(tmp_path))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: PathDistribution(tmp_path))
     monkeypatch.setitem(sys.modules, "pip", None)
     command = "uv" if on_path else str(fetched)
     assert extras.how_to_install("leveldb") == f"{command} pip install --python {sys.executable} 'restante[leveldb]'"
@@ -194,7 +194,7 @@ def test_uv_and_pipx_are_named_with_extras_that_are_there(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     for module in ("coincurve", "pyspark", "plyvel"):
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr(extras, "distribution", lambda _: PathDistribution(tmp_path))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: PathDistribution(tmp_path))
     for file, command in (("uv-receipt.toml", "uv tool"), ("pipx_metadata.json", "pipx")):
         (tmp_path / file).touch()
         with pytest.raises(Misuse) as refused:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 import typer.main
 
-from restante.cli.main import application
+from restante.cli.main import app
 from restante.common.service_manager import ServiceManager
 from restante.mailbox.store.schema import connect
 from support.admin_port import looking
@@ -108,7 +108,7 @@ def test_the_command_of_a_service_has_only_flags_that_exist_and_directories_that
         text = re.sub(r"^/bin/sh -c '(?:exec )?(.*)'$", r"\1", line)
         arguments = shlex.split(text.replace("${STATE_DIRECTORY}", "/data"))
         assert arguments.pop(0) == PROGRAM
-        command: Any = typer.main.get_group(application())
+        command: Any = typer.main.get_group(app)
         while hasattr(command, "commands"):
             command = command.commands[arguments.pop(0)]
         command.make_context("restante", arguments).close()

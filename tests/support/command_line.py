@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import typer.main
 
-from restante.cli.main import application
+from restante.cli.main import app
 from restante.cli.shell_files import FOLDER, MAN_PAGE, SHELLS, Shell
 from restante.common.metrics import Metric
 from restante.common.settings import ServerSettings
@@ -355,7 +355,7 @@ def _metric_rows(metrics: Mapping[str, Metric[Any]]) -> Iterator[str]:
 
 
 def files() -> dict[Path, str]:
-    root = _command(typer.main.get_group(application()))
+    root = _command(typer.main.get_group(app))
     texts = {MAN_PAGE: man_page, SHELLS[Shell.BASH]: bash, SHELLS[Shell.ZSH]: zsh, SHELLS[Shell.FISH]: fish}
     shell_files = {FOLDER / file: text(root) for file, text in texts.items()}
     return shell_files | {path: guide(path, *server) for path, server in GUIDES.items()}

@@ -48,7 +48,7 @@ class Endpoint(NamedTuple):
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.prefix}"
 
 
-@app.command()
+@app.command("health")
 def health(
     server: Annotated[
         str | None,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from errno import EDQUOT, ENOSPC
-from typing import Annotated, Final
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from restante import __version__
 from restante.common.errors import RestanteError, StoreError, plain
@@ -17,40 +21,58 @@ from restante.common.terminal import excerpt, say
 PREFIX: Final = "RESTANTE_"
 """The beginning of the names of our variables."""
 
-CLIENT: Final = {"send", "receive"}
-"""Commands for which nothing else is imported: their users wait for the imports."""
+MODULES: Final = {
+    name: module
+    for module, names in {
+        "restante.mailbox.cli": "serve status backup restore import export config",
+        "restante.cli.health": "health",
+        "restante.client.cli.commands": "send receive",
+        "restante.timing.cli": "timing",
+        "restante.waku.cli": "waku",
+        "restante.pipeline.cli.commands": "pipeline",
+        "restante.cli.shell_files": "completion man",
+    }.items()
+    for name in names.split()
+}
+"""For each command the module whose `app` has it, in the order of the help."""
 
 
-def application(command: str = "") -> typer.Typer:
-    """Return the commands: all of them, or only `health` or those of the client if one of these is called."""
-    app = typer.Typer(
-        no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-    )
-    app.callback()(restante)
-    from restante.cli import health
+class _Commands(Mapping[str, Any]):
+    """The commands. Each is imported when it is looked up."""
 
-    if command == "health":  # container checks start it every few seconds
-        app.add_typer(health.app)
-        return app
-    from restante.client.cli import commands as client
+    def __getitem__(self, name: str) -> Any:
+        return _command(name)
 
-    if command in CLIENT:
-        app.add_typer(client.app)
-        return app
-    from restante.cli import shell_files
-    from restante.mailbox import cli as mailbox
-    from restante.pipeline.cli import commands as pipeline
-    from restante.timing import cli as timing
-    from restante.waku import cli as waku
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
 
-    app.add_typer(mailbox.app)
-    app.add_typer(health.app)
-    app.add_typer(client.app)
-    app.add_typer(timing.app, name="timing", help="Show where the time of a transfer went.")
-    app.add_typer(waku.app, name="waku", help="Run a Waku Mailserver, post envelopes, fetch history.")
-    app.add_typer(pipeline.app, name="pipeline", help="Turn usage records and logs into tables, with Spark.")
-    app.add_typer(shell_files.app)
-    return app
+    def __len__(self) -> int:
+        return len(MODULES)
+
+
+@functools.cache
+def _command(name: str) -> Any:
+    """Return a command. If it is registered with its name, the others of its module are not made."""
+    app = import_module(MODULES[name]).app
+    part = typer.Typer(rich_markup_mode=None)
+    part.registered_commands = [command for command in app.registered_commands if command.name == name]
+    if not part.registered_commands:
+        part.add_typer(app)
+    return get_group(part).commands[name]
+
+
+class _Group(TyperGroup):
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes | {"commands": _Commands()})
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 
 
 def main() -> None:
@@ -59,7 +81,7 @@ def main() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - until the process ends
     try:
         try:
-            application(*sys.argv[1:2])()
+            app()
         finally:
             _flush_results()
     except RestanteError as error:
@@ -95,6 +117,7 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
+@app.callback()
 def restante(
     version: Annotated[  # noqa: ARG001 - its callback prints it
         bool,

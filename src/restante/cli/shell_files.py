@@ -29,13 +29,13 @@ SHELLS: Final = {Shell.BASH: "restante.bash", Shell.ZSH: "_restante", Shell.FISH
 """The completion of each shell."""
 
 
-@app.command()
+@app.command("completion")
 def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Your shell.")]) -> None:
     """Print a script that completes commands in a shell."""
     _print(SHELLS[shell])
 
 
-@app.command()
+@app.command("man")
 def man() -> None:
     """Print the man page.
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shlex
 import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -70,6 +68,9 @@ def _uv() -> str:
 
 def _origin() -> dict[str, Any]:
     """Return from where Restante was installed (PEP 610); nothing if it was an index."""
+    import json  # here, because most commands need none of this
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         text = distribution("restante").read_text("direct_url.json")
     except PackageNotFoundError:  # its folder is on the path, and it is not installed

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
 import shlex
 import sys
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from restante.common.errors import RestanteError
 from restante.common.texts import visible
+
+if TYPE_CHECKING:
+    import asyncio
 
 DUMB: Final = {"dumb", "unknown"}
 """Values of TERM of terminals that know no escape sequences (man 7 term)."""
@@ -85,6 +87,8 @@ class StandardInput:
         if sys.stdin is None:
             self.has_ended = True
             return ""
+        import asyncio  # here, because most commands need none of it
+
         loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
         ready = asyncio.Event()
         try:

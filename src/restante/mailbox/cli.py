@@ -59,7 +59,7 @@ DataOption = Annotated[Path, _data_option("Data directory.")]
 DEFAULT_DATA = Path("restante-data")
 
 
-@app.command()
+@app.command("status")
 def status(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
     """Count what the mailbox server has stored. The server may be running."""
     from restante.mailbox.store.status import read_status, render_status
@@ -68,7 +68,7 @@ def status(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
     print(msgspec.json.encode(counts).decode() if json else render_status(counts))
 
 
-@app.command()
+@app.command("backup")
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to create; it must not exist.")],
     data: DataOption = DEFAULT_DATA,
@@ -84,7 +84,7 @@ def backup(
     print(msgspec.json.encode(contents).decode() if json else render_contents(contents))
 
 
-@app.command()
+@app.command("restore")
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to restore; it is not changed.")],
     data: Annotated[Path, _data_option("Data directory; it must be new or empty.")] = DEFAULT_DATA,
@@ -125,7 +125,7 @@ def import_command(
     print(msgspec.json.encode(report).decode() if json else _count_table(msgspec.structs.asdict(report)))
 
 
-@app.command()
+@app.command("export")
 def export(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Usage database to create; it must not exist.")],
     data: DataOption = DEFAULT_DATA,

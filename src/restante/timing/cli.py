@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from restante.timing.comparison import Comparison
     from restante.timing.model.timeline import Role, Timeline
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(name="timing", no_args_is_help=True)
 
 FILE_WIDTH: Final = 100
 """Columns of a text that is not for a terminal."""

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from restante.waku.client.ranges import HistoryQuery
     from restante.waku.devp2p.enode import Enode
 
-app = typer.Typer(no_args_is_help=True, cls=group_that_needs("waku"))
+app = typer.Typer(
+    name="waku",
+    help="Run a Waku Mailserver, post envelopes, fetch history.",
+    no_args_is_help=True,
+    cls=group_that_needs("waku"),
+)
 
 
 @app.command("serve")

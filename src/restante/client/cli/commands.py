@@ -116,7 +116,7 @@ def _word_count(code: str | None, code_length: int | None) -> int:
     return DEFAULT_WORDS if code_length is None else code_length
 
 
-@app.command()
+@app.command("send")
 def send(
     paths: Annotated[
         list[str] | None,  # as a Path an empty text would be the working directory
@@ -208,7 +208,7 @@ def send(
             transfer.run(transfer.send(rendezvous, item, word_count=word_count, verify=verify, qr=qr, timing=timing))
 
 
-@app.command()
+@app.command("receive")
 def receive(
     code: Annotated[
         str | None, typer.Argument(metavar="[CODE]", help="Code or wormhole-transfer: URI. Default: ask for it.")

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult
     from restante.pipeline.ingest import IngestResult, Run
 
-app = typer.Typer(no_args_is_help=True, cls=group_that_needs("pipeline"))
+app = typer.Typer(
+    name="pipeline",
+    help="Turn usage records and logs into tables, with Spark.",
+    no_args_is_help=True,
+    cls=group_that_needs("pipeline"),
+)
 app.command()(demo.demo)  # the first one of the help: it is the first to try
 
 
