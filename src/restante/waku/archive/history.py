@@ -286,6 +286,17 @@ fit."""
 _PAGE_SQL: Final = (
     "SELECT group_concat(id), group_concat(length(raw)), CAST(group_concat(raw, '') AS BLOB) FROM ({plan})"
 )
+
+_RANGE_PAGE_SQL: Final = """
+WITH ends AS MATERIALIZED (
+    SELECT id FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id LIMIT 2 OFFSET :rows - 2
+)
+SELECT (SELECT group_concat(id) FROM ends), group_concat(length(raw)), CAST(group_concat(raw, '') AS BLOB)
+FROM envelopes NOT INDEXED WHERE id BETWEEN :low AND ifnull((SELECT max(id) FROM ends), :high)
+"""
+"""`RANGE_SQL` in ascending order, as a page with only the last two ids of a full one. It takes two fifths fewer
+instructions: no envelope is copied for a subquery, and no id becomes text."""
+
 _LENGTHS_SQL: Final = "SELECT group_concat(id), group_concat(length(raw)), NULL FROM ({plan})"
 
 _NUMBER_DECODER: Final = msgspec.json.Decoder(list[int])
@@ -341,7 +352,7 @@ class _SearchResult(NamedTuple):
     """The envelopes' RLP, concatenated."""
     stops: list[int]
     last_id: int
-    """The id of the last envelope; 0 if there is none."""
+    """The id of the last envelope, if another one matches."""
     has_more: bool
     """Whether another envelope matches."""
 
@@ -380,28 +391,36 @@ class _Search(NamedTuple):
     def _find_in_range(self, max_envelopes: int) -> _SearchResult:
         previous_limit = self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RESULT_BYTES)
         try:
+            if self.plan.statement is RANGE_SQL and not self.descending:
+                rows = self._query_rows(_RANGE_PAGE_SQL, max_envelopes + 1)
+                fitting = self._count_fitting(rows[1], max_envelopes)
+                if fitting == min(len(rows[1]), max_envelopes):
+                    return self._fit_to_page(max_envelopes, *rows)
+                max_envelopes = fitting
             return self._fit_to_page(max_envelopes, *self._query_rows(_PAGE_SQL, max_envelopes + 1))
         except sqlite3.DataError:  # "string or blob too big"
             pass
         finally:
             self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, previous_limit)
         _, stops, _ = self._query_rows(_LENGTHS_SQL, max_envelopes + 1)
-        fitting = self._count_fitting(stops[:max_envelopes])
+        fitting = self._count_fitting(stops, max_envelopes)
         return self._fit_to_page(fitting, *self._query_rows(_PAGE_SQL, fitting + 1))
 
     def _fit_to_page(self, max_envelopes: int, id_list: str, stops: list[int], raws: bytes) -> _SearchResult:
-        count = self._count_fitting(stops[:max_envelopes])
+        count = self._count_fitting(stops, max_envelopes)
         if not count:
             return _SearchResult(b"", [], 0, False)
         surplus = len(stops) - count
-        stops = stops[:count]
+        del stops[count:]
         if len(raws) > self.bounds.bytes:  # copying less is not worth its time
             raws = raws[: stops[-1]]
-        return _SearchResult(raws, stops, int(id_list.rsplit(",", surplus + 1)[-surplus - 1]), surplus > 0)
+        last_id = int(id_list.rsplit(",", surplus + 1)[-surplus - 1]) if surplus else 0
+        return _SearchResult(raws, stops, last_id, surplus > 0)
 
-    def _count_fitting(self, stops: list[int]) -> int:
-        """Return how many envelopes fit. The first one always does."""
-        return max(bisect_right(stops, self.bounds.bytes), min(len(stops), 1))
+    def _count_fitting(self, stops: list[int], max_envelopes: int) -> int:
+        """Return how many envelopes fit, at most `max_envelopes`. The first one always does."""
+        end = min(len(stops), max_envelopes)
+        return max(bisect_right(stops, self.bounds.bytes, hi=end), min(end, 1))
 
     def count_examined(self, result: _SearchResult) -> tuple[int, int | None]:
         """Return how much was examined, and the id at which a walk reached its bound; None if it did not."""
@@ -418,7 +437,7 @@ class _Search(NamedTuple):
         """Return the ids, separated by commas, the end offset of each envelope, and the envelopes, concatenated."""
         statement = shape.replace("{plan}", self.plan.statement)
         [(id_list, sizes, raws)] = self._execute(statement, self.low, self.high, rows)
-        if id_list is None:
+        if sizes is None:
             return "", [], b""
         return id_list, list(accumulate(_NUMBER_DECODER.decode(f"[{sizes}]"))), raws
 
