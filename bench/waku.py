@@ -7,14 +7,16 @@ import heapq
 import itertools
 import os
 import random
+import re
 import statistics
+import subprocess
 import sys
 import time
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
 
@@ -105,6 +107,14 @@ FIGURES = {
     **_page_figures("page_half", _beside(own("bloom half full, page of 1,000, CPU ms", 12, 6), "6.5"), by="cpu"),
     "page_all": _beside(own("everything, page after page, CPU µs an envelope", 4, 2.7), "1.8"),
     "page_peak": Figure("  peak resident, MiB"),
+    "instructions_hash": Figure("copying and hashing an envelope's 305 bytes, instructions"),
+    "instructions_frames": Figure("  making frames of them"),
+    "instructions_ingest": Figure("ingest, instructions an envelope"),
+    "ingest_times": Figure("  times copying and hashing"),
+    "instructions_flushes": Figure("  envelopes a flush"),
+    "instructions_page": Figure("everything, instructions an envelope"),
+    "page_times": own("  times copying and hashing", 1.4, 1.3),
+    "page_times_frames": Figure("  times making frames"),
     **_page_figures("page_million", own("{n} different topics: 1-3 of them, p50, ms", 10, 4)),
 }
 
@@ -125,14 +135,15 @@ class Run(harness.Run):
     made: dict[int, Archive] = field(default_factory=dict)
     """The archives of `history`, which are made once for all rounds, by their number of topics."""
 
-    async def start(self, *flags: str, data: Path | None = None) -> tuple[Server, Enode]:
+    async def start(self, *flags: str, data: Path | None = None, under: Sequence[str] = ()) -> tuple[Server, Enode]:
         """Start a server on an empty folder, or on an archive."""
         limits = [part for name in ("bytes", "envelopes", "connects") for part in ("--limit", f"address_{name}=0")]
         wide = ("--max-peers", "20000", "--max-peers-per-address", "20000", "--min-pow", "0", "--max-ttl", "4000000")
         data = data or self.bench.folder()
-        server = await self.bench.start("waku", data, *wide, *limits, "--retention", "60", *flags)
-        lines = server.log.read_text().splitlines()
-        return server, enode.parse(next(line for line in lines if line.startswith("enode:")))
+        server = await self.bench.start("waku", data, *wide, *limits, "--retention", "60", *flags, under=under)
+        while not (found := re.search(r"^enode:.*$", server.log.read_text(), re.MULTILINE)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # under valgrind it is printed long after the server has begun to listen
+        return server, enode.parse(found[0])
 
 
 # ── A peer ──
@@ -506,19 +517,88 @@ class _Pages(NamedTuple):
         run.add(f"{name}_busy", busy)
 
     async def measure_everything(self, peer: BenchPeer) -> None:
-        """Request all there is, from cursor to cursor."""
-        query = _query(self.archive, 0)
-        number, before = 0, self.server.cpu()
-        while True:
-            answer = await peer.request_page(query)
-            number += self.archive.check(query, answer)
-            end = completion.parse(answer.completion)
-            assert isinstance(end, Completed)
-            if not end.cursor:
-                break
-            query = PageQuery(lower=query.lower, upper=query.upper, limit=LIMIT, after=end.cursor)
-        assert number == self.run.envelopes, number
-        self.run.add("page_all", (self.server.cpu() - before) / number * 1e6)
+        before = self.server.cpu()
+        await _read_everything(self.archive, peer)
+        self.run.add("page_all", (self.server.cpu() - before) / self.run.envelopes * 1e6)
+
+
+async def _read_everything(archive: Archive, peer: BenchPeer) -> None:
+    """Request all there is, from cursor to cursor."""
+    query, number = _query(archive, 0), 0
+    while True:
+        answer = await peer.request_page(query)
+        number += archive.check(query, answer)
+        end = completion.parse(answer.completion)
+        assert isinstance(end, Completed)
+        if not end.cursor:
+            break
+        query = PageQuery(lower=query.lower, upper=query.upper, limit=LIMIT, after=end.cursor)
+    assert number == archive.envelopes, number
+
+
+# ── Instructions in user mode: what two runs differ by took the envelopes; the rest took the start ──
+
+_TOOL = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
+VALGRIND = ("env", "PYTHONHASHSEED=0", *_TOOL)
+FEW, MANY = 2_000, 22_000
+COPY = """
+import sys
+from restante.waku.devp2p.rlpx import Frames, Secrets
+from restante.waku.envelope.keccak import keccak, running_keccak
+page = bytes(305 * 1000)
+frames = Frames(Secrets(bytes(32), bytes(32), running_keccak(), running_keccak()))
+for _ in range(int(sys.argv[2]) // 1000):
+    if sys.argv[1] == "hash":
+        keccak(bytearray(page))
+    else:
+        for start in range(0, len(page), 1 << 16):
+            frames.seal_pieces(b"", memoryview(page)[start : start + (1 << 16)])
+"""
+"""Copies and hashes pages of 1,000 envelopes, or makes frames of them."""
+
+
+async def instructions(run: Run) -> None:
+    """Count what an envelope takes: to ingest it, in a page of everything, and only to copy and hash its bytes."""
+    archive = Archive(FEW, run.topics, run.bench.folder())
+    await archive.fill()
+    await (await run.start())[0].stop()  # it compiles the modules
+
+    async def ingested(number: int) -> int:
+        server, address = await run.start(under=VALGRIND)
+        senders = await connect_peers(address, SENDERS)
+        batches = batched(new_envelopes(number, run.topics, ahead=3_000), run.packet)
+        flushes = server.flushes()
+        await asyncio.gather(*(sender.post_all(batches, run.window) for sender in senders))
+        if number == MANY:
+            run.add("instructions_flushes", number / max(1, server.flushes() - flushes))
+        await _leave(server, senders)
+        return _counted(server.output())
+
+    async def read(number: int) -> int:
+        server, address = await run.start("--retention", "0", *UNLIMITED, data=archive.data, under=VALGRIND)
+        peer = await BenchPeer(address).connect()
+        for _ in range(number // FEW):
+            await _read_everything(archive, peer)
+        await _leave(server, [peer])
+        return _counted(server.output())
+
+    async def copied(number: int, how: str) -> int:
+        command = [*VALGRIND, sys.executable, "-c", COPY, how, str(number)]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+        return _counted(done.stderr)
+
+    counters: dict[str, Callable[[int], Awaitable[int]]] = {"ingest": ingested, "page": read}
+    counters |= {how: partial(copied, how=how) for how in ("hash", "frames")}
+    counts = {name: (await count(MANY) - await count(FEW)) / (MANY - FEW) for name, count in counters.items()}
+    for name, count in counts.items():
+        run.add(f"instructions_{name}", count)
+    run.add("ingest_times", counts["ingest"] / counts["hash"])
+    run.add("page_times", counts["page"] / counts["hash"])
+    run.add("page_times_frames", counts["page"] / counts["frames"])
+
+
+def _counted(output: str) -> int:
+    return int(re.findall(r"I +refs: +([0-9,]+)", output)[0].replace(",", ""))
 
 
 def hashes_per_second() -> float:
@@ -534,11 +614,13 @@ SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "crowd": crowd,
     "peers": handshakes,
     "history": history,
+    "instructions": instructions,
 }
 
 
 def main() -> int:
     parser = harness.parser(__doc__, SCENARIOS, rounds=3)
+    parser.set_defaults(only=[name for name in SCENARIOS if name != "instructions"])
     parser.add_argument("--envelopes", type=int, default=1_000_000, metavar="N")
     parser.add_argument(
         "--window", type=int, default=WINDOW, metavar="N", help="packets that a sender of `ingest` leaves unconfirmed"
