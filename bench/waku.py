@@ -113,7 +113,7 @@ FIGURES = {
     "ingest_times": Figure("  times copying and hashing"),
     "instructions_flushes": Figure("  envelopes a flush"),
     "instructions_page": Figure("everything, instructions an envelope"),
-    "page_times": own("  times copying and hashing", 1.4, 1.3),
+    "page_times": own("  times copying and hashing", 1.3, 1.2),
     "page_times_frames": Figure("  times making frames"),
     **_page_figures("page_million", own("{n} different topics: 1-3 of them, p50, ms", 10, 4)),
 }

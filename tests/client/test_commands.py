@@ -24,7 +24,8 @@ from client.live import Network, meet, wormhole
 from restante import client
 from restante.client import PeerSilent
 from restante.client.cli.code_prompt import QUESTION, WORD_QUESTION, Completer, own_code
-from restante.client.cli.transfer import NOBODY_WAITS, WHY_SILENT, EventPrinter, Rendezvous
+from restante.client.cli.event_printer import NOBODY_WAITS, WHY_SILENT, EventPrinter
+from restante.client.cli.transfer import Rendezvous
 from restante.client.events import Awaited
 from restante.client.protocol.uri import TransferUri, rendezvous_of
 from restante.common.terminal import MAX_EXCERPT_CHARACTERS, excerpt
@@ -213,7 +214,7 @@ async def test_a_signal_tells_the_other_side(desk: Desk, number: signal.Signals)
 async def test_a_second_signal_ends_a_command_that_removes_many_files(number: signal.Signals) -> None:
     script = """if True:
         import sys, threading
-        from restante.client.cli import transfer as command
+        from restante.client.cli import running as command
         from restante.client.tasks import in_thread
         command.STOPPING_SECONDS = 0
         async def transfer():

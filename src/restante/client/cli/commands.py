@@ -170,7 +170,7 @@ def send(
     with _without_collector():
         from msgspec import structs
 
-        from restante.client.cli import code_prompt, files, transfer
+        from restante.client.cli import code_prompt, files, running, transfer
         from restante.common.terminal import say
 
     if (text is None) == (not paths):
@@ -205,7 +205,7 @@ def send(
                 files.show_own_hints(transit)
             return
         with transfer.timing_log_at(dump_timing, "cmd_send", paths or ()) as timing:
-            transfer.run(transfer.send(rendezvous, item, word_count=word_count, verify=verify, qr=qr, timing=timing))
+            running.run(transfer.send(rendezvous, item, word_count=word_count, verify=verify, qr=qr, timing=timing))
 
 
 @app.command("receive")
@@ -261,7 +261,7 @@ def receive(
     """
     require_extra("client")
     with _without_collector():
-        from restante.client.cli import code_prompt, files, transfer
+        from restante.client.cli import code_prompt, files, running, transfer
         from restante.client.timing_log import USER, span
 
     if allocate and code is not None:
@@ -292,4 +292,4 @@ def receive(
         receiving = transfer.receive(
             rendezvous, options, allocate=allocate, word_count=word_count, verify=verify, timing=timing
         )
-        transfer.run(receiving)
+        running.run(receiving)

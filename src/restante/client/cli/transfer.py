@@ -1,4 +1,4 @@
-"""A transfer from the command line: the code, the questions, the messages on the terminal, and how a signal ends it.
+"""A transfer from the command line: the code, the questions and the messages on the terminal.
 
 Standard output gets the received text and nothing else. Everything else goes to standard error.
 """
@@ -10,69 +10,36 @@ import contextlib
 import io
 import os
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
-import typer
 
 from restante.client.cli.code_prompt import own_code, prompt_for_code
+from restante.client.cli.event_printer import EventPrinter
 from restante.client.cli.files import Files, StoreOptions, ask_user, show_offer, store_offer
+from restante.client.cli.running import report_uncaught
 from restante.client.connection.server import ServerEndpoint
 from restante.client.core.state import check_encodable
 from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER
-from restante.client.events import (
-    Awaited,
-    Event,
-    PeerConfirmed,
-    PeerSilent,
-    Reconnecting,
-    ReplayEnded,
-    WaitingForPeer,
-    Welcomed,
-    Working,
-)
+from restante.client.events import Event
 from restante.client.protocol.uri import FOLLOWER, SCHEME, TransferUri, parse_uri, rendezvous_of
 from restante.client.timing_log import USER, TimingLog, check_timing_path, span
 from restante.client.transfer.messages import reasons_sent
 from restante.client.transfer.receiving import OfferedText
 from restante.client.transfer.receiving import receive as receive_offer
 from restante.client.transfer.text import check_text, send_text
-from restante.client.transit.pipe import STALL_SECONDS
 from restante.client.transit.records import Role
 from restante.client.wormhole import MAX_SENT_BYTES, Wormhole
 from restante.common.errors import Misuse, StoreError, plain
-from restante.common.terminal import SHOW_CURSOR, Declined, StandardInput, can_rewrite, excerpt, say
+from restante.common.terminal import Declined, StandardInput, say
 from restante.common.texts import counted, visible
-
-SIGNAL_EXIT: Final = 128
-"""What the number of a signal is added to for the exit code, as a shell shows it. After Ctrl-C it is 130."""
 
 COMPLETION_SECONDS: Final = 5.0
 """Seconds within which a server must list its nameplates for completion. The user waits for it."""
-
-STOPPING_SECONDS: Final = 2.0
-"""Seconds after a signal until the user is told why the command still runs."""
-
-STILL_STOPPING: Final = (
-    "Still removing unfinished files, or telling the other side. Ctrl-C ends this and may leave files."
-)
-
-NOBODY_WAITS: Final = "Nobody waits with this code: it was used, is mistyped, or the sender has not started."
-"""The text for a receiver whose code leads to an empty mailbox: a sender adds a message as soon as it has a code."""
-
-SILENT: Final = "The other side has not answered for"
-
-WHY_SILENT: Final[dict[Awaited, str]] = {
-    "key": "It may have no connection, or it has ended.",
-    "offer": "Its user may not have decided yet, or it has ended.",
-    "answer": "Its user may not have decided yet, or it has ended.",
-}
-"""The texts of a peer that may answer after any time."""
 
 VERIFIER_REJECTED: Final = "the verifier was rejected, and nothing was transferred"
 
@@ -167,58 +134,11 @@ def read_code(rendezvous: Rendezvous, word_count: int) -> str:
     """Ask for a code on the terminal. The Tab key completes the server's nameplates, and words."""
 
     async def nameplates() -> list[str]:
-        asyncio.get_running_loop().set_exception_handler(_report)
+        asyncio.get_running_loop().set_exception_handler(report_uncaught)
         async with asyncio.timeout(COMPLETION_SECONDS), _wormhole(rendezvous, None, None) as wormhole:
             return await wormhole.nameplates()
 
     return prompt_for_code(lambda: asyncio.run(nameplates()), word_count)
-
-
-def run(transfer: Coroutine[Any, Any, None]) -> None:
-    """Run a transfer. Ctrl-C, SIGTERM and SIGHUP end it after the other side is informed.
-
-    A second Ctrl-C or SIGTERM ends it at once, and leaves unfinished files. A second SIGHUP does nothing: when a
-    terminal is closed, the shell and the system may both send one. A signal that is ignored, as with nohup, stays so.
-    """
-    signals: list[signal.Signals] = []
-
-    async def run_until_signal() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(_report)
-
-        def stop(number: signal.Signals) -> None:
-            if not signals:
-                task.cancel()
-                loop.call_later(STOPPING_SECONDS, say, STILL_STOPPING)
-            elif number != signal.SIGHUP:
-                # A thread may remove files for minutes, and asyncio would wait for it (in_thread).
-                say(SHOW_CURSOR if can_rewrite(sys.stderr) else "")
-                os._exit(SIGNAL_EXIT + number)
-            signals.append(number)
-
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, stop, number)
-        await transfer
-
-    try:
-        asyncio.run(run_until_signal())
-    except asyncio.CancelledError:
-        if signals[0] == signal.SIGINT:
-            say("")  # so that the shell's prompt is not on the line of ^C
-        raise typer.Exit(SIGNAL_EXIT + signals[0]) from None
-
-
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report an error that nobody has caught, as asyncio does.
-
-    If a server hangs up during the TLS handshake, asyncio passes a class in place of an error, and fails to print it
-    (asyncio.sslproto, `eof_received`). The wormhole raises an error for it.
-    """
-    if not isinstance(context.get("exception"), type):
-        loop.default_exception_handler(context)
 
 
 @contextmanager
@@ -351,47 +271,6 @@ def _print_text(text: str) -> None:
 def _wormhole(rendezvous: Rendezvous, on_event: Callable[[Event], None] | None, timing: TimingLog | None) -> Wormhole:
     server, proxy = rendezvous.server, rendezvous.proxy
     return Wormhole.create(rendezvous.app_id, server=server, proxy=proxy, on_event=on_event, timing=timing)
-
-
-class EventPrinter:
-    """Prints events on standard error that explain a delay to the user."""
-
-    def __init__(self, *, code_given: bool = False) -> None:
-        """`code_given` says that the other side has made the code, and should be there."""
-        self._code_given = code_given
-        self._motd: str | None = None
-        self._work_bits = 0
-        self._said_nobody_waits = self._said_waiting = self._confirmed = False
-
-    def show(self, event: Event) -> None:
-        """Print an event that explains a delay."""
-        match event:
-            case Welcomed(motd) if motd and motd != self._motd:
-                self._motd = motd
-                say(f"The server says: {excerpt(motd)}")
-            case Working(bits) if bits != self._work_bits:
-                self._work_bits = bits
-                say(f"The server demands proof of work ({bits} bits); computing it.")
-            case WaitingForPeer() if self._code_given and not self._said_nobody_waits:
-                self._said_nobody_waits = True
-                say(NOBODY_WAITS)
-            case ReplayEnded() if not self._said_waiting and not self._confirmed:
-                self._said_waiting = True
-                say("Waiting for the other side …")
-            case PeerConfirmed():
-                self._confirmed = True
-                say("The other side is there.")
-            case PeerSilent(seconds, awaited, None):
-                say(f"{SILENT} {seconds:.0f} s. {WHY_SILENT[awaited]} Still waiting; Ctrl-C ends this.")
-            case PeerSilent(seconds, "bytes", float(ends_after)) if ends_after > STALL_SECONDS:
-                sooner = f"or from {STALL_SECONDS:.0f} s on if its computer, or the relay, stops answering"
-                say(f"{SILENT} {seconds:.0f} s. The transfer fails after {ends_after:.0f} s, {sooner}.")
-            case PeerSilent(seconds, _, ends_after):
-                say(f"{SILENT} {seconds:.0f} s. The transfer fails after {ends_after:.0f} s.")
-            case Reconnecting(delay, reason) if delay >= 1:  # shorter ones, as while closing, are not shown
-                say(f"{excerpt(reason)}; trying again in {delay:.0f} s")
-            case _:
-                pass  # `Welcomed.current_cli_version` is a version of the Python client: it is not shown
 
 
 def _show_qr(uri: TransferUri | None, *, requested: bool) -> None:
