@@ -7,11 +7,13 @@ import contextlib
 import filecmp
 import itertools
 import os
+import re
 import shutil
 import signal
 import statistics
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -28,17 +30,16 @@ FIGURES = {
     "cpu": times("code to verified key, CPU ms of both", 8, 15),
     "cpu_of_code": Figure("  the part of it after the code, CPU ms"),
     "cpu_with_closing": Figure("  the same with closing, CPU ms"),
+    "instructions": Figure("  instructions of it with closing, millions"),
+    "instructions_outside": Figure("    those outside libsodium and OpenSSL, millions"),
     "wall": own("code to verified key, p50, ms", 15, 8),
-    "wall_max": Figure("  the same, slowest of a round, ms"),
     "rate": own("messages of 300 bytes/s, no limits", 10_000, 20_000, higher_is_better=True),
     "sender_cpu": Figure("  sender's CPU a message, µs"),
     "receiver_cpu": Figure("  receiver's CPU a message, µs"),
     "server_cpu": Figure("  server's CPU a message, µs"),
     "import": own("import of all that a wormhole needs, ms", 100, 60),
-    "import_cpu": Figure("  CPU of that import, ms"),
     "file": times("large file, direct TCP, MB/s", 1.5, 4, higher_is_better=True),
     "file_rust": times("  the same beside magic-wormhole.rs, MB/s", 0.6, 1, higher_is_better=True),
-    "file_seconds": Figure("  wall time of both commands, s"),
     "file_sender_cpu": Figure("  sender's CPU, s"),
     "file_receiver_cpu": Figure("  receiver's CPU, s"),
     "file_sender_memory": own("  sender's peak memory, MiB", 60, 45),
@@ -51,33 +52,22 @@ FIGURES = {
 T = TypeVar("T")
 PROGRAM_SECONDS = 300.0
 MAX_ERROR_CHARACTERS = 500
-"""Of the output of a program that failed: the end names the error."""
 SMALL_FILE_BYTES = 1_000
 FILES_IN_A_FOLDER = 50
 MIB = 1 << 20
 PEER_ATTEMPTS = 3
-"""A peer's transfer that fails now and then must not cost the measurement."""
-NO_LIMITS = [
-    argument
-    for name in (
-        *("commands", "bytes", "mailbox_messages", "mailbox_bytes", "stored_bytes", "held_bytes"),
-        *("address_connections", "address_connects", "address_nameplates", "address_claims"),
-        *("address_bytes", "address_records"),
-    )
-    for argument in ("--limit", f"{name}=0")
-]
+_LIMITED = """commands bytes mailbox_messages mailbox_bytes stored_bytes held_bytes address_connections
+    address_connects address_nameplates address_claims address_bytes address_records"""
+NO_LIMITS = [argument for name in _LIMITED.split() for argument in ("--limit", f"{name}=0")]
 IMPORT = {"restante": "from restante.client import Wormhole", "reference": "import wormhole"}
-"""What a program imports before it can make a wormhole."""
 TIMED = """
 import time
-start, cpu = time.perf_counter(), time.process_time()
+start = time.perf_counter()
 {statement}
-print(time.perf_counter() - start, time.process_time() - cpu)
+print(time.perf_counter() - start)
 """
 NO_RELAY = f"tcp:{HOST}:1"
-"""Nobody listens there."""
 _ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-"""Bytecode is compiled once and kept, as in any installation."""
 
 
 @dataclass
@@ -93,13 +83,14 @@ class Run(harness.Run):
     """The binary of magic-wormhole.rs, if there is one."""
 
 
-async def run_python(*arguments: str, cpus: Collection[int] = ()) -> str:
+async def run_python(*arguments: str, cpus: Collection[int] = (), under: Sequence[str] = ()) -> str:
     """Run a Python program, on some CPUs or on those of this process, and return its output.
 
     If it fails, or takes too long, or the caller is cancelled, it and all that it has started is ended.
     """
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
+        *under,
         sys.executable,
         *arguments,
         env=_ENVIRONMENT,
@@ -142,11 +133,14 @@ def next_code() -> str:
     return f"{next(_nameplates)}-paper-clip"
 
 
-async def run_side(kind: Kind, task: str, server: Server, count: int, result: type[T], code: str = "") -> T:
+async def run_side(
+    kind: Kind, task: str, server: Server, count: int, result: type[T], code: str = "", under: Sequence[str] = ()
+) -> T:
     """Run one of the tasks of client_side.py."""
     program = str(Path(__file__).with_name("client_side.py"))
     url = f"ws://{HOST}:{server.port}/v1"
-    return msgspec.json.decode(await run_python(program, kind, task, url, str(count), code), type=result)
+    output = await run_python(program, kind, task, url, str(count), code, under=under)
+    return msgspec.json.decode(output, type=result)
 
 
 async def exchanges(run: Run) -> None:
@@ -157,8 +151,39 @@ async def exchanges(run: Run) -> None:
         for figure in ("cpu", "cpu_of_code", "cpu_with_closing"):
             run.add(figure, statistics.mean(getattr(exchange, figure) for exchange in results) * 1e3, kind)
         run.add("wall", statistics.median(exchange.seconds for exchange in results) * 1e3, kind)
-        run.add("wall_max", max(exchange.seconds for exchange in results) * 1e3, kind)
     await server.stop()
+
+
+async def instructions(run: Run) -> None:
+    """Many exchanges less few, in user mode: what is left are no imports."""
+    server = await run.bench.start("restante", run.bench.folder(), *NO_LIMITS)
+    few, many = 2, 4 if run.exchanges < 10 else 12
+    for kind in run.kinds:
+        await run_side(kind, "exchanges", server, 1, list[Exchange])  # it compiles the modules
+        counts = []
+        for number in (few, many):
+            profile = run.bench.folder() / "callgrind.out"
+            tool = ("valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}")
+            await run_side(kind, "exchanges", server, number, list[Exchange], under=tool)
+            counts.append(_by_library(profile))
+        libraries = {name: (count - counts[0][name]) / (many - few) / 1e6 for name, count in counts[1].items()}
+        outside = [count for name, count in libraries.items() if not re.search("sodium|libcrypto|_rust", name)]
+        run.add("instructions", sum(libraries.values()), kind)
+        run.add("instructions_outside", sum(outside), kind)
+    await server.stop()
+
+
+def _by_library(profile: Path) -> Counter[str]:
+    """Return the instructions of each library of a profile (Valgrind manual, "Callgrind Format Specification")."""
+    names, totals, library, is_call = dict[str, str](), Counter[str](), "", False
+    for line in profile.read_text().splitlines():
+        if match := re.match(r"(c?)ob=(\(\d+\))(.*)", line):
+            name = names.setdefault(match[2], match[3].rpartition("/")[2])
+            library = library if match[1] else name
+        elif line[:1] in set("0123456789+-*"):
+            totals[library] += 0 if is_call else int(line.split()[1])
+        is_call = line.startswith("calls=")  # the next line has what the called function took
+    return totals
 
 
 async def messages(run: Run) -> None:
@@ -183,14 +208,11 @@ async def imports(run: Run) -> None:
         await run_python("-c", statement)  # compiles it
     for kind in run.turns():
         program = TIMED.format(statement=IMPORT[kind])
-        timings = [(await run_python("-c", program)).split() for _ in range(run.starts)]
-        run.add("import", statistics.median(float(wall) for wall, _ in timings) * 1e3, kind)
-        run.add("import_cpu", statistics.median(float(cpu) for _, cpu in timings) * 1e3, kind)
+        timings = [float(await run_python("-c", program)) for _ in range(run.starts)]
+        run.add("import", statistics.median(timings) * 1e3, kind)
 
 
 # ── Files and directories between two commands ──
-# Sender and receiver are started at once with a code that both know, and connect to each other directly. The time is
-# that from the first start to the last end: imports, the exchange of keys and the flush are part of it.
 
 
 class CommandUsage(msgspec.Struct):
@@ -288,7 +310,6 @@ async def large_file(run: Run) -> None:
         usage = await transfer(run, kind, server, path)
         rate = run.file_bytes / usage.seconds / 1e6
         run.add("file", rate, kind)
-        run.add("file_seconds", usage.seconds, kind)
         for role, side in (("sender", usage.sender), ("receiver", usage.receiver)):
             run.add(f"file_{role}_cpu", side.cpu, kind)
             run.add(f"file_{role}_memory", side.peak / MIB, kind)
@@ -319,6 +340,7 @@ async def directory(run: Run) -> None:
 
 SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "exchanges": exchanges,
+    "instructions": instructions,
     "messages": messages,
     "start": imports,
     "file": large_file,
@@ -328,6 +350,7 @@ SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
 
 def main() -> int:
     parser = harness.parser(__doc__, SCENARIOS, rounds=5, has_peer=True)
+    parser.set_defaults(only=[name for name in SCENARIOS if name != "instructions"])  # not every machine has valgrind
     parser.add_argument("--rust", type=Path, metavar="BINARY", help="measure magic-wormhole.rs, too")
     options = parser.parse_args()
     quick = options.quick

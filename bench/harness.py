@@ -326,7 +326,11 @@ class Server:
     def cpu(self) -> float:
         """Return seconds of user and system time of all threads, in ticks of 10 ms."""
         after_name = self._proc("stat").rpartition(")")[2].split()
-        return (int(after_name[11]) + int(after_name[12])) / _TICK
+        return int(after_name[11]) / _TICK + self.kernel()
+
+    def kernel(self) -> float:
+        """Return the system time alone."""
+        return int(self._proc("stat").rpartition(")")[2].split()[12]) / _TICK
 
     def rss(self) -> int:
         """Return the resident bytes."""

@@ -1,8 +1,4 @@
-"""Restante's mailbox server beside the reference server, in one run. See bench/README.md.
-
-The file has the clients first (a WebSocket, single calls, the session of two clients), then the load, then the
-measurements, one function each.
-"""  # noqa: A005 - nothing here reads mail
+"""Restante's mailbox server beside the reference server, in one run. See bench/README.md."""  # noqa: A005 - no mail
 
 from __future__ import annotations
 
@@ -24,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,11 +53,10 @@ FIGURES: dict[str, Figure] = {
     "prune_stall": own("longest stall, {n} pruned, ms", 10, 5),
     "prune_floor": Figure("  longest stall, nothing to prune, ms"),
     "flood_p99": own("add to delivery while another floods, p99, ms", 100, 10),
-    "flood_p50": Figure("  the same, p50, ms"),
     "cpu_per_session": Figure("  server CPU a session, ms"),
+    "kernel_per_session": Figure("    the part of it in the kernel, ms"),
     "saturated_delivery_p50": Figure("  add to delivery, saturated, p50, ms"),
     "light_cpu_per_session": Figure("  server CPU a session, light load, ms"),
-    "list_wall": Figure("  list of {n}, p50, ms"),
     "generator_busy": Figure("  generator's share of its CPU, saturated"),
     "instructions": own("instructions of a session, millions", 3, 2.4),
     "instructions_tls": Figure("  the same over TLS, millions"),
@@ -69,12 +65,10 @@ FIGURES: dict[str, Figure] = {
 }
 
 AT_A_TIME = 50
-"""Sessions of the closed loop."""
 SLOW_FSYNC_US = 2_000
 SLOW_FSYNC_AT_A_TIME: dict[Kind, int] = {"restante": AT_A_TIME, "reference": 5}
 """The reference flushes one after the other: with more sessions at a time none would end within the window."""
 LIGHT_LOAD: dict[Kind, float] = {"restante": 50, "reference": 4}
-"""Sessions a second."""
 CONNECT_AT_A_TIME = 64
 CALL_SECONDS = 60.0
 FILL_SECONDS = 300.0
@@ -85,17 +79,13 @@ DRAIN_SECONDS = 30.0
 DELIVERY_SECONDS = 30.0
 PRUNE_SECONDS = 90.0
 MAX_PRUNE_ROUNDS = 3
-"""Of `prune`, which takes long."""
 MAX_RUNNING = 5_000
-"""Sessions of an open loop whose server does not keep up."""
 MAX_FAILURES = 50
 PING_INTERVAL = 0.001
 ADD_INTERVAL = 0.005
 FLOOD_ADDS = 200
-"""Adds in one write of the client that floods."""
 MAX_BUFFERED = 1 << 20
 NO_RATES = {"restante": ("--limit", "commands=0", "--limit", "bytes=0"), "reference": ()}
-"""Flags with which one client may ask as much as it likes."""
 
 # ── The WebSocket of a client ──
 # It is written by hand because a load generator is the ceiling of what it measures. It takes two thirds of the CPU of
@@ -563,6 +553,7 @@ class Window:
     seconds: float
     sessions: float
     server_cpu: float
+    server_kernel: float
     flushes: float
     own_cpu: float
 
@@ -654,10 +645,10 @@ class Load:
         await self._drain()
         return Window(deliveries, *(b - a for a, b in zip(before, after, strict=True)))
 
-    def _counters(self) -> tuple[float, float, float, int, float]:
-        used = os.times()
-        server_cpu, flushes = self._server.cpu(), self._server.flushes()
-        return time.perf_counter(), self.acks / COMMANDS, server_cpu, flushes, used.user + used.system
+    def _counters(self) -> tuple[float, ...]:
+        used, server = os.times(), self._server
+        server_figures = server.cpu(), server.kernel(), server.flushes()
+        return time.perf_counter(), self.acks / COMMANDS, *server_figures, used.user + used.system
 
     async def _drain(self) -> None:
         """Let running sessions end. One that does not is a failure like any other."""
@@ -790,6 +781,7 @@ async def sessions(run: Run) -> None:
         run.add("sessions_per_second", window.sessions / window.seconds, kind)
         run.add("flushes_saturated", window.flushes / window.sessions, kind)
         run.add("cpu_per_session", window.server_cpu / window.sessions * 1e3, kind)
+        run.add("kernel_per_session", window.server_kernel / window.sessions * 1e3, kind)
         run.add("saturated_delivery_p50", percentile(window.deliveries, 0.5) * 1e3, kind)
         if kind == "restante":
             run.add("generator_busy", window.own_cpu / window.seconds)
@@ -902,7 +894,6 @@ async def list_nameplates(run: Run) -> None:
             seconds.append(connection.seconds)
             assert bytes(reply.nameplates) == expected, "the list changed"
         run.add("list_cpu", (server.cpu() - cpu) / len(seconds) * 1e3, kind)
-        run.add("list_wall", percentile(seconds, 0.5) * 1e3, kind)
         connection.end()
         await server.stop()
 
@@ -1051,7 +1042,6 @@ async def flood(run: Run) -> None:
         flooding = asyncio.create_task(flooder.flood())
         await asyncio.sleep(1)
         seconds = await _delivery_times(server.port, run.seconds)
-        run.add("flood_p50", percentile(seconds, 0.5) * 1e3, kind)
         run.add("flood_p99", percentile(seconds, 0.99) * 1e3, kind)
         flooder.end()
         await flooding
@@ -1059,9 +1049,7 @@ async def flood(run: Run) -> None:
 
 
 # ── Instructions and system calls of a session ──
-# Valgrind counts instructions, and strace counts system calls. Unlike CPU time they do not depend on what else the
-# machine does. Valgrind does not count those of the kernel. What two runs differ by took the sessions; the rest took
-# the start. Both tools are slow, so batches of ours that reach the limit of 4 ms are smaller than in service.
+# The tools are slow, so batches of ours that reach the limit of 4 ms are smaller than in service.
 
 VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 STRACE = ("strace", "--daemonize", "--follow-forks", "--summary-only")
@@ -1071,23 +1059,31 @@ FEW, MANY = 2 * AT_A_TIME, 8 * AT_A_TIME
 async def instructions(run: Run) -> None:
     """Count what a session takes: of both servers with sockets; of ours over TLS, and in the commit loop alone."""
     few, many = (AT_A_TIME, 2 * AT_A_TIME) if run.is_quick else (FEW, MANY)
+    calls: dict[Kind, Counter[str]] = {}
 
-    async def with_sockets(kind: Kind, tool: Sequence[str], certificate: Certificate | None = None) -> float:
+    async def with_sockets(kind: Kind, tool: Sequence[str], certificate: Certificate | None = None) -> Counter[str]:
         counts = []
         flags, context = (certificate.flags, certificate.context) if certificate else ((), None)
         for number in (few, many):
             server = await run.bench.start(kind, run.bench.folder(), *flags, under=tool)
             await Load(server, context).exactly(number)
             await server.stop()
-            counts.append(_counted(server.output()))
-        return (counts[1] - counts[0]) / (many - few)
+            counts.append(_counted(server.log.read_text(errors="replace")))
+        return counts[1] - counts[0]
 
     for kind in run.kinds:
         await (await run.bench.start(kind, run.bench.folder())).stop()  # it compiles the modules
-        run.add("instructions", await with_sockets(kind, VALGRIND) / 1e6, kind)
-        run.add("system_calls", await with_sockets(kind, STRACE), kind)
+        run.add("instructions", (await with_sockets(kind, VALGRIND)).total() / (many - few) / 1e6, kind)
+        calls[kind] = await with_sockets(kind, STRACE)
+        run.add("system_calls", calls[kind].total() / (many - few), kind)
+    ours, theirs = (calls.get(kind, Counter[str]()) for kind in harness.KINDS)
+    for name in sorted(ours | theirs, key=lambda name: -abs(ours[name] - theirs[name]))[:10]:
+        FIGURES[name] = Figure(f"  {name}")
+        for kind in run.kinds:
+            run.add(name, calls[kind][name] / (many - few), kind)
     if "restante" in run.kinds:
-        run.add("instructions_tls", await with_sockets("restante", VALGRIND, Certificate(run.bench.scratch)) / 1e6)
+        over_tls = await with_sockets("restante", VALGRIND, Certificate(run.bench.scratch))
+        run.add("instructions_tls", over_tls.total() / (many - few) / 1e6)
         loop = [await asyncio.to_thread(_in_commit_loop, run.bench.folder(), number) for number in (few, many)]
         run.add("instructions_loop", (loop[1] - loop[0]) / (many - few) / 1e6)
 
@@ -1096,15 +1092,17 @@ def _in_commit_loop(folder: Path, sessions: int) -> int:
     program = Path(__file__).with_name("mailbox_commit_loop.py")
     command = [*VALGRIND, sys.executable, str(program), str(folder), str(sessions)]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    return _counted(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return _counted(done.stderr).total()
 
 
-def _counted(output: str) -> int:
-    """Return how many instructions valgrind, or how many system calls strace has counted."""
-    match = re.search(r"I +refs: +([0-9,]+)", output) or re.search(r"([0-9]+) +(?:[0-9]+ )?total$", output.strip())
-    if match is None:
+def _counted(output: str) -> Counter[str]:
+    """Return how many instructions valgrind, or how many system calls of each kind strace has counted."""
+    rows = re.findall(r"^ *[0-9.]+ +[0-9.]+ +[0-9]+ +([0-9]+) +(?:[0-9]+ +)?(\w+)$", output, re.MULTILINE)
+    rows += re.findall(r"I +refs: +([0-9,]+)()", output)
+    if not rows:
         raise BenchError(f"nothing was counted: {output[-2000:]}")
-    return int(match[1].replace(",", ""))
+    return Counter({name: int(count.replace(",", "")) for count, name in rows if name != "total"})
 
 
 SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
