@@ -247,6 +247,8 @@ BINARY: Final = WSMsgType.BINARY
 CONTINUATION: Final = WSMsgType.CONTINUATION
 PING: Final = WSMsgType.PING
 CLOSE: Final = WSMsgType.CLOSE
+NORMAL_CLOSURE: Final = WSCloseCode.OK
+ABNORMAL_CLOSURE: Final = WSCloseCode.ABNORMAL_CLOSURE
 
 
 class Socket(WSListener):
@@ -375,8 +377,8 @@ class Socket(WSListener):
                 self._answer_ping_soon(frame.get_payload_as_bytes())
 
     def _take_close(self, transport: WSTransport, frame: WSFrame) -> None:
-        code = frame.get_close_code() or WSCloseCode.OK
-        if code == WSCloseCode.ABNORMAL_CLOSURE:  # not allowed in a frame (RFC 6455, 7.4.1), but picows reads it
+        code = frame.get_close_code() or NORMAL_CLOSURE
+        if code == ABNORMAL_CLOSURE:  # not allowed in a frame (RFC 6455, 7.4.1), but picows reads it
             code = WSCloseCode.PROTOCOL_ERROR
         transport.send_close(code)  # does nothing if we have sent our close
         self._drop_queue()
