@@ -141,9 +141,10 @@ class Run(harness.Run):
         wide = ("--max-peers", "20000", "--max-peers-per-address", "20000", "--min-pow", "0", "--max-ttl", "4000000")
         data = data or self.bench.folder()
         server = await self.bench.start("waku", data, *wide, *limits, "--retention", "60", *flags, under=under)
-        while not (found := re.search(r"^enode:.*$", server.log.read_text(), re.MULTILINE)):  # noqa: ASYNC110
+        while not (line := re.search(r"^enode:.*$", server.log.read_text(), re.MULTILINE)):
+            server.check()
             await asyncio.sleep(0.02)  # under valgrind it is printed long after the server has begun to listen
-        return server, enode.parse(found[0])
+        return server, enode.parse(line[0])
 
 
 # ── A peer ──

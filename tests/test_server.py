@@ -136,6 +136,17 @@ async def test_frames_are_binary_and_the_welcome_says_more_if_the_operator_wants
         assert [(await socket.read())[0] for _ in range(2)] == [BINARY, BINARY]
 
 
+async def test_the_commands_of_one_read_have_one_time_and_those_of_the_next_a_later_one(live: LiveServer) -> None:
+    socket = await live.dial()
+    await socket.hear()
+    times: list[float] = []
+    for _ in range(2):
+        socket.write(frame(TEXT, b'{"type":"ping","ping":1}') * 2)
+        heard = [await socket.hear() for _ in range(4)]
+        times += [message["server_rx"] for message in heard if message["type"] == "pong"]
+    assert times[0] == times[1] < times[2] == times[3]
+
+
 async def test_the_server_accepts_all_paths_that_the_reference_server_accepts(live: LiveServer) -> None:
     for path in ("/v1", "/v1/", "/v1/x", "/v1?x=1"):
         socket = await live.dial(path, Connection="keep-alive, Upgrade")  # as Firefox says it

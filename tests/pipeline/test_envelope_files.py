@@ -37,7 +37,7 @@ from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.files import UnreadableItem, parquet, rlp_file
-from restante.waku.files.exchange import export
+from restante.waku.files.archive_files import export
 from support.effort import examples
 from support.mutation import mutated
 from support.pipeline.runs import LakeWorld, command, spark_command

@@ -24,7 +24,7 @@ from restante.pipeline.gaps import Gap, GapFilter, ranges_to_request
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables.gaps import GAPS
 from restante.waku.files import missing_ranges
-from restante.waku.files.exchange import export
+from restante.waku.files.archive_files import export
 from restante.waku.files.missing_ranges import MAX_TOPICS, MissingRange
 from support.bounds import PATIENCE
 from support.documents import Document

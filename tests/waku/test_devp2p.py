@@ -193,7 +193,7 @@ def test_a_node_that_dials_itself_receives_the_reason_in_place_of_a_hello() -> N
     [("waku/0 waku/1", True), ("waku/0", True), ("shh/6 les/2 waku/1 eth/63", True), ("waku/1 waku/1", True)]
     + [("waku/10", False), ("eth/1", False), ("", False)],
 )
-def test_message_ids_do_not_depend_on_what_else_a_peer_has(theirs: str, shared: bool) -> None:
+def test_a_peer_needs_our_capability_and_its_others_do_not_move_the_ids(theirs: str, shared: bool) -> None:
     capabilities = [capability.split("/") for capability in theirs.split()]
     hello = hello_of(capabilities=tuple(Capability(name, int(version)) for name, version in capabilities))
     events = Bare().say(hello, b"\x10" + compress(b"\xc0"))

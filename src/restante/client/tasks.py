@@ -12,7 +12,10 @@ Result = TypeVar("Result")
 
 
 async def until_done(task: asyncio.Future[Result], on_cancel: Callable[[], None] = lambda: None) -> Result:
-    """Wait for a task that must not be cancelled. A cancellation is raised when it is done."""
+    """Wait for a task without cancelling it, and return its result. A cancellation is raised when the task is done.
+
+    `on_cancel` is called at each cancellation.
+    """
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -359,7 +359,7 @@ def export_command(
 ) -> None:
     """Write all archived envelopes to a file. The server may be running."""
     from restante.common.signals import cleaning_up
-    from restante.waku.files.exchange import export
+    from restante.waku.files.archive_files import export
 
     with cleaning_up():
         count = export(data, file)
@@ -377,7 +377,7 @@ def import_command(
     data: DataOption = DEFAULT_DATA,
 ) -> None:
     """Archive the envelopes of files. The server must be stopped. Importing a file again changes nothing."""
-    from restante.waku.files.exchange import import_files, render_report, warning
+    from restante.waku.files.archive_files import import_files, render_report, warning
 
     os.umask(0o077)  # as for `serve`
     report = import_files(data, paths)

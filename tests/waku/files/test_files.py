@@ -29,8 +29,8 @@ from restante.waku.archive.schema import FILE
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make, parse
 from restante.waku.envelope.rlp import RlpError
-from restante.waku.files import UnreadableItem, exchange, leveldb, missing_ranges, parquet, rlp_file
-from restante.waku.files.exchange import export, import_files
+from restante.waku.files import UnreadableItem, archive_files, leveldb, missing_ranges, parquet, rlp_file
+from restante.waku.files.archive_files import export, import_files
 from restante.waku.files.missing_ranges import MAX_FILE_BYTES, MAX_RANGES, MAX_TOPICS, MissingRange, MissingRanges
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from support.disk import no_file_beyond
@@ -337,7 +337,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "BATCH_ENVELOPES", 7)
+    monkeypatch.setattr(archive_files, "BATCH_ENVELOPES", 7)
     monkeypatch.setattr("restante.waku.archive.statements.MAX_PAGE_ROWS", 9)
 
 
@@ -464,7 +464,7 @@ def test_an_export_ends_with_the_last_arrival_before_its_start(
             asyncio.run(prune())
 
     monkeypatch.setattr("restante.waku.archive.statements.MAX_PAGE_ROWS", 9)
-    monkeypatch.setattr("restante.waku.files.exchange.progress", lambda *_: nullcontext(advance))
+    monkeypatch.setattr("restante.waku.files.archive_files.progress", lambda *_: nullcontext(advance))
     monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_TIMEOUT_SECONDS", 0.01)  # the log stays while it is read
     assert export(data, tmp_path / "all.rlp") == len(ROWS)
     assert (tmp_path / "all.rlp").read_bytes() == b"".join(RAWS)

@@ -452,7 +452,10 @@ def _libc() -> ctypes.CDLL:
 
 
 def _flush_file_system(folder: int | None) -> None:
-    """Flush all that the disk of a folder was given: with many small files much faster than one after the other."""
+    """Flush all that the disk of a folder was given: with many small files much faster than one after the other.
+
+    `folder` is a descriptor. None: it could not be opened, and all disks are flushed.
+    """
     libc = _libc()
     if folder is None or not hasattr(libc, "syncfs"):  # Linux has it (syncfs(2))
         os.sync()

@@ -48,7 +48,7 @@ def read_at(archive: BinaryIO, position: int, size: int) -> bytes:
         data = archive.read(size)
         if len(data) == size:
             return data
-    raise ArchiveError("the archive is broken: its end is missing")
+    raise ArchiveError("the archive is broken: it is too short")
 
 
 def blocks_at(archive: BinaryIO, position: int, size: int) -> Iterator[bytes]:

@@ -70,7 +70,7 @@ def unpack(
         _change_mode(directory, mode & ~OTHERS)
         _check_own(directory)
         target = _Target(directory, limits, progress)
-        with _store_errors("cannot read what was received"):  # errors of the target are told apart below
+        with _store_errors("cannot read what was received"):  # not of the target: its errors are StoreErrors already (_error_about)
             archive.seek(0)
             members = zip_members if archive.read(2) == b"PK" else tar_members
             if check_counts is not None:
@@ -131,7 +131,10 @@ class _Target:
         """Whether `restrict` is to be called for each member when all are there."""
         self._directory = directory
         self._restricted: tuple[list[str], tuple[int, ...]] = ([], ())
-        self._files_left, self._directories_left, self._bytes_left, self._top = limits
+        self._files_left = limits.files
+        self._directories_left = limits.directories
+        self._bytes_left = limits.size
+        self._top = limits.top
         self._entries_left = MAX_ENTRIES
         self._progress = progress
 

@@ -73,7 +73,8 @@ class Journal(Generic[T]):
         self._steps = asyncio.Lock()
         try:
             self._checkpoint = self._file.read() or Checkpoint(application=self._encode_state(initial))
-            self._saved_application = self._checkpoint.application
+            # As a copy: what was decoded is a view of the whole file.
+            self._saved_application = self._checkpoint.application = self._checkpoint.application.copy()
             self._decode_state(self._saved_application)
         except BaseException:
             self._file.close()

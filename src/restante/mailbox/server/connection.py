@@ -89,7 +89,7 @@ MAX_CLOSE_REASON_BYTES: Final = 123
 """Bytes of the reason in a close frame (RFC 6455 section 5.5)."""
 
 MAX_LISTED_BYTES: Final = 1024
-"""Bytes of a payload up to which its header is made once for all frames. Nearly all replies are shorter."""
+"""Bytes of the shortest payload whose header is made for each frame. Nearly all replies are shorter."""
 
 _FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
 
@@ -294,7 +294,7 @@ class Socket(WSListener):
         self.reading = 0
         """Bytes of memory in which messages are being read, as far as they are counted."""
         self.read_at: Now | None = None
-        """When what is being parsed was read. None: not known yet (`ReceiveBuffer`)."""
+        """When the first message of the current read was passed on. None: none was yet (`ReceiveBuffer`)."""
         self.last_frame_second = self.bucket = server.second
         """The second in which a frame last arrived, or was seen to grow (`note_progress`), and the second of the ping
         interval in which the socket is pinged."""
@@ -462,17 +462,18 @@ class Socket(WSListener):
         if self.fragments.size + frame.payload_size > self._server.limits.message_bytes:
             self._refuse(self._server.too_big())
             return
+        text: FrameText | None = None
         try:
             message = self.fragments.add(frame.get_payload_as_bytes(), first=first, last=frame.fin)
-            text = None if message is None else text_of(message)
+            if message is not None:
+                self._server.read_budget.frames += len(message) // PAYLOAD_BYTES_PER_FRAME
+                text = text_of(message)
         except UnicodeDecodeError:
             self._refuse(NOT_UTF_8)
         except PeerError as error:
             self._refuse(error)
-        else:
-            if message is not None and text is not None:
-                self._server.read_budget.frames += len(message) // PAYLOAD_BYTES_PER_FRAME
-                self._take_text(text)
+        if text is not None:
+            self._take_text(text)
         self.count_read()
 
     def count_read(self) -> None:

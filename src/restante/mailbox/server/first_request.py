@@ -10,7 +10,7 @@ import asyncio
 import functools
 import math
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
@@ -41,18 +41,30 @@ from restante.mailbox.server.read_budget import (
 class PicowsTransport:
     """What picows uses of a transport, which is also its socket. The socket's options cannot be set or read."""
 
+    __slots__ = ("fileno", "get_write_buffer_size", "transport", "write")
+
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         self.fileno = transport.get_extra_info("socket").fileno
-        self.write, self.writelines = transport.write, transport.writelines
-        self.get_write_buffer_size = transport.get_write_buffer_size
-        self.is_closing, self.close, self.abort = transport.is_closing, transport.close, transport.abort
+        self.write, self.get_write_buffer_size = transport.write, transport.get_write_buffer_size
 
     def get_extra_info(self, name: str) -> Any:
         """Return the socket, the TLS of the connection, or None for its addresses."""
         if name == "socket":
             return self
         return self.transport.get_extra_info(name) if name == "ssl_object" else None
+
+    def writelines(self, data: Iterable[bytes]) -> None:
+        """Write some pieces."""
+        self.transport.writelines(data)
+
+    def close(self) -> None:
+        """Close the connection after what was written."""
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()
 
     def setsockopt(self, *_option: object) -> None:
         """Set nothing."""
@@ -159,7 +171,8 @@ MIN_COUNTED_BYTES: Final = 8 * 1024
 """Bytes of a frame from which on its buffer is counted. Nearly all frames have less than a tenth of that."""
 
 USUAL_READ_BYTES: Final = 2048
-"""Bytes of picows' buffer until a frame is longer (server.READ_BUFFER_BYTES)."""
+"""Initial bytes of picows' buffer of a connection, which grows with its frames. Most of a connection's memory
+(bench/README.md)."""
 
 FRAMES_WITH_USUAL_READS: Final = MAX_FRAMES_PER_TURN - math.ceil(USUAL_READ_BYTES / BYTES_PER_FRAME)
 """Frames of a turn up to which the read budget allows a read of USUAL_READ_BYTES."""

@@ -98,10 +98,6 @@ CLEANUP_SECONDS: Final = 1.0
 """Seconds that a rejected client has to release and close: two round trips to anywhere, and the client's
 processing."""
 
-READ_BUFFER_BYTES: Final = 2048
-"""Initial bytes of a connection's read buffer, which grows with its frames. Most of a connection's memory
-(bench/README.md)."""
-
 MAX_UNBOUND_CLOSED_PER_SECOND: Final = 250
 """Connections closed in one second because they did not bind in time. Closing one takes some 26 µs."""
 
@@ -209,7 +205,7 @@ class Server:
             self._answer if peer is None else partial(self._answer, peer=peer),
             handshake_timeout=handshake_timeout,
             max_frame_size=MAX_FRAME_PER_MESSAGE * self.limits.message_bytes,
-            read_buffer_size=READ_BUFFER_BYTES,
+            read_buffer_size=USUAL_READ_BYTES,
         )
 
     def admit_handshake(self, pending: PendingRequest) -> bool:

@@ -42,17 +42,16 @@ class BackupContents(msgspec.Struct):
     usage_records: int
 
 
-_SELECT = """
+_COUNTS = """
 SELECT
-    saved,
     (SELECT count(*) FROM nameplates),
     (SELECT count(*) FROM mailboxes),
     (SELECT count(*) FROM messages),
     (SELECT count(*) FROM usage_nameplates) + (SELECT count(*) FROM usage_mailboxes)
-        + (SELECT count(*) FROM usage_client_versions)
+        + (SELECT count(*) FROM usage_client_versions),
+    saved
 FROM service
 """
-"""The fields of BackupContents from `saved` on."""
 
 
 def back_up(data: Path, file: Path, advance: Callable[[int], None]) -> BackupContents:
@@ -124,9 +123,18 @@ def _check_copy(unfinished: Path, file: Path) -> BackupContents:
     """Open a copy that is complete, and return what it has. Raises StoreDamaged if a server could not use it."""
     with closing(sqlite3.connect(f"{unfinished.absolute().as_uri()}?mode=ro", uri=True)) as copy:
         check_rows(copy)
-        saved, *counts = copy.execute(_SELECT).fetchone()
+        nameplates, mailboxes, messages, usage_records, saved = copy.execute(_COUNTS).fetchone()
         schema = schema_of(copy)
-    return BackupContents(str(file), unfinished.stat().st_size, schema, saved or None, *counts)
+    return BackupContents(
+        file=str(file),
+        bytes=unfinished.stat().st_size,
+        db_schema=schema,
+        saved=saved or None,
+        nameplates=nameplates,
+        mailboxes=mailboxes,
+        messages=messages,
+        usage_records=usage_records,
+    )
 
 
 def render_contents(contents: BackupContents) -> str:

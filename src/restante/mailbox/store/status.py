@@ -37,20 +37,17 @@ class Status(msgspec.Struct):
     """Seconds that the service has run in total."""
 
 
-_SELECT = """
+_COUNTS = """
 SELECT
-    saved,
     (SELECT count(*) FROM (SELECT app_id FROM mailboxes UNION SELECT app_id FROM nameplates)),
     (SELECT count(*) FROM nameplates),
     (SELECT count(*) FROM mailboxes),
     (SELECT count(*) FROM messages),
-    (SELECT coalesce(sum(json_array_length(sides)), 0) FROM mailboxes),
+    (SELECT total(json_array_length(sides)) FROM mailboxes),
     (SELECT min(json_extract(sides, '$[0].added')) FROM mailboxes),
-    pruned,
-    seconds
+    saved, pruned, seconds
 FROM service
 """
-"""`saved`, and the fields of Status that follow `age`."""
 
 
 def read_status(data: Path) -> Status:
@@ -60,8 +57,21 @@ def read_status(data: Path) -> Status:
     """
     running = is_running(data)
     with SCHEMA.reading(data) as database:
-        saved, *fields = database.execute(_SELECT).fetchone()
-    return Status(running, saved or None, max(0.0, time.time() - saved) if saved else None, *fields)
+        counts = database.execute(_COUNTS).fetchone()
+    apps, nameplates, mailboxes, messages, sides, oldest, saved, pruned, seconds = counts
+    return Status(
+        running=running,
+        saved=saved or None,
+        age=max(0.0, time.time() - saved) if saved else None,
+        applications=apps,
+        nameplates=nameplates,
+        mailboxes=mailboxes,
+        messages=messages,
+        sides=int(sides),
+        oldest=oldest,
+        last_prune=pruned,
+        service_seconds=seconds,
+    )
 
 
 def render_status(status: Status) -> str:

@@ -89,9 +89,12 @@ def pair_exchanges(events: Sequence[Event], lines: Mapping[str, Sequence[TraceLi
     for at, event in enumerate(events):
         began = to_us(event.start)
         if event.name == "ws_send" and began is not None:
-            id_ = event.id if event.id is not None and senders[event.id, day_of(began)] == 1 else None
-            candidates = ((), ()) if id_ is None else (replies.get(id_, ()), lines.get(id_, ()))
-            exchanges.append(_pair_exchange(at, event, began, *candidates))
+            ambiguous = event.id is None or senders[event.id, day_of(began)] > 1
+            exchanges.append(
+                Exchange(at, event.command, event.phase, began, None, None, None, None)
+                if ambiguous
+                else _pair_exchange(at, event, began, replies.get(event.id or "", ()), lines.get(event.id or "", ()))
+            )
     return exchanges
 
 

@@ -6,12 +6,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec.structs import astuple
-
 from restante.common.texts import counted
 from restante.common.units import columns, duration, plain_ascii
 from restante.timing.comparison import TOTAL, Comparison, MeasureChange, too_few
 from restante.timing.outputs.text import MAX_WIDTH, MIN_WIDTH
+from restante.timing.rank_test import Interval
 
 _HEADS: Final = ("", "old", "new", "change", "at least", "at most", "")
 
@@ -83,12 +82,16 @@ def _change_cells(change: MeasureChange) -> Sequence[str]:
 def _size_text(change: MeasureChange, index: int) -> str:
     """Return the estimate of a change, or the lower or upper end of its interval."""
     if change.ratio is not None:
-        ratio = astuple(change.ratio)[index]
+        ratio = _interval_part(change.ratio, index)
         return f"{ratio - 1:+.0%}" if ratio < 10 else f"x{ratio:,.0f}"
     if change.difference_us is None:
         return "?"
-    difference = astuple(change.difference_us)[index]
+    difference = _interval_part(change.difference_us, index)
     return ("+" if difference > 0 else "") + duration(difference)
+
+
+def _interval_part(interval: Interval, index: int) -> float:
+    return (interval.estimate, interval.low, interval.high)[index]
 
 
 def _colour_verdict(line: str, verdict: str) -> str:

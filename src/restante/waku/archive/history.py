@@ -297,6 +297,8 @@ FROM envelopes NOT INDEXED WHERE id BETWEEN :low AND ifnull((SELECT max(id) FROM
 """`RANGE_SQL` in ascending order, as a page with only the last two ids of a full one. It takes two fifths fewer
 instructions: no envelope is copied for a subquery, and no id becomes text."""
 
+_NTH_ID_SQL: Final = "SELECT id FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id LIMIT 1 OFFSET :rows - 1"
+
 _LENGTHS_SQL: Final = "SELECT group_concat(id), group_concat(length(raw)), NULL FROM ({plan})"
 
 _NUMBER_DECODER: Final = msgspec.json.Decoder(list[int])
@@ -391,13 +393,8 @@ class _Search(NamedTuple):
     def _find_in_range(self, max_envelopes: int) -> _SearchResult:
         previous_limit = self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RESULT_BYTES)
         try:
-            if self.plan.statement is RANGE_SQL and not self.descending:
-                rows = self._query_rows(_RANGE_PAGE_SQL, max_envelopes + 1)
-                fitting = self._count_fitting(rows[1], max_envelopes)
-                if fitting == min(len(rows[1]), max_envelopes):
-                    return self._fit_to_page(max_envelopes, *rows)
-                max_envelopes = fitting
-            return self._fit_to_page(max_envelopes, *self._query_rows(_PAGE_SQL, max_envelopes + 1))
+            shape = _RANGE_PAGE_SQL if self.plan.statement is RANGE_SQL and not self.descending else _PAGE_SQL
+            return self._fit_to_page(max_envelopes, *self._query_rows(shape, max_envelopes + 1))
         except sqlite3.DataError:  # "string or blob too big"
             pass
         finally:
@@ -414,7 +411,13 @@ class _Search(NamedTuple):
         del stops[count:]
         if len(raws) > self.bounds.bytes:  # copying less is not worth its time
             raws = raws[: stops[-1]]
-        last_id = int(id_list.rsplit(",", surplus + 1)[-surplus - 1]) if surplus else 0
+        last_id = 0
+        if surplus:
+            ids = id_list.rsplit(",", surplus + 1)
+            if len(ids) > surplus:
+                last_id = int(ids[-surplus - 1])
+            else:  # the bytes have cut a page of _RANGE_PAGE_SQL, of which only the last two ids are known
+                [(last_id,)] = self._execute(_NTH_ID_SQL, self.low, self.high, count)
         return _SearchResult(raws, stops, last_id, surplus > 0)
 
     def _count_fitting(self, stops: list[int], max_envelopes: int) -> int:
@@ -434,12 +437,15 @@ class _Search(NamedTuple):
         return passed, stop if passed == self.bounds.rows else None
 
     def _query_rows(self, shape: str, rows: int) -> tuple[str, list[int], bytes]:
-        """Return the ids, separated by commas, the end offset of each envelope, and the envelopes, concatenated."""
+        """Return the ids, separated by commas, the end offset of each envelope, and the envelopes, concatenated.
+
+        Of `_RANGE_PAGE_SQL` the ids are the last two, if there are as many rows as requested.
+        """
         statement = shape.replace("{plan}", self.plan.statement)
         [(id_list, sizes, raws)] = self._execute(statement, self.low, self.high, rows)
         if sizes is None:
             return "", [], b""
-        return id_list, list(accumulate(_NUMBER_DECODER.decode(f"[{sizes}]"))), raws
+        return id_list or "", list(accumulate(_NUMBER_DECODER.decode(f"[{sizes}]"))), raws
 
     def _execute(self, statement: str, low: int, high: int, rows: int) -> list[Any]:
         for placeholder, term in _ORDER_TERMS[self.descending].items():

@@ -44,8 +44,8 @@ OnState = Callable[[FetchState], None]
 """Receives the new state each time the subscriber has all envelopes that the state covers."""
 
 
-def ignore(*_: object) -> None:
-    """Replace a callback that the caller did not set."""
+def do_nothing(*_: object) -> None:
+    """Do nothing: the callback of a caller that passes none."""
 
 
 class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ async def fetch(
     *,
     inbox: Inbox | None = None,
     state: FetchState | None = None,
-    keep: OnState = ignore,
+    keep: OnState = do_nothing,
 ) -> FetchReport:
     """Fetch a query's history from servers and return a report.
 

@@ -342,7 +342,7 @@ def open_output(file: Path | None, keys: Keys, *, text: bool = False) -> Iterato
     check_output_file(file)
     try:
         if file is None:
-            yield partial(_write_lines, sys.stdout.buffer, text_line if text else _json_line, keys)
+            yield partial(_write_lines, sys.stdout.buffer, _text_line if text else _json_line, keys)
         else:
             with new_file(file) as draft, _open_draft(file.suffix, draft, keys) as write_envelopes:
                 yield write_envelopes
@@ -385,14 +385,18 @@ def _read_rows(file: Path) -> Iterator[list[Archived]]:
 
 
 def _write_lines(
-    output: IO[bytes], line: Callable[[Envelope, Keys], str], keys: Keys, envelopes: list[Envelope]
+    output: IO[bytes], line: Callable[[Envelope, Keys], bytes], keys: Keys, envelopes: list[Envelope]
 ) -> None:
-    output.writelines(line(envelope, keys).encode() + b"\n" for envelope in envelopes)
+    output.writelines(line(envelope, keys) + b"\n" for envelope in envelopes)
     output.flush()
 
 
-def _json_line(envelope: Envelope, keys: Keys) -> str:
-    return msgspec.json.encode(json_fields(envelope, keys)).decode()
+def _text_line(envelope: Envelope, keys: Keys) -> bytes:
+    return text_line(envelope, keys).encode()
+
+
+def _json_line(envelope: Envelope, keys: Keys) -> bytes:
+    return msgspec.json.encode(json_fields(envelope, keys))
 
 
 def json_fields(envelope: Envelope, keys: Keys) -> dict[str, Any]:

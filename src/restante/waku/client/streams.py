@@ -80,7 +80,7 @@ class EnvelopeStream:
         self._servers = servers
         self._query = query
         self._options = options
-        self._keep = keep or fetching.ignore
+        self._keep = keep or fetching.do_nothing
         self._waiting: deque[list[Envelope] | FetchState] = deque()
         """What the program has not taken yet. Each state follows the envelopes that it covers."""
         self._waiting_bytes = 0
@@ -189,7 +189,7 @@ class Subscription(EnvelopeStream):
         on_failure: OnServerFailure | None,
     ) -> None:
         super().__init__(servers, query, options, state, keep)
-        self._on_failure = on_failure or fetching.ignore
+        self._on_failure = on_failure or fetching.do_nothing
         self._stop = asyncio.Event()
 
     def stop(self) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from restante.common.errors import Misuse
-from restante.waku.client.fetch import OnState, RequestOptions, Subscriber, fetch, ignore
+from restante.waku.client.fetch import OnState, RequestOptions, Subscriber, do_nothing, fetch
 from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.ranges import FetchState, HistoryQuery
@@ -74,8 +74,8 @@ class SubscriptionRun:
         subscriber: Subscriber,
         *,
         state: FetchState | None = None,
-        keep: OnState = ignore,
-        on_failure: OnFailure = ignore,
+        keep: OnState = do_nothing,
+        on_failure: OnFailure = do_nothing,
         intervals: Intervals = INTERVALS,
     ) -> None:
         if not query.topics:

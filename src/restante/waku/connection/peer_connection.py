@@ -62,10 +62,7 @@ class ConnectionHandler:
     """Bytes of incomplete packets on all connections."""
 
     def reduce_incomplete(self) -> None:
-        """Reduce the bytes of incomplete packets, because there are more than the limit.
-
-        One connection does not exceed the limit, because the size of a packet is limited.
-        """
+        """Reduce the bytes of incomplete packets: they are more than the limit, as only many connections can have."""
 
     def admit(self, connection: PeerConnection) -> bool:
         """Accept a connection and set its quota. Return False if it may not begin the handshake."""

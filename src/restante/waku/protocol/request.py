@@ -238,7 +238,7 @@ def _read_draft(
     batch: rlp.ItemSpan | None = None,
     answer: CompletionForm = "string",
 ) -> _Draft:
-    """Read the fields of a request. They are in the specified order."""
+    """Read the fields of a request. The parameters are in the order of the specification."""
     return _Draft(
         _read_number(data, lower),
         _read_number(data, upper),
