@@ -70,7 +70,9 @@ def unpack(
         _change_mode(directory, mode & ~OTHERS)
         _check_own(directory)
         target = _Target(directory, limits, progress)
-        with _store_errors("cannot read what was received"):  # not of the target: its errors are StoreErrors already (_error_about)
+        with _store_errors(
+            "cannot read what was received"
+        ):  # not of the target: its errors are StoreErrors already (_error_about)
             archive.seek(0)
             members = zip_members if archive.read(2) == b"PK" else tar_members
             if check_counts is not None:

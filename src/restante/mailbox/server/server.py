@@ -36,7 +36,7 @@ from restante.mailbox.protocol.refusals import (
 )
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import Framing, ReadPauses, Socket
-from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
+from restante.mailbox.server.first_request import USUAL_READ_BYTES, Answer, FirstBytes, websocket_protocol
 from restante.mailbox.server.listeners import Listeners
 from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.send_budget import SendBudget
