@@ -53,7 +53,7 @@ after what the kernel has taken."""
 class ConnectionHandler:
     """Receives the events of a connection: the node, or an outbound connection.
 
-    By default it accepts every peer, and has no backlog for it.
+    By default it accepts every Hello, and has no backlog.
     """
 
     limits: Limits
