@@ -105,7 +105,7 @@ class OfferedPacket:
 
 
 class Mailserver:
-    """Handles envelopes."""
+    """Decides about each offered envelope, and gathers those that are to be archived in batches."""
 
     def __init__(
         self, policy: Policy, terms: ArchiveTerms, pool: Pool, max_waiting_bytes: int = DEFAULT_WAITING_BYTES
