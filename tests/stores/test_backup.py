@@ -238,12 +238,12 @@ def test_damaged_data_is_neither_backed_up_nor_restored(damage: str, tmp_path: P
 
 
 def lose_index_rows(file: Path) -> None:
-    """Each row can be read, but the server would not find all messages of a mailbox that ends."""
+    """Each row can be read, but the dashboard would not find all records of a day."""
     alter(
         file,
         "PRAGMA writable_schema = 1",
         "UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema"
-        " WHERE name = 'usage_mailboxes_started') WHERE name = 'messages_mailbox'",
+        " WHERE name = 'usage_mailboxes_started') WHERE name = 'usage_nameplates_started'",
     )
 
 

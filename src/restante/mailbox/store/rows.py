@@ -61,6 +61,8 @@ class Rows:
         self._made: set[int] = set()
         """Keys of mailboxes and nameplates that are not in the database yet."""
         self._gone_mailboxes: Parameters = []
+        self._gone_messages: Parameters = []
+        """The sequence numbers of their messages."""
         self._gone_bytes = 0
         """Bytes of the messages and names of the mailboxes that are deleted."""
         self._gone_nameplates: Parameters = []
@@ -113,7 +115,8 @@ class Rows:
             yield Statement(_INSERT_MESSAGE, rows, self._message_pages * PAGE_BYTES >= HEAVY_STATEMENT_BYTES)
         if self._gone_mailboxes:
             heavy = self._gone_bytes >= HEAVY_STATEMENT_BYTES
-            yield Statement("DELETE FROM messages WHERE mailbox = ?", self._gone_mailboxes, heavy)
+            if self._gone_messages:
+                yield Statement("DELETE FROM messages WHERE sequence = ?", self._gone_messages, heavy)
             yield Statement("DELETE FROM mailboxes WHERE key = ?", self._gone_mailboxes, heavy)
         if self._gone_nameplates:
             yield Statement("DELETE FROM nameplates WHERE key = ?", self._gone_nameplates)
@@ -138,12 +141,13 @@ class Rows:
         self._mailboxes[change.mailbox.key] = change.mailbox
 
     def _mailbox_gone(self, change: model.MailboxGone) -> None:
-        key = change.mailbox.key
+        mailbox, key = change.mailbox, change.mailbox.key
         self._mailboxes.pop(key, None)
-        self._messages.pop(key, None)
+        unwritten = len(self._messages.pop(key, ()))
         if key not in self._made:
             self._gone_mailboxes.append((key,))
-            self._gone_bytes += change.mailbox.size + change.mailbox.names
+            self._gone_messages += [(message.sequence,) for message in mailbox.messages[: -unwritten or None]]
+            self._gone_bytes += mailbox.size + mailbox.names
         if change.usage is not None:
             self._record(change.usage)
 

@@ -66,7 +66,7 @@ class Shape(NamedTuple):
 
 OUR_SHAPE: Final = Shape(
     kind="mailbox server's database",
-    newest=5,
+    newest=6,
     version="PRAGMA user_version",
     prefix="usage_",
     since={rules.VISITORS_RULE.source: 3, rules.BLUR_RULE.source: 4, ADDRESS_ID: 2},
