@@ -160,14 +160,14 @@ def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
         queue.put(received(connection, text))
     queue.put(ConnectionLost(connection, Now(0.0, 0.0)))
     queue.put(received(other, "s"))
-    batches = [queue.gather(0.0, UNLIMITED.rates) for _ in range(2)]
+    batches = [queue.gather(0.0, UNLIMITED) for _ in range(2)]
     under_way = next(batch for batch in batches if batch[0].connection is connection)
     queue.drop(connection)
     assert queue.held_bytes == connection.backlog.held_bytes + other.backlog.held_bytes
     assert queue.held_bytes == len(LONG) + len("s") + 2 * ENTRY_BYTES
     assert all(queue.start(entry) for batch in batches for entry in batch)
     assert under_way == [received(connection, LONG)]
-    rest = queue.gather(0.0, UNLIMITED.rates)
+    rest = queue.gather(0.0, UNLIMITED)
     assert rest == [ConnectionLost(connection, Now(0.0, 0.0))], "who is lost is not forgotten"
     assert queue.start(rest[0])
     assert queue.empty
@@ -179,7 +179,7 @@ def test_large_messages_fill_a_batch_sooner_than_many_small_ones() -> None:
     for _ in range(8):
         for connection in connections:
             queue.put(received(connection, "0" * (MAX_BATCH_WEIGHT // 20 + 1)))
-    assert len(queue.gather(0.0, UNLIMITED.rates)) == 20
+    assert len(queue.gather(0.0, UNLIMITED)) == 20
 
 
 async def test_a_client_that_sends_much_delays_others_by_two_batches_at_most(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from typing import Final
 
 from restante.mailbox.core.connection_state import Backlog, ConnectionLost, ConnectionState, QueueEntry
-from restante.mailbox.core.limits import Rates
+from restante.mailbox.core.limits import Limits
 
 MAX_BATCH_COMMANDS: Final = 500
 """Maximum number of commands in a batch. At some 15 µs each, the loop is back at its sockets within 10 ms."""
@@ -128,9 +128,10 @@ class FairQueue:
         connection.backlog.rate_limiter = None
         self._unpark(connection)
 
-    def gather(self, now: float, rates: Rates) -> list[QueueEntry]:
+    def gather(self, now: float, limits: Limits) -> list[QueueEntry]:
         """Let waiting commands enter, and take the next batch out of the queue."""
-        self._admit(now, rates)
+        if self._waiting or self._over_rate:
+            self._admit(now, limits)
         while self._long and (self._long_is_next or not self._queue):
             backlog = self._long.popleft().backlog
             if backlog.long is not None:
@@ -182,7 +183,8 @@ class FairQueue:
         """Return the seconds until the next connection over its rate may go on. None: there is none."""
         return max(0.0, self._over_rate[0][0] - now) if self._over_rate else None
 
-    def _admit(self, now: float, rates: Rates) -> None:
+    def _admit(self, now: float, limits: Limits) -> None:
+        rates = limits.rates
         while self._over_rate and (self.hurry or self._over_rate[0][0] <= now):
             self._unpark(heapq.heappop(self._over_rate)[2])
         checked, waiting = 0, len(self._waiting)

@@ -145,7 +145,8 @@ class Measurements:
         if number := len(batch.carried_out) + len(batch.others):
             self.batch_commands.add(number)
         self.carried_out.update(batch.carried_out)
-        self.not_carried_out.update(batch.others)
+        if batch.others:
+            self.not_carried_out.update(batch.others)
         self.pruned += batch.pruned
         self.solved += batch.solved
         for record in batch.ended:
@@ -373,7 +374,9 @@ class CommitLoop:
             if self._weight >= MAX_BATCH_WEIGHT // 2:
                 await asyncio.sleep(0)  # the batch took the loop some milliseconds, and sending takes some more
             self._send_replies()
-            await self._tend()
+            if self._forgetting and self._maintenance is None:
+                await self._forget_usage()
+            await self._store.tend()
             if not self.queue.empty:
                 await asyncio.sleep(0)  # a batch without changes has waited for no commit: sockets are read here
 
@@ -395,7 +398,7 @@ class CommitLoop:
         if self.queue.empty and self._rate_timer is None:
             return []
         now = self._service()
-        gathered = self.queue.gather(now, self.dispatcher.policy.limits.rates)
+        gathered = self.queue.gather(now, self.dispatcher.policy.limits)
         if self._rate_timer is not None:
             self._rate_timer.cancel()
             self._rate_timer = None
@@ -450,45 +453,42 @@ class CommitLoop:
 
     async def _commit_or_undo(self, batch: list[QueueEntry]) -> None:
         """Make the batch durable. If the store refuses it before the commit, undo it and close its connections."""
+        new_changes = self.dispatcher.changes
+        changes = self._deferred_records + new_changes
+        if (
+            not (self._deferred_due and changes)
+            and len(changes) < MAX_BATCH_COMMANDS
+            and all(type(change) is ClientVersion for change in new_changes)
+        ):
+            self._deferred_records = changes
+            if self._maintenance is not None:
+                await asyncio.sleep(0)  # a slice of it without changes must not keep the loop from its sockets
+            return
+        began = self.now()
         try:
-            await self._commit()
+            await self._store.apply(changes, began)
         except StoreBusy as busy:
             self.measurements.not_stored(str(busy), self._service())
             self._deferred_due = False  # tried again after the next `commit_deferred`
-            if self.dispatcher.changes:
+            if new_changes:
                 log.warning("a batch was not stored; the connections of its senders are closed", error=str(busy))
                 self._undo(batch)
             else:
                 log.warning("usage records of binds were not stored; they wait for the next commit", error=str(busy))
-
-    async def _commit(self) -> None:
-        changes = self._deferred_records + self.dispatcher.changes
-        if (
-            (self._deferred_due and changes)
-            or len(changes) >= MAX_BATCH_COMMANDS
-            or any(type(change) is not ClientVersion for change in self.dispatcher.changes)
-        ):
-            began = self.now()
-            await self._store.apply(changes, began)
-            self._commit_began, self._committed = began.wall, self._clock.wall()
-            self.measurements.committed(began, self._service(), len(changes), self.dispatcher.batch.added)
-            self._deferred_records = []
-            self._deferred_due = self._stopping
             return
-        self._deferred_records = changes
-        if self._maintenance is not None:
-            await asyncio.sleep(0)  # a slice of maintenance without changes must not keep the loop from its sockets
+        self._commit_began, self._committed = began.wall, self._clock.wall()
+        self.measurements.committed(began, self._service(), len(changes), self.dispatcher.batch.added)
+        self._deferred_records = []
+        self._deferred_due = self._stopping
 
-    async def _tend(self) -> None:
-        """Do what can wait until the replies are sent."""
-        if self._forgetting and self._maintenance is None:
-            before = self.now().wall - (self._retention.keep_usage or 0.0)
-            try:
-                self._forgetting = await self._store.forget_usage(before, MAX_RECORDS_DROPPED_AT_ONCE) > 0
-            except StoreBusy as busy:  # tried again at the next pruning
-                log.warning("old usage records were not deleted; the next pruning tries again", error=str(busy))
-                self._forgetting = False
-        await self._store.tend()
+    async def _forget_usage(self) -> None:
+        """Delete some usage records that are older than they may be."""
+        before = self.now().wall - (self._retention.keep_usage or 0.0)
+        try:
+            self._forgetting = await self._store.forget_usage(before, MAX_RECORDS_DROPPED_AT_ONCE) > 0
+        except StoreBusy as busy:  # tried again at the next pruning
+            log.warning("old usage records were not deleted; the next pruning tries again", error=str(busy))
+            self._forgetting = False
 
     def _undo(self, batch: list[QueueEntry]) -> None:
         self.dispatcher.undo_batch()
