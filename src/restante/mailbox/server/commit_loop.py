@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol, get_args
 
@@ -85,10 +85,11 @@ class Measurements:
     """Counts since the start of the server. Other threads may read them, since no key is ever added or removed."""
 
     def __init__(self) -> None:
-        self.carried_out = Counter[type](dict.fromkeys(COMMAND_TYPES, 0))
-        self.not_carried_out = Counter[tuple[type, str]](
-            {(kind, outcome): 0 for kind in COMMAND_TYPES for outcome in OUTCOMES}
-        )
+        # No Counter: its `update` asks for the type of its argument, which takes as long as counting 20 commands.
+        self.carried_out: dict[type, int] = dict.fromkeys(COMMAND_TYPES, 0)
+        self.not_carried_out: dict[tuple[type, str], int] = {
+            (kind, outcome): 0 for kind in COMMAND_TYPES for outcome in OUTCOMES
+        }
         self.results: dict[tuple[type, Result], int] = {
             (kind, result): 0 for kind in (NameplateUsage, MailboxUsage) for result in get_args(Result)
         }
@@ -144,9 +145,10 @@ class Measurements:
         """Record the commands of a batch that is on disk, and what ended in it."""
         if number := len(batch.carried_out) + len(batch.others):
             self.batch_commands.add(number)
-        self.carried_out.update(batch.carried_out)
-        if batch.others:
-            self.not_carried_out.update(batch.others)
+        for kind in batch.carried_out:
+            self.carried_out[kind] += 1
+        for other in batch.others:
+            self.not_carried_out[other] += 1
         self.pruned += batch.pruned
         self.solved += batch.solved
         for record in batch.ended:
@@ -350,19 +352,7 @@ class CommitLoop:
 
     async def run(self) -> None:
         """Serve until `stop`. Raises StoreError if a commit failed, after which no reply may be sent."""
-        while True:
-            gathered = self._gather()
-            if not (
-                gathered or self._maintenance or self._forgetting or (self._deferred_due and self._deferred_records)
-            ):
-                if self._stopping:
-                    return
-                if self.queue.empty:
-                    self.idle.set()
-                self._awake = False
-                self._wake.clear()
-                await self._wake.wait()
-                gathered = self._gather()
+        while (gathered := await self._next_batch()) is not None:
             if gathered and gathered[0].long:
                 await self._parse_ahead(gathered[0])
             batch = self._take(gathered)
@@ -379,6 +369,23 @@ class CommitLoop:
             await self._store.tend()
             if not self.queue.empty:
                 await asyncio.sleep(0)  # a batch without changes has waited for no commit: sockets are read here
+
+    async def _next_batch(self) -> list[QueueEntry] | None:
+        """Wait for work, and return the next batch, which is empty if there is only other work.
+
+        Return None if everything is done and the loop is to stop.
+        """
+        gathered = self._gather()
+        if gathered or self._maintenance or self._forgetting or (self._deferred_due and self._deferred_records):
+            return gathered
+        if self._stopping:
+            return None
+        if self.queue.empty:
+            self.idle.set()
+        self._awake = False
+        self._wake.clear()
+        await self._wake.wait()
+        return self._gather()
 
     async def _parse_ahead(self, entry: QueueEntry) -> None:
         """Wait for the turn of the event loop in which a long message is handled, and parse it in the turn before.
