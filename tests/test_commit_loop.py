@@ -119,7 +119,7 @@ async def turns(loop: CommitLoop) -> list[list[tuple[LoopPeer, int]]]:
 
 async def until_it_waits(loop: CommitLoop) -> None:
     """Let the commit loop do all that it will do without the clock: only its event shows that it waits for that."""
-    await until("the commit loop waits", lambda: not loop._wake.is_set() and loop._wake._waiters)
+    await until("the commit loop waits", lambda: loop._sleep is not None and not loop._sleep.done())
 
 
 async def time_goes_by(loop: CommitLoop, clock: FakeClock) -> None:

@@ -246,9 +246,8 @@ class CommitLoop:
         """Wall time at which the current batch was durable. None: it changed nothing."""
         self.trace: Trace | None = None
         self.measurements = Measurements()
-        self._awake = False
-        """Whether `_wake` is set."""
-        self._wake = asyncio.Event()
+        self._sleep: asyncio.Future[None] | None = None
+        """Done when there is work. None: the loop does not wait for work."""
         self.idle = asyncio.Event()
         """Set while everything that was received is handled and answered."""
 
@@ -273,7 +272,7 @@ class CommitLoop:
         """Queue the text of a frame that arrived at `now`. It is answered when its batch is durable."""
         size, long = size_of(text), len(text) > MAX_SHORT_MESSAGE_CHARACTERS
         self.queue.put(ReceivedText(connection, now, text, size, size + ENTRY_BYTES, long))
-        if not self._awake:
+        if self._sleep is not None:
             self._wake_up()
 
     def refuse(self, connection: ConnectionState, error: PeerError) -> None:
@@ -343,10 +342,9 @@ class CommitLoop:
         self._wake_up()
 
     def _wake_up(self) -> None:
-        if not self._awake:
-            self._awake = True
+        if self._sleep is not None and not self._sleep.done():
             self.idle.clear()
-            self._wake.set()
+            self._sleep.set_result(None)
 
     # ── batch, commit, replies ───────────────────────────────────────────────────────────────────
 
@@ -382,9 +380,11 @@ class CommitLoop:
             return None
         if self.queue.empty:
             self.idle.set()
-        self._awake = False
-        self._wake.clear()
-        await self._wake.wait()
+        self._sleep = asyncio.get_running_loop().create_future()
+        try:
+            await self._sleep
+        finally:
+            self._sleep = None
         return self._gather()
 
     async def _parse_ahead(self, entry: QueueEntry) -> None:
