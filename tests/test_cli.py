@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
@@ -420,26 +419,17 @@ def test_the_commands_of_the_guide_put_each_file_where_it_belongs(tmp_path: Path
     assert sorted(written) == sorted((FOLDER / file).read_bytes() for file in shipped)
 
 
-@pytest.fixture
-def toml(tmp_path: Path) -> Path:
-    path = tmp_path / "restante.toml"
-    path.write_text('[serve]\nmotd = "file"\nprune_after = 100\nno_list = true\n')
-    return path
-
-
-def sources(flags: dict[str, Any], environment: dict[str, str], file: Path | None) -> dict[str, tuple[Any, str]]:
-    return {
-        setting.name: (setting.value, setting.source)
-        for setting in resolve_settings(SERVE, flags, environment, file)[1]
-    }
-
-
-def test_each_source_overrides_the_one_before(toml: Path) -> None:
-    assert sources({}, {}, None)["motd"] == (None, "default")
-    assert sources({}, {}, toml)["motd"] == ("file", str(toml))
-    assert sources({}, {"RESTANTE_MOTD": "env"}, toml)["motd"] == ("env", "RESTANTE_MOTD")
-    assert sources({"motd": "flag"}, {"RESTANTE_MOTD": "env"}, toml)["motd"] == ("flag", "--motd")
-    assert sources({"motd": None}, {}, toml)["motd"] == ("file", str(toml))
+def test_each_source_overrides_the_one_before(tmp_path: Path) -> None:
+    toml, env = tmp_path / "restante.toml", {"RESTANTE_MOTD": "env"}
+    toml.write_text('[serve]\nmotd = "file"\nprune_after = 100\nno_list = true\n')
+    for flags, variables, file, expected in (
+        ({}, {}, None, (None, "default")),
+        ({"motd": None}, {}, toml, ("file", str(toml))),
+        ({}, env, toml, ("env", "RESTANTE_MOTD")),
+        ({"motd": "flag"}, env, toml, ("flag", "--motd")),
+    ):
+        resolved = resolve_settings(SERVE, flags, variables, file)[1]
+        assert [(setting.value, setting.source) for setting in resolved if setting.name == "motd"] == [expected]
     settings, _ = resolve_settings(SERVE, {}, {"RESTANTE_CONFIG": str(toml)}, None)
     assert (settings.motd, settings.prune_after, settings.no_list) == ("file", 100.0, True)
     environment = {"RESTANTE_PRUNE_EVERY": "10", "RESTANTE_NO_LIST": "true", "RESTANTE_BLUR_USAGE": "3600"}

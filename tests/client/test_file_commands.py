@@ -188,15 +188,6 @@ async def test_the_sender_is_told_why_nothing_was_written_to_standard_output(
     assert receiver.said["stdout"] == ""
 
 
-MISUSED = ["send -", "send - x --name y", "send - --name ../x", "send - --verify"]
-
-
-@pytest.mark.parametrize("command", [*MISUSED, "receive -o - --replace", "receive -o - --unpack"])
-async def test_standard_streams_are_refused_where_they_cannot_be_used(command: str) -> None:
-    refused = called(*command.split())
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-
-
 async def test_without_a_temporary_directory_standard_input_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.client.cli.files.gettempdir", partial(os.stat, "/nonexistent"))
     monkeypatch.setattr(sys, "stdin", io.StringIO())

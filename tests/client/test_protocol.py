@@ -235,14 +235,11 @@ def direct(**fields: Any) -> dict[str, Any]:
     return {"type": "direct-tcp-v1", "priority": 0.0, "hostname": "192.0.2.7", "port": 4001, **fields}
 
 
-def test_hints_are_told_as_by_the_python_client() -> None:
+def test_hints_are_told_as_by_the_python_client_and_rust_s_are_read_without_the_ways_that_are_not_tcp() -> None:
     assert transit_message(Hints((HERE,), (Relay((HERE,)),))) == {
         "abilities-v1": [{"type": "direct-tcp-v1"}, {"type": "relay-v1"}],
         "hints-v1": [direct(), {"type": "relay-v1", "hints": [direct()]}],
     }
-
-
-def test_rust_s_hints_are_read_without_the_ways_that_are_not_tcp() -> None:
     relay = {"type": "relay-v1", "name": "a", "hints": [{"type": "websocket-v1", "url": "wss://a"}, direct()]}
     message = {"abilities-v1": [{"type": "noise-crypto-v1"}], "hints-v1": [relay, {"type": "tor-tcp-v1", "port": 1}]}
     assert parse_hints(message) == Hints((), (Relay((HERE,)),))
