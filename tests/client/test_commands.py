@@ -201,6 +201,7 @@ async def test_a_signal_tells_the_other_side(desk: Desk, number: signal.Signals)
             assert await sender.ended() == 128 + number, sender.said
         assert await receiver.ended() == 1, receiver.said
     assert "the other side gave up: the sender stopped" in receiver.said["stderr"]
+    assert sender.said["stderr"].endswith("(yes/no): \nThe other side was told.\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -238,8 +239,10 @@ async def test_the_verifier_is_compared_before_anything_is_sent(desk: Desk) -> N
         desk.receive("--verify", typed=b"y\n") as receiver,
     ):
         assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
-        verifiers = {(await side.says(r"Verifier ([0-9a-f]{64})\.")).group(1) for side in (sender, receiver)}
-    assert len(verifiers) == 1
+        shown = r"Verifier (\w{64})\.\nIn words:\n([a-z \n]+)\nDoes"
+        (verifier, words), other = [(await side.says(shown)).groups() for side in (sender, receiver)]
+    assert (verifier, words) == other
+    assert [client.word_list(number)[byte] for number, byte in enumerate(bytes.fromhex(verifier), 1)] == words.split()
 
 
 @pytest.mark.parametrize("answer", [{"typed": b"no\n"}, {"typed": b""}, {"streams": "<&-"}], ids=repr)

@@ -335,7 +335,7 @@ async def test_a_signal_leaves_nothing(desk: Desk, to: Path, number: signal.Sign
     ours, theirs = (sending, receiving) if who == "sender" else (receiving, sending)
     reason = rf"restante: the other side gave up: the {who} stopped \({theirs}\)\n$"
     assert re.search(reason, other.said["stderr"]), other.said
-    assert re.search(rf"restante: stopped {ours}\n+$", stopped.said["stderr"]), stopped.said
+    assert re.search(rf"restante: stopped {ours}\nThe other side was told.\n$", stopped.said["stderr"]), stopped.said
     assert names(to) == []
 
 
@@ -377,6 +377,7 @@ async def test_a_command_that_is_stopped_before_anybody_came_leaves_nothing_and_
         await sender.says("Waiting for the other side")
         sender.send(signal.SIGINT)
         assert await sender.ended() == 130, sender.said
+    assert "was told" not in sender.said["stderr"]
     log = logged(desk.folder / "log")
     answers = {event["details"]["message"]["type"] for event in log if event["name"] == "ws_receive"}
     assert {"claimed", "released", "closed"} <= answers

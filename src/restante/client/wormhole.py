@@ -540,6 +540,8 @@ class Wormhole(BaseWormhole):
     """The timing log that `create` was given."""
     silence_seconds: float = SILENCE_SECONDS
     """Seconds without an answer of the peer after which `PeerSilent` is reported."""
+    _reason: SentMessage | None = None
+    """Tells the peer why there will be no transfer."""
     _key_timer: asyncio.TimerHandle | None = None
     _silence_matters = True
 

@@ -138,7 +138,7 @@ complete --command restante --condition '__restante_at send' --long-option name 
 complete --command restante --condition '__restante_at send' --long-option text --exclusive --description 'Text to send; - reads standard input.'
 complete --command restante --condition '__restante_at send' --long-option code --exclusive --description 'Use this code, which the other side knows already.'
 complete --command restante --condition '__restante_at send' --short-option c --long-option code-length --exclusive --description 'Words of a new code. Default: 2.'
-complete --command restante --condition '__restante_at send' --long-option verify --description 'Show a number to compare with the other side\'s, and ask before going on.'
+complete --command restante --condition '__restante_at send' --long-option verify --description 'Show a number and words to compare with the other side\'s, and ask before going on.'
 complete --command restante --condition '__restante_at send' --long-option qr --long-option no-qr --description 'Show the code as a QR code. Default: on a terminal that is wide enough.'
 complete --command restante --condition '__restante_at send' --long-option ignore-unsendable --description 'Leave out files of a directory that cannot be sent, and name them.'
 complete --command restante --condition '__restante_at send' --long-option dry-run --description 'Show what would be offered, and this computer\'s addresses. Send nothing.'
@@ -153,7 +153,7 @@ complete --command restante --condition '__restante_at send' --long-option help 
 complete --command restante --condition '__restante_at send' --force-files
 complete --command restante --condition '__restante_at receive' --long-option allocate --description 'Make a new code; the sender uses it with `send --code`.'
 complete --command restante --condition '__restante_at receive' --short-option c --long-option code-length --exclusive --description 'Words of a new code. Default: 2.'
-complete --command restante --condition '__restante_at receive' --long-option verify --description 'Show a number to compare with the other side\'s, and ask before going on.'
+complete --command restante --condition '__restante_at receive' --long-option verify --description 'Show a number and words to compare with the other side\'s, and ask before going on.'
 complete --command restante --condition '__restante_at receive' --short-option o --long-option output --require-parameter --force-files --description 'Existing directory to store the file in, or its new path. - writes a file to standard output.'
 complete --command restante --condition '__restante_at receive' --long-option accept --description 'Ask no questions, for scripts. If the path exists, fail, unless --replace is given.'
 complete --command restante --condition '__restante_at receive' --long-option replace --description 'Replace a file or directory that exists at the path.'

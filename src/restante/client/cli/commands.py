@@ -41,7 +41,10 @@ AppIdOption = Annotated[
     typer.Option("--appid", metavar="ID", help="Application id, if the other side does not use that of `wormhole`."),
 ]
 VerifyOption = Annotated[
-    bool, typer.Option("--verify", help="Show a number to compare with the other side's, and ask before going on.")
+    bool,
+    typer.Option(
+        "--verify", help="Show a number and words to compare with the other side's, and ask before going on."
+    ),
 ]
 CodeLengthOption = Annotated[
     int | None,

@@ -232,7 +232,7 @@ class Files(msgspec.Struct, frozen=True):
 
     async def send(self, wormhole: Wormhole) -> None:
         """Send it, and wait until it has arrived."""
-        with stop_explained(), progress_bar(self.outgoing.size, "waiting") as on_progress:
+        with progress_bar(self.outgoing.size, "waiting") as on_progress:
             await send_outgoing(wormhole, self.outgoing, transit=self.transit, on_progress=on_progress)
 
 
@@ -306,7 +306,7 @@ async def store_offer(offered: OfferedFile | OfferedDirectory, options: StoreOpt
         say(f"Receiving the {description} as {visible(str(shown_path))}")
     await _offer_draft_removal(offered.wormhole, path.parent, ask=not options.accept)
     size = offered.size if isinstance(offered, OfferedFile) else offered.archive_size
-    with stop_explained(), progress_bar(size, "storing", unpacked_size=offered.size) as bar:
+    with progress_bar(size, "storing", unpacked_size=offered.size) as bar:
         if isinstance(offered, OfferedFile) and directory_name is None:
             stored = await offered.accept(path, replace=replace, rename=options.rename, on_progress=bar)
         else:
@@ -352,7 +352,7 @@ async def _print_file(offered: OfferedFile | OfferedDirectory, options: StoreOpt
     else:
         await _confirm(offered, f"Receive the {description} and write it to standard output?")
     output = StandardOutput()
-    with stop_explained(), progress_bar(offered.size, "waiting", hidden=output.is_terminal) as on_progress:
+    with progress_bar(offered.size, "waiting", hidden=output.is_terminal) as on_progress:
         await offered._write_to(output.write, on_progress)
     output.end()
     say("Written to standard output")
@@ -415,17 +415,6 @@ async def ask_user(wormhole: Wormhole, question: str) -> bool | None:
             return await unless_given_up(wormhole, answered_yes(question))
     except WormholeError:
         say("")  # so that the error is not on the line of the question
-        raise
-
-
-@contextmanager
-def stop_explained() -> Iterator[None]:
-    """Say what the receiver has if the transfer in the block is stopped."""
-    try:
-        yield
-    except asyncio.CancelledError as error:
-        for note in getattr(error, "__notes__", ()):
-            say(f"restante: stopped {note}")
         raise
 
 

@@ -40,6 +40,7 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
 
         def stop(number: signal.Signals) -> None:
             if not signals:
+                say("")  # so that nothing is on the line of ^C or of a question
                 task.cancel()
                 loop.call_later(STOPPING_SECONDS, say, STILL_STOPPING)
             elif number != signal.SIGHUP:
@@ -56,8 +57,6 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(run_until_signal())
     except asyncio.CancelledError:
-        if signals[0] == signal.SIGINT:
-            say("")  # so that the shell's prompt is not on the line of ^C
         raise typer.Exit(SIGNAL_EXIT + signals[0]) from None
 
 

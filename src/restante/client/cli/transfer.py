@@ -11,10 +11,11 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import ClassVar, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,21 +26,28 @@ from restante.client.cli.running import report_uncaught
 from restante.client.connection.server import ServerEndpoint
 from restante.client.core.state import check_encodable
 from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER
+from restante.client.errors import WormholeError
 from restante.client.events import Event
+from restante.client.protocol.code import word_list
 from restante.client.protocol.uri import FOLLOWER, SCHEME, TransferUri, parse_uri, rendezvous_of
 from restante.client.timing_log import USER, TimingLog, check_timing_path, span
 from restante.client.transfer.messages import reasons_sent
 from restante.client.transfer.receiving import OfferedText
 from restante.client.transfer.receiving import receive as receive_offer
 from restante.client.transfer.text import check_text, send_text
+from restante.client.transit.hints import parse_relay
 from restante.client.transit.records import Role
 from restante.client.wormhole import MAX_SENT_BYTES, Wormhole
 from restante.common.errors import Misuse, StoreError, plain
+from restante.common.net import parse_ip
 from restante.common.terminal import Declined, StandardInput, say
 from restante.common.texts import counted, visible
 
 COMPLETION_SECONDS: Final = 5.0
 """Seconds within which a server must list its nameplates for completion. The user waits for it."""
+
+WORDS_PER_LINE: Final = 4
+"""Words of the verifier on a line. They seldom have more than 40 characters."""
 
 VERIFIER_REJECTED: Final = "the verifier was rejected, and nothing was transferred"
 
@@ -102,11 +110,21 @@ class Rendezvous(msgspec.Struct, frozen=True):
         server = rendezvous_of(self.server)
         return None if server is None else TransferUri(code, server)
 
-    def options(self) -> str:
-        """Return the options that the other side needs to use the same server and application id."""
-        options = [] if self.server == DEFAULT_SERVER else ["--server", self.server]
-        options += [] if self.app_id == DEFAULT_APP_ID else ["--appid", self.app_id]
-        return "".join(f" {shlex.quote(option)}" for option in options)
+    def commands(self, command: str, *arguments: str) -> str:
+        """Return what the other side types for the same server and application id: with `restante`, or `wormhole`."""
+        is_default, app_id = self.server == DEFAULT_SERVER, ["--appid", self.app_id] * (self.app_id != DEFAULT_APP_ID)
+        server, relay_url = ([] if is_default else [option, self.server] for option in ("--server", "--relay-url"))
+        lines = (
+            ["restante", command, *server, *app_id, *arguments],
+            ["wormhole", *relay_url, *app_id, command, *arguments],  # its own options stand before the command
+        )
+        return "\n".join(map(shlex.join, lines))
+
+    def local_addresses(self, relays: Iterable[str]) -> list[str]:
+        """Return which of the server and relays no other computer can reach. With a proxy that is not known."""
+        addresses = [(f"server {self.server}", urlsplit(self.server).hostname or "")]
+        addresses += [(f"relay {relay}", parse_relay(relay).addresses[0].host) for relay in relays]
+        return [text for text, host in addresses if self.proxy is None and _is_this_computer(host)]
 
 
 def read_text(argument: str) -> str:
@@ -180,18 +198,18 @@ async def send(
 
     `qr` is whether to show a QR code. None: if the terminal is wide enough. Raises RestanteError, Declined.
     """
-    async with _wormhole(rendezvous, EventPrinter().show, timing) as wormhole:
+    async with _entered(_wormhole(rendezvous, EventPrinter().show, timing)) as wormhole:
         say(f"Sending {item.described}")
         if rendezvous.code is None:
             code = await wormhole.allocate_code(word_count)
         else:
             code = rendezvous.code
             await wormhole.set_code(code)
-        say(f"Wormhole code is: {code}\n")
         if qr is not False:
             _show_qr(rendezvous.uri(code), requested=bool(qr))
-        options = f"{' --verify' if verify else ''}{rendezvous.options()} {shlex.quote(code)}"
-        say(f"On the other computer, please run:\n\nrestante receive{options}\n")
+        for address in rendezvous.local_addresses(item.transit.relays if isinstance(item, Files) else ()):
+            say(f"Only this computer can reach the {address}.")
+        _show_code(code, rendezvous.commands("receive", *["--verify"] * verify, code))
         await _confirm_peer(wormhole, Role.SENDER, verify=verify)
         await item.send(wormhole)
     say(f"The {item.kind} has arrived.")
@@ -215,12 +233,10 @@ async def receive(
         with span(timing, "input code", waiting=USER):
             rendezvous = rendezvous.with_code(await StandardInput().line())
     events = EventPrinter(code_given=rendezvous.code is not None)
-    async with _wormhole(rendezvous, events.show, timing) as wormhole:
+    async with _entered(_wormhole(rendezvous, events.show, timing)) as wormhole:
         if rendezvous.code is None:
             code = await wormhole.allocate_code(word_count)
-            options = f"{' --verify' if verify else ''}{rendezvous.options()} --code {shlex.quote(code)}"
-            say(f"Wormhole code is: {code}\n")
-            say(f"On the other computer, please run:\n\nrestante send{options} PATH\n")
+            _show_code(code, rendezvous.commands("send", *["--verify"] * verify, "--code", code, "PATH"))
         else:
             await wormhole.set_code(rendezvous.code)
         await _confirm_peer(wormhole, Role.RECEIVER, verify=verify)
@@ -241,13 +257,31 @@ async def _receive_offered(wormhole: Wormhole, store_options: StoreOptions) -> N
         await store_offer(offered, store_options)
 
 
+def _show_code(code: str, commands: str) -> None:
+    """Show what to type on the other computer, and the code last, where it is not scrolled away."""
+    say(f"On the other computer, run one of these:\n\n{commands}\n\nWormhole code is: {code}")
+
+
+def _is_this_computer(host: str) -> bool:
+    """Return whether a host is the computer that connects to it (RFC 6761 section 6.3; 0.0.0.0 and :: on Linux)."""
+    address = parse_ip(host)
+    if address is None:
+        return host.rstrip(".").rpartition(".")[2].lower() == "localhost"
+    return address.is_loopback or address.is_unspecified
+
+
 async def _confirm_peer(wormhole: Wormhole, role: Role, *, verify: bool) -> None:
     """Wait for the other side, and let the user compare the verifier. Raises Declined if they differ."""
     async with reasons_sent(wormhole, role):
         verifier = await wormhole.verifier()
         if verify:
-            same = await ask_user(wormhole, f"Verifier {verifier.hex()}. Does the other side show the same?")
-            if not same:
+            # The PGP word list begins with a word of two syllables, a code with one of three.
+            words = [word_list(position)[byte] for position, byte in enumerate(verifier, 1)]
+            lines = [
+                " ".join(words[start : start + WORDS_PER_LINE]) for start in range(0, len(words), WORDS_PER_LINE)
+            ]
+            say("\n".join((f"Verifier {verifier.hex()}.", "In words:", *lines)))
+            if not await ask_user(wormhole, "Does the other side show the same?"):
                 raise Declined(VERIFIER_REJECTED)
 
 
@@ -271,6 +305,22 @@ def _print_text(text: str) -> None:
 def _wormhole(rendezvous: Rendezvous, on_event: Callable[[Event], None] | None, timing: TimingLog | None) -> Wormhole:
     server, proxy = rendezvous.server, rendezvous.proxy
     return Wormhole.create(rendezvous.app_id, server=server, proxy=proxy, on_event=on_event, timing=timing)
+
+
+@asynccontextmanager
+async def _entered(wormhole: Wormhole) -> AsyncIterator[Wormhole]:
+    """Enter a wormhole. If the block is stopped, say what the receiver has, and whether the other side was told."""
+    try:
+        async with wormhole:
+            yield wormhole
+    except asyncio.CancelledError as error:
+        for outcome in getattr(error, "__notes__", ()):
+            say(f"restante: stopped {outcome}")
+        if wormhole._reason is not None:
+            with contextlib.suppress(WormholeError):  # it was closed before the server had stored the reason
+                await wormhole._reason.stored()
+                say("The other side was told.")
+        raise
 
 
 def _show_qr(uri: TransferUri | None, *, requested: bool) -> None:

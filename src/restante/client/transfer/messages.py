@@ -170,7 +170,7 @@ def refusal(answer: str | None) -> str:
 
 async def abandon_transfer(wormhole: Wormhole, words: str) -> None:
     """Send the peer the reason why there will be no transfer, before the wormhole is closed. Its user sees it."""
-    await send_message(wormhole, PeerMessage(error=words))
+    wormhole._reason = await wormhole.send(encode(PeerMessage(error=words)))
 
 
 @asynccontextmanager
