@@ -48,7 +48,7 @@ from support.sqlite import alter
 from support.waku.processes import node_process
 
 
-@pytest.mark.parametrize("group", [(), ("waku",), ("pipeline",), ("timing",), ("config",)])
+@pytest.mark.parametrize("group", [(), ("client",), ("waku",), ("pipeline",), ("timing",), ("config",)])
 def test_the_list_of_commands_has_a_whole_sentence_for_each(group: tuple[str, ...]) -> None:
     text = called(*group, "--help", COLUMNS="80").stdout
     assert [line for line in text.partition("Commands:")[2].splitlines() if line.endswith("...")] == []

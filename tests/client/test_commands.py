@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import termios
+from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import Mock
 from urllib.parse import quote
@@ -25,11 +26,13 @@ from restante import client
 from restante.client import PeerSilent
 from restante.client.cli.code_prompt import QUESTION, WORD_QUESTION, Completer, own_code
 from restante.client.cli.event_printer import NOBODY_WAITS, WHY_SILENT, EventPrinter
+from restante.client.cli.settings import resolve
 from restante.client.cli.transfer import Rendezvous
 from restante.client.events import Awaited
 from restante.client.protocol.uri import TransferUri, rendezvous_of
 from restante.common.terminal import MAX_EXCERPT_CHARACTERS, excerpt
 from support.bounds import bounded
+from support.documents import Document
 from support.processes import RESTANTE, called, child
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -416,6 +419,64 @@ async def test_what_cannot_be_used_ends_with_2(arguments: tuple[str, ...], says:
     assert says in ended.stderr
     assert ended.stderr.startswith("restante: ")
     assert ended.stderr.count("\n") == 1
+
+
+SETTINGS = Document("docs/client/guide.md").blocks["settings"]
+
+
+def settings_file(folder: Path, content: str, mode: int = 0o600, **variables: str) -> tuple[Path, dict[str, str]]:
+    (folder / "restante").mkdir()
+    (file := folder / "restante/client.toml").write_text(content)
+    file.chmod(mode)
+    return file, {"XDG_CONFIG_HOME": str(folder), **variables}
+
+
+async def test_a_flag_overrides_a_variable_that_the_file_and_each_may_be_a_name(tmp_path: Path) -> None:
+    file, variables = settings_file(tmp_path, SETTINGS, RESTANTE_CLIENT_SERVER="local")
+    shown = re.findall(r"^(\S+) += (\S+) +# (.+)", called("client", "config", **variables).stdout, re.MULTILINE)
+    assert shown[:4] == [
+        ("server", '"ws://127.0.0.1:4000/v1"', "RESTANTE_CLIENT_SERVER (local)"),
+        ("transit-relay", '"tcp:relay.example.org:4001"', f"{file} (home)"),
+        ("proxy", '"socks5://me:***@127.0.0.1:1080"', str(file)),
+        ("home", '"wss://relay.example.org/v1"', str(file)),
+    ]
+    assert resolve("home", "", "", variables)[:3] == ("wss://relay.example.org/v1", "", None)
+    assert resolve(None, None, None, {"XDG_CONFIG_HOME": os.devnull}).origins == ("default",) * 3
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "says"),
+    [
+        ('sever = "home"', 0o600, "'sever' is not known: did you mean server?"),
+        (SETTINGS.replace('"home"', '"hoem"'), 0o600, "server: 'hoem' is neither a URL nor a name in [servers] of "),
+        ('[servers]\nhome = "http://post"', 0o600, "servers.home is not a URL like wss://example.org/v1"),
+        ('[servers]\nhome = "ws://me:secret@post/v1"', 0o600, "servers.home has a user or a password"),
+        ('[servers]\nserver = "ws://post/v1"', 0o600, "'server' is in [servers]: write it before the first table"),
+        ('proxy = "socks5://me:secret/@post"', 0o600, "proxy is not a URL like socks5://example.org:1080"),
+        (SETTINGS, 0o640, "other users may read the password in "),
+        ("", 0o620, "other users may change "),
+        ("", 0o400, "belongs to another user"),
+    ],
+)
+async def test_a_settings_file_that_cannot_be_used_ends_with_2(
+    content: str, mode: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, variables = settings_file(tmp_path, content, mode)
+    if "another" in says:
+        fields = [*file.stat()]
+        monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((*fields[:4], os.geteuid() + 1, *fields[5:])))
+    refused = called("receive", "7-a-b", **variables)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert says in refused.stderr
+    assert "secret" not in refused.stderr
+
+
+@pytest.mark.parametrize("host", ["localhost", "a.localhost.", "127.9.0.1", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"])
+async def test_what_no_other_computer_can_reach_is_known(host: str) -> None:
+    server, relay = f"ws://{host}:1/v1", f"tcp:{host}:1"
+    addresses = Rendezvous.of(None, server, None, None).local_addresses([relay, "tcp:127.example.com:1"])
+    assert addresses == [f"server {server}", f"relay {relay}"]
+    assert Rendezvous.of(None, server, "socks5://10.0.0.1:1", None).local_addresses([relay]) == []
 
 
 @pytest.mark.parametrize(

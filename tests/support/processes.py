@@ -45,7 +45,7 @@ def environment(**variables: str) -> dict[str, str]:
     """Return our environment without the settings of the programs, and with what they import of the tests."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("RESTANTE_", "WORMHOLE_"))}
     path = os.pathsep.join(filter(None, (ours.get("PYTHONPATH"), str(TESTS))))
-    return {**ours, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **variables}
+    return {**ours, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "XDG_CONFIG_HOME": os.devnull, **variables}
 
 
 class Child:

@@ -26,7 +26,7 @@ MODULES: Final = {
     for module, names in {
         "restante.mailbox.cli": "serve status backup restore import export config",
         "restante.cli.health": "health",
-        "restante.client.cli.commands": "send receive",
+        "restante.client.cli.commands": "send receive client",
         "restante.timing.cli": "timing",
         "restante.waku.cli": "waku",
         "restante.pipeline.cli.commands": "pipeline",

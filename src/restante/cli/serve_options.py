@@ -72,7 +72,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 
 def print_settings(server: ServerSettings[Any], resolved: list[ResolvedSetting], *, json: bool) -> None:
     """Print the settings and the origin of each, as TOML or JSON. Raises Misuse if TOML cannot have a value."""
-    print(as_json(resolved) if json else "\n".join(as_toml(server, resolved)))
+    print(as_json(resolved) if json else "\n".join(as_toml(server.table, resolved)))
 
 
 def prepare(settings: Any) -> None:

@@ -218,19 +218,12 @@ class ServerSettings(Generic[S]):
                 continue
             own_name = name.removeprefix(self.prefix)
             if own_name not in own_names and KUBERNETES.fullmatch(own_name) is None:
-                advice = _did_you_mean(own_name, own_names, self.prefix) or "unset it"
+                advice = did_you_mean(own_name, own_names, self.prefix) or "unset it"
                 raise Misuse(f"{name} in the environment is not a setting: {advice}")
 
     def read_file(self, path: Path) -> dict[str, dict[str, Any]]:
         """Read this server's table of a TOML file, and its table of limits as `limits`."""
-        try:
-            content = tomllib.loads(path.read_text("utf-8"))
-        except OSError as error:
-            raise Misuse(f"cannot read {path}: {plain(error)} (--config)") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise Misuse(f"{path} is not TOML: {error}") from error
-        except RecursionError:
-            raise Misuse(f"{path} cannot be read: its lists or tables are nested too deeply") from None
+        content = read_toml(path, lambda path: path.read_text("utf-8"), " (--config)")
         for key, value in content.items():
             if key not in TABLES or not isinstance(value, dict):
                 tables = " and ".join(f"[{name}]" for name in TABLES)
@@ -247,12 +240,24 @@ class ServerSettings(Generic[S]):
         ):
             for key in keys:
                 if key not in names:
-                    advice = _did_you_mean(key, (*names, *similar_names)) or f"its keys are {', '.join(names)}"
+                    advice = did_you_mean(key, (*names, *similar_names)) or f"its keys are {', '.join(names)}"
                     raise Misuse(f"{path}: [{table_name}] has no key '{key}': {advice}")
         return {self.table: table, LIMITS: limits}
 
 
-def _did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
+def read_toml(path: Path, read_text: Callable[[Path], str], advice: str = "") -> dict[str, Any]:
+    """Return what a TOML file has. `advice` follows why it cannot be read. Raises Misuse."""
+    try:
+        return tomllib.loads(read_text(path))
+    except OSError as error:
+        raise Misuse(f"cannot read {path}: {plain(error)}{advice}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Misuse(f"{path} is not TOML: {error}") from error
+    except RecursionError:
+        raise Misuse(f"{path} cannot be read: its lists or tables are nested too deeply") from None
+
+
+def did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
     """Return a question with the name that is most like a misspelt one; "" if none is."""
     similar = difflib.get_close_matches(name, names, 1)
     return f"did you mean {prefix}{similar[0]}?" if similar else ""
@@ -263,7 +268,7 @@ def parse_limits(limits: type[msgspec.Struct], texts: Sequence[str] | None) -> I
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or name not in limits.__struct_fields__:
-            similar = _did_you_mean(name, limits.__struct_fields__) if equals else ""
+            similar = did_you_mean(name, limits.__struct_fields__) if equals else ""
             advice = similar or f"write NAME=NUMBER; names are {', '.join(limits.__struct_fields__)}"
             raise Misuse(f"--limit {text}: {advice}")
         yield name, value
@@ -317,18 +322,19 @@ def resolve_settings(
     return settings, resolved
 
 
-def as_toml(server: ServerSettings[Any], resolved: Iterable[ResolvedSetting]) -> Iterator[str]:
-    """Yield the lines of a TOML file with all settings. A comment has the origin of each.
+def as_toml(table: str, resolved: Iterable[ResolvedSetting]) -> Iterator[str]:
+    """Yield the lines of a TOML file with all settings, which are in a table or in none. A comment has their origins.
 
-    Raises Misuse for a value that TOML cannot have.
+    Settings whose names have a prefix follow the others. Raises Misuse for a value that TOML cannot have.
     """
-    table = server.table
-    yield f"[{table}]"
+    last_prefix = ""
+    if table:
+        yield f"[{table}]"
     for setting in resolved:
         prefix, _, name = setting.name.rpartition(".")
-        if prefix and table == server.table:
-            table = f"{server.table}.{LIMITS}"
-            yield f"\n[{table}]"
+        if prefix != last_prefix:
+            last_prefix = prefix
+            yield f"\n[{table}.{prefix}]" if table else f"\n[{prefix}]"
         if setting.value is None:
             yield f"# {name} is not set"
         else:

@@ -3,7 +3,7 @@ _restante() {
     local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" path="" word
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case "${path:+$path }$word" in
-        serve | status | backup | restore | import | export | config | 'config show' | 'config check' | health | send | receive | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline gaps' | completion | man) path="${path:+$path }$word" ;;
+        serve | status | backup | restore | import | export | config | 'config show' | 'config check' | health | send | receive | client | 'client config' | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline gaps' | completion | man) path="${path:+$path }$word" ;;
         esac
     done
     COMPREPLY=()
@@ -231,7 +231,7 @@ _restante() {
     'pipeline gaps:--config') :; return ;;
     esac
     case "$path" in
-    '') compopt +o default; COMPREPLY=($(compgen -W 'serve status backup restore import export config health send receive timing waku pipeline completion man --version --help' -- "$current")) ;;
+    '') compopt +o default; COMPREPLY=($(compgen -W 'serve status backup restore import export config health send receive client timing waku pipeline completion man --version --help' -- "$current")) ;;
     serve) compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
     status) compopt +o default; COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     backup) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
@@ -244,6 +244,8 @@ _restante() {
     health) compopt +o default; COMPREPLY=($(compgen -W '--ready --token-file --timeout --config --help' -- "$current")) ;;
     send) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--name --text --code -c --code-length --verify --qr --no-qr --ignore-unsendable --dry-run --server --transit-relay --no-listen --listen --port --proxy --appid --dump-timing --help' -- "$current")) ;;
     receive) compopt +o default; COMPREPLY=($(compgen -W '--allocate -c --code-length --verify -o --output --accept --replace --rename --unpack --dry-run --server --transit-relay --no-listen --listen --port --proxy --appid --dump-timing --help' -- "$current")) ;;
+    client) compopt +o default; COMPREPLY=($(compgen -W 'config --help' -- "$current")) ;;
+    'client config') compopt +o default; COMPREPLY=($(compgen -W '--json --help' -- "$current")) ;;
     timing) compopt +o default; COMPREPLY=($(compgen -W 'render compare --help' -- "$current")) ;;
     'timing render') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--server -o --output --text --json --trace-event --skew --help' -- "$current")) ;;
     'timing compare') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--server -o --output --json --help' -- "$current")) ;;

@@ -1,9 +1,10 @@
-"""The options of `restante send` and `restante receive`. What they need is imported when they run."""
+"""The options of `restante send`, `receive` and `client config`. What they need is imported when they run."""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,23 +18,23 @@ from restante.common.errors import Misuse
 from restante.common.extras import require_extra
 
 app = typer.Typer()
+client_app = typer.Typer(no_args_is_help=True)
+app.add_typer(client_app, name="client", help="Show the settings of `send` and `receive`.")
 
 ServerOption = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        envvar="RESTANTE_CLIENT_SERVER",
-        show_envvar=False,
-        help="Mailbox server, ws:// or wss://; or RESTANTE_CLIENT_SERVER. Default: wss://relay.magic-wormhole.io/v1.",
+        help="Mailbox server, ws:// or wss://, or a name of the settings file; or RESTANTE_CLIENT_SERVER. "
+        "Default: wss://relay.magic-wormhole.io/v1.",
     ),
 ]
 ProxyOption = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        envvar="RESTANTE_CLIENT_PROXY",
-        show_envvar=False,
-        help="Proxy to connect through, http://, socks4:// or socks5://; or RESTANTE_CLIENT_PROXY.",
+        help="Proxy to connect through, http://, socks4:// or socks5://; or RESTANTE_CLIENT_PROXY. "
+        'The option with "" means none.',
     ),
 ]
 AppIdOption = Annotated[
@@ -74,9 +75,8 @@ RelayOption = Annotated[
     typer.Option(
         "--transit-relay",
         metavar="URL",
-        envvar="RESTANTE_CLIENT_TRANSIT_RELAY",
-        show_envvar=False,
-        help="Relay for files if no direct connection is possible, tcp:HOST:PORT; or RESTANTE_CLIENT_TRANSIT_RELAY. "
+        help="Relay for files if no direct connection is possible, tcp:HOST:PORT, or a name of the settings file; "
+        "or RESTANTE_CLIENT_TRANSIT_RELAY. "
         'The option with "" means no relay of this side. Default: tcp:transit.magic-wormhole.io:4001.',
     ),
 ]
@@ -173,7 +173,7 @@ def send(
     with _without_collector():
         from msgspec import structs
 
-        from restante.client.cli import code_prompt, files, running, transfer
+        from restante.client.cli import code_prompt, files, running, settings, transfer
         from restante.common.terminal import say
 
     if (text is None) == (not paths):
@@ -190,8 +190,9 @@ def send(
     files.check_name(name)
     word_count = _word_count(code, code_length)
     sent_code = None if code is None else code_prompt.own_code(code)  # no URI: the receiver reads it
-    rendezvous = structs.replace(transfer.Rendezvous.of(None, server, proxy, appid), code=sent_code)
-    transit = files.transit_options(transit_relay, listen=listen, port=port, proxy=proxy)
+    chosen = settings.resolve(server, transit_relay, proxy, os.environ)
+    rendezvous = structs.replace(transfer.Rendezvous.of(None, chosen.server, chosen.proxy, appid), code=sent_code)
+    transit = files.transit_options(chosen.transit_relay, listen=listen, port=port, proxy=chosen.proxy)
     with ExitStack() as stack:
         item: transfer.Item
         if text is not None:
@@ -264,7 +265,7 @@ def receive(
     """
     require_extra("client")
     with _without_collector():
-        from restante.client.cli import code_prompt, files, running, transfer
+        from restante.client.cli import code_prompt, files, running, settings, transfer
         from restante.client.timing_log import USER, span
 
     if allocate and code is not None:
@@ -277,9 +278,10 @@ def receive(
     if to_standard_output and sys.stdout is None:
         raise Misuse("standard output is closed: name a file for --output")
     word_count = _word_count(code, code_length)
-    rendezvous = transfer.Rendezvous.of(code, server, proxy, appid)
+    chosen = settings.resolve(server, transit_relay, proxy, os.environ)
+    rendezvous = transfer.Rendezvous.of(code, chosen.server, chosen.proxy, appid)
     target = None if to_standard_output else files.output_path(output, may_be_file=not accept or replace or rename)
-    transit = files.transit_options(transit_relay, listen=listen, port=port, proxy=proxy)
+    transit = files.transit_options(chosen.transit_relay, listen=listen, port=port, proxy=chosen.proxy)
     into_output = target is not None and target.is_dir()
     options = files.StoreOptions(
         target, into_output, accept, replace, rename, unpack, dry_run, to_standard_output, transit, dump_timing
@@ -296,3 +298,17 @@ def receive(
             rendezvous, options, allocate=allocate, word_count=word_count, verify=verify, timing=timing
         )
         running.run(receiving)
+
+
+@client_app.command("config")
+def config(
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Show what `send` and `receive` would use, and the origin of each.
+
+    The settings file is ~/.config/restante/client.toml, or restante/client.toml in $XDG_CONFIG_HOME. Its keys are
+    server, transit-relay and proxy. Its tables [servers] and [relays] give names to URLs.
+    """
+    from restante.client.cli import settings
+
+    settings.show(settings.resolve(None, None, None, os.environ), json=json)

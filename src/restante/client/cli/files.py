@@ -103,12 +103,11 @@ class StoreOptions(msgspec.Struct, frozen=True):
         return False
 
 
-def transit_options(relay: str | None, *, listen: bool, port: int, proxy: str | None) -> TransitOptions:
+def transit_options(relay: str, *, listen: bool, port: int, proxy: str | None) -> TransitOptions:
     """Return how the sides may be connected. An empty relay is none. Raises Misuse, also if the port is not free."""
-    relays = TransitOptions().relays if relay is None else (relay,) if relay else ()
     if port and not (listen and proxy is None):
         raise Misuse("--port is where this computer listens: leave out --port, or --no-listen and --proxy")
-    options = TransitOptions(relays, listen, proxy, port=port)
+    options = TransitOptions((relay,) if relay else (), listen, proxy, port=port)
     if port:
         with Transit(options, SystemDice()):
             pass
