@@ -102,7 +102,7 @@ def test_without_a_terminal_the_script_says_only_that_it_takes_minutes(project: 
         assert (done.stdout, done.stderr) == (f"./run {arguments} done\n", ""), "as it was called"
     sync = f"sync --quiet --frozen --inexact --project {project} --no-default-groups"
     assert (tmp_path / "calls").read_text().splitlines() == [
-        *(f"{sync} --extra pipeline", sync, f"{sync} --extra client", f"{sync} --extra waku"),
+        *(f"{sync} --extra pipeline", f"{sync} --extra server", sync, f"{sync} --extra waku"),
         f"{sync} --extra waku --extra leveldb",
     ]
 

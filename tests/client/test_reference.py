@@ -16,7 +16,7 @@ from support.bounds import bounded
 from support.mailbox.live import LiveServer
 from support.processes import loaded_by
 
-BEFORE_A_CONNECTION = {"picows", "python_socks", "aiohttp", "typer", "uvloop", "twisted", "segno"}
+BEFORE_A_CONNECTION = {"picows", "python_socks", "aiohttp", "typer", "structlog", "uvloop", "twisted", "segno"}
 """Packages that no program needs before its first connection, or at all."""
 
 

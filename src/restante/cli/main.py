@@ -54,7 +54,7 @@ class _Commands(Mapping[str, Any]):
 def _command(name: str) -> Any:
     """Return a command. If it is registered with its name, the others of its module are not made."""
     app = import_module(MODULES[name]).app
-    part = typer.Typer(rich_markup_mode=None)
+    part = typer.Typer(rich_markup_mode=None, cls=app.info.cls)
     part.registered_commands = [command for command in app.registered_commands if command.name == name]
     if not part.registered_commands:
         part.add_typer(app)

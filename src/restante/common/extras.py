@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from restante.common.errors import Misuse
 
 MODULES: Final = {
-    "client": ("nacl",),
+    "server": ("aiohttp", "prometheus_client", "structlog", "uvloop"),
     "waku": ("coincurve",),
     "pipeline": ("pyspark", "deltalake"),
     "leveldb": ("plyvel",),

@@ -15,7 +15,6 @@ import typer
 
 from restante.client.defaults import DEFAULT_WORDS, MAX_WORDS
 from restante.common.errors import Misuse
-from restante.common.extras import require_extra
 
 app = typer.Typer()
 client_app = typer.Typer(no_args_is_help=True)
@@ -169,7 +168,6 @@ def send(
     The other side runs `restante receive CODE`, or `wormhole receive CODE`. The exit code is 0 when everything has
     arrived, 3 if the code does not work, and 4 if the server cannot be used.
     """
-    require_extra("client")
     with _without_collector():
         from msgspec import structs
 
@@ -263,7 +261,6 @@ def receive(
     The exit code is 0 when everything is stored or printed, 3 if the code does not work, and 4 if the server cannot
     be used.
     """
-    require_extra("client")
     with _without_collector():
         from restante.client.cli import code_prompt, files, running, settings, transfer
         from restante.client.timing_log import USER, span
