@@ -355,9 +355,7 @@ def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell) -> None:
     assert (here.folder / "bob" / "letter.txt").read_text() == TEXT
 
 
-def test_the_caddyfile_is_that_of_the_operations_guide_and_the_drop_in_sets_what_the_flag_sets() -> None:
-    """Caddy reads it in tests/interop/test_reverse_proxies.py and test_clients.py."""
-    assert GUIDE.blocks["caddy"] == Document("docs/mailbox/network.md").blocks["caddy"]
+def test_the_drop_in_sets_what_the_flag_sets() -> None:
     [(name, value)] = re.findall(r"^Environment=(\w+)=(\S+)$", GUIDE.blocks["proxy"], re.MULTILINE)
     done = called("config", "show", **{name: value})
     assert re.search(r"trust.proxy.*127\.0\.0\.0/8.*RESTANTE_TRUST_PROXY", done.stdout), done.stdout

@@ -1,4 +1,4 @@
-"""Real reverse proxies before a mailbox server, set up as docs/mailbox/network.md says."""
+"""Real reverse proxies before a mailbox server, set up as the guides say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.mailbox.wormhole import HOMES
 from support.ports import held_port
 from support.processes import RESTANTE, child, serving
 
-NETWORK: Final = Document("docs/mailbox/network.md")
+BLOCKS: Final = Document("docs/mailbox/first-server.md").blocks | Document("docs/mailbox/network.md").blocks
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ async def behind(
     inside: tuple[str, ...] = (),
 ) -> AsyncIterator[int]:
     program, proxy = foreign.program(name), proxy or PROXIES[name]
-    block = NETWORK.blocks[proxy.block or name].replace(*proxy.instead)
+    block = BLOCKS[proxy.block or name].replace(*proxy.instead)
     block = block.replace("127.0.0.1:4000", f"127.0.0.1:{upstream}")
     tls = proxy.tls.format(pem=certificate.path) if certificate else ""
     with held_port() as port:

@@ -1,4 +1,4 @@
-"""Behind a real nginx, HAProxy and Caddy, set up as docs/mailbox/network.md says, and with TLS of its own."""
+"""Behind a real nginx, HAProxy and Caddy, set up as the guides say, and with TLS of its own."""
 
 from __future__ import annotations
 
