@@ -12,7 +12,7 @@ from ssl import SSLContext
 from typing import Any, Final
 
 from support.mailbox.givens import Inbox, Options
-from support.mailbox.raw_socket import PONG, TEXT, frame
+from support.mailbox.raw_socket import CLOSE, PONG, TEXT, frame
 from support.mailbox.scene import read_frame
 from support.mailbox.worlds import CoreWorld
 
@@ -22,6 +22,7 @@ Lie = Callable[[Answer], list[Sent]]
 """What is sent in place of an answer. Bytes go onto the wire as they are."""
 
 CLOSE_BYTE, PING_BYTE = 0x88, 0x89
+NO_ROOM: Final = frame(CLOSE, (1013).to_bytes(2, "big") + b"no room", mask=False)
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 

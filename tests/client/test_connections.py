@@ -8,16 +8,18 @@ import socket
 import time
 from asyncio.subprocess import Process
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
+import picows
 import pytest
 from python_socks import ProxyError
 
-from client.liar import carry, honest, instead_of, listening, lying
+from client.liar import NO_ROOM, carry, honest, instead_of, listening, lying
 from client.live import Heard, meet, read, url_of, use, wormhole
 from restante import client
 from restante.client.connection import driver, websocket, work
@@ -32,8 +34,16 @@ NOWHERE = "ws://127.0.0.1:1/v1"
 
 
 @pytest.fixture(autouse=True)
-def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_delay_and_nothing_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[None]:
     monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
+    yield
+    assert caplog.messages == []
+
+
+def open_files() -> list[str]:
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
 async def exchange(alice: client.Wormhole, bob: client.Wormhole) -> None:
@@ -56,22 +66,32 @@ async def test_only_a_valid_certificate_that_the_program_trusts_is_accepted(
         if reason:
             with pytest.raises(client.ServerGoneError, match=reason):
                 await use(wormhole(liar.url, **options))
+            await assert_a_journal_fails(tmp_path / "x", liar.url, again=False, **options)
         else:
             await exchange(*(wormhole(liar.url, **options) for _ in range(2)))
 
 
 AGREED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+USUAL = "check its host and port$"
 NO_SERVERS = [
-    b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
-    b"HTTP/1.1 301 Moved Permanently\r\nLocation: ws://127.0.0.1:1/\r\n\r\n",
-    AGREED + b"\r\n",
-    AGREED + b"Sec-WebSocket-Accept: AAAA\r\n\r\n",
-    b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000,
+    (b"HTTP/1.1 404 Not Found\r\n\r\n", r"not a mailbox server \(HTTP status 404\): write ws://127.0.0.1:\d+/v1$"),
+    (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", USUAL),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", USUAL),
+    (b"HTTP/1.0 200 OK\r\n\r\nhello", USUAL),
+    (b"HTTP/1.1 301 Moved\r\nLocation: https://a.example/v1?b#c\r\n\r\n", "redirects: write wss://a.example/v1$"),
+    (b"HTTP/1.0 302 Found\r\nlocation: //a\x1b/" + b"v" * 500 + b"\r\n\r\n", r": write ws://a\\x1b/v{191}…$"),
+    (b"HTTP/1.1 307 Moved\r\nLocation: http://[::1/v1\r\n\r\n", "which redirects$"),
+    (b"HTTP/1.1 426 Upgrade Required\r\n\r\n", r"Upgrade and Connection: .*, or write wss://\S+/v1 if it has TLS$"),
+    (b"HTTP/1.1 400 Bad\r\n\r\nclient sent an HTTP request to an HTTPS server", r"TLS: write wss://\S+/v1$"),
+    (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000, USUAL),
+    (AGREED + b"\r\n", "not a mailbox server: "),
+    (AGREED + b"Sec-WebSocket-Accept: AAAA\r\n\r\n", "not a mailbox server: "),
+    (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "not a mailbox server: .*ssh-2.0-openssh_9.2"),
 ]
+HUNG_UP = r"closed the connection before it answered: try again later, or write wss://\S+/v1 if it has TLS$"
 NOT_NOW = [
-    (b"", "closed the connection before it answered: try again later$"),
+    (b"", HUNG_UP),
+    (b"\x15\x03\x01\x00\x02\x02\x46", HUNG_UP),  # an alert of TLS
     (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", "answered with HTTP status 503: try again"),
     (b"HTTP/1.0 429 Too Many Requests\r\n\r\n", "answered with HTTP status 429: try again later$"),
     (b"HTTP/1.1 521 Origin Down\r\n\r\n", "answered with HTTP status 521: try again later$"),
@@ -105,15 +125,14 @@ async def assert_a_journal_fails(path: Path, url: str, *, again: bool, **options
 @pytest.mark.parametrize(
     ("scheme", "answer", "message"),
     [
-        *(("ws", answer, "not a mailbox server") for answer in NO_SERVERS),
-        *(("ws", answer, message) for answer, message in NOT_NOW),
+        *(("ws", answer, message) for answer, message in (*NO_SERVERS, *NOT_NOW)),
         ("ws", None, "did not answer"),
-        ("wss", b"HTTP/1.1 400 Bad Request\r\n\r\n", "securely: TLS failed"),
-        ("wss", b"", "securely: the connection was closed during the TLS handshake: try again later, or is it"),
+        ("wss", b"HTTP/1.1 400 Bad Request\r\n\r\n", r"securely: TLS failed .*it has no TLS: write ws://\S+/v1$"),
+        ("wss", b"", r"closed during the TLS handshake: try again later, or write ws://\S+/v1 if it has no TLS$"),
         *(
             (proxy, answer, "cannot connect to")
             for proxy in ("http", "socks5", "socks4")
-            for answer in (b"", b"garbage\r\n\r\n", b"x" * 1_000_000)
+            for answer in (b"", b"garbage\r\n\r\n", b"x" * 1_000_000, b"HTTP/1.1 403 Forbidden\r\n\r\n")
         ),
     ],
 )
@@ -123,31 +142,27 @@ async def test_what_is_no_server_or_no_proxy_is_an_error_and_a_journal_tries_aga
     if answer is None:
         monkeypatch.setattr(websocket, "CONNECT_SECONDS", 0.1)
     async with answering(answer) as port:
-        url = f"{scheme}://127.0.0.1:{port}"
+        url, options = f"{scheme}://127.0.0.1:{port}{'' if 'write ws://127' in message else '/v1'}", {}
+        if scheme[0] != "w":
+            url, options = NOWHERE, {"proxy": url}
         with pytest.raises(client.ServerGoneError, match=message):
-            await use(wormhole(f"{url}/v1") if scheme[0] == "w" else wormhole(NOWHERE, proxy=url))
-        if scheme == "ws":
-            await assert_a_journal_fails(tmp_path / "x", f"{url}/v1", again=answer not in NO_SERVERS)
+            await use(wormhole(url, **options))
+        again = url != NOWHERE and (answer is None or answer in dict(NOT_NOW))
+        await assert_a_journal_fails(tmp_path / "x", url, again=again, **options)
 
 
-@pytest.mark.parametrize("fault", ["its name is wrong", "its certificate is refused", "no TLS", "proxy"])
-async def test_a_journal_fails_at_once_where_no_server_can_be_later(tmp_path: Path, fault: str) -> None:
-    async with (
-        lying(honest, Certificate(tmp_path).server) as liar,
-        answering(b"HTTP/1.1 403 Forbidden\r\n\r\n") as port,
-    ):
-        url, options = {
-            "its name is wrong": ("ws://a..b/v1", {}),
-            "its certificate is refused": (liar.url, {}),
-            "no TLS": (f"wss://127.0.0.1:{port}/v1", {}),
-            "proxy": (NOWHERE, {"proxy": f"http://127.0.0.1:{port}"}),
-        }[fault]
-        await assert_a_journal_fails(tmp_path / "x", url, again=False, **options)
+async def test_a_server_that_stays_busy_is_an_error_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("restante.client.wormhole.CONNECT_SECONDS", 0.2)
+    async with lying(instead_of("welcome", NO_ROOM)) as liar:
+        with pytest.raises(client.ServerGoneError, match=r"no connection within 30 s: .*'no room'"):
+            await use(wormhole(liar.url))
+    assert liar.connections > 1
 
 
 @pytest.mark.parametrize(
     ("error", "may_change"),
     [
+        (UnicodeError("label empty or too long"), False),  # of the host a..b
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
         (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
         (OSError(errno.ENETUNREACH, "Network is unreachable"), True),
@@ -158,11 +173,22 @@ async def test_a_journal_fails_at_once_where_no_server_can_be_later(tmp_path: Pa
         (ProxyError("Malformed connect reply"), False),
     ],
 )
-async def test_what_a_resolver_or_a_proxy_says_decides_whether_a_journal_tries_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, may_change: bool
+async def test_what_a_resolver_or_a_proxy_says_decides_whether_a_wormhole_that_waits_tries_again(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, may_change: bool
 ) -> None:
-    monkeypatch.setattr(websocket, "ws_connect", AsyncMock(side_effect=error))
-    await assert_a_journal_fails(tmp_path / "x", NOWHERE, again=may_change)
+    heard, faults, connect = Heard(), [error, error], picows.ws_connect
+
+    async def fail_twice(*arguments: Any, **options: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return await connect(*arguments, **options)
+
+    monkeypatch.setattr(websocket, "ws_connect", fail_twice)
+    async with lying(honest) as liar:
+        with nullcontext() if may_change else pytest.raises(client.ServerGoneError):
+            async with wormhole(liar.url, wait=True, on_event=heard) as alice, bounded("an answer"):
+                assert await alice.nameplates() == []
+    assert len(heard.of(client.Reconnecting)) == (2 if may_change else 0)
 
 
 class Proxy:
@@ -239,7 +265,7 @@ def demanding(hashcash: Any) -> Any:
 @pytest.mark.parametrize("bits", [0, 1, 9, work.BITS_IN_PROCESS, work.BITS_IN_PROCESS + 1, 17])
 async def test_a_stamp_is_one_that_the_server_accepts(bits: int, processes: list[Process]) -> None:
     async with bounded("a stamp"):
-        stamp = await work.find_stamp(bits, "resource", lambda _: None, 20)
+        stamp = await work.find_stamp(bits, "resource", lambda _: None)
     assert problem(Demand(bits, "resource"), "hashcash", stamp) is None
     assert bool(processes) == (bits > work.BITS_IN_PROCESS)
     assert all(process.returncode is not None for process in processes)
@@ -283,18 +309,20 @@ async def test_work_that_cannot_be_done_is_an_error(
     assert fails.called == bool(message)
 
 
-async def test_a_task_that_is_cancelled_while_it_connects_leaves_no_connection_open(tmp_path: Path) -> None:
+async def test_a_task_that_is_cancelled_while_it_connects_leaves_nothing_open(tmp_path: Path) -> None:
+    tls = Certificate(tmp_path).client
     async with Restante(tmp_path / "server").running() as server:
-        earlier = asyncio.all_tasks()
-        for steps in range(0, 60, 2):
-            task = asyncio.create_task(use(wormhole(url_of(server))))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-        async with bounded("the end of what keeps a connection open"):
-            if left := asyncio.all_tasks() - earlier:
-                await asyncio.wait(left)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            nobody = f"127.0.0.1:{silent.getsockname()[1]}/v1"
+            before = open_files(), asyncio.all_tasks()
+            for url, options in ((url_of(server), {}), (f"ws://{nobody}", {}), (f"wss://{nobody}", {"ssl": tls})):
+                for steps in range(0, 60, 2):
+                    task = asyncio.create_task(use(wormhole(url, **options)))
+                    for _ in range(steps):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    await asyncio.wait([task])
+                    assert (open_files(), asyncio.all_tasks()) == before
 
 
 async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection_and_outlives_one(

@@ -183,7 +183,7 @@ async def test_what_is_sent_in_a_step_goes_out_after_it_and_is_delivered_by_the_
             state["received"].append("asked")
             first = await ours.send(b"in the step 0")
             last = await ours.send(b"in the step 1")
-            for wait in (first.stored(), first.delivered()):
+            for wait in (first.stored(), first.delivered(), ours.send(b"not sent", until="stored")):
                 with pytest.raises(Misuse, match="step"):
                     await wait
             assert ours.unacknowledged == []

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from client.liar import Answer, Lie, Sent, answer_handshake, honest, instead_of, listening, lying, text
+from client.liar import NO_ROOM, Answer, Lie, Sent, answer_handshake, honest, instead_of, listening, lying, text
 from client.live import Heard, meet, read, use, wormhole
 from restante.client import PeerMessageError, Reconnecting, ServerError, WrongPasswordError
 from restante.client.connection import driver, websocket
@@ -32,7 +32,6 @@ OPENING = ("welcome", "allocated", "claimed")
 
 HINT = "100 may be open at a time"
 TOO_MANY: Answer = {"type": "error", "error": TOO_MANY_FROM_ADDRESS.message, "hint": HINT, "orig": None}
-NO_ROOM = server_frame(CLOSE, (1013).to_bytes(2, "big") + b"no room")
 NOT_STORED = server_frame(CLOSE, (1012).to_bytes(2, "big") + b"not stored")
 CLOSED_AT_ONCE = server_frame(CLOSE, (1008).to_bytes(2, "big") + TOO_MANY_FROM_ADDRESS.message.encode())
 NOT_NOW: Answer = {"type": "error", "error": "not now", "orig": {"type": "claim"}, "retry": True}
@@ -62,6 +61,7 @@ async def test_a_server_that_has_no_room_now_is_left_alone_for_longer_each_time(
     async with lying(refuse) as liar, wormhole(liar.url, on_event=heard) as alice, bounded("a code"):
         await alice.allocate_code()
         await alice.flush()
+        await alice.close(abandon=True)
     assert [call.args[0] for call in delay.call_args_list] == [1, 2, 3]
     assert [event.busy and reason in event.reason for event in heard.of(Reconnecting)] == [True] * 3
 
@@ -229,7 +229,7 @@ async def test_pings_of_a_server_that_reads_nothing_are_not_all_answered() -> No
         answers.put_nowait(await reader.read(-1))
         await asyncio.Event().wait()
 
-    async with listening(serve) as port, wormhole(f"ws://127.0.0.1:{port}/v1"), bounded("the answers"):
+    async with listening(serve) as port, wormhole(f"ws://127.0.0.1:{port}/v1", wait=True), bounded("the answers"):
         assert len(await answers.get()) < 300 * 1000 * 125 / 2  # what the system's buffers take
 
 
@@ -239,6 +239,7 @@ async def test_a_server_that_does_not_answer_pings_is_connected_to_again(monkeyp
     async with lying(honest) as liar, wormhole(liar.url, on_event=heard) as alice:
         await alice.allocate_code()
         await heard.until(Reconnecting)
+        await alice.close(abandon=True)
 
 
 async def test_work_that_is_demanded_again_and_again_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from nacl.bindings import crypto_core_ed25519_sub, crypto_scalarmult_ed25519_bas
 from spake2 import SPAKE2_Symmetric
 from wormhole._wordlist import PGPWordList, byte_to_even_word, byte_to_odd_word  # in no public module
 
-from restante.client import word_list
+from restante.client import Address, Hints, Relay, word_list
 from restante.client.errors import PeerMessageError, TransferError
 from restante.client.protocol import code, keys, uri
 from restante.client.protocol.code import MAX_NAMEPLATE_DIGITS, CodeError, nameplate_of
@@ -28,16 +28,7 @@ from restante.client.protocol.seeds import SEED_BYTES, seed_code
 from restante.client.protocol.spake2 import BLINDING_POINT, RANDOM_BYTES, SYMMETRIC, BadMessageError, Spake2
 from restante.client.protocol.uri import TransferUri, UriError
 from restante.client.transfer.messages import parse_acknowledgement, wait_for_answer, wait_for_offer
-from restante.client.transit.hints import (
-    MAX_HINTS,
-    MAX_RELAY_ADDRESSES,
-    Address,
-    Hints,
-    Relay,
-    parse_hints,
-    parse_relay,
-    transit_message,
-)
+from restante.client.transit.hints import MAX_HINTS, MAX_RELAY_ADDRESSES, parse_hints, parse_relay, transit_message
 from restante.client.transit.records import LENGTH_BYTES, RecordOpener, RecordSealer, Role, TransitKeys
 from support.effort import examples
 

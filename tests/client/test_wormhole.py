@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,23 +15,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client.live import APP_ID, NOBODY, Heard, Network, meet, read, simulated, url_of, use, virtual_wormhole, wormhole
-from restante.client import CodeError, Journal, Misuse, Wormhole, WormholeError, completions
+from restante import client
+from restante.client import CodeError, Journal, Misuse, UndeliveredError, Wormhole, WormholeError, completions
 from restante.client.connection import websocket
 from restante.client.core import conversation
+from restante.client.core.state import Abilities
 from restante.client.errors import ClosedError, LonelyError, NoReceiptsError, ServerGoneError, WelcomeError
-from restante.client.events import (
-    Closed,
-    CodeKnown,
-    Connecting,
-    Event,
-    KeyAgreed,
-    MessageStored,
-    PeerConfirmed,
-    Reconnecting,
-    ReplayEnded,
-    WaitingForPeer,
-    Welcomed,
-)
+from restante.client.events import Closed, CodeKnown, Connecting, Event, KeyAgreed, MessageStored, PeerConfirmed
 from restante.client.transfer.sending import send_directory, send_file
 from restante.client.transfer.text import send_text
 from restante.client.wormhole import MAX_CLOSE_SECONDS, MAX_SENT_BYTES, MAX_STORING_SECONDS
@@ -39,13 +30,15 @@ from support.effort import examples
 from support.mailbox.givens import Options
 from support.mailbox.servers import Restante
 
+OPENING = [Connecting, client.Welcomed, CodeKnown, client.ReplayEnded, client.WaitingForPeer]
+
 
 async def test_two_sides_meet_and_exchange_messages(network: Network) -> None:
     heard, messages = Heard(), [b"%d" % number for number in range(100)]
     async with wormhole(versions={"chat": 1}, on_event=heard) as alice, wormhole() as bob:
         await alice.send(messages[0])  # before there is a peer
         code = await alice.allocate_code()
-        await heard.until(WaitingForPeer)
+        await heard.until(client.WaitingForPeer)
         async with bounded("a key"):
             await bob.set_code(code)
             assert await alice.verifier() == await bob.verifier()
@@ -64,7 +57,7 @@ async def test_two_sides_meet_and_exchange_messages(network: Network) -> None:
         await alice.flush()
     assert heard.of(CodeKnown) == [CodeKnown(code)]
     assert [event.number for event in heard.of(MessageStored)] == list(range(100))
-    kinds = [Connecting, Welcomed, CodeKnown, ReplayEnded, WaitingForPeer, KeyAgreed, PeerConfirmed, Closed]
+    kinds = [*OPENING, KeyAgreed, PeerConfirmed, Closed]
     assert [type(event) for event in heard.events if not isinstance(event, MessageStored)] == kinds
     assert network.moods == ["happy"]
     assert network.is_empty
@@ -74,16 +67,17 @@ async def test_messages_are_iterated_until_the_close_and_known_to_be_stored_and_
     messages = []
     async with wormhole(receipts=True) as alice, wormhole() as bob, bounded("the end of the messages"):
         await meet(alice, bob)
-        sent = [await alice.send(message) for message in (b"one", b"two")]
-        await sent[0].stored()
+        await alice.send(b"one", until="stored")
+        delivering = asyncio.create_task(alice.send(b"two", until="delivered"))
         async for message in bob:
             messages.append(message)
             if message == b"two":
-                await sent[1].delivered()
-                answer = await bob.send(b"hello yourself")
-                await answer.stored()
-                with pytest.raises(NoReceiptsError):
-                    await answer.delivered()
+                assert (await delivering).number == 1
+                answer = await bob.send(b"hello yourself", until="stored")
+                for waiting in (answer.delivered(), bob.send(b"not sent", until="delivered")):
+                    with pytest.raises(NoReceiptsError):
+                        await waiting
+                assert await alice.receive() == b"hello yourself"
                 await bob.close()
         assert messages == [b"one", b"two"]
         with pytest.raises(ClosedError):
@@ -97,6 +91,7 @@ async def test_nameplates_are_listed_and_codes_completed(network: Network) -> No
         assert await bob.nameplates() == [nameplate]
         assert await bob.complete("") == [f"{nameplate}-"]
         assert f"{nameplate}-{words[0]}-" in await bob.complete(f"{nameplate}-{words[0][:2]}")
+        await alice.close(abandon=True)
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_UNSTORED_BYTES", 1000), ("MAX_UNSTORED_MESSAGES", 1)])
@@ -119,14 +114,14 @@ async def test_the_welcome_of_a_server_is_told(network: Network) -> None:
     network.world.options = Options(motd="hello")
     heard = Heard()
     async with wormhole(on_event=heard):
-        await heard.until(Welcomed)
-    assert heard.of(Welcomed) == [Welcomed("hello", None)]
+        await heard.until(client.Welcomed)
+    assert heard.of(client.Welcomed) == [client.Welcomed("hello", None)]
     network.world.options = Options(error="moved")
     with pytest.raises(WelcomeError, match="moved"):
         await use(wormhole())
 
 
-@pytest.mark.parametrize("kind", [Connecting, Welcomed, CodeKnown, ReplayEnded, WaitingForPeer])
+@pytest.mark.parametrize("kind", OPENING)
 async def test_an_error_of_the_function_for_events_ends_the_wormhole_and_leaves_nothing_at_the_server(
     network: Network, kind: type[Event]
 ) -> None:
@@ -171,6 +166,52 @@ async def test_a_block_that_ends_with_an_error_leaves_nothing_at_the_server(
     assert network.is_empty
 
 
+@pytest.mark.parametrize(
+    ("how", "read_after", "seconds", "error", "mood"),
+    [
+        ("", [], 5, UndeliveredError, "errory"),
+        ("", [4, 8], 13, UndeliveredError, "errory"),
+        ("", [4, 8, 12], 12, type(None), "happy"),
+        ("has a peer without receipts", [], 0, type(None), "happy"),
+        ("abandons", [], 0, type(None), "happy"),
+        ("raises", [], 0, ZeroDivisionError, "errory"),
+        ("is cancelled", [], 1, asyncio.CancelledError, "errory"),
+        ("has no peer", [], 0, LonelyError, "lonely"),
+        ("has no peer, abandons", [], 0, type(None), "lonely"),
+        ("has no peer, raises", [], 0, ZeroDivisionError, "lonely"),
+    ],
+)
+@simulated
+async def test_leaving_raises_if_no_peer_came_or_if_its_receipts_do_not_come_within_five_seconds_each(
+    network: Network, how: str, read_after: list[int], seconds: int, error: type[Any], mood: str
+) -> None:
+    loop, count = asyncio.get_running_loop(), 0 if "no peer" in how else 3
+    async with wormhole() as bob:
+        bob._state.abilities = Abilities(sends_receipts="without receipts" not in how)
+
+        async def run() -> None:
+            async with wormhole(receipts=True) as alice:
+                await (meet(alice, bob) if count else alice.allocate_code())
+                for number in range(count):
+                    await alice.send(b"%d" % number)
+                for second in read_after:
+                    loop.call_later(second, asyncio.create_task, bob.receive())
+                if "raises" in how:
+                    raise ZeroDivisionError
+                if "cancelled" in how:
+                    loop.call_later(1, task.cancel)
+                if "abandons" in how:
+                    await alice.close(abandon=True)
+
+        began, task = loop.time(), asyncio.create_task(run())
+        (raised,) = await asyncio.gather(task, return_exceptions=True)
+        assert (type(raised), round(loop.time() - began)) == (error, seconds)
+        unread = await read(bob, count - len(read_after))
+        assert not isinstance(raised, UndeliveredError) or raised.count == len(unread)
+    assert network.moods == [mood]
+    assert network.is_empty
+
+
 async def test_messages_that_nobody_reads_hinder_no_close(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.client.wormhole.MAX_UNREAD_MESSAGES", 10)
     async with wormhole() as alice, wormhole() as bob:
@@ -195,7 +236,7 @@ async def test_a_server_of_ours_serves_on_a_real_port_with_binary_frames_and_wor
             assert await read(bob, 1) == [b"hello"]
         assert server.usage() == (["happy"], ["happy"])
         assert server.live() == {}
-    assert heard.of(Welcomed) == [Welcomed(None, "1.2.3")]
+    assert heard.of(client.Welcomed) == [client.Welcomed(None, "1.2.3")]
 
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -223,6 +264,8 @@ URL = "a server's URL begins with ws:// or wss:// and names a host, not 5"
 def test_an_argument_of_another_kind_is_refused(argument: dict[str, Any], reason: str) -> None:
     with pytest.raises(Misuse, match=reason):
         Wormhole.create(**{"app_id": APP_ID, "server": NOBODY, **argument})
+    with pytest.raises(Misuse, match=r"Wormhole\.create\(app_id"):
+        Wormhole(APP_ID)  # type: ignore[arg-type]
 
 
 async def test_a_journal_refuses_such_an_argument(tmp_path: Path) -> None:
@@ -241,6 +284,7 @@ async def test_a_journal_refuses_such_an_argument(tmp_path: Path) -> None:
     [
         *((use, [()], "in its context") for use in (Wormhole.allocate_code, Wormhole.nameplates, Wormhole.verifier)),
         *((use, [()], "async with") for use in (Wormhole.receive, Wormhole.flush)),
+        (Wormhole.send, [(b"",)], "async with"),
         (send_text, [(5,), ("\udcff",)], "a str that UTF-8 can encode"),
         (send_file, [("/tmp",)], r"a path is a pathlib\.Path, not '/"),
         (send_directory, [("/tmp",)], r"a path is a pathlib\.Path, not '/"),
@@ -289,6 +333,8 @@ async def test_what_cannot_be_used_is_refused_and_the_wormhole_goes_on(network: 
         for message in NO_MESSAGES:
             with pytest.raises(TypeError, match="a message is bytes, not "):
                 await alice.send(message)
+        with pytest.raises(Misuse, match="until it is sent, stored or delivered, not 'read'"):
+            await alice.send(b"", until="read")  # type: ignore[arg-type]
         await meet(alice, bob)
         with pytest.raises(Misuse, match="at most 1,000,000 bytes, and this one has 1,000,001: send it in parts"):
             await alice.send(bytes(MAX_SENT_BYTES + 1))
@@ -317,6 +363,8 @@ async def test_a_wormhole_is_entered_once_and_calls_that_are_cancelled_leave_not
             waiting.cancel()
             await asyncio.wait([waiting])
         assert count_futures() < before + 10
+        with pytest.raises(LonelyError):
+            await alice.close()
     with pytest.raises(Misuse, match="entered once"):
         await alice.__aenter__()
     with pytest.raises(LonelyError):
@@ -376,7 +424,7 @@ async def test_attempts_come_in_growing_delays_of_at_most_61_seconds(network: Ne
     delays: list[float] = []
 
     def note(event: Event) -> None:
-        if isinstance(event, Reconnecting):
+        if isinstance(event, client.Reconnecting):
             delays.append(event.delay)
             network.up = len(delays) == 12
 
@@ -387,7 +435,7 @@ async def test_attempts_come_in_growing_delays_of_at_most_61_seconds(network: Ne
         network.go_down()
         await asyncio.sleep(1)
         assert delays[12] < 3  # the connection in between served us, so it begins anew
-        await alice.close()
+        await alice.close(abandon=True)
     for number, delay in enumerate(delays[:12], 1):
         assert 0 <= delay - min(1.5**number, 60) < 1
 
@@ -410,7 +458,8 @@ async def closes(wormhole: Wormhole) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
-        await wormhole.close()
+        with suppress(LonelyError):
+            await wormhole.close()
     finally:
         assert loop.time() - began <= MAX_STORING_SECONDS + MAX_CLOSE_SECONDS
 
@@ -423,7 +472,7 @@ async def test_a_close_waits_for_a_slow_server_five_seconds(network: Network, la
         await alice.allocate_code()
         network.go_down()
         asyncio.get_running_loop().call_later(away, lambda: setattr(network, "up", True))
-        await alice.close()
+        await alice.close(abandon=True)
     assert network.is_empty
 
 

@@ -61,8 +61,10 @@ __all__ = [
     "TransferError",
     "TransferUri",
     "TransitOptions",
+    "UndeliveredError",
     "UnsafeNameError",
     "UnsendableFileError",
+    "Until",
     "UriError",
     "WaitingForPeer",
     "WelcomeError",
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
         ServerError,
         ServerGoneError,
         TransferError,
+        UndeliveredError,
         UnsafeNameError,
         UnsendableFileError,
         WelcomeError,
@@ -138,7 +141,7 @@ if TYPE_CHECKING:
     from restante.client.transfer.text import receive_text, send_text
     from restante.client.transit.connecting import TransitOptions
     from restante.client.transit.hints import Address, Hints, Relay
-    from restante.client.wormhole import BaseWormhole, SentMessage, Wormhole
+    from restante.client.wormhole import BaseWormhole, SentMessage, Until, Wormhole
     from restante.common.errors import Misuse, RestanteError, StoreError
 else:
     _MODULES = {
@@ -148,7 +151,8 @@ else:
         "restante.client.errors": "ArchiveError ClosedError CodeExpiredError ConnectionLostError CrowdedError "
         "LonelyError NoReceiptsError NoSeedError "
         "OldCheckpointError PeerMessageError PeerStalledError PermissionNeededError ServerError ServerGoneError "
-        "TransferError UnsafeNameError UnsendableFileError WelcomeError WormholeError WrongPasswordError",
+        "TransferError UndeliveredError UnsafeNameError UnsendableFileError WelcomeError WormholeError "
+        "WrongPasswordError",
         "restante.client.events": "Closed CodeKnown Connecting Event Failed KeyAgreed MessageDelivered MessageStored "
         "PeerConfirmed PeerSilent Reconnecting ReplayEnded WaitingForPeer Welcomed Working",
         "restante.client.journal_mode.journal": "Journal",
@@ -162,7 +166,7 @@ else:
         "restante.client.transfer.text": "receive_text send_text",
         "restante.client.transit.connecting": "TransitOptions",
         "restante.client.transit.hints": "Address Hints Relay",
-        "restante.client.wormhole": "BaseWormhole SentMessage Wormhole",
+        "restante.client.wormhole": "BaseWormhole SentMessage Until Wormhole",
         "restante.client.timing_log": "TimingLog",
         "restante.common.errors": "Misuse RestanteError StoreError",
     }

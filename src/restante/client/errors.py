@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Self
 
 from restante.common.errors import RestanteError
+from restante.common.texts import counted
 
 CODE_EXIT: Final = 3
 """What a command exits with if the code does not work: agree on a new one."""
@@ -28,9 +29,27 @@ class WrongPasswordError(WormholeError):
 
 
 class LonelyError(WormholeError):
-    """The wormhole was closed before a peer came."""
+    """The wormhole had a code, and was closed before a peer came."""
 
     mood = "lonely"
+
+
+class UndeliveredError(WormholeError):
+    """The wormhole was closed before receipts for all messages came. Both sides have receipts.
+
+    `count` is the number of messages without one. The server has stored them, and the peer may still read them.
+    """
+
+    count: int = 0
+    """Messages for which the peer has sent no receipt."""
+
+    @classmethod
+    def of(cls, count: int) -> Self:
+        """Return the error for a number of messages."""
+        messages = counted(count, "message")
+        error = cls(f"the peer has not confirmed {messages}, which the server has stored: no receipt came in time")
+        error.count = count
+        return error
 
 
 class CrowdedError(WormholeError):
@@ -68,7 +87,7 @@ class ServerError(WormholeError):
 class ServerGoneError(WormholeError):
     """The server cannot be reached at the first attempt, or does not answer what it has to.
 
-    In Journal Mode the first connection is tried again, unless a later attempt would fail, too.
+    In Journal Mode and with `wait=True` the first connection is tried again, unless a later attempt would fail, too.
     """
 
     exit_code = SERVER_EXIT

@@ -24,6 +24,8 @@ async def until_done(task: asyncio.Future[Result], on_cancel: Callable[[], None]
             cancelled = error
             on_cancel()
     if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # asyncio logs one that nobody has asked for
         raise cancelled
     return await task
 
@@ -52,12 +54,7 @@ class ChangeNotifier:
 
 async def in_thread(work: Callable[[], Result], stop: Callable[[], None]) -> Result:
     """Run work in a thread. If this is cancelled, `stop` makes the work end, and the cancellation is raised then."""
-    running = threaded(work)
-    try:
-        return await until_done(running, stop)
-    except asyncio.CancelledError:
-        running.exception()  # it is of the stopping
-        raise
+    return await until_done(threaded(work), stop)
 
 
 def threaded(work: Callable[[], Result]) -> asyncio.Future[Result]:

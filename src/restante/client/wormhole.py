@@ -7,11 +7,11 @@ import ssl as tls
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from restante.client.arguments import check_seconds
 from restante.client.connection.driver import Driver
-from restante.client.connection.server import ServerEndpoint
+from restante.client.connection.server import CONNECT_SECONDS, ServerEndpoint
 from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.core.machine import MOODS, Machine, Mood
 from restante.client.core.outputs import MessageReceived, NameplatesListed
@@ -23,6 +23,7 @@ from restante.client.errors import (
     NoReceiptsError,
     NoSeedError,
     ServerGoneError,
+    UndeliveredError,
     WormholeError,
 )
 from restante.client.events import Awaited, Closed, Event, Failed, KeyAgreed, PeerConfirmed, PeerSilent
@@ -56,6 +57,13 @@ def checked_message(message: bytes) -> bytes:
     return copy
 
 
+Until = Literal["sent", "stored", "delivered"]
+"""What `BaseWormhole.send` waits for: that the message is on its way, that the server has it on its disk, or that the
+peer's application has processed it."""
+
+UNTIL: Final = get_args(Until)
+
+
 class SentMessage:
     """A message that was sent. Its methods raise what those of its wormhole raise."""
 
@@ -68,6 +76,12 @@ class SentMessage:
         if self._number is None:
             raise Misuse("a message of a step is sent when the step is saved: ask for it then")
         return self._number
+
+    async def _reached(self, until: Until) -> None:
+        if until == "stored":
+            await self.stored()
+        elif until == "delivered":
+            await self.delivered()
 
     async def stored(self) -> None:
         """Wait until the server has the message on its disk. Messages are sent to it when the peer is there.
@@ -146,13 +160,17 @@ MAX_CLOSE_SECONDS: Final = 5.0
 """Seconds without any answer of the server, after which a closing wormhole waits no longer. The server prunes the
 rest."""
 
+MAX_RECEIPT_SECONDS: Final = 5.0
+"""Seconds without a receipt of the peer, after which a closing `Wormhole` waits no longer for further ones."""
+
+CLOSED_EARLY: Final = "the wormhole was closed before a peer came"
+
 
 class BaseWormhole:
     """A connection of two programs through a mailbox server, encrypted with a key that only they know.
 
-    It connects when its context is entered, which is possible once. If the first connection fails, so does the
-    wormhole, with `ServerGoneError`, unless the server asks to try again later, or a journal keeps the wormhole. A
-    lost connection is replaced as often as needed. Methods that wait set no limit of time: use `asyncio.timeout`.
+    It connects when its context is entered, which is possible once. A lost connection is replaced as often as
+    needed. Methods that wait set no limit of time: use `asyncio.timeout`.
 
     A method that would wait raises `Misuse` if the context was not entered, the wormhole's `WormholeError` if it has
     failed, and `ClosedError` if it was closed, or `LonelyError` if that was before the peer came.
@@ -166,6 +184,7 @@ class BaseWormhole:
         *,
         on_event: Callable[[Event], None] | None,
         save: Callable[[], Awaitable[None]] | None = None,
+        waits: bool = False,
     ) -> None:
         """Continue from a state. Programs use `Wormhole.create` or `Journal.wormhole`."""
         self._machine = Machine(state, dice.draw, lasting=save is not None)
@@ -180,6 +199,7 @@ class BaseWormhole:
             changed=self._changes.notify,
             on_store_error=self._fail,
             save=save,
+            waits=waits,
         )
         self._running: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -314,8 +334,8 @@ class BaseWormhole:
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────────
 
-    async def send(self, message: bytes) -> SentMessage:
-        """Send a message. Returns when it is on its way; await `SentMessage.stored` to know that the server has it.
+    async def send(self, message: bytes, until: Until = "sent") -> SentMessage:
+        """Send a message. Returns when it is on its way, or waits until the server has it, or the peer.
 
         It may be sent before the peer is there, and waits for it. If `MAX_UNSTORED_MESSAGES` earlier ones, or
         `MAX_UNSTORED_BYTES` of them, are not stored yet, this method waits. Read the peer's messages meanwhile: while
@@ -324,18 +344,34 @@ class BaseWormhole:
 
         Args:
             message: at most `MAX_SENT_BYTES` bytes.
+            until: `sent`, `stored` (`SentMessage.stored`) or `delivered` (`SentMessage.delivered`).
 
         Raises:
             TypeError, Misuse: the message is not bytes, or is too long: send it in parts.
+            NoReceiptsError: nobody can say whether it was `delivered`. If this wormhole was created without
+                `receipts=True`, nothing was sent.
 
         """
         data = checked_message(message)
+        self._check_until(until)
         await self._wait_until(lambda: not self._machine.full)
         self._check_open()
         number = self._machine.send(data)
         self._driver.carry_out()
         await self._driver.wait_until_saved()
-        return SentMessage(self, number)
+        sent = SentMessage(self, number)
+        if until != "sent":
+            await sent._reached(until)
+        return sent
+
+    def _check_until(self, until: Until) -> None:
+        """Raise Misuse or NoReceiptsError if it cannot be known whether a message is sent, stored or delivered."""
+        if until not in UNTIL:
+            raise Misuse(f"a message is sent until it is {', '.join(UNTIL[:-1])} or {UNTIL[-1]}, not {until!r}")
+        if until == "delivered":
+            self._check_receipts_wanted()
+        if until != "sent" or not self._machine.lasting:
+            self._check_entered()
 
     async def flush(self) -> None:
         """Wait until the server has stored all messages. It gets them when the peer is there: this waits for it."""
@@ -347,8 +383,7 @@ class BaseWormhole:
         """Wait until everything sent is stored, then release the nameplate and close the mailbox.
 
         What was sent is lost if no peer was there. If the server does not answer, this takes about twice
-        `MAX_CLOSE_SECONDS`, or `MAX_STORING_SECONDS` more if a message is not stored, the mood is `happy` and no
-        journal keeps the wormhole. A cancelled task waits as long, and raises the cancellation then.
+        `MAX_CLOSE_SECONDS`. A cancelled task waits as long, and raises the cancellation then.
 
         Args:
             mood: how it went, for the server's records. By default `happy`, or `lonely` if no peer came.
@@ -363,8 +398,11 @@ class BaseWormhole:
             raise Misuse(f"a wormhole is closed with the mood {', '.join(MOODS[:-1])} or {MOODS[-1]}, not {mood!r}")
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(mood))
-        await until_done(self._closing)
+        await until_done(self._closing, self._hasten)
         self._raise_unraised()
+
+    def _hasten(self) -> None:
+        """Wait no longer for receipts: the task that closes the wormhole is cancelled."""
 
     def _raise_unraised(self) -> None:
         if self._error is not None and not self._error_raised:
@@ -379,9 +417,13 @@ class BaseWormhole:
             await self._flush(lambda: self._machine.all_stored, MAX_STORING_SECONDS if patient else MAX_CLOSE_SECONDS)
             if self._has_unstored and not self._machine.all_stored:
                 self._error = self._error or ServerGoneError("the server has not stored all that was sent")
-        self._machine.close(mood)
+        self._machine.close(await self._ending_mood(mood))
         self._driver.carry_out()
         await self._finish_closing()
+
+    async def _ending_mood(self, mood: str | None) -> str | None:
+        """Return how the wormhole ends, when all that can be stored is stored. None: as the machine knows it."""
+        return mood
 
     @property
     def _has_unstored(self) -> bool:
@@ -389,7 +431,11 @@ class BaseWormhole:
 
     async def _flush(self, done: Callable[[], bool], seconds: float) -> None:
         """Wait until everything is stored, as long as the server answers within so many seconds."""
-        await self._wait_while_answered(lambda: done() or self._closed or self._error is not None, seconds)
+        await self._wait_while_answered(lambda: done() or self._has_ended, seconds)
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._closed or self._error is not None
 
     async def _finish_closing(self) -> None:
         """Wait until the server has closed the mailbox, as long as it answers, and end the connection."""
@@ -407,12 +453,16 @@ class BaseWormhole:
         """Wait until something is done, or until the server has not answered for so many seconds."""
         self._driver.resume()  # the server answers behind the messages that nobody reads
         self._driver.hurry()
-        answers = -1
-        while not done() and self._machine.answers > answers:
-            answers = self._machine.answers
+        await self._wait_while_counting(lambda: self._machine.answers, done, seconds)
+
+    async def _wait_while_counting(self, count: Callable[[], int], done: Callable[[], bool], seconds: float) -> None:
+        """Wait until something is done, or until a number has not grown for so many seconds."""
+        counted_before = -1
+        while not done() and count() > counted_before:
+            counted_before = count()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    while not done() and self._machine.answers == answers:
+                    while not done() and count() == counted_before:
                         await self._changes.next()
 
     async def _disconnect(self) -> None:
@@ -493,12 +543,19 @@ class BaseWormhole:
         await self._wait_until(lambda: self._is_stored(number))
 
     async def _wait_until_delivered(self, number: int) -> None:
+        self._check_receipts_wanted()
         await self._wait_for_peer()
-        if not self._state.abilities.wants_receipts:
-            raise NoReceiptsError("this wormhole wants no receipts: create it with receipts=True")
         if not self._state.peer_abilities.sends_receipts:
             raise NoReceiptsError("the peer's client sends no receipts: only `stored` can be known")
         await self._wait_until(lambda: self._state.acknowledged > number)
+
+    def _check_receipts_wanted(self) -> None:
+        if not self._state.abilities.wants_receipts:
+            raise NoReceiptsError("this wormhole wants no receipts: create it with receipts=True")
+
+    def _check_entered(self) -> None:
+        if self._running is None:
+            raise Misuse("a wormhole is used in its context: async with wormhole: …")
 
     def _check_open(self) -> None:
         if (error := self._error or self._machine.failure) is not None:
@@ -509,15 +566,14 @@ class BaseWormhole:
                 reason = f"this wormhole has ended before ({self._state.mood}): use a new one, with a new code"
                 raise ClosedError(reason)
             if self._state.peer_versions is None:
-                raise LonelyError("the wormhole was closed before a peer came")
+                raise LonelyError(CLOSED_EARLY)
             raise ClosedError("the wormhole is closed")
 
     async def _wait_until(self, condition: Callable[[], object]) -> None:
         """Wait until a condition is met. Raises the wormhole's error if it has failed first."""
         while not condition():
             self._check_open()
-            if self._running is None:
-                raise Misuse("a wormhole is used in its context: async with wormhole: …")
+            self._check_entered()
             await self._changes.next(lambda: condition() or self._error or self._closed or self._closing)
 
 
@@ -532,10 +588,20 @@ connects again to the server, mostly take less."""
 class Wormhole(BaseWormhole):
     """A wormhole that closes when its context is left. Nothing of it outlives the process.
 
-    Leaving the context is like `close`. If it is left with an exception, the mood is `errory` (`lonely` if no peer
-    came), and that exception goes on, whatever `close` raises.
+    Its context is entered when the server has sent its welcome. Within `CONNECT_SECONDS` a server that asks to try
+    again later is tried again. Entering raises what stops the wormhole, and leaves nothing open: `ServerGoneError` if
+    the server cannot be reached, or does not answer in time, `WelcomeError` or `PermissionNeededError` if it does not
+    want to be used, `ServerError` if it breaks the protocol. With `wait=True` entering waits for nothing: the first
+    connection is tried again as a lost one is, and the methods fail where a later attempt would fail, too.
+
+    Leaving the context is `close`, which raises if no peer came, or if it did not get everything. If it is left with
+    an exception, that exception goes on, the mood is `errory` (`lonely` if no peer came), and nothing is raised in
+    its place.
     """
 
+    _ending: WormholeError | None = None
+    """What `close` raises because of how the wormhole has ended."""
+    _abandoned = False
     timing: TimingLog | None = None
     """The timing log that `create` was given."""
     silence_seconds: float = SILENCE_SECONDS
@@ -544,6 +610,15 @@ class Wormhole(BaseWormhole):
     """Tells the peer why there will be no transfer."""
     _key_timer: asyncio.TimerHandle | None = None
     _silence_matters = True
+
+    def __init__(
+        self, state: WormholeState | None = None, *arguments: Any, waits: bool = False, **options: Any
+    ) -> None:
+        """Continue from a state. Programs use `create`."""
+        if not isinstance(state, WormholeState):
+            raise Misuse("a wormhole is made with Wormhole.create(app_id, …)")
+        super().__init__(state, *arguments, waits=waits, **options)
+        self._enters_at_once = waits
 
     @classmethod
     def create(
@@ -560,6 +635,7 @@ class Wormhole(BaseWormhole):
         on_event: Callable[[Event], None] | None = None,
         timing: TimingLog | None = None,
         silence_seconds: float = SILENCE_SECONDS,
+        wait: bool = False,
     ) -> Self:
         """Return a new wormhole, which connects when its context is entered. Call it while an event loop runs.
 
@@ -578,6 +654,7 @@ class Wormhole(BaseWormhole):
             timing: logs what is sent and received, and when.
             silence_seconds: seconds without an answer of the peer after which `PeerSilent` is reported: while the key
                 is agreed, and while a text, a file or a directory is sent or received.
+            wait: enter the context at once, and keep trying if the server cannot be reached at first.
 
         Raises:
             Misuse: an argument cannot be used.
@@ -586,17 +663,94 @@ class Wormhole(BaseWormhole):
         check_seconds("silence_seconds", silence_seconds)
         dice = SystemDice()
         state = new_state(app_id, versions or {}, dice.draw(NEW_BYTES), wants_receipts=receipts, seeds=seeds)
-        wormhole = cls(state, ServerEndpoint(server, proxy, ssl, max_work_bits), dice, on_event=on_event)
+        endpoint = ServerEndpoint(server, proxy, ssl, max_work_bits)
+        wormhole = cls(state, endpoint, dice, on_event=on_event, waits=wait)
         wormhole.timing = wormhole._driver.timing = timing
         wormhole.silence_seconds = silence_seconds
         return wormhole
+
+    async def __aenter__(self) -> Self:
+        if self._running is None:
+            self._check_open()
+        await super().__aenter__()
+        if not self._enters_at_once:
+            try:
+                await self._wait_for_welcome()
+            except BaseException:
+                await self.close(abandon=True)
+                raise
+        return self
+
+    async def _wait_for_welcome(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS) as limit:
+                await self._wait_until(lambda: self._machine.answers)
+                self._check_open()
+        except TimeoutError:
+            if not limit.expired():
+                raise  # of the function for events
+            self._error = self._driver.unanswered()
+            raise self._error from None
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             await self.close()
         else:
-            with suppress(WormholeError):  # the error of the body goes on
-                await self.close("errory" if self._state.peer_versions is not None else None)
+            await self.close("errory" if self._state.peer_versions is not None else None, abandon=True)
+
+    async def close(self, mood: Mood | None = None, *, abandon: bool = False) -> None:
+        """Wait until everything sent is stored, then release the nameplate and close the mailbox.
+
+        If both sides have receipts, wait until the peer has processed everything, as long as a receipt comes within
+        `MAX_RECEIPT_SECONDS`. If the server does not answer, this takes about twice `MAX_CLOSE_SECONDS`, or
+        `MAX_STORING_SECONDS` more if a message is not stored and the mood is `happy`. A cancelled task waits for no
+        receipts, otherwise as long, and raises the cancellation then.
+
+        Args:
+            mood: how it went, for the server's records. By default `happy`, `lonely` if no peer came, or `errory` if
+                it did not get everything.
+            abandon: raise no error of the wormhole, and wait for no receipts. What was sent may be lost.
+
+        Raises:
+            Misuse: it is another mood.
+            LonelyError: there was a code, no peer came, and the mood is not one of a failure.
+            UndeliveredError: both sides have receipts, and the peer has not processed everything, likewise.
+            WormholeError: the wormhole failed, and no other call has raised the error.
+            ServerGoneError: the server has not confirmed all that was sent.
+
+        """
+        if abandon:
+            self._error_raised = True
+            self._hasten()
+        await super().close(mood)
+
+    def _hasten(self) -> None:
+        self._abandoned = True
+        self._changes.notify()
+
+    def _raise_unraised(self) -> None:
+        super()._raise_unraised()
+        if self._ending is not None and not self._error_raised:
+            self._error_raised = True
+            raise self._ending
+
+    async def _ending_mood(self, mood: str | None) -> str | None:
+        state = self._state
+        if self._has_ended or self._abandoned or state.mood is not None or mood not in {None, "happy"}:
+            return mood
+        if state.peer_versions is None:
+            if state.nameplate_status is not NameplateStatus.NONE:
+                self._ending = LonelyError(CLOSED_EARLY)
+        elif state.abilities.wants_receipts and state.peer_abilities.sends_receipts:
+            await self._wait_while_counting(
+                lambda: state.acknowledged,
+                lambda: state.acknowledged == state.next_own or self._has_ended or self._abandoned,
+                MAX_RECEIPT_SECONDS,
+            )
+            if (count := state.next_own - state.acknowledged) and not self._has_ended:
+                self._ending = UndeliveredError.of(count)
+                return mood or UndeliveredError.mood
+        return mood
 
     def _stop(self) -> None:
         self._machine.close(WormholeError.mood)

@@ -1,4 +1,4 @@
-"""Running a transfer: how a signal ends it, and what is reported of an error that nobody has caught."""
+"""Running a transfer, and how a signal ends it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(report_uncaught)
 
         def stop(number: signal.Signals) -> None:
             if not signals:
@@ -58,13 +57,3 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
         asyncio.run(run_until_signal())
     except asyncio.CancelledError:
         raise typer.Exit(SIGNAL_EXIT + signals[0]) from None
-
-
-def report_uncaught(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report an error that nobody has caught, as asyncio does.
-
-    If a server hangs up during the TLS handshake, asyncio passes a class in place of an error, and fails to print it
-    (asyncio.sslproto, `eof_received`). The wormhole raises an error for it.
-    """
-    if not isinstance(context.get("exception"), type):
-        loop.default_exception_handler(context)

@@ -22,7 +22,6 @@ import msgspec
 from restante.client.cli.code_prompt import own_code, prompt_for_code
 from restante.client.cli.event_printer import EventPrinter
 from restante.client.cli.files import Files, StoreOptions, ask_user, show_offer, store_offer
-from restante.client.cli.running import report_uncaught
 from restante.client.connection.server import ServerEndpoint
 from restante.client.core.state import check_encodable
 from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER
@@ -152,7 +151,6 @@ def read_code(rendezvous: Rendezvous, word_count: int) -> str:
     """Ask for a code on the terminal. The Tab key completes the server's nameplates, and words."""
 
     async def nameplates() -> list[str]:
-        asyncio.get_running_loop().set_exception_handler(report_uncaught)
         async with asyncio.timeout(COMPLETION_SECONDS), _wormhole(rendezvous, None, None) as wormhole:
             return await wormhole.nameplates()
 
@@ -304,7 +302,9 @@ def _print_text(text: str) -> None:
 
 def _wormhole(rendezvous: Rendezvous, on_event: Callable[[Event], None] | None, timing: TimingLog | None) -> Wormhole:
     server, proxy = rendezvous.server, rendezvous.proxy
-    return Wormhole.create(rendezvous.app_id, server=server, proxy=proxy, on_event=on_event, timing=timing)
+    wormhole = Wormhole.create(rendezvous.app_id, server=server, proxy=proxy, on_event=on_event, timing=timing)
+    wormhole._enters_at_once = True  # the code is shown while it connects, and the user sees that a server is busy
+    return wormhole
 
 
 @asynccontextmanager

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from restante.client.connection.server import ServerEndpoint
-from restante.client.connection.work import find_stamp
+from restante.client.connection.server import CONNECT_SECONDS, ServerEndpoint
+from restante.client.connection.work import check_demand, find_stamp
 from restante.client.core.conversation import PAKE
 from restante.client.core.machine import Machine
 from restante.client.core.outputs import MessageReceived, NameplatesListed, Output, Reconnect, SendFrame, ShowWork
@@ -82,16 +82,18 @@ class Driver:
         changed: Callable[[], None],
         on_store_error: Callable[[StoreError], None],
         save: Callable[[], Awaitable[None]] | None = None,
+        waits: bool = False,
     ) -> None:
         """Prepare. `changed` is called when a frame of the server is handled, which need not be an event.
 
         `save` is awaited before anything is sent that the machine's state must not forget. If it raises StoreError,
-        `on_store_error` is called, and nothing more is sent. With `save` a first connection that cannot be made is
-        tried again, as a lost one is: the server may have served an earlier process.
+        `on_store_error` is called, and nothing more is sent. If this driver `waits`, a first connection that cannot
+        be made is tried again, as a lost one is.
         """
         self._machine, self._server, self._report, self._dice = machine, server, report, dice
         self._changed, self._on_store_error = changed, on_store_error
-        self._save = save
+        self._save, self._waits = save, waits
+        self._busy_error: BusyServerError | None = None
         self.timing: TimingLog | None = None
         """Logs what is sent and received."""
         self._saving: asyncio.Task[None] | None = None
@@ -157,6 +159,12 @@ class Driver:
         """Why the last attempt failed, if no server has answered yet."""
         return None if self._machine.answers else self._connect_error
 
+    def unanswered(self) -> ServerGoneError:
+        """Return the error for a server that has sent no welcome within `CONNECT_SECONDS`."""
+        if self._busy_error is None:
+            return self._server.no_answer()
+        return ServerGoneError(f"no connection within {CONNECT_SECONDS:.0f} s: {self._busy_error}")
+
     async def wait_until_saved(self) -> None:
         """Wait until what had to be saved is saved and sent. Raises StoreError if it cannot be saved."""
         while self._saving is not None:
@@ -183,7 +191,8 @@ class Driver:
             answers = self._machine.answers
             error = await self._connect()
             hurried = self._hurry.is_set()
-            busy = isinstance(error, BusyServerError)
+            if busy := isinstance(error, BusyServerError):
+                self._busy_error = error
             if self._machine.answers > answers:
                 served = True
                 hurried_connections += hurried
@@ -193,7 +202,7 @@ class Driver:
             attempt += 1
             bad_connections = bad_connections + 1 if isinstance(error, BadServerError) else 0
             if not (served or busy):
-                if self._save is None or isinstance(error, BadServerError | WrongServerError):
+                if not self._waits or isinstance(error, BadServerError | WrongServerError):
                     raise error
                 self._connect_error = error
             if bad_connections >= MAX_BAD_CONNECTIONS:
@@ -217,7 +226,7 @@ class Driver:
         elif isinstance(output, Reconnect):
             self._end_connection(BusyServerError(output.reason))
         elif isinstance(output, ShowWork):
-            self._work = asyncio.create_task(self._show_work(output))
+            self._begin_work(output)
         else:
             if isinstance(output, Closed):
                 self.ended = True
@@ -303,9 +312,17 @@ class Driver:
         call_later = asyncio.get_running_loop().call_later
         self._next_check = call_later(ANSWER_SECONDS, self._watch, answers if owed else -1)
 
+    def _begin_work(self, demand: ShowWork) -> None:
+        try:
+            check_demand(demand.bits, demand.resource, self._server.max_work_bits)
+        except PermissionNeededError as error:
+            self._machine.fail(error)
+        else:
+            self._work = asyncio.create_task(self._show_work(demand))
+
     async def _show_work(self, demand: ShowWork) -> None:
         try:
-            stamp = await find_stamp(demand.bits, demand.resource, self._report, self._server.max_work_bits)
+            stamp = await find_stamp(demand.bits, demand.resource, self._report)
         except PermissionNeededError as error:
             self._machine.fail(error)
         else:

@@ -11,7 +11,12 @@ import msgspec
 
 from restante.client.arguments import is_integer
 from restante.client.connection.work import DEFAULT_MAX_BITS
+from restante.client.errors import ServerGoneError
 from restante.common.errors import Misuse
+
+CONNECT_SECONDS: Final = 30.0
+"""Seconds within which a connection must be made, with its TLS and WebSocket. To enter a `Wormhole` takes as long at
+most, and then its server has sent its welcome."""
 
 SCHEMES: Final = ("ws", "wss")
 PROXY_SCHEMES: Final = ("socks5", "socks4", "http", "https")
@@ -39,6 +44,23 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
             raise Misuse(f"`ssl` is an ssl.SSLContext, not {self.ssl!r}")
         if not is_integer(self.max_work_bits, 0):
             raise Misuse(f"`max_work_bits` is a whole number, 0 or more, not {self.max_work_bits!r}")
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the server is reached with TLS."""
+        return urlsplit(self.url).scheme == "wss"
+
+    def with_scheme(self, scheme: str) -> str:
+        """Return the URL with another scheme."""
+        return urlsplit(self.url)._replace(scheme=scheme).geturl()
+
+    def with_path(self, path: str) -> str:
+        """Return the URL with another path, and no query."""
+        return urlsplit(self.url)._replace(path=path, query="", fragment="").geturl()
+
+    def no_answer(self) -> ServerGoneError:
+        """Return the error for a server that sent nothing within `CONNECT_SECONDS`."""
+        return ServerGoneError(f"{self.url} did not answer within {CONNECT_SECONDS:.0f} s")
 
 
 def _check(url: str, schemes: tuple[str, ...], what: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
-from socket import EAI_AGAIN, gaierror
 from typing import Final
+from urllib.parse import urljoin, urlsplit
 
 from picows import (
     WSAutoPingStrategy,
@@ -23,19 +25,20 @@ from picows import (
     WSTransport,
     ws_connect,
 )
+from picows.url import WSParsedURL
 from python_socks import ProxyError
 
-from restante.client.connection.server import ServerEndpoint
+from restante.client.connection.dialling import dial, dial_through
+from restante.client.connection.server import CONNECT_SECONDS, SCHEMES, ServerEndpoint
 from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError, WrongServerError
 from restante.client.protocol.server_messages import TOO_MANY_CONNECTIONS
+from restante.client.tasks import until_done
 from restante.common.errors import plain
+from restante.common.texts import in_one_line
 
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of a message from the server. A larger one ends the connection. A server of this project sends at most a
 message of 2 MiB and what is around it."""
-
-CONNECT_SECONDS: Final = 30.0
-"""Seconds within which a connection must be made, with its TLS and WebSocket."""
 
 PING_SECONDS: Final = 30.0
 """Seconds of silence after which the server is pinged, and seconds for its answer. Then the connection is
@@ -198,6 +201,16 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])\b")
 _TEMPORARY: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 """HTTP statuses below 500 that ask to try again (RFC 9110 section 15.5.9, RFC 6585 section 4)."""
 
+_REDIRECTIONS: Final = range(300, 400)
+
+_LOCATION: Final = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
+
+_NOT_TLS: Final = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
+"""What OpenSSL says of an answer that is not TLS, by its version and the answer."""
+
+_MAX_SHOWN: Final = 200
+"""Characters of a text of the server that an error shows."""
+
 
 @asynccontextmanager
 async def connect(
@@ -210,45 +223,28 @@ async def connect(
         ServerGoneError: it cannot be opened now.
 
     """
+    connection = Connection(server.url, opened, receive)
     failure = f"cannot connect to {server.url}" + (" through the proxy" if server.proxy is not None else "")
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            connection = Connection(server.url, opened, receive)
-            try:
-                transport, _ = await ws_connect(
-                    lambda: connection,
-                    server.url,
-                    ssl_context=server.ssl,
-                    proxy=server.proxy,
-                    websocket_handshake_timeout=CONNECT_SECONDS,
-                    enable_auto_ping=True,
-                    auto_ping_idle_timeout=PING_SECONDS,
-                    auto_ping_reply_timeout=PING_SECONDS,
-                    auto_ping_strategy=WSAutoPingStrategy.PING_WHEN_IDLE,
-                    enable_auto_pong=False,
-                    max_frame_size=MAX_MESSAGE_BYTES,
-                    max_redirects=0,
-                    logger_name=_LOG,
-                )
-            except BaseException:
-                connection.abandon()
-                raise
+            transport = await _open(server, connection)
     except TimeoutError:
-        raise ServerGoneError(f"{server.url} did not answer within {CONNECT_SECONDS:.0f} s") from None
+        raise server.no_answer() from None
     except ProxyError as error:
         kind = ServerGoneError if _is_unreached(error) else WrongServerError
         raise kind(f"{failure}: {error}") from None
     except WSError as error:
-        if (status := _temporary_status(error)) is not None:
-            raise ServerGoneError(f"{server.url} answered with HTTP status {status}: try again later") from None
-        raise WrongServerError(f"{server.url} is not a mailbox server: {error}") from None
+        raise _refusal(server, error) from None
     except ssl.SSLError as error:
-        raise WrongServerError(f"{failure} securely: {_reason(error)}") from None
+        raise WrongServerError(f"{failure} securely: {_tls_fault(server, error)}") from None
     except (OSError, ValueError) as error:
-        wrong = isinstance(error, ValueError) or (isinstance(error, gaierror) and error.errno != EAI_AGAIN)
-        raise (WrongServerError if wrong else ServerGoneError)(f"{failure}{_cause(error)}") from None
+        wrong = isinstance(error, ValueError) or (
+            isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+        )
+        raise (WrongServerError if wrong else ServerGoneError)(f"{failure}{_cause(server, error)}") from None
     if not connection.opened:
-        raise ServerGoneError(f"{server.url} closed the connection before it answered: try again later")
+        what = f"{server.url} closed the connection before it answered: try again later"
+        raise ServerGoneError(what + _other_scheme(server))
     try:
         yield connection
     finally:
@@ -261,28 +257,128 @@ async def connect(
             transport.disconnect(graceful=False)  # even if this task is cancelled
 
 
+async def _open(server: ServerEndpoint, connection: Connection) -> WSTransport:
+    """Connect, and send the request for a WebSocket. If this is cancelled or fails, the socket is closed.
+
+    A cancelled `ws_connect` would leave a socket open on which the server does not answer.
+    """
+    dialled: list[socket.socket] = []
+    # Of a SOCKS proxy that hangs up on a given socket, picows 2.3.1 raises a private error of python_socks.
+    socks = server.proxy if urlsplit(server.proxy or "").scheme.startswith("socks") else None
+
+    async def dial_once(url: WSParsedURL) -> socket.socket:
+        opened = dial(url.host, url.port) if socks is None else dial_through(socks, url.host, url.port)
+        dialled.append(await opened)
+        return dialled[0]
+
+    opening = asyncio.create_task(
+        ws_connect(
+            lambda: connection,
+            server.url,
+            ssl_context=server.ssl,
+            proxy=server.proxy if socks is None else None,
+            socket_factory=dial_once,
+            websocket_handshake_timeout=CONNECT_SECONDS,
+            enable_auto_ping=True,
+            auto_ping_idle_timeout=PING_SECONDS,
+            auto_ping_reply_timeout=PING_SECONDS,
+            auto_ping_strategy=WSAutoPingStrategy.PING_WHEN_IDLE,
+            enable_auto_pong=False,
+            max_frame_size=MAX_MESSAGE_BYTES,
+            max_redirects=0,
+            logger_name=_LOG,
+            use_aiofastnet=False if _needs_asyncio_tls(server) else None,
+        )
+    )
+
+    def give_up() -> None:
+        connection.abandon()
+        if not dialled:
+            opening.cancel()
+        else:
+            with suppress(OSError):  # it is closed already
+                dialled[0].shutdown(socket.SHUT_RDWR)  # `ws_connect` closes it, as if the server had hung up
+
+    try:
+        transport, _ = await until_done(opening, give_up)
+    except BaseException:
+        give_up()
+        raise
+    return transport
+
+
+def _needs_asyncio_tls(server: ServerEndpoint) -> bool:
+    """Return whether TLS has to be asyncio's: aiofastnet 1.2.0 logs a traceback if a handshake is cut off.
+
+    TLS within the TLS of a proxy fails with a TypeError there before 3.11.8 and 3.12.2 (python/cpython#113214).
+    """
+    secure_proxy = server.proxy is not None and urlsplit(server.proxy).scheme == "https"
+    if server.is_secure and secure_proxy:
+        return sys.version_info >= (3, 12, 2) or (3, 11, 8) <= sys.version_info < (3, 12)
+    return server.is_secure or secure_proxy
+
+
 def _is_unreached(error: ProxyError) -> bool:
     """Return whether a proxy says that it cannot reach the server, and not that it refuses to try."""
     code = error.error_code
     return code in _UNREACHED or (code is not None and code >= HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _temporary_status(error: WSError) -> int | None:
-    """Return the HTTP status of a server, or of a proxy before it, that may answer otherwise later."""
-    header = (error.raw_header or b"") if isinstance(error, WSHandshakeError) else b""
+def _refusal(server: ServerEndpoint, error: WSError) -> ServerGoneError:
+    """Return the error for an answer other than a WebSocket, with what to write instead."""
+    header, body = (error.raw_header or b"", error.raw_body) if isinstance(error, WSHandshakeError) else (b"", b"")
     match = _STATUS.match(header)  # picows reads no numbers that http.HTTPStatus lacks, like Cloudflare's 521
     status = int(match[1]) if match else 0
-    return status if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
+    answer = f"{server.url} answered with HTTP status {status}"
+    if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return ServerGoneError(f"{answer}: try again later")
+    if status in _REDIRECTIONS:
+        return WrongServerError(f"{answer}, which redirects{_target(server, header)}")
+    if status == HTTPStatus.UPGRADE_REQUIRED:  # RFC 9110 section 15.5.22
+        what = "a proxy before it does not pass on the headers Upgrade and Connection: correct the proxy"
+        return WrongServerError(f"{answer}: {what}{'' if server.is_secure else _other_scheme(server)}")
+    if status == HTTPStatus.BAD_REQUEST and b"HTTPS" in (body or b""):  # nginx and Go say so
+        return WrongServerError(f"{answer}: it expects TLS: write {server.with_scheme('wss')}")
+    if not HTTPStatus.OK <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return WrongServerError(f"{server.url} is not a mailbox server: {in_one_line(str(error), _MAX_SHOWN)}")
+    usual = server.with_path("/v1")
+    advice = "check its host and port" if usual == server.url else f"write {usual}"
+    return WrongServerError(f"{server.url} is not a mailbox server (HTTP status {status}): {advice}")
 
 
-def _reason(error: ssl.SSLError) -> str:
+def _target(server: ServerEndpoint, header: bytes) -> str:
+    """Return the advice to use the URL to which a server redirects."""
+    match = _LOCATION.search(header)
+    try:
+        target = urlsplit(urljoin(server.url, match[1].decode("latin-1") if match else ""))
+    except ValueError:
+        return ""
+    scheme = {"http": "ws", "https": "wss"}.get(target.scheme, target.scheme)
+    url = target._replace(scheme=scheme, query="", fragment="").geturl()
+    usable = scheme in SCHEMES and target.hostname and url != server.url
+    return f": write {in_one_line(url, _MAX_SHOWN)}" if usable else ""
+
+
+def _tls_fault(server: ServerEndpoint, error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})"
-    return f"TLS failed ({error.reason or error})"
+    fault = f"TLS failed ({error.reason or error})"
+    if error.reason in _NOT_TLS and server.proxy is None:
+        fault += f": it has no TLS: write {server.with_scheme('ws')}"
+    return fault
 
 
-def _cause(error: OSError | ValueError) -> str:
+def _cause(server: ServerEndpoint, error: OSError | ValueError) -> str:
     reason = plain(error) if isinstance(error, OSError) else str(error)
-    if not reason:  # asyncio has none for a server that hangs up during the TLS handshake
-        return " securely: the connection was closed during the TLS handshake: try again later, or is it for ws://?"
+    if not reason or (isinstance(error, ConnectionResetError) and server.is_secure and server.proxy is None):
+        # asyncio has no reason for a server that hangs up during the TLS handshake.
+        what = "the connection was closed during the TLS handshake: try again later"
+        return f" securely: {what}{_other_scheme(server)}"
     return f": {reason}"
+
+
+def _other_scheme(server: ServerEndpoint) -> str:
+    """Return the advice to try the other scheme."""
+    if server.is_secure:
+        return f", or write {server.with_scheme('ws')} if it has no TLS"
+    return f", or write {server.with_scheme('wss')} if it has TLS"

@@ -76,13 +76,8 @@ FORBIDDEN: Final = (":", "\n", "\0")
 MAX_LINE_BYTES: Final = 4096
 
 
-async def find_stamp(bits: int, resource: str, report: Callable[[Working], None], max_bits: int) -> str:
-    """Return a stamp. If the task is cancelled, the processes end.
-
-    Raises:
-        PermissionNeededError: the server demands more than `max_bits`, or names an unusable resource.
-
-    """
+def check_demand(bits: int, resource: str, max_bits: int) -> None:
+    """Raise PermissionNeededError if a server demands more than `max_bits`, or names an unusable resource."""
     if bits > max_bits:
         raise PermissionNeededError(
             f"the server demands {bits} bits of work, and at most {max_bits} are allowed here: "
@@ -90,6 +85,13 @@ async def find_stamp(bits: int, resource: str, report: Callable[[Working], None]
         )
     if any(char in resource for char in FORBIDDEN):
         raise PermissionNeededError("the server demands work for a resource that no stamp can name")
+
+
+async def find_stamp(bits: int, resource: str, report: Callable[[Working], None]) -> str:
+    """Return a stamp. If the task is cancelled, the processes end.
+
+    Raises PermissionNeededError if no process can be started.
+    """
     prefix = stamp_prefix(bits, resource, time.strftime("%y%m%d", time.gmtime()), os.urandom(8).hex())
     if bits <= BITS_IN_PROCESS:
         return next(stamp for stamp in search_stamps(prefix, bits, 0, 1) if stamp is not None)

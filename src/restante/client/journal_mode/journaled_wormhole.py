@@ -15,7 +15,7 @@ from restante.client.events import Event
 from restante.client.journal_mode.checkpoint import CheckpointWriter
 from restante.client.protocol.seeds import seed_code, seed_mailbox
 from restante.client.tasks import until_done
-from restante.client.wormhole import MAX_CLOSE_SECONDS, BaseWormhole, SentMessage, checked_message
+from restante.client.wormhole import MAX_CLOSE_SECONDS, BaseWormhole, SentMessage, Until, checked_message
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
 
@@ -78,7 +78,7 @@ class JournaledWormhole(BaseWormhole):
         on_event: Callable[[Event], None] | None,
     ) -> None:
         """Continue from a state. Programs use `Journal.wormhole`."""
-        super().__init__(state, server, shared.dice, on_event=on_event, save=shared.writer.save)
+        super().__init__(state, server, shared.dice, on_event=on_event, save=shared.writer.save, waits=True)
         self._shared = shared
         self.name: str = name
         """Its name in the journal."""
@@ -177,20 +177,24 @@ class JournaledWormhole(BaseWormhole):
         self._shared.writer.check()
         return self._state
 
-    async def send(self, message: bytes) -> SentMessage:
+    async def send(self, message: bytes, until: Until = "sent") -> SentMessage:
         """Send a message. In a step it is sent when the step is saved, else it is saved and sent at once.
 
         If the context is not entered, it is sent when it is. Otherwise this is `BaseWormhole.send`; in a step it does
-        not wait for earlier messages.
+        not wait for earlier messages, and `until` is `sent`.
         """
         step = self._shared.step
         if step is not None and step.task is asyncio.current_task():
+            if until != "sent":
+                raise Misuse("a message of a step is sent when the step is saved: wait for it then")
             self._check_open()
             sent = SentMessage(self, None)
             step.sent.append((self, checked_message(message), sent))
             return sent
+        self._check_until(until)
         sent = await super().send(message)
         await self._shared.writer.save()
+        await sent._reached(until)
         return sent
 
     async def __aiter__(self) -> AsyncIterator[Message]:

@@ -20,9 +20,10 @@ from typing import Any, Final, Self
 import msgspec
 
 from restante.client.arguments import check_seconds
+from restante.client.connection.dialling import dial, dial_through
 from restante.client.defaults import DEFAULT_TRANSIT_RELAY
 from restante.client.errors import TransferError
-from restante.client.tasks import threaded, until_done
+from restante.client.tasks import until_done
 from restante.client.transit.hints import MAX_HINTS, Address, Hints, Relay, parse_relay
 from restante.client.transit.pipe import STALL_SECONDS, RecordPipe
 from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, TransitKeys
@@ -319,20 +320,9 @@ class _Attempts:
             proxied = await _proxied(self._proxy, address)
             self._open.add(proxied)
             return proxied
-        resolved = await _resolved(address)
-        failure = OSError("the name has no address")
-        for family, kind, protocol, _, socket_address in resolved[:MAX_RESOLVED]:
-            dialled = socket.socket(family, kind, protocol)
-            self._open.add(dialled)
-            dialled.setblocking(False)
-            try:
-                await self._loop.sock_connect(dialled, socket_address)
-            except OSError as error:
-                failure = error
-                self._close(dialled)
-            else:
-                return dialled
-        raise failure
+        dialled = await dial(address.host, address.port, MAX_RESOLVED)
+        self._open.add(dialled)
+        return dialled
 
     async def _negotiate(self, connected: socket.socket, relay_line: bytes | None = None) -> None:
         """Send our line, expect the peer's, and let the sender choose. Closes a connection that is not chosen."""
@@ -370,19 +360,11 @@ class _NotThePeerError(Exception):
 async def _proxied(proxy: str, address: Address) -> socket.socket:
     """Return a connection through a proxy. Raises _NotThePeerError if the proxy makes none."""
     from python_socks import ProxyError  # only a connection through a proxy needs it
-    from python_socks.async_.asyncio import Proxy
 
     try:
-        return await Proxy.from_url(proxy).connect(address.host, address.port)
+        return await dial_through(proxy, address.host, address.port)
     except ProxyError as error:
         raise _NotThePeerError(str(error)) from error
-
-
-async def _resolved(address: Address) -> list[Any]:
-    """Return what socket.getaddrinfo does. Only a name is looked up, which may take long."""
-    with contextlib.suppress(socket.gaierror):
-        return socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    return await threaded(lambda: socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
 
 
 async def _expect(connected: socket.socket, line: bytes) -> None:
