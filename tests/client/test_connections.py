@@ -81,7 +81,7 @@ NO_SERVERS = [
     (b"HTTP/1.1 301 Moved\r\nLocation: https://a.example/v1?b#c\r\n\r\n", "redirects: write wss://a.example/v1$"),
     (b"HTTP/1.0 302 Found\r\nlocation: //a\x1b/" + b"v" * 500 + b"\r\n\r\n", r": write ws://a\\x1b/v{191}…$"),
     (b"HTTP/1.1 307 Moved\r\nLocation: http://[::1/v1\r\n\r\n", "which redirects$"),
-    (b"HTTP/1.1 426 Upgrade Required\r\n\r\n", r"Upgrade and Connection: .*, or write wss://\S+/v1 if it has TLS$"),
+    (b"HTTP/1.1 426 Upgrade Required\r\n\r\n", r"Upgrade and Connection: .* or write wss://\S+/v1 if it has TLS$"),
     (b"HTTP/1.1 400 Bad\r\n\r\nclient sent an HTTP request to an HTTPS server", r"TLS: write wss://\S+/v1$"),
     (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000, USUAL),
     (AGREED + b"\r\n", "not a mailbox server: "),
@@ -126,7 +126,7 @@ async def assert_a_journal_fails(path: Path, url: str, *, again: bool, **options
     ("scheme", "answer", "message"),
     [
         *(("ws", answer, message) for answer, message in (*NO_SERVERS, *NOT_NOW)),
-        ("ws", None, "did not answer"),
+        *((scheme, None, "did not answer") for scheme in ("ws", "wss")),
         ("wss", b"HTTP/1.1 400 Bad Request\r\n\r\n", r"securely: TLS failed .*it has no TLS: write ws://\S+/v1$"),
         ("wss", b"", r"closed during the TLS handshake: try again later, or write ws://\S+/v1 if it has no TLS$"),
         *(

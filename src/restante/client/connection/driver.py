@@ -162,7 +162,7 @@ class Driver:
     def unanswered(self) -> ServerGoneError:
         """Return the error for a server that has sent no welcome within `CONNECT_SECONDS`."""
         if self._busy_error is None:
-            return self._server.no_answer()
+            return self._server.no_answer(opened=self._connection is not None)
         return ServerGoneError(f"no connection within {CONNECT_SECONDS:.0f} s: {self._busy_error}")
 
     async def wait_until_saved(self) -> None:

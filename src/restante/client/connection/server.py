@@ -58,9 +58,16 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
         """Return the URL with another path, and no query."""
         return urlsplit(self.url)._replace(path=path, query="", fragment="").geturl()
 
-    def no_answer(self) -> ServerGoneError:
-        """Return the error for a server that sent nothing within `CONNECT_SECONDS`."""
-        return ServerGoneError(f"{self.url} did not answer within {CONNECT_SECONDS:.0f} s")
+    @property
+    def advice(self) -> str:
+        """What to do about a server that hangs up, or that does not understand the scheme and waits for more."""
+        scheme, condition = ("ws", "has no TLS") if self.is_secure else ("wss", "has TLS")
+        return f"try again later, or write {self.with_scheme(scheme)} if it {condition}"
+
+    def no_answer(self, *, opened: bool) -> ServerGoneError:
+        """Return the error for a server that sent nothing in time, on a WebSocket that is open, or before."""
+        advice = f": {self.advice}" if self.is_secure and not opened else ""
+        return ServerGoneError(f"{self.url} did not answer within {CONNECT_SECONDS:.0f} s{advice}")
 
 
 def _check(url: str, schemes: tuple[str, ...], what: str) -> None:

@@ -205,8 +205,8 @@ _REDIRECTIONS: Final = range(300, 400)
 
 _LOCATION: Final = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
-_NOT_TLS: Final = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
-"""What OpenSSL says of an answer that is not TLS, by its version and the answer."""
+_NOT_TLS: Final = "WRONG_VERSION_NUMBER"
+"""What OpenSSL says of an answer that is not TLS."""
 
 _MAX_SHOWN: Final = 200
 """Characters of a text of the server that an error shows."""
@@ -229,7 +229,7 @@ async def connect(
         async with asyncio.timeout(CONNECT_SECONDS):
             transport = await _open(server, connection)
     except TimeoutError:
-        raise server.no_answer() from None
+        raise server.no_answer(opened=False) from None
     except ProxyError as error:
         kind = ServerGoneError if _is_unreached(error) else WrongServerError
         raise kind(f"{failure}: {error}") from None
@@ -243,8 +243,7 @@ async def connect(
         )
         raise (WrongServerError if wrong else ServerGoneError)(f"{failure}{_cause(server, error)}") from None
     if not connection.opened:
-        what = f"{server.url} closed the connection before it answered: try again later"
-        raise ServerGoneError(what + _other_scheme(server))
+        raise ServerGoneError(f"{server.url} closed the connection before it answered: {server.advice}")
     try:
         yield connection
     finally:
@@ -335,8 +334,8 @@ def _refusal(server: ServerEndpoint, error: WSError) -> ServerGoneError:
     if status in _REDIRECTIONS:
         return WrongServerError(f"{answer}, which redirects{_target(server, header)}")
     if status == HTTPStatus.UPGRADE_REQUIRED:  # RFC 9110 section 15.5.22
-        what = "a proxy before it does not pass on the headers Upgrade and Connection: correct the proxy"
-        return WrongServerError(f"{answer}: {what}{'' if server.is_secure else _other_scheme(server)}")
+        what = "a proxy before it does not pass on the headers Upgrade and Connection"
+        return WrongServerError(f"{answer}: {what}{'' if server.is_secure else f': {server.advice}'}")
     if status == HTTPStatus.BAD_REQUEST and b"HTTPS" in (body or b""):  # nginx and Go say so
         return WrongServerError(f"{answer}: it expects TLS: write {server.with_scheme('wss')}")
     if not HTTPStatus.OK <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -363,7 +362,7 @@ def _tls_fault(server: ServerEndpoint, error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})"
     fault = f"TLS failed ({error.reason or error})"
-    if error.reason in _NOT_TLS and server.proxy is None:
+    if error.reason == _NOT_TLS and server.proxy is None:
         fault += f": it has no TLS: write {server.with_scheme('ws')}"
     return fault
 
@@ -372,13 +371,5 @@ def _cause(server: ServerEndpoint, error: OSError | ValueError) -> str:
     reason = plain(error) if isinstance(error, OSError) else str(error)
     if not reason or (isinstance(error, ConnectionResetError) and server.is_secure and server.proxy is None):
         # asyncio has no reason for a server that hangs up during the TLS handshake.
-        what = "the connection was closed during the TLS handshake: try again later"
-        return f" securely: {what}{_other_scheme(server)}"
+        return f" securely: the connection was closed during the TLS handshake: {server.advice}"
     return f": {reason}"
-
-
-def _other_scheme(server: ServerEndpoint) -> str:
-    """Return the advice to try the other scheme."""
-    if server.is_secure:
-        return f", or write {server.with_scheme('ws')} if it has no TLS"
-    return f", or write {server.with_scheme('wss')} if it has TLS"
