@@ -178,7 +178,6 @@ async def test_a_block_that_ends_with_an_error_leaves_nothing_at_the_server(
         ("is cancelled", [], 1, asyncio.CancelledError, "errory"),
         ("has no peer", [], 0, LonelyError, "lonely"),
         ("has no peer, abandons", [], 0, type(None), "lonely"),
-        ("has no peer, raises", [], 0, ZeroDivisionError, "lonely"),
     ],
 )
 @simulated

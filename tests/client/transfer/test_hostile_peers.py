@@ -35,15 +35,8 @@ from client.transfer.hostile import (
     stored,
     until_closed,
 )
-from restante.client import Wormhole
-from restante.client.errors import (
-    ArchiveError,
-    ConnectionLostError,
-    PeerMessageError,
-    TransferError,
-    UnsafeNameError,
-    UnsendableFileError,
-)
+from restante.client import ConnectionLostError, Wormhole
+from restante.client.errors import ArchiveError, PeerMessageError, TransferError, UnsafeNameError, UnsendableFileError
 from restante.client.transfer.receiving import receive
 from restante.client.transfer.sending import send_directory, send_file
 from restante.client.transit.pipe import CLOSED
