@@ -682,15 +682,15 @@ class Wormhole(BaseWormhole):
         return self
 
     async def _wait_for_welcome(self) -> None:
+        limit = asyncio.get_running_loop().call_later(CONNECT_SECONDS, self._give_up_entering)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS) as limit:
-                await self._wait_until(lambda: self._machine.answers)
-                self._check_open()
-        except TimeoutError:
-            if not limit.expired():
-                raise  # of the function for events
-            self._error = self._driver.unanswered()
-            raise self._error from None
+            await self._wait_until(lambda: self._machine.answers)
+            self._check_open()
+        finally:
+            limit.cancel()
+
+    def _give_up_entering(self) -> None:
+        self._fail(self._driver.unanswered())
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:

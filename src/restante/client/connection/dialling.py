@@ -41,6 +41,8 @@ async def dial_through(proxy: str, host: str, port: int) -> socket.socket:
 
 async def _resolve(host: str, port: int) -> list[Any]:
     """Return what socket.getaddrinfo does. Only a name is looked up, which may take long."""
-    with suppress(socket.gaierror):
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError):
+            socket.inet_pton(family, host)
+            return [(family, socket.SOCK_STREAM, 0, "", (host, port))]
     return await threaded(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))

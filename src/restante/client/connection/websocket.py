@@ -208,6 +208,9 @@ _LOCATION: Final = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _NOT_TLS: Final = "WRONG_VERSION_NUMBER"
 """What OpenSSL says of an answer that is not TLS."""
 
+_MAX_CLOSING_TURNS: Final = 100
+"""Turns of the event loop in which it closes a socket that the server has closed. It needs about three."""
+
 _MAX_SHOWN: Final = 200
 """Characters of a text of the server that an error shows."""
 
@@ -270,8 +273,8 @@ async def _open(server: ServerEndpoint, connection: Connection) -> WSTransport:
         dialled.append(await opened)
         return dialled[0]
 
-    opening = asyncio.create_task(
-        ws_connect(
+    try:
+        transport, _ = await ws_connect(
             lambda: connection,
             server.url,
             ssl_context=server.ssl,
@@ -288,22 +291,23 @@ async def _open(server: ServerEndpoint, connection: Connection) -> WSTransport:
             logger_name=_LOG,
             use_aiofastnet=False if _needs_asyncio_tls(server) else None,
         )
-    )
-
-    def give_up() -> None:
-        connection.abandon()
-        if not dialled:
-            opening.cancel()
-        else:
-            with suppress(OSError):  # it is closed already
-                dialled[0].shutdown(socket.SHUT_RDWR)  # `ws_connect` closes it, as if the server had hung up
-
-    try:
-        transport, _ = await until_done(opening, give_up)
     except BaseException:
-        give_up()
+        connection.abandon()
+        if dialled:
+            await until_done(asyncio.create_task(_close(dialled[0])))
         raise
     return transport
+
+
+async def _close(dialled: socket.socket) -> None:
+    """Let the event loop close a socket that it may use, as if the server had hung up."""
+    with suppress(OSError):  # it is closed already
+        dialled.shutdown(socket.SHUT_RDWR)
+    for _ in range(_MAX_CLOSING_TURNS):
+        if dialled.fileno() < 0:
+            return
+        await asyncio.sleep(0)
+    dialled.close()
 
 
 def _needs_asyncio_tls(server: ServerEndpoint) -> bool:
