@@ -83,6 +83,7 @@ NO_SERVERS = [
     (b"HTTP/1.1 307 Moved\r\nLocation: http://[::1/v1\r\n\r\n", "which redirects$"),
     (b"HTTP/1.1 426 Upgrade Required\r\n\r\n", r"Upgrade and Connection: .* or write wss://\S+/v1 if it has TLS$"),
     (b"HTTP/1.1 400 Bad\r\n\r\nclient sent an HTTP request to an HTTPS server", r"TLS: write wss://\S+/v1$"),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\nthis port needs TLS: wss://\n", r"TLS: write wss://\S+/v1$"),
     (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000, USUAL),
     (AGREED + b"\r\n", "not a mailbox server: "),
     (AGREED + b"Sec-WebSocket-Accept: AAAA\r\n\r\n", "not a mailbox server: "),

@@ -208,6 +208,9 @@ _LOCATION: Final = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _NOT_TLS: Final = "WRONG_VERSION_NUMBER"
 """What OpenSSL says of an answer that is not TLS."""
 
+_NEEDS_TLS: Final = re.compile(rb"HTTPS|wss://")
+"""What nginx, Go and the server of this project say to a request without TLS."""
+
 _MAX_CLOSING_TURNS: Final = 100
 """Turns of the event loop in which it closes a socket that the server has closed. It needs about three."""
 
@@ -340,7 +343,7 @@ def _refusal(server: ServerEndpoint, error: WSError) -> ServerGoneError:
     if status == HTTPStatus.UPGRADE_REQUIRED:  # RFC 9110 section 15.5.22
         what = "a proxy before it does not pass on the headers Upgrade and Connection"
         return WrongServerError(f"{answer}: {what}{'' if server.is_secure else f': {server.advice}'}")
-    if status == HTTPStatus.BAD_REQUEST and b"HTTPS" in (body or b""):  # nginx and Go say so
+    if status == HTTPStatus.BAD_REQUEST and _NEEDS_TLS.search(body or b""):
         return WrongServerError(f"{answer}: it expects TLS: write {server.with_scheme('wss')}")
     if not HTTPStatus.OK <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return WrongServerError(f"{server.url} is not a mailbox server: {in_one_line(str(error), _MAX_SHOWN)}")
