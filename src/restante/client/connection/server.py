@@ -50,6 +50,11 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
         """Whether the server is reached with TLS."""
         return urlsplit(self.url).scheme == "wss"
 
+    @property
+    def has_secure_proxy(self) -> bool:
+        """Whether the proxy is reached with TLS."""
+        return self.proxy is not None and urlsplit(self.proxy).scheme == "https"
+
     def with_scheme(self, scheme: str) -> str:
         """Return the URL with another scheme."""
         return urlsplit(self.url)._replace(scheme=scheme).geturl()
@@ -61,6 +66,8 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
     @property
     def advice(self) -> str:
         """What to do about a server that hangs up, or that does not understand the scheme and waits for more."""
+        if self.has_secure_proxy:
+            return "try again later"  # it may be the proxy
         scheme, condition = ("ws", "has no TLS") if self.is_secure else ("wss", "has TLS")
         return f"try again later, or write {self.with_scheme(scheme)} if it {condition}"
 

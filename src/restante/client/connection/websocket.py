@@ -318,10 +318,9 @@ def _needs_asyncio_tls(server: ServerEndpoint) -> bool:
 
     TLS within the TLS of a proxy fails with a TypeError there before 3.11.8 and 3.12.2 (python/cpython#113214).
     """
-    secure_proxy = server.proxy is not None and urlsplit(server.proxy).scheme == "https"
-    if server.is_secure and secure_proxy:
+    if server.is_secure and server.has_secure_proxy:
         return sys.version_info >= (3, 12, 2) or (3, 11, 8) <= sys.version_info < (3, 12)
-    return server.is_secure or secure_proxy
+    return server.is_secure or server.has_secure_proxy
 
 
 def _is_unreached(error: ProxyError) -> bool:
@@ -369,7 +368,7 @@ def _tls_fault(server: ServerEndpoint, error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})"
     fault = f"TLS failed ({error.reason or error})"
-    if error.reason == _NOT_TLS and server.proxy is None:
+    if error.reason == _NOT_TLS and not server.has_secure_proxy:
         fault += f": it has no TLS: write {server.with_scheme('ws')}"
     return fault
 
