@@ -51,15 +51,11 @@ _GO: Final = ("--relay-url", "{url}")  # it has no option for the transit relay:
 GO: Final = Language(send=(*_GO, "send", "--hide-progress"), receive=(*_GO, "receive", "--hide-progress"))
 _RUST: Final = ("--no-color", "--rendezvous-server", "{url}", "--relay-server", "tcp://{relay}")
 RUST: Final = Language(
-    send=("send", *_RUST, "--no-qr"),
-    receive=("receive", *_RUST, "--noconfirm"),
-    knows_texts=False,
+    send=("send", *_RUST, "--no-qr"), receive=("receive", *_RUST, "--noconfirm"), knows_texts=False
 )
 _OURS: Final = ("--server", "{url}", "--transit-relay", "tcp:{relay}")
 OUR_LANGUAGE: Final = Language(
-    send=("send", *_OURS),
-    receive=("receive", *_OURS, "--accept"),
-    main="restante.cli.main:main",
+    send=("send", *_OURS), receive=("receive", *_OURS, "--accept"), main="restante.cli.main:main"
 )
 
 

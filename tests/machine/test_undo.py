@@ -139,9 +139,7 @@ def drawn(value: Any) -> Any:
     in_grace_period=False,
 )
 @example(  # a third side leaves its mark
-    before=[[("claim", 1, 1), ("claim", 2, 1)]],
-    refused=[("claim", 3, 1)],
-    in_grace_period=False,
+    before=[[("claim", 1, 1), ("claim", 2, 1)]], refused=[("claim", 3, 1)], in_grace_period=False
 )
 @examples(200)
 def test_nothing_is_left_of_a_batch_that_was_undone(

@@ -61,10 +61,7 @@ def in_hours(ranges: list[MissingRange]) -> list[tuple[Any, ...]]:
         # midnight ends a range, except where the next day goes on with the same topics
         ([gap("aa", 22, 23.9), gap("aa", 24, 25)], [(22, 25, "aa")]),
         ([gap("aa", 22, 23.9), gap("bb", 24, 25)], [(22, 23.9, "aa"), (24, 25, "bb")]),
-        (
-            [gap("aa", 22, 23.9), gap("bb", 22, 23.5), gap("aa", 24.5, 30), gap("bb", 24.1, 24.2)],
-            [(22, 30, "aabb")],
-        ),
+        ([gap("aa", 22, 23.9), gap("bb", 22, 23.5), gap("aa", 24.5, 30), gap("bb", 24.1, 24.2)], [(22, 30, "aabb")]),
         # NULL is all topics, and so is what a request cannot name
         ([gap("aa", 1, 2), gap(None, 1, 5)], [(1, 5, None)]),
         ([gap(f"{n:08x}", 1, 2) for n in range(MAX_TOPICS + 1)], [(1, 2, None)]),

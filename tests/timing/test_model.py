@@ -204,11 +204,7 @@ def answered(at: float, tx: float, rx: float, **message: str) -> dict[str, Any]:
     return received(at, tx, type="message", side="me", server_rx=BEGAN + rx, **message)
 
 
-ADDED = (
-    sent(2.0, "a"),
-    received(2.4, 2.25, type="ack", id="a"),
-    answered(2.4, 2.25, 2.15, phase="0", id="a"),
-)
+ADDED = (sent(2.0, "a"), received(2.4, 2.25, type="ack", id="a"), answered(2.4, 2.25, 2.15, phase="0", id="a"))
 """Each way takes as long as the way back, so the offset is exact."""
 
 WAYS = [("network out", 0.15), ("server", 0.1), ("network in", 0.15)]
@@ -233,10 +229,7 @@ WELCOME = received(1.2, 1.05, type="welcome")
         ),
         ([*ADDED, THEIRS], [*WAYS, ("peer", 6.45), ("network in", 0.15)]),
         ([*ADDED, event("exit", 60.0)], [*WAYS, ("peer", 57.6)]),
-        (
-            [*ADDED, THEIRS, event("exit", 10.0)],
-            [*WAYS, ("peer", 6.45), ("network in", 0.15), ("program", 1.0)],
-        ),
+        ([*ADDED, THEIRS, event("exit", 10.0)], [*WAYS, ("peer", 6.45), ("network in", 0.15), ("program", 1.0)]),
         ([sent(2.0, "a", "open"), received(2.4, 2.25, type="ack", id="a")], [("round trip", 0.4)]),
         (
             [  # of two commands under way, the first counts

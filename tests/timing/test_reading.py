@@ -191,8 +191,7 @@ def test_a_clock_that_was_set_or_is_not_known_is_named(files: Files, transfer: D
 
 
 @pytest.mark.parametrize(
-    "trace",
-    [b"", [EVENT], b"\x89PNG\r\n\x1a\n" * 100, b"{" * (1 << 20), '{"event": "listening", "level": "info"}\n'],
+    "trace", [b"", [EVENT], b"\x89PNG\r\n\x1a\n" * 100, b"{" * (1 << 20), '{"event": "listening", "level": "info"}\n']
 )
 def test_a_file_that_is_no_trace_is_refused(files: Files, transfer: Drawn, trace: Content) -> None:
     sentence = "trace is not a trace: it does not begin with a command (see restante serve --trace)"

@@ -574,10 +574,7 @@ async def test_servers_that_fail_are_left_for_one_that_answers_from_what_is_know
 
 async def test_history_from_an_untrusted_peer_is_ignored() -> None:
     """A call to hand over envelopes trusts nobody."""
-    async with (
-        listening(Honest(LETTERS)) as (node, enode),
-        connect(enode) as connection,
-    ):
+    async with listening(Honest(LETTERS)) as (node, enode), connect(enode) as connection:
         asked = Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC]))
         connection.send_request(request.encode(asked))
         assert (await connection.offer([letter(99)])).refusals == ()

@@ -13,7 +13,7 @@ WAYS: Final[dict[str, list[Any]]] = {
     "no-timeouts": [
         patch.object(peer_connection, "WRITE_STALL_TIMEOUT", 1e6),
         patch.object(session, "SessionLimits", partial(session.SessionLimits, silence=1e6)),
-    ],
+    ]
 }
 
 if __name__ == "__main__":

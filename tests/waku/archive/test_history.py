@@ -331,8 +331,7 @@ async def test_each_plan_is_chosen_where_it_is_meant_to_be_and_leaves_no_transac
 
 
 @pytest.mark.parametrize(
-    "changed",
-    [{"MAX_PAIRED_BITS": 512}, {"MAX_PAIRED_BITS": 0, "MAX_SINGLE_BITS": 512}, {"MAX_SINGLE_BITS": 0}],
+    "changed", [{"MAX_PAIRED_BITS": 512}, {"MAX_PAIRED_BITS": 0, "MAX_SINGLE_BITS": 512}, {"MAX_SINGLE_BITS": 0}]
 )
 async def test_every_plan_finds_topics_at_the_edges_and_with_overlapping_filter_bits(
     archive: Archive, changed: dict[str, Any]
