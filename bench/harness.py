@@ -325,12 +325,15 @@ class Server:
 
     def cpu(self) -> float:
         """Return seconds of user and system time of all threads, in ticks of 10 ms."""
-        after_name = self._proc("stat").rpartition(")")[2].split()
-        return int(after_name[11]) / _TICK + self.kernel()
+        return sum(self._cpu_times())
 
     def kernel(self) -> float:
         """Return the system time alone."""
-        return int(self._proc("stat").rpartition(")")[2].split()[12]) / _TICK
+        return self._cpu_times()[1]
+
+    def _cpu_times(self) -> tuple[float, float]:
+        after_name = self._proc("stat").rpartition(")")[2].split()
+        return int(after_name[11]) / _TICK, int(after_name[12]) / _TICK
 
     def rss(self) -> int:
         """Return the resident bytes."""
@@ -347,6 +350,10 @@ class Server:
     def flushes(self) -> int:
         """Return the calls of fsync and fdatasync until now, counted by fsync_shim.c."""
         return int.from_bytes(self._counter[:8], sys.byteorder)
+
+    def flush_seconds(self) -> float:
+        """Return the seconds that they took."""
+        return int.from_bytes(self._counter[8:16], sys.byteorder) / 1e9
 
     def output(self) -> str:
         """Return the end of what the server has printed."""
@@ -414,7 +421,7 @@ class Bench:
         """Start a server on the first CPU, as arguments of the command `under` if given. It may not listen yet."""
         port = free_port()
         counter = data.with_suffix(".flushes")  # beside the folder, which belongs to the server
-        counter.write_bytes(bytes(8))
+        counter.write_bytes(bytes(16))
         environment = {**self._environment, "FSYNC_SHIM_COUNTER": str(counter)}
         if fsync_us is not None:
             environment["FSYNC_SHIM_SLEEP_US"] = str(fsync_us)
@@ -428,7 +435,7 @@ class Bench:
                 stdout=output,
                 stderr=output,
             )
-            server = Server(program, port, started, data, log, process, mmap.mmap(count.fileno(), 8))
+            server = Server(program, port, started, data, log, process, mmap.mmap(count.fileno(), 16))
         self._servers.append(server)
         return server
 

@@ -41,15 +41,17 @@ FIGURES: dict[str, Figure] = {
     "fsync_sessions_per_second": times("the same, fsync fixed at 2 ms", 100, 200, higher_is_better=True),
     "flushes_saturated": own("device flushes a session, saturated", 1.5, 0.7),
     "flushes_light": own("device flushes a session, light load", 10, 9),
-    "delivery_p50": own("add to delivery, light load, p50, ms", 0.6, 0.35),
+    "delivery_p50": Figure("add to delivery, light load, p50, ms"),
+    "light_flush": Figure("  a flush of that run, ms"),
+    "delivery_over_flush": own("  p50 over that flush, ms", 0.3, 0.15),
     "delivery_p99": own("add to delivery, light load, p99, ms", 3, 1),
     "idle_kib": own("idle subscribed connection, KiB", 14, 11),
     "idle_tls_kib": own("  the same over TLS, KiB", 40, 35),
     "growth_worst": own("slowest growth of these six, {n} over empty, times", 2, 1.2),
     **{f"growth_{operation}": Figure(f"  {operation}, {{n}} over empty, times") for operation in OPERATIONS},
     "list_cpu": own("list of {n}, CPU ms a repeat", 1, 0.3),
-    "restart": own("start with {n} mailboxes, s", 0.5, 0.2),
-    "restart_empty": Figure("  start with none, s"),
+    "restart": Figure("start with {n} mailboxes, s"),
+    "restart_beyond_empty": own("  beyond a start with none, s", 0.3, 0.15),
     "prune_stall": own("longest stall, {n} pruned, ms", 10, 5),
     "prune_floor": Figure("  longest stall, nothing to prune, ms"),
     "flood_p99": own("add to delivery while another floods, p99, ms", 100, 10),
@@ -555,6 +557,7 @@ class Window:
     server_cpu: float
     server_kernel: float
     flushes: float
+    flush_seconds: float
     own_cpu: float
 
 
@@ -647,7 +650,7 @@ class Load:
 
     def _counters(self) -> tuple[float, ...]:
         used, server = os.times(), self._server
-        server_figures = server.cpu(), server.kernel(), server.flushes()
+        server_figures = server.cpu(), server.kernel(), server.flushes(), server.flush_seconds()
         return time.perf_counter(), self.acks / COMMANDS, *server_figures, used.user + used.system
 
     async def _drain(self) -> None:
@@ -801,7 +804,10 @@ async def latency(run: Run) -> None:
     for number, kind in enumerate(run.turns()):
         dice = random.Random(number // len(run.kinds))
         window = await run.under_load(kind, partial(drive, rate=LIGHT_LOAD[kind], dice=dice))
-        run.add("delivery_p50", percentile(window.deliveries, 0.5) * 1e3, kind)
+        delivery, flush = percentile(window.deliveries, 0.5), window.flush_seconds / window.flushes
+        run.add("delivery_p50", delivery * 1e3, kind)
+        run.add("light_flush", flush * 1e3, kind)
+        run.add("delivery_over_flush", (delivery - flush) * 1e3, kind)
         run.add("delivery_p99", percentile(window.deliveries, 0.99) * 1e3, kind)
         run.add("flushes_light", window.flushes / window.sessions, kind)
         run.add("light_cpu_per_session", window.server_cpu / window.sessions * 1e3, kind)
@@ -903,8 +909,10 @@ async def restart(run: Run) -> None:
     for kind in run.kinds:
         await _seconds_to_welcome(run, kind, run.bench.folder())  # compiles what is not compiled yet
     for kind in run.turns():
-        run.add("restart", await _seconds_to_welcome(run, kind, await run.filled_folder(kind)), kind)
-        run.add("restart_empty", await _seconds_to_welcome(run, kind, run.bench.folder()), kind)
+        empty = await _seconds_to_welcome(run, kind, run.bench.folder())
+        filled = await _seconds_to_welcome(run, kind, await run.filled_folder(kind))
+        run.add("restart", filled, kind)
+        run.add("restart_beyond_empty", filled - empty, kind)
 
 
 async def _seconds_to_welcome(run: Run, kind: Kind, data: Path) -> float:
