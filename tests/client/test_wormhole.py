@@ -211,6 +211,16 @@ async def test_leaving_raises_if_no_peer_came_or_if_its_receipts_do_not_come_wit
     assert network.is_empty
 
 
+async def test_leaving_waits_for_the_version_of_a_peer_that_has_come(network: Network) -> None:
+    heard = Heard()
+    async with wormhole() as bob:
+        await bob.set_code("7-a-b")
+        async with wormhole(on_event=heard) as alice:
+            await alice.set_code("7-a-b")
+            await heard.until(KeyAgreed)
+    assert network.moods == ["happy"]
+
+
 async def test_messages_that_nobody_reads_hinder_no_close(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.client.wormhole.MAX_UNREAD_MESSAGES", 10)
     async with wormhole() as alice, wormhole() as bob:

@@ -163,7 +163,6 @@ async def test_a_printed_code_stays_valid(scene: Scene, order: str, moment: Mome
 @kills(
     # the second pake is stored, but only one side knows
     (BEFORE, to_client(SENDER, "message", phase="pake", author=RECEIVER)),
-    # the nameplate is released
     (BEFORE, to_client(RECEIVER, "released")),
     (BEFORE, to_client(RECEIVER, "claimed")),
     (BEFORE, to_server(RECEIVER, "add", phase="pake")),

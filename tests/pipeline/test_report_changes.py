@@ -418,7 +418,6 @@ def test_the_rule_has_an_item_for_each_measure() -> None:
     content = page(made).decode()
     assert all(f"<li>{escape(item)}</li>" in content for item in made.changes.rule)
     assert json.loads(as_json(made))["changes"]["rule"] == list(made.changes.rule)
-    # The table guesses follows the same rule.
     assert (counts.GUESSES_DAYS, counts.GUESSES_MADS) == (failures.COMPARED_DAYS, failures.MADS)
     assert (counts.GUESSES_MIN_EXCESS, MIN_DAYS_BEFORE) == (failures.MIN_EXCESS, failures.MIN_COMPARED_DAYS)
     assert counts.GUESSES_MIN_EXCESS_SHARE == failures.MIN_EXCESS_SHARE

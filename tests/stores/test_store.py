@@ -301,7 +301,6 @@ async def test_results_are_counted_for_an_hour_a_day_and_a_week_and_the_waits_of
     for share in (50, 90, 99):
         assert sum(wait <= waiting[f"p{share}"] for wait in waits) >= len(waits) * share / 100
         assert sum(wait < waiting[f"p{share}"] for wait in waits) < len(waits) * share / 100
-    # Of many mailboxes the latest count.
     monkeypatch.setattr(status, "MAX_WAITS", 10)
     later = NOW + 8 * 86400
     changes = [MailboxUsage("app", True, later - age, float(age), 99.0, "happy") for age in range(1, 101)]

@@ -232,7 +232,6 @@ def test_what_flows_from_client_to_client() -> None:
     commands = [replace(command, answer_received_us=None) for command in BOTH.commands]
     unanswered = replace(BOTH, commands=commands, frames=[])
     assert [name for name, _ in ways(unanswered)] == ["command"] * len(BOTH.commands)
-    # What the logs do not have has no flow.
     times = dict.fromkeys(("received_us", "answered_us", "answer_received_us"))
     commands = [replace(command, **times) for command in UNTRACED.commands]
     frames = [replace(frame, command=None, sent_us=None) for frame in UNTRACED.frames]

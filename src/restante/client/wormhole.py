@@ -734,6 +734,13 @@ class Wormhole(BaseWormhole):
             self._error_raised = True
             raise self._ending
 
+    async def _close(self, mood: str | None) -> None:
+        state = self._state
+        if state.key is not None and not self._abandoned and mood in {None, "happy"}:
+            # The peer has come, and its version, which shows whether it has the same code, is on its way.
+            await self._flush(lambda: state.peer_versions is not None or self._abandoned, MAX_CLOSE_SECONDS)
+        await super()._close(mood)
+
     async def _ending_mood(self, mood: str | None) -> str | None:
         state = self._state
         if self._has_ended or self._abandoned or state.mood is not None or mood not in {None, "happy"}:
