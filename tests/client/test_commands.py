@@ -421,7 +421,7 @@ async def test_what_cannot_be_used_ends_with_2(arguments: tuple[str, ...], says:
     assert ended.stderr.count("\n") == 1
 
 
-SETTINGS = Document("docs/client/guide.md").blocks["settings"]
+SETTINGS = Document("docs/client/guide.md").blocks["settings"].replace("127.0.0.1:1080", "me:secret@127.0.0.1:1080")
 
 
 def settings_file(folder: Path, content: str, mode: int = 0o600, **variables: str) -> tuple[Path, dict[str, str]]:

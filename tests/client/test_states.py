@@ -294,7 +294,7 @@ HOLDS: Final[dict[tuple[str, str], Callable[[Node], object]]] = {
     ("a server may have claimed it", "no server was asked"): lambda node: node.values["claim_sent"],
     ("a key", "no key"): lambda node: node.key != "none",
     ("the peer has been heard", "no peer has been heard"): lambda node: node.values["peer_side"] is not None,
-    ("after the replay", "during the replay"): lambda node: node.connected.get("replayed"),
+    ("the replay has ended", "during the replay"): lambda node: node.connected.get("replayed"),
     ("one of ours was not stored before", ""): lambda node: any(
         is_number(phase) and not own.get("stored") for phase, own in node.own.items()
     ),
@@ -322,8 +322,8 @@ class Row(NamedTuple):
 
     def holds(self, node: Node) -> bool:
         """Return whether all of *when* holds. The last part of it may name alternatives."""
-        parts = self.when.split(", ") if self.when else []
-        return all(any(holds(phrase, node) for phrase in part.split(" or ")) for part in parts)
+        parts = re.split(r"; and |, (?!or )", self.when) if self.when else []
+        return all(any(holds(phrase, node) for phrase in re.split(r",? or ", part)) for part in parts)
 
 
 def holds(phrase: str, node: Node) -> bool:
