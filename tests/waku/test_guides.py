@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pytest
@@ -195,15 +195,6 @@ async def test_the_commands_of_the_guide(tmp_path: Path) -> None:
     assert live == ""  # the state knows it
     assert probe.startswith("all is well")
     assert node.wrong == []
-
-
-async def test_the_program_of_the_guide() -> None:
-    names: dict[str, Any] = {}
-    exec(HISTORY.blocks["program"], names)
-    async with listening(mailserver(), password="status-offline-inbox") as (_, enode):
-        envelopes, state = await names["history"]([enode])
-        again, _ = await names["history"]([enode], state)
-    assert (len(envelopes), again) == (1, [])
 
 
 def test_the_guide_has_every_flag_limit_and_exit_code() -> None:
