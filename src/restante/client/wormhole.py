@@ -716,7 +716,7 @@ class Wormhole(BaseWormhole):
             LonelyError: there was a code, no peer came, and the mood is not one of a failure.
             UndeliveredError: both sides have receipts, and the peer has not processed everything, likewise.
             WormholeError: the wormhole failed, and no other call has raised the error.
-            ServerGoneError: the server has not confirmed all that was sent.
+            ServerGoneError: the server has not confirmed all that was sent, or not said whether a peer came.
 
         """
         if abandon:
@@ -735,11 +735,21 @@ class Wormhole(BaseWormhole):
             raise self._ending
 
     async def _close(self, mood: str | None) -> None:
-        state = self._state
-        if state.key is not None and not self._abandoned and mood in {None, "happy"}:
-            # The peer has come, and its version, which shows whether it has the same code, is on its way.
-            await self._flush(lambda: state.peer_versions is not None or self._abandoned, MAX_CLOSE_SECONDS)
+        has_code = self._state.nameplate_status is not NameplateStatus.NONE
+        if has_code and not self._abandoned and mood in {None, "happy"}:
+            await self._flush(lambda: self._knows_whether_peer_came or self._abandoned, MAX_CLOSE_SECONDS)
         await super()._close(mood)
+
+    @property
+    def _knows_whether_peer_came(self) -> bool:
+        """Whether the server has sent all that it has, and the peer's version has come if the peer has.
+
+        Its version shows whether it has the same code.
+        """
+        if self._state.key is not None:
+            return self._state.peer_versions is not None
+        connection = self._machine.connection
+        return connection is not None and connection.replayed
 
     async def _ending_mood(self, mood: str | None) -> str | None:
         state = self._state
@@ -747,7 +757,8 @@ class Wormhole(BaseWormhole):
             return mood
         if state.peer_versions is None:
             if state.nameplate_status is not NameplateStatus.NONE:
-                self._ending = LonelyError(CLOSED_EARLY)
+                unknown = ServerGoneError("the server has not said whether a peer came")
+                self._ending = LonelyError(CLOSED_EARLY) if self._knows_whether_peer_came else unknown
         elif state.abilities.wants_receipts and state.peer_abilities.sends_receipts:
             await self._wait_while_counting(
                 lambda: state.acknowledged,
