@@ -66,8 +66,6 @@ def test_a_service_may_do_little(unit: str) -> None:
     exposure = re.search(rf"Overall exposure level for {unit}: (\d+\.\d+)", text)
     assert exposure is not None, text
     assert float(exposure[1]) <= 2.0, "of 10; access to the network alone is 0.9"
-    if unit == "restante.service":
-        assert f"calls its exposure {exposure[1]}" in GUIDE.text
 
 
 def test_systemd_knows_every_line_also_of_the_socket_in_the_guide(tmp_path: Path) -> None:

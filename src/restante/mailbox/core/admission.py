@@ -15,9 +15,7 @@ from restante.mailbox.core.quotas import CONNECTION_ABUSE_SCORE, AddressQuota, A
 from restante.mailbox.protocol.hashcash import MAX_BITS, Demand, Mode, offer
 from restante.mailbox.protocol.refusals import TOO_MANY_CONNECTIONS, TOO_MANY_FROM_ADDRESS
 
-# ──────────
-# The work that `--permission adaptive` demands of all clients. It grows while connections come too fast.
-#
+# ── the work that `--permission adaptive` demands of all clients ────────────────────────────────────
 
 
 RISE_INTERVAL_SECONDS: Final = 10

@@ -41,9 +41,7 @@ from restante.mailbox.protocol.refusals import TOO_MANY_RECORDS
 from restante.mailbox.server.trace import Trace
 from restante.mailbox.store.sqlite import Store
 
-# ──────────
-# What the commit loop measures for the metrics: counts and durations since the start, of a fixed number of kinds.
-#
+# ── measurements: counts and durations since the start, for the metrics ─────────────────────────────
 
 
 SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

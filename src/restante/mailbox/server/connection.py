@@ -1,4 +1,6 @@
-"""One WebSocket: it receives frames, sends frames, and counts what is being read and what is owed.
+"""The WebSocket of a connection (`Socket`), and what serves only it: fragments, frames, pauses, the server's part.
+
+It receives frames, sends frames, and counts what is being read and what is owed.
 
 picows implements RFC 6455 section 5 for single frames: opcodes, masks, sizes, control frames. This module checks
 reserved bits, UTF-8 and the total size of fragments, and limits clients that send too much or do not read.
@@ -34,7 +36,7 @@ from restante.mailbox.server.first_request import MIN_COUNTED_BYTES, PicowsTrans
 from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME, ReadBudget
 from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN, WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES, SendBudget
 
-# ── Joins the fragments of a message ──────────────────────────────────────────────────────────────
+# ── fragments of a message ──────────────────────────────────────────────────────────────────────────
 
 
 COUNTED_FRAGMENT_BYTES: Final = 1024
@@ -80,9 +82,7 @@ class Fragments:
         self.joined, self.size = None, 0
 
 
-# ──────────
-# What picows leaves to us: frame headers, proxy headers, close reasons, queued bodies, and unacknowledged bytes.
-#
+# ── frames, proxy headers, close reasons and unsent bytes: what picows leaves to us ─────────────────
 
 
 MAX_CLOSE_REASON_BYTES: Final = 123
@@ -149,7 +149,7 @@ class Framing:
         return b"".join(parts)
 
 
-# ── Why a socket is not read for the time being. It is read again when no reason is left ──────────
+# ── reasons for which a socket is not read ──────────────────────────────────────────────────────────
 
 
 MAX_FRAMES_PER_SECOND: Final = 1000
@@ -173,7 +173,7 @@ class ReadPauses:
     """Nothing that comes is wanted any more."""
 
 
-# ── The part of the server that a socket uses ─────────────────────────────────────────────────────
+# ── the part of the server that a socket uses ───────────────────────────────────────────────────────
 
 
 Socket_contra = TypeVar("Socket_contra", contravariant=True)
@@ -229,7 +229,7 @@ class ServerContext(Protocol[Socket_contra]):
         """Count a connection that is closed because of a limit."""
 
 
-# ── connection ────────────────────────────────────────────────────────────────────────────────────
+# ── the socket ──────────────────────────────────────────────────────────────────────────────────────
 
 
 MAX_OWED_BEYOND_REPLAY: Final = MIB
@@ -675,7 +675,7 @@ class Socket(WSListener):
         self._timer = asyncio.get_running_loop().call_later(seconds, end, *how)
 
     def note_progress(self, second: int, min_bytes: int) -> None:
-        """Take an incomplete frame for a sign of life if it grew by `least` bytes since the last ping."""
+        """Take an incomplete frame for a sign of life if it grew by `min_bytes` since the last ping."""
         grown, self._unfinished_at_ping = self.unfinished - self._unfinished_at_ping, self.unfinished
         if grown >= min_bytes:
             self.last_frame_second, self._frames = second, 0

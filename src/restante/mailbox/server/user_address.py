@@ -55,7 +55,7 @@ def user_address(
     proxies: bool = False,
     own: Callable[[int], str] = own_address,
 ) -> UserAddress:
-    """Return the URL of a socket that listens at `shown` for people.
+    """Return the URL, for people, of a socket that listens at `bound_address`.
 
     `names` are those of the certificate. `proxies`: whether proxies are trusted, to which clients connect.
     """

@@ -82,7 +82,7 @@ class Fields:
         return length
 
     def _read_number(self, at: Numbers, max_bytes: int) -> tuple[Any, Numbers]:
-        """Return numbers of up to `most` bytes, and the positions behind them."""
+        """Return numbers of up to `max_bytes`, and the positions behind them."""
         tag = self._at_each[at].astype(np.int64)
         size = np.clip(tag - 0x80, 0, max_bytes)
         behind = self._read(at + 1) >> (64 - 8 * np.maximum(size, 1)).astype(np.uint64)

@@ -112,7 +112,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of a built table: the number of the definition that all its days follow (Build.definition)."""
 
     def commit(self, version: int, state_version: int) -> str | None:
-        """Return the id of a version's commit, or None if it is unknown. `last` is the state's version."""
+        """Return the id of a version's commit, or None if it is unknown. `state_version` is the state's."""
         start = len(self.commits) - (state_version - version + 1) * COMMIT_ID_CHARACTERS
         return self.commits[start : start + COMMIT_ID_CHARACTERS] if 0 <= start < len(self.commits) else None
 

@@ -173,7 +173,7 @@ class Extent(NamedTuple):
 
 
 def period_extent(period: Period, lake_days: LakeDays | None, today: date) -> Extent:
-    """Return what is missing of a period. `held` is None if the lake has no records at all."""
+    """Return what is missing of a period. `lake_days` is None if the lake has no records at all."""
     begun = [day for day in period.days if day <= today]
     early = [day for day in begun if lake_days is None or day < lake_days.first]
     late = [day for day in begun if lake_days is not None and day > lake_days.last]

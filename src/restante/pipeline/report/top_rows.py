@@ -36,9 +36,9 @@ class NamedCounts(NamedTuple):
 def top_rows(
     rows: Sequence[NamedRow], by: int, limit: int = MAX_ROWS_OF_NAMES, *, other: RowName | None = None
 ) -> list[NamedCounts]:
-    """Return the rows with the largest counts in place `by`, largest first, and the sum of all others.
+    """Return the rows with the largest counts at the index `by`, largest first, and the sum of all others.
 
-    Each name has one row. Names decide between equal counts. There are at most `most` rows. `other` is what a built
+    Each name has one row. Names decide between equal counts. There are at most `limit` rows. `other` is what a built
     table has in place of its rare names. It is no name, and belongs to the others.
     """
     named_rows = [row for row in rows if row[0] != other] if other else rows

@@ -90,7 +90,7 @@ def median(numbers: Sequence[float]) -> float:
 def threshold(before: Sequence[float], min_excess: float, min_excess_share: float = 0.0) -> float:
     """Return what a number must exceed to be unusual: the median, and the greatest of three distances.
 
-    They are DEVIATIONS median absolute deviations, `least`, and this share of the median.
+    They are DEVIATIONS median absolute deviations, `min_excess`, and this share of the median.
     """
     usual = median(before)
     mad = median([abs(number - usual) for number in before])
@@ -109,7 +109,7 @@ class Silence(NamedTuple):
 def silence(now: Collection[int], known_hours: int, before: Sequence[Mapping[int, int]]) -> Silence | None:
     """Return the hours in a row without anything of which most is expected, if it is enough.
 
-    `now` are the hours of the day with something, `known` is how many hours of it are known, and `before` are the
+    `now` are the hours of the day with something, `known_hours` is how many hours of it are known, and `before` are the
     counts of each hour of the days before.
     """
     if not before:
