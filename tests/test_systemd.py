@@ -39,7 +39,7 @@ SERVICES: Final = sorted(unit.name for unit in UNITS.glob("*.service"))
 SERVERS: Final = ("restante.service", "restante-waku.service")
 PROGRAM: Final = "/opt/restante/bin/restante"
 
-GUIDE, NETWORK = Document("docs/mailbox/operating.md"), Document("docs/mailbox/network.md")
+NETWORK = Document("docs/mailbox/network.md")
 
 
 def systemd_analyze(*arguments: str | Path) -> str:

@@ -78,7 +78,7 @@ def client_version(
 ) -> ClientVersion:
     """Return the usage record of a bind.
 
-    `version_value` is the bind's client_version: a list [implementation, version], or another value, which is ignored.
+    `version_value` is the bind's client_version: a list [implementation, version]. Another value is ignored.
     """
     implementation, version = (
         version_value[:2] if isinstance(version_value, list) and len(version_value) >= 2 else (None, None)

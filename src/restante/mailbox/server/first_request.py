@@ -161,8 +161,9 @@ class Newcomer:
 
 
 # ── the receive buffer ──────────────────────────────────────────────────────────────────────────────
-# It passes what a WebSocket receives to picows, and counts the memory that picows uses for it. picows gathers a frame in one buffer, which it doubles as the frame grows. It keeps that size as long as the
-# connection lives (picows 2.3.1: picows.pyx:1478, _maybe_grow_read_buffer, and :2013, _shrink_buffer).
+# It passes what a WebSocket receives to picows, and counts the memory that picows uses for it. picows gathers a
+# frame in one buffer, which it doubles as the frame grows. It keeps that size as long as the connection lives
+# (picows 2.3.1: picows.pyx:1478, _maybe_grow_read_buffer, and :2013, _shrink_buffer).
 
 
 MIN_COUNTED_BYTES: Final = 8 * 1024

@@ -73,9 +73,9 @@ class _DatabaseChanged(Exception):  # noqa: N818 - it ends a try, and is not an 
 def reading(path: Path, name: str, original: Path | None = None) -> Iterator[sqlite3.Connection]:
     """Yield a database opened for reading only.
 
-    `name` (the source's) and `original` (the path that the file is a copy of) are used in errors. Bytes of a text that
-    are invalid UTF-8 become lone surrogates. Raises SourceError if the path is a named pipe or a device, and for any
-    SQLite error, also within the `with` block.
+    `name` (the source's) and `original` (the path that the file is a copy of) are used in errors. Bytes of a text
+    that are invalid UTF-8 become lone surrogates. Raises SourceError if the path is a named pipe or a device, and for
+    any SQLite error, also within the `with` block.
     """
     refuse_special(path, name)
     try:

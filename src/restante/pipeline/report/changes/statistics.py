@@ -109,8 +109,8 @@ class Silence(NamedTuple):
 def silence(now: Collection[int], known_hours: int, before: Sequence[Mapping[int, int]]) -> Silence | None:
     """Return the hours in a row without anything of which most is expected, if it is enough.
 
-    `now` are the hours of the day with something, `known_hours` is how many hours of it are known, and `before` are the
-    counts of each hour of the days before.
+    `now` are the hours of the day with something, `known_hours` is how many hours of it are known, and `before` are
+    the counts of each hour of the days before.
     """
     if not before:
         return None
