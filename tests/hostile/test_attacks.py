@@ -260,6 +260,11 @@ async def test_connections_that_never_bind_are_closed(siege: Siege) -> None:
         for client in crowd[::2]:
             client.say(type="ping", ping="still here")  # is no bind
         await siege.fence()
+
+        def none_of_the_pair() -> bool:
+            return sum(socket.connection.session.app_id is None for socket in server.newcomers) == CROWD
+
+        await siege.until("none of the pair has yet to bind", none_of_the_pair)  # no time passes until the ticks
         for _ in range(int(server.limits.bind) + 1 + CROWD // 250):
             server.tick()
         outcomes = await asyncio.gather(*(client.last_words() for client in crowd))
