@@ -311,7 +311,9 @@ async def test_outside_of_its_context_a_wormhole_refuses_instead_of_waiting(
         for values in arguments:
             with pytest.raises(Misuse, match=reason):
                 await use(outside, *values)
+        began = asyncio.get_running_loop().time()
         await outside.close()
+        assert asyncio.get_running_loop().time() - began < MAX_CLOSE_SECONDS, "it has no server to wait for"
 
 
 NO_CODES: list[Any] = [5, None, b"7-a-b", ["7-a-b"], NAN, "7-\ud800"]

@@ -736,7 +736,7 @@ class Wormhole(BaseWormhole):
 
     async def _close(self, mood: str | None) -> None:
         has_code = self._state.nameplate_status is not NameplateStatus.NONE
-        if has_code and not self._abandoned and mood in {None, "happy"}:
+        if self._running is not None and has_code and not self._abandoned and mood in {None, "happy"}:
             await self._flush(lambda: self._knows_whether_peer_came or self._abandoned, MAX_CLOSE_SECONDS)
         await super()._close(mood)
 
