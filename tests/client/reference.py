@@ -15,6 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple, get_args
 
+from msgspec import Struct
+from msgspec.structs import fields as fields_of
+
 from restante import client
 from support.documents import ROOT
 
@@ -162,7 +165,11 @@ def public_attributes(kind: type[Any]) -> Iterator[Attribute]:
         elif isinstance(value, property):
             returns = value.fget.__annotations__["return"]
             collected.append(Attribute(name, type_of(returns), in_one_line(value.__doc__)))
-    yield from (node for node in collected if not node.name.startswith("_"))
+    fields = fields_of(kind) if issubclass(kind, Struct) and kind.__name__.endswith("Options") else ()
+    defaults = {field.name: f" = {field.default:_}" for field in fields if type(field.default) in {int, float}}
+    for name, type_, meaning in collected:
+        if not name.startswith("_"):
+            yield Attribute(name, type_ + defaults.get(name, ""), meaning)
 
 
 def attributes(body: Sequence[ast.stmt]) -> list[Attribute]:
@@ -200,7 +207,10 @@ def as_shown(parameter: inspect.Parameter) -> inspect.Parameter:
     """Return an argument with its default: a constant's name if programs can import it, else the value."""
     constants = {getattr(client, name): Plain(name) for name in client.__all__ if name.startswith("DEFAULT_")}
     default = parameter.default
-    shown = constants.get(default, default) if isinstance(default, str) else default
+    if isinstance(default, str):
+        shown = constants.get(default, default)
+    else:
+        shown = Plain(f"{type(default).__name__}()") if isinstance(default, Struct) else default
     return parameter.replace(annotation=Plain(type_of(parameter.annotation)), default=shown)
 
 

@@ -59,7 +59,7 @@ async def test_on_a_full_disk_a_step_fails_and_sends_nothing_and_nothing_is_know
 async def test_a_wait_ends_at_once_if_the_journal_cannot_be_saved_after_the_connection_was_lost(
     server: LiveServer, friends: None, alice: Program, bob: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 1e6)
+    monkeypatch.setattr(driver, "delay_before", lambda *_: 1e6)
     heard, lost = Heard(), threading.Event()
 
     def fail(*_: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 import time
 from asyncio.subprocess import Process
@@ -22,6 +23,7 @@ from python_socks import ProxyError
 from client.liar import NO_ROOM, carry, honest, instead_of, listening, lying
 from client.live import Heard, meet, read, url_of, use, wormhole
 from restante import client
+from restante.client import ConnectionOptions
 from restante.client.connection import driver, websocket, work
 from restante.mailbox.protocol.hashcash import Demand, problem
 from restante.mailbox.store import backup
@@ -37,7 +39,7 @@ NOWHERE = "ws://127.0.0.1:1/v1"
 def _no_delay_and_nothing_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> Iterator[None]:
-    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
+    monkeypatch.setattr(driver, "delay_before", lambda *_: 0.02)
     yield
     assert caplog.messages == []
 
@@ -138,25 +140,40 @@ async def assert_a_journal_fails(path: Path, url: str, *, again: bool, **options
     ],
 )
 async def test_what_is_no_server_or_no_proxy_is_an_error_and_a_journal_tries_again_what_may_be_a_server_later(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str, answer: bytes | None, message: str
+    tmp_path: Path, scheme: str, answer: bytes | None, message: str
 ) -> None:
-    if answer is None:
-        monkeypatch.setattr(websocket, "CONNECT_SECONDS", 0.1)
+    limits: Any = {"options": ConnectionOptions(connect_seconds=0.1)} if answer is None else {}
     async with answering(answer) as port:
-        url, options = f"{scheme}://127.0.0.1:{port}{'' if 'write ws://127' in message else '/v1'}", {}
+        url = f"{scheme}://127.0.0.1:{port}{'' if 'write ws://127' in message else '/v1'}"
         if scheme[0] != "w":
-            url, options = NOWHERE, {"proxy": url}
+            url, limits = NOWHERE, limits | {"proxy": url}
         with pytest.raises(client.ServerGoneError, match=message):
-            await use(wormhole(url, **options))
+            await use(wormhole(url, **limits))
         again = url != NOWHERE and (answer is None or answer in dict(NOT_NOW))
-        await assert_a_journal_fails(tmp_path / "x", url, again=again, **options)
+        await assert_a_journal_fails(tmp_path / "x", url, again=again, **limits)
 
 
-async def test_a_server_that_stays_busy_is_an_error_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restante.client.wormhole.CONNECT_SECONDS", 0.2)
+async def test_a_program_names_itself_to_the_server_and_logs_where_it_wants(caplog: pytest.LogCaptureFixture) -> None:
+    requests: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.put_nowait(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    caplog.set_level(logging.DEBUG, "chat")
+    options = ConnectionOptions(user_agent="chat/1.0", logger=logging.getLogger("chat"))
+    async with listening(serve) as port:
+        with pytest.raises(client.ServerGoneError):
+            await use(wormhole(f"ws://127.0.0.1:{port}/v1", options=options))
+    assert b"\r\nUser-Agent: chat/1.0\r\n" in requests.get_nowait()
+    assert {record.name for record in caplog.records} == {"chat"}
+
+
+async def test_a_server_that_stays_busy_is_an_error_after_a_while() -> None:
+    options = ConnectionOptions(connect_seconds=0.2)
     async with lying(instead_of("welcome", NO_ROOM)) as liar:
-        with pytest.raises(client.ServerGoneError, match=r"no connection within 30 s: .*'no room'"):
-            await use(wormhole(liar.url))
+        with pytest.raises(client.ServerGoneError, match=r"no connection within 0.2 s: .*'no room'"):
+            await use(wormhole(liar.url, options=options))
     assert liar.connections > 1
 
 
@@ -326,15 +343,12 @@ async def test_a_task_that_is_cancelled_while_it_connects_leaves_nothing_open(tm
                     assert (open_files(), asyncio.all_tasks()) == before
 
 
-async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection_and_outlives_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("restante.client.wormhole.MAX_UNREAD_MESSAGES", 20)
+async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection_and_outlives_one() -> None:
+    options = ConnectionOptions(max_unread_messages=20, ping_seconds=1.0)
     messages, heard = [b"%d" % number + bytes(20_000) for number in range(300)], Heard()
     async with lying(honest) as liar, wormhole(liar.url) as alice:
         liar.answers_pings = True
-        monkeypatch.setattr(websocket, "PING_SECONDS", 1.0)
-        async with wormhole(liar.url, on_event=heard) as bob:
+        async with wormhole(liar.url, on_event=heard, options=options) as bob:
             await meet(alice, bob)
             for message in messages:
                 await alice.send(message)

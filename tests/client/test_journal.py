@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from client.live import APP_ID, CODE, Heard, Program, State
-from restante.client import Journal, Misuse, Wormhole
+from restante.client import ConnectionOptions, Journal, Misuse, Wormhole
 from restante.client.connection import driver
 from restante.client.errors import ClosedError, CodeExpiredError, ServerGoneError, WrongPasswordError
 from restante.client.events import Event, Reconnecting, Welcomed
@@ -171,6 +171,8 @@ async def test_an_initial_state_is_one_that_json_can_express_like_a_null(tmp_pat
             state["number"] = 1.5
         assert journal.state == {"nobody": None, "number": 1.5}
 
+
+SOON = ConnectionOptions(close_seconds=0.1)
 
 AGAIN = "get it from the journal again"
 
@@ -361,7 +363,7 @@ async def test_a_wormhole_ended_by_another_code_says_so_in_the_next_run(server: 
 async def test_a_program_that_starts_before_its_server_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, server: LiveServer, friends: None, alice: Program, bob: Program
 ) -> None:
-    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
+    monkeypatch.setattr(driver, "delay_before", lambda *_: 0.02)
     await bob.run("hello")
     await server.stop()
     heard = Heard()
@@ -374,13 +376,12 @@ async def test_a_program_that_starts_before_its_server_waits_for_it(
 
 
 async def test_a_program_that_ends_before_its_server_comes_is_told_and_the_next_one_sends(
-    monkeypatch: pytest.MonkeyPatch, server: LiveServer, friends: None, alice: Program, bob: Program
+    server: LiveServer, friends: None, alice: Program, bob: Program
 ) -> None:
-    monkeypatch.setattr("restante.client.wormhole.MAX_CLOSE_SECONDS", 0.1)
     await server.stop()
     async with alice.journal() as journal:
         with pytest.raises(ServerGoneError, match="cannot connect to"):
-            async with bounded("the end"), journal.wormhole("peer", APP_ID) as wormhole:
+            async with bounded("the end"), journal.wormhole("peer", APP_ID, options=SOON) as wormhole:
                 await wormhole.send(b"later")
     await server.start()
     await alice.run()
@@ -388,13 +389,12 @@ async def test_a_program_that_ends_before_its_server_comes_is_told_and_the_next_
 
 
 async def test_a_wormhole_that_was_closed_without_a_server_is_closed_there_in_the_next_run(
-    monkeypatch: pytest.MonkeyPatch, server: LiveServer, friends: None, alice: Program, bob: Program
+    server: LiveServer, friends: None, alice: Program, bob: Program
 ) -> None:
-    monkeypatch.setattr("restante.client.wormhole.MAX_CLOSE_SECONDS", 0.1)
     async with bob.running() as (_, wormhole):
         await wormhole.close()
     await server.stop()
-    async with bounded("the close"), alice.journal() as journal, journal.wormhole("peer", APP_ID) as wormhole:
+    async with alice.journal() as journal, journal.wormhole("peer", APP_ID, options=SOON) as wormhole:
         with pytest.raises(ServerGoneError):
             await wormhole.close("errory")
     await server.start()

@@ -9,10 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from client import live
 from client.liar import NO_ROOM, Answer, Lie, Sent, answer_handshake, honest, instead_of, listening, lying, text
-from client.live import Heard, meet, read, use, wormhole
-from restante.client import PeerMessageError, Reconnecting, ServerError, WrongPasswordError
-from restante.client.connection import driver, websocket
+from client.live import Heard, meet, read, use
+from restante.client import ConnectionOptions, PeerMessageError, Reconnecting, ServerError, WrongPasswordError
+from restante.client.connection import driver
 from restante.mailbox.protocol.refusals import TOO_MANY_FROM_ADDRESS
 from support.bounds import bounded
 from support.mailbox.raw_socket import BINARY, CLOSE, CONTINUATION, PING, TEXT, frame
@@ -22,9 +23,10 @@ MIB = 1024 * 1024
 
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
-    monkeypatch.setattr("restante.client.wormhole.MAX_CLOSE_SECONDS", 2.0)
+    monkeypatch.setattr(driver, "delay_before", lambda *_: 0.02)
 
+
+wormhole = partial(live.wormhole, options=ConnectionOptions(close_seconds=2.0))
 
 server_frame = partial(frame, mask=False)
 
@@ -233,10 +235,9 @@ async def test_pings_of_a_server_that_reads_nothing_are_not_all_answered() -> No
         assert len(await answers.get()) < 300 * 1000 * 125 / 2  # what the system's buffers take
 
 
-async def test_a_server_that_does_not_answer_pings_is_connected_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "PING_SECONDS", 1.0)
-    heard = Heard()
-    async with lying(honest) as liar, wormhole(liar.url, on_event=heard) as alice:
+async def test_a_server_that_does_not_answer_pings_is_connected_to_again() -> None:
+    heard, options = Heard(), ConnectionOptions(ping_seconds=1.0, close_seconds=2.0)
+    async with lying(honest) as liar, wormhole(liar.url, on_event=heard, options=options) as alice:
         await alice.allocate_code()
         await heard.until(Reconnecting)
         await alice.close(abandon=True)

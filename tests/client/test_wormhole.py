@@ -17,13 +17,13 @@ from client.live import APP_ID, NOBODY, Heard, Network, meet, read, simulated, u
 from restante import client
 from restante.client import CodeError, Journal, Misuse, UndeliveredError, Wormhole, WormholeError, completions
 from restante.client.connection import websocket
-from restante.client.core import conversation
+from restante.client.connection.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.client.core.state import Abilities
 from restante.client.errors import ClosedError, LonelyError, NoReceiptsError, ServerGoneError, WelcomeError
 from restante.client.events import Closed, CodeKnown, Connecting, Event, KeyAgreed, MessageStored, PeerConfirmed
 from restante.client.transfer.sending import send_directory, send_file
 from restante.client.transfer.text import send_text
-from restante.client.wormhole import MAX_CLOSE_SECONDS, MAX_SENT_BYTES, MAX_STORING_SECONDS
+from restante.client.wormhole import MAX_SENT_BYTES
 from support.bounds import bounded
 from support.effort import examples
 from support.mailbox.givens import Options
@@ -93,12 +93,11 @@ async def test_nameplates_are_listed_and_codes_completed(network: Network) -> No
         await alice.close(abandon=True)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MAX_UNSTORED_BYTES", 1000), ("MAX_UNSTORED_MESSAGES", 1)])
-async def test_a_send_waits_while_too_much_is_not_stored(
-    network: Network, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
-    monkeypatch.setattr(conversation, limit, value)
-    async with wormhole() as alice, wormhole() as bob:
+@pytest.mark.parametrize(
+    "options", [ConnectionOptions(max_unstored_bytes=1000), ConnectionOptions(max_unstored_messages=1)]
+)
+async def test_a_send_waits_while_too_much_is_not_stored(network: Network, options: ConnectionOptions) -> None:
+    async with wormhole(options=options) as alice, wormhole() as bob:
         await alice.send(bytes(1000))
         waiting = asyncio.create_task(alice.send(b"next"))
         code = await alice.allocate_code()
@@ -222,9 +221,8 @@ async def test_leaving_waits_for_a_peer_that_has_come(early: bool, network: Netw
     assert network.moods == ["happy"]
 
 
-async def test_messages_that_nobody_reads_hinder_no_close(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restante.client.wormhole.MAX_UNREAD_MESSAGES", 10)
-    async with wormhole() as alice, wormhole() as bob:
+async def test_messages_that_nobody_reads_hinder_no_close(network: Network) -> None:
+    async with wormhole() as alice, wormhole(options=ConnectionOptions(max_unread_messages=10)) as bob:
         await meet(alice, bob)
         for _ in range(50):
             await alice.send(b"unread")
@@ -269,6 +267,7 @@ URL = "a server's URL begins with ws:// or wss:// and names a host, not 5"
         ({"proxy": 5}, "a proxy's URL begins with"),
         *(({"proxy": proxy}, "a proxy's URL") for proxy in ("127.0.0.1:9050", "ftp://a", "socks5://", "http://a b")),
         ({"ssl": True}, "`ssl` is an ssl.SSLContext, not True"),
+        ({"options": 5}, "`options` are ConnectionOptions, not 5"),
     ],
 )
 def test_an_argument_of_another_kind_is_refused(argument: dict[str, Any], reason: str) -> None:
@@ -276,6 +275,20 @@ def test_an_argument_of_another_kind_is_refused(argument: dict[str, Any], reason
         Wormhole.create(**{"app_id": APP_ID, "server": NOBODY, **argument})
     with pytest.raises(Misuse, match=r"Wormhole\.create\(app_id"):
         Wormhole(APP_ID)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"close_seconds": 0}, "`close_seconds` is a number of seconds above 0, not 0"),
+        ({"max_unread_bytes": 0.5}, "`max_unread_bytes` is a whole number, 1 or more, not 0.5"),
+        *(({"user_agent": text}, "printable ASCII") for text in ("", "chat\r\nHost: a", "é", 5)),
+        ({"logger": "chat"}, "`logger` is a logging.Logger or LoggerAdapter, not 'chat'"),
+    ],
+)
+def test_an_option_of_another_kind_is_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Misuse, match=reason):
+        ConnectionOptions(**options)
 
 
 async def test_a_journal_refuses_such_an_argument(tmp_path: Path) -> None:
@@ -313,7 +326,7 @@ async def test_outside_of_its_context_a_wormhole_refuses_instead_of_waiting(
                 await use(outside, *values)
         began = asyncio.get_running_loop().time()
         await outside.close()
-        assert asyncio.get_running_loop().time() - began < MAX_CLOSE_SECONDS, "it has no server to wait for"
+        assert asyncio.get_running_loop().time() - began < DEFAULT_OPTIONS.close_seconds, "it waits for nobody"
 
 
 NO_CODES: list[Any] = [5, None, b"7-a-b", ["7-a-b"], NAN, "7-\ud800"]
@@ -475,7 +488,7 @@ async def closes(wormhole: Wormhole) -> None:
         if "peer came" not in str(error):
             raise
     finally:
-        assert loop.time() - began <= MAX_STORING_SECONDS + MAX_CLOSE_SECONDS
+        assert loop.time() - began <= DEFAULT_OPTIONS.storing_seconds + DEFAULT_OPTIONS.close_seconds
 
 
 @pytest.mark.parametrize(("latency", "away"), [(0.0, 0.0), (0.0, 1.0), (0.0, 3.0), (2.4, 0.0)])

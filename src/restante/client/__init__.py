@@ -25,6 +25,7 @@ __all__ = [
     "CodeKnown",
     "Connecting",
     "ConnectionLostError",
+    "ConnectionOptions",
     "CrowdedError",
     "Event",
     "Failed",
@@ -86,6 +87,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from restante.client.connection.options import ConnectionOptions
     from restante.client.core.machine import Mood
     from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER, DEFAULT_TRANSIT_RELAY
     from restante.client.errors import (
@@ -146,6 +148,7 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "restante.client.journal_mode.checkpoint": "CheckpointError",
+        "restante.client.connection.options": "ConnectionOptions",
         "restante.client.core.machine": "Mood",
         "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER DEFAULT_TRANSIT_RELAY",
         "restante.client.errors": "ArchiveError ClosedError CodeExpiredError ConnectionLostError CrowdedError "

@@ -11,7 +11,8 @@ from typing import Any, Final, Literal, Self, get_args
 
 from restante.client.arguments import check_seconds
 from restante.client.connection.driver import Driver
-from restante.client.connection.server import CONNECT_SECONDS, ServerEndpoint
+from restante.client.connection.options import DEFAULT_OPTIONS, ConnectionOptions
+from restante.client.connection.server import ServerEndpoint
 from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.core.machine import MOODS, Machine, Mood
 from restante.client.core.outputs import MessageReceived, NameplatesListed
@@ -106,18 +107,11 @@ class SentMessage:
 # ── Unread messages ───────────────────────────────────────────────────────────────────────────────
 
 
-MAX_UNREAD_MESSAGES: Final = 1000
-"""Messages of the peer that wait for the application. Then no more are read from the server, until half of them are
-read."""
-
-MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of messages that wait for the application, likewise."""
-
-
 class UnreadMessages:
     """The messages of the peer that the program has not read, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: ConnectionOptions) -> None:
+        self._max_messages, self._max_bytes = options.max_unread_messages, options.max_unread_bytes
         self._messages: deque[MessageReceived] = deque()
         self._bytes = 0
 
@@ -141,27 +135,16 @@ class UnreadMessages:
     @property
     def full(self) -> bool:
         """Whether no more should come."""
-        return len(self._messages) >= MAX_UNREAD_MESSAGES or self._bytes >= MAX_UNREAD_BYTES
+        return len(self._messages) >= self._max_messages or self._bytes >= self._max_bytes
 
     @property
     def has_room(self) -> bool:
         """Whether more may come again."""
-        return len(self._messages) < MAX_UNREAD_MESSAGES // 2 and self._bytes < MAX_UNREAD_BYTES // 2
+        return 2 * len(self._messages) <= self._max_messages and 2 * self._bytes <= self._max_bytes
 
 
 # ── Wormholes ─────────────────────────────────────────────────────────────────────────────────────
 
-
-MAX_STORING_SECONDS: Final = 30.0
-"""Seconds without any answer of the server, after which a wormhole that ends happily waits no longer for the storage
-of a message. The peer may wait for it. A server whose database is locked sends its clients away after 5 s."""
-
-MAX_CLOSE_SECONDS: Final = 5.0
-"""Seconds without any answer of the server, after which a closing wormhole waits no longer. The server prunes the
-rest."""
-
-MAX_RECEIPT_SECONDS: Final = 5.0
-"""Seconds without a receipt of the peer, after which a closing `Wormhole` waits no longer for further ones."""
 
 CLOSED_EARLY: Final = "the wormhole was closed before a peer came"
 
@@ -188,7 +171,7 @@ class BaseWormhole:
     ) -> None:
         """Continue from a state. Programs use `Wormhole.create` or `Journal.wormhole`."""
         self._machine = Machine(state, dice.draw, lasting=save is not None)
-        self._dice = dice
+        self._dice, self._options = dice, server.options
         self._on_event = on_event
         self._changes = ChangeNotifier()
         self._driver = Driver(
@@ -203,7 +186,7 @@ class BaseWormhole:
         )
         self._running: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._unread, self._drops_messages = UnreadMessages(), False
+        self._unread, self._drops_messages = UnreadMessages(server.options), False
         self._nameplates: list[str] | None = None
         self._error: Exception | None = None
         self._closed = self._error_raised = False
@@ -337,10 +320,10 @@ class BaseWormhole:
     async def send(self, message: bytes, until: Until = "sent") -> SentMessage:
         """Send a message. Returns when it is on its way, or waits until the server has it, or the peer.
 
-        It may be sent before the peer is there, and waits for it. If `MAX_UNSTORED_MESSAGES` earlier ones, or
-        `MAX_UNSTORED_BYTES` of them, are not stored yet, this method waits. Read the peer's messages meanwhile: while
-        `MAX_UNREAD_MESSAGES` of them wait, no more are read from the server, so that nothing is known to be stored. A
-        lost connection loses no message.
+        It may be sent before the peer is there, and waits for it. If too many earlier ones are not stored yet
+        (`ConnectionOptions.max_unstored_messages`), this method waits. Read the peer's messages meanwhile: while too
+        many of them wait (`ConnectionOptions.max_unread_messages`), no more are read from the server, so that nothing
+        is known to be stored. A lost connection loses no message.
 
         Args:
             message: at most `MAX_SENT_BYTES` bytes.
@@ -354,7 +337,7 @@ class BaseWormhole:
         """
         data = checked_message(message)
         self._check_until(until)
-        await self._wait_until(lambda: not self._machine.full)
+        await self._wait_until(self._may_send)
         self._check_open()
         number = self._machine.send(data)
         self._driver.carry_out()
@@ -363,6 +346,10 @@ class BaseWormhole:
         if until != "sent":
             await sent._reached(until)
         return sent
+
+    def _may_send(self) -> bool:
+        unstored, options = self._machine.unstored, self._options
+        return unstored.messages < options.max_unstored_messages and unstored.bytes < options.max_unstored_bytes
 
     def _check_until(self, until: Until) -> None:
         """Raise Misuse or NoReceiptsError if it cannot be known whether a message is sent, stored or delivered."""
@@ -383,7 +370,7 @@ class BaseWormhole:
         """Wait until everything sent is stored, then release the nameplate and close the mailbox.
 
         What was sent is lost if no peer was there. If the server does not answer, this takes about twice
-        `MAX_CLOSE_SECONDS`. A cancelled task waits as long, and raises the cancellation then.
+        `ConnectionOptions.close_seconds`. A cancelled task waits as long, and raises the cancellation then.
 
         Args:
             mood: how it went, for the server's records. By default `happy`, or `lonely` if no peer came.
@@ -414,7 +401,8 @@ class BaseWormhole:
             return
         if self._state.peer_versions is not None and self._state.mood is None:
             patient = self._has_unstored and mood in {None, "happy"} and not self._machine.lasting
-            await self._flush(lambda: self._machine.all_stored, MAX_STORING_SECONDS if patient else MAX_CLOSE_SECONDS)
+            seconds = self._options.storing_seconds if patient else self._options.close_seconds
+            await self._flush(lambda: self._machine.all_stored, seconds)
             if self._has_unstored and not self._machine.all_stored:
                 self._error = self._error or ServerGoneError("the server has not stored all that was sent")
         self._machine.close(await self._ending_mood(mood))
@@ -441,11 +429,11 @@ class BaseWormhole:
         """Wait until the server has closed the mailbox, as long as it answers, and end the connection."""
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(MAX_CLOSE_SECONDS):
+                async with asyncio.timeout(self._options.close_seconds):
                     await self._driver.wait_until_saved()
             if not self._driver.ended:
                 # What is not closed is pruned by the server.
-                await self._wait_while_answered(lambda: self._closed, MAX_CLOSE_SECONDS)
+                await self._wait_while_answered(lambda: self._closed, self._options.close_seconds)
         finally:
             await self._disconnect()
 
@@ -588,11 +576,12 @@ connects again to the server, mostly take less."""
 class Wormhole(BaseWormhole):
     """A wormhole that closes when its context is left. Nothing of it outlives the process.
 
-    Its context is entered when the server has sent its welcome. Within `CONNECT_SECONDS` a server that asks to try
-    again later is tried again. Entering raises what stops the wormhole, and leaves nothing open: `ServerGoneError` if
-    the server cannot be reached, or does not answer in time, `WelcomeError` or `PermissionNeededError` if it does not
-    want to be used, `ServerError` if it breaks the protocol. With `wait=True` entering waits for nothing: the first
-    connection is tried again as a lost one is, and the methods fail where a later attempt would fail, too.
+    Its context is entered when the server has sent its welcome. A server that asks to try again later is tried again,
+    within `ConnectionOptions.connect_seconds`. Entering raises what stops the wormhole, and leaves nothing open:
+    `ServerGoneError` if the server cannot be reached, or does not answer in time, `WelcomeError` or
+    `PermissionNeededError` if it does not want to be used, `ServerError` if it breaks the protocol. With `wait=True`
+    entering waits for nothing: the first connection is tried again as a lost one is, and the methods fail where a
+    later attempt would fail, too.
 
     Leaving the context is `close`, which raises if no peer came, or if it did not get everything. If it is left with
     an exception, that exception goes on, the mood is `errory` (`lonely` if no peer came), and nothing is raised in
@@ -636,6 +625,7 @@ class Wormhole(BaseWormhole):
         timing: TimingLog | None = None,
         silence_seconds: float = SILENCE_SECONDS,
         wait: bool = False,
+        options: ConnectionOptions = DEFAULT_OPTIONS,
     ) -> Self:
         """Return a new wormhole, which connects when its context is entered. Call it while an event loop runs.
 
@@ -655,6 +645,7 @@ class Wormhole(BaseWormhole):
             silence_seconds: seconds without an answer of the peer after which `PeerSilent` is reported: while the key
                 is agreed, and while a text, a file or a directory is sent or received.
             wait: enter the context at once, and keep trying if the server cannot be reached at first.
+            options: times, delays, sizes, the logger, and what the program calls itself.
 
         Raises:
             Misuse: an argument cannot be used.
@@ -663,7 +654,7 @@ class Wormhole(BaseWormhole):
         check_seconds("silence_seconds", silence_seconds)
         dice = SystemDice()
         state = new_state(app_id, versions or {}, dice.draw(NEW_BYTES), wants_receipts=receipts, seeds=seeds)
-        endpoint = ServerEndpoint(server, proxy, ssl, max_work_bits)
+        endpoint = ServerEndpoint(server, proxy, ssl, max_work_bits, options)
         wormhole = cls(state, endpoint, dice, on_event=on_event, waits=wait)
         wormhole.timing = wormhole._driver.timing = timing
         wormhole.silence_seconds = silence_seconds
@@ -682,7 +673,7 @@ class Wormhole(BaseWormhole):
         return self
 
     async def _wait_for_welcome(self) -> None:
-        limit = asyncio.get_running_loop().call_later(CONNECT_SECONDS, self._give_up_entering)
+        limit = asyncio.get_running_loop().call_later(self._options.connect_seconds, self._give_up_entering)
         try:
             await self._wait_until(lambda: self._machine.answers)
             self._check_open()
@@ -702,8 +693,8 @@ class Wormhole(BaseWormhole):
         """Wait until everything sent is stored, then release the nameplate and close the mailbox.
 
         If both sides have receipts, wait until the peer has processed everything, as long as a receipt comes within
-        `MAX_RECEIPT_SECONDS`. If the server does not answer, this takes about twice `MAX_CLOSE_SECONDS`, or
-        `MAX_STORING_SECONDS` more if a message is not stored and the mood is `happy`. A cancelled task waits for no
+        `ConnectionOptions.receipt_seconds`. If the server does not answer, this takes about twice `close_seconds`, or
+        `storing_seconds` more if a message is not stored and the mood is `happy`. A cancelled task waits for no
         receipts, otherwise as long, and raises the cancellation then.
 
         Args:
@@ -737,7 +728,7 @@ class Wormhole(BaseWormhole):
     async def _close(self, mood: str | None) -> None:
         has_code = self._state.nameplate_status is not NameplateStatus.NONE
         if self._running is not None and has_code and not self._abandoned and mood in {None, "happy"}:
-            await self._flush(lambda: self._knows_whether_peer_came or self._abandoned, MAX_CLOSE_SECONDS)
+            await self._flush(lambda: self._knows_whether_peer_came or self._abandoned, self._options.close_seconds)
         await super()._close(mood)
 
     @property
@@ -763,7 +754,7 @@ class Wormhole(BaseWormhole):
             await self._wait_while_counting(
                 lambda: state.acknowledged,
                 lambda: state.acknowledged == state.next_own or self._has_ended or self._abandoned,
-                MAX_RECEIPT_SECONDS,
+                self._options.receipt_seconds,
             )
             if (count := state.next_own - state.acknowledged) and not self._has_ended:
                 self._ending = UndeliveredError.of(count)

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from restante.client.connection.server import CONNECT_SECONDS, ServerEndpoint
+from restante.client.connection.options import ConnectionOptions
+from restante.client.connection.server import ServerEndpoint
 from restante.client.connection.work import check_demand, find_stamp
 from restante.client.core.conversation import PAKE
 from restante.client.core.machine import Machine
@@ -27,10 +28,6 @@ from restante.common.errors import StoreError
 if TYPE_CHECKING:
     from restante.client.connection.websocket import Connection
 
-ANSWER_SECONDS: Final = 60.0
-"""Seconds, at least, and at most twice as many, without an answer that is owed. Then a connection is given up. A
-server under load delays by some seconds, and a busy disk by some more."""
-
 MAX_BAD_CONNECTIONS: Final = 3
 """Connections in a row on which the server owed an answer or broke the protocol. Then the wormhole fails: the server
 is out of order."""
@@ -42,12 +39,8 @@ made: it may answer and hang up for ever."""
 SAVED_BEFORE: Final = (SendFrame, Closed, Failed)
 """Outputs that a process must not forget: what the server was sent, and how the wormhole ended."""
 
-MAX_DELAY_SECONDS: Final = 60.0
-"""Seconds between attempts to connect again, at most, and up to a second more, as in the Python client."""
-
 DELAY_FACTOR: Final = 1.5
-"""The first delay in seconds, and what each attempt multiplies it with (twisted.application.internet,
-`backoffPolicy`)."""
+"""What each attempt to connect again multiplies the delay with (twisted.application.internet, `backoffPolicy`)."""
 
 HURRIED_DELAY_SECONDS: Final = 0.25
 """Seconds between attempts while the wormhole is being closed."""
@@ -63,10 +56,10 @@ class BadServerError(ServerGoneError):
     """The server is connected, and owes an answer or breaks the protocol."""
 
 
-def delay_before(attempt: int, dice: Dice) -> float:
+def delay_before(attempt: int, dice: Dice, options: ConnectionOptions) -> float:
     """Return the seconds before an attempt, of which the first has the number 1."""
-    exponent = min(attempt, 20)  # 1.5²⁰ is far beyond the maximum
-    return min(DELAY_FACTOR**exponent, MAX_DELAY_SECONDS) + dice.below(1000) / 1000
+    delay = options.first_delay_seconds * DELAY_FACTOR ** min(attempt - 1, 100)  # a larger power is no float
+    return min(delay, options.max_delay_seconds) + dice.below(1000) / 1000
 
 
 class Driver:
@@ -160,10 +153,10 @@ class Driver:
         return None if self._machine.answers else self._connect_error
 
     def unanswered(self) -> ServerGoneError:
-        """Return the error for a server that has sent no welcome within `CONNECT_SECONDS`."""
+        """Return the error for a server that has sent no welcome in time."""
         if self._busy_error is None:
             return self._server.no_answer(opened=self._connection is not None)
-        return ServerGoneError(f"no connection within {CONNECT_SECONDS:.0f} s: {self._busy_error}")
+        return ServerGoneError(f"no connection within {self._server.options.connect_seconds:g} s: {self._busy_error}")
 
     async def wait_until_saved(self) -> None:
         """Wait until what had to be saved is saved and sent. Raises StoreError if it cannot be saved."""
@@ -207,7 +200,7 @@ class Driver:
                 self._connect_error = error
             if bad_connections >= MAX_BAD_CONNECTIONS:
                 raise error
-            delay = HURRIED_DELAY_SECONDS if hurried else delay_before(attempt, self._dice)
+            delay = HURRIED_DELAY_SECONDS if hurried else delay_before(attempt, self._dice, self._server.options)
             self._report(Reconnecting(delay, str(error), busy))
             if hurried:
                 await asyncio.sleep(delay)
@@ -304,13 +297,13 @@ class Driver:
 
     def _watch(self, earlier_answers: int = -1) -> None:
         """End a connection on which an answer has been owed since the last check and none came. Check again later."""
-        answers = self._machine.answers
+        answers, seconds = self._machine.answers, self._server.options.answer_seconds
         owed = self._machine.awaits_answer and self._reading.is_set()
         if owed and answers == earlier_answers and self._connection is not None:
-            reason = f"{self._server.url} did not answer within {ANSWER_SECONDS:.0f} s: use another server"
+            reason = f"{self._server.url} did not answer within {seconds:g} s: use another server"
             self._connection.end(BadServerError(reason))
         call_later = asyncio.get_running_loop().call_later
-        self._next_check = call_later(ANSWER_SECONDS, self._watch, answers if owed else -1)
+        self._next_check = call_later(seconds, self._watch, answers if owed else -1)
 
     def _begin_work(self, demand: ShowWork) -> None:
         try:

@@ -10,13 +10,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from restante.client.arguments import is_integer
+from restante.client.connection.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.errors import ServerGoneError
 from restante.common.errors import Misuse
-
-CONNECT_SECONDS: Final = 30.0
-"""Seconds within which a connection must be made, with its TLS and WebSocket. To enter a `Wormhole` takes as long at
-most, and then its server has sent its welcome."""
 
 SCHEMES: Final = ("ws", "wss")
 PROXY_SCHEMES: Final = ("socks5", "socks4", "http", "https")
@@ -24,7 +21,7 @@ SPACE: Final = re.compile(r"\s")
 
 
 class ServerEndpoint(msgspec.Struct, frozen=True):
-    """The URL of a server, its proxy and its TLS."""
+    """The URL of a server, its proxy, its TLS, and the options of its connection."""
 
     url: str
     """ws:// or wss://, with its path: shipped servers are at /v1."""
@@ -34,6 +31,8 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
     """How a wss:// server proves who it is. None: by the system's certificates."""
     max_work_bits: int = DEFAULT_MAX_BITS
     """The most work that is done if the server demands it."""
+    options: ConnectionOptions = DEFAULT_OPTIONS
+    """Its times and sizes."""
 
     def __post_init__(self) -> None:
         """Raise Misuse if one of them cannot be used."""
@@ -44,6 +43,8 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
             raise Misuse(f"`ssl` is an ssl.SSLContext, not {self.ssl!r}")
         if not is_integer(self.max_work_bits, 0):
             raise Misuse(f"`max_work_bits` is a whole number, 0 or more, not {self.max_work_bits!r}")
+        if not isinstance(self.options, ConnectionOptions):
+            raise Misuse(f"`options` are ConnectionOptions, not {self.options!r}")
 
     @property
     def is_secure(self) -> bool:
@@ -74,7 +75,7 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
     def no_answer(self, *, opened: bool) -> ServerGoneError:
         """Return the error for a server that sent nothing in time, on a WebSocket that is open, or before."""
         advice = f": {self.advice}" if self.is_secure and not opened else ""
-        return ServerGoneError(f"{self.url} did not answer within {CONNECT_SECONDS:.0f} s{advice}")
+        return ServerGoneError(f"{self.url} did not answer within {self.options.connect_seconds:g} s{advice}")
 
 
 def _check(url: str, schemes: tuple[str, ...], what: str) -> None:

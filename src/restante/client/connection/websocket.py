@@ -29,20 +29,12 @@ from picows.url import WSParsedURL
 from python_socks import ProxyError
 
 from restante.client.connection.dialling import dial, dial_through
-from restante.client.connection.server import CONNECT_SECONDS, SCHEMES, ServerEndpoint
+from restante.client.connection.server import SCHEMES, ServerEndpoint
 from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError, WrongServerError
 from restante.client.protocol.server_messages import TOO_MANY_CONNECTIONS
 from restante.client.tasks import until_done
 from restante.common.errors import plain
 from restante.common.texts import in_one_line
-
-MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of a message from the server. A larger one ends the connection. A server of this project sends at most a
-message of 2 MiB and what is around it."""
-
-PING_SECONDS: Final = 30.0
-"""Seconds of silence after which the server is pinged, and seconds for its answer. Then the connection is
-lost. In the Python client these are 30 and 60 (_rendezvous.py:87)."""
 
 MAX_UNSENT_BYTES: Final = 1024 * 1024
 """Bytes that wait to be sent, beyond which the server's pings are not answered: a server that reads nothing could
@@ -51,16 +43,15 @@ otherwise make us keep any number of answers."""
 CLOSE_SECONDS: Final = 1.0
 """Seconds for the closing handshake. Nothing depends on it."""
 
-_LOG: Final = logging.LoggerAdapter(logging.getLogger("restante.client"))
-_LOG.logger.addHandler(logging.NullHandler())
-"""picows logs here what it also raises. Of a plain logger it would make a child for each connection."""
-
 
 class Connection(WSListener):
     """An open WebSocket. Each message is handed to a function, on the event loop."""
 
-    def __init__(self, url: str, opened: Callable[[Connection], None], receive: Callable[[bytes], None]) -> None:
-        self._url, self._opened, self._receive = url, opened, receive
+    def __init__(
+        self, server: ServerEndpoint, opened: Callable[[Connection], None], receive: Callable[[bytes], None]
+    ) -> None:
+        self._url, self._opened, self._receive = server.url, opened, receive
+        self._max_bytes = server.options.max_received_bytes
         self._transport: WSTransport | None = None
         self._fragments: bytearray | None = None
         self._paused = False
@@ -170,8 +161,8 @@ class Connection(WSListener):
         if self._fragments is None:
             self._fragments = bytearray()
         self._fragments += frame.get_payload_as_memoryview()
-        if len(self._fragments) > MAX_MESSAGE_BYTES:
-            reason = f"the server sent a message of more than {MAX_MESSAGE_BYTES} bytes"
+        if len(self._fragments) > self._max_bytes:
+            reason = f"the server sent a message of more than {self._max_bytes} bytes"
             self.end(ServerError(reason), WSCloseCode.MESSAGE_TOO_BIG)
         elif frame.fin:
             text, self._fragments = bytes(self._fragments), None
@@ -229,10 +220,10 @@ async def connect(
         ServerGoneError: it cannot be opened now.
 
     """
-    connection = Connection(server.url, opened, receive)
+    connection = Connection(server, opened, receive)
     failure = f"cannot connect to {server.url}" + (" through the proxy" if server.proxy is not None else "")
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with asyncio.timeout(server.options.connect_seconds):
             transport = await _open(server, connection)
     except TimeoutError:
         raise server.no_answer(opened=False) from None
@@ -268,6 +259,7 @@ async def _open(server: ServerEndpoint, connection: Connection) -> WSTransport:
     A cancelled `ws_connect` would leave a socket open on which the server does not answer.
     """
     dialled: list[socket.socket] = []
+    options = server.options
     # Of a SOCKS proxy that hangs up on a given socket, picows 2.3.1 raises a private error of python_socks.
     socks = server.proxy if urlsplit(server.proxy or "").scheme.startswith("socks") else None
 
@@ -283,15 +275,16 @@ async def _open(server: ServerEndpoint, connection: Connection) -> WSTransport:
             ssl_context=server.ssl,
             proxy=server.proxy if socks is None else None,
             socket_factory=dial_once,
-            websocket_handshake_timeout=CONNECT_SECONDS,
+            websocket_handshake_timeout=options.connect_seconds,
             enable_auto_ping=True,
-            auto_ping_idle_timeout=PING_SECONDS,
-            auto_ping_reply_timeout=PING_SECONDS,
+            auto_ping_idle_timeout=options.ping_seconds,
+            auto_ping_reply_timeout=options.ping_seconds,
             auto_ping_strategy=WSAutoPingStrategy.PING_WHEN_IDLE,
             enable_auto_pong=False,
-            max_frame_size=MAX_MESSAGE_BYTES,
+            max_frame_size=options.max_received_bytes,
             max_redirects=0,
-            logger_name=_LOG,
+            logger_name=logging.LoggerAdapter(options.logger),  # of a plain one picows makes a child each time
+            extra_headers={"User-Agent": options.user_agent} if options.user_agent is not None else None,
             use_aiofastnet=False if _needs_asyncio_tls(server) else None,
         )
     except BaseException:

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 import restante
-from restante.client.core.conversation import RECEIPT, Conversation
+from restante.client.core.conversation import RECEIPT, Conversation, UnstoredMessages
 from restante.client.core.outputs import NameplatesListed, Output, Reconnect, SendFrame, ShowWork
 from restante.client.core.state import MailboxStatus, NameplateStatus, WormholeState
 from restante.client.errors import (
@@ -356,9 +356,9 @@ class Machine:
         return True
 
     @property
-    def full(self) -> bool:
-        """Whether the application should send no more until the server has stored something."""
-        return self._conversation.unstored.full
+    def unstored(self) -> UnstoredMessages:
+        """The application's messages that the server has not stored."""
+        return self._conversation.unstored
 
     @property
     def all_stored(self) -> bool:

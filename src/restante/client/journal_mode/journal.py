@@ -19,6 +19,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 
 from restante.client.arguments import is_text
+from restante.client.connection.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.client.connection.server import ServerEndpoint
 from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.core.state import NEW_BYTES, new_state
@@ -120,6 +121,7 @@ class Journal(Generic[T]):
         ssl: tls.SSLContext | None = None,
         max_work_bits: int = DEFAULT_MAX_BITS,
         on_event: Callable[[Event], None] | None = None,
+        options: ConnectionOptions = DEFAULT_OPTIONS,
     ) -> JournaledWormhole:
         """Return the wormhole of this name, or a new one. It connects when its context is entered.
 
@@ -147,7 +149,7 @@ class Journal(Generic[T]):
             saved = SavedWormhole(server, new_state(app_id, versions or {}, random, wants_receipts=True, seeds=seeds))
         elif saved.state.app_id != app_id:
             raise Misuse(f"the wormhole {name!r} belongs to the application {saved.state.app_id!r}, not {app_id!r}")
-        endpoint = ServerEndpoint(saved.server, proxy, ssl, max_work_bits)
+        endpoint = ServerEndpoint(saved.server, proxy, ssl, max_work_bits, options)
         wormhole = JournaledWormhole(self._shared, name, saved.state, endpoint, on_event=on_event)
         self._checkpoint.wormholes[name] = saved
         return wormhole

@@ -15,7 +15,7 @@ from restante.client.events import Event
 from restante.client.journal_mode.checkpoint import CheckpointWriter
 from restante.client.protocol.seeds import seed_code, seed_mailbox
 from restante.client.tasks import until_done
-from restante.client.wormhole import MAX_CLOSE_SECONDS, BaseWormhole, SentMessage, Until, checked_message
+from restante.client.wormhole import BaseWormhole, SentMessage, Until, checked_message
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
 
@@ -56,8 +56,9 @@ class JournaledWormhole(BaseWormhole):
     """A wormhole that a journal keeps, with the methods of `BaseWormhole`.
 
     Leaving its context is a pause: the connection ends when the server has all that was sent, nothing is closed
-    there, and any later process continues. It waits as long as the server answers within `MAX_CLOSE_SECONDS`; what is
-    left is sent by the next process. `BaseWormhole.close` ends the wormhole for good.
+    there, and any later process continues. It waits as long as the server answers within
+    `ConnectionOptions.close_seconds`; what is left is sent by the next process. `BaseWormhole.close` ends the
+    wormhole for good.
 
     If the server cannot be reached at first, the wormhole tries again, with the event `Reconnecting`, as after a lost
     connection. It fails with `ServerGoneError` where a later attempt would fail, too: the host name is unknown, no
@@ -131,7 +132,7 @@ class JournaledWormhole(BaseWormhole):
         elif flush and self._state.code is not None:
             await self._flush(
                 lambda: (connection := self._machine.connection) is not None and connection.all_stored,
-                MAX_CLOSE_SECONDS,
+                self._options.close_seconds,
             )
         await self._disconnect()
         await self._driver.wait_until_saved()
