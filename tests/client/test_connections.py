@@ -82,19 +82,22 @@ NO_SERVERS = [
     (b"HTTP/1.0 200 OK\r\n\r\nhello", USUAL),
     (b"HTTP/1.1 301 Moved\r\nLocation: https://a.example/v1?b#c\r\n\r\n", "redirects: write wss://a.example/v1$"),
     (b"HTTP/1.0 302 Found\r\nlocation: //a\x1b/" + b"v" * 500 + b"\r\n\r\n", r": write ws://a\\x1b/v{191}…$"),
-    (b"HTTP/1.1 307 Moved\r\nLocation: http://[::1/v1\r\n\r\n", "which redirects$"),
-    (b"HTTP/1.1 426 Upgrade Required\r\n\r\n", r"Upgrade and Connection: .* or write wss://\S+/v1 if it has TLS$"),
+    (b"HTTP/1.1 308 Moved\r\nLocation: //me:secret@a.example\r\n\r\n", "redirects: write ws://a.example$"),
+    (b"HTTP/1.1 307 Moved\r\nLocation: http://[::1/v1\r\n\r\n", "redirects, but to no other mailbox server: check"),
+    (b"HTTP/1.1 426 Upgrade Required\r\n\r\n", r"write wss://\S+/v1 if it has TLS, or .* Upgrade and Connection$"),
     (b"HTTP/1.1 400 Bad\r\n\r\nclient sent an HTTP request to an HTTPS server", r"TLS: write wss://\S+/v1$"),
     (b"HTTP/1.1 400 Bad Request\r\n\r\nthis port needs TLS: wss://\n", r"TLS: write wss://\S+/v1$"),
+    (b"HTTP/1.1 401 Unauthorized\r\n\r\n", "demands a login, which no mailbox client sends: ask"),
+    (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "name it as the proxy, like http://USER:PASSWORD@HOST"),
     (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000, USUAL),
-    (AGREED + b"\r\n", "not a mailbox server: "),
-    (AGREED + b"Sec-WebSocket-Accept: AAAA\r\n\r\n", "not a mailbox server: "),
-    (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "not a mailbox server: .*ssh-2.0-openssh_9.2"),
+    *((AGREED + accept, USUAL) for accept in (b"\r\n", b"Sec-WebSocket-Accept: AAAA\r\n\r\n")),
+    (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", r"not a mailbox server \(.*ssh-2.0-openssh_9.2.*: check"),
 ]
-HUNG_UP = r"closed the connection before it answered: try again later, or write wss://\S+/v1 if it has TLS$"
+HUNG_UP = r"without an answer in HTTP: check its host and port, write wss://\S+/v1 if it has TLS, or try again later$"
 NOT_NOW = [
     (b"", HUNG_UP),
     (b"\x15\x03\x01\x00\x02\x02\x46", HUNG_UP),  # an alert of TLS
+    (b"SSH-2.0-OpenSSH_9.2\r\n", HUNG_UP),
     (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", "answered with HTTP status 503: try again"),
     (b"HTTP/1.0 429 Too Many Requests\r\n\r\n", "answered with HTTP status 429: try again later$"),
     (b"HTTP/1.1 521 Origin Down\r\n\r\n", "answered with HTTP status 521: try again later$"),
@@ -131,7 +134,11 @@ async def assert_a_journal_fails(path: Path, url: str, *, again: bool, **options
         *(("ws", answer, message) for answer, message in (*NO_SERVERS, *NOT_NOW)),
         *((scheme, None, "did not answer") for scheme in ("ws", "wss")),
         ("wss", b"HTTP/1.1 400 Bad Request\r\n\r\n", r"securely: TLS failed .*it has no TLS: write ws://\S+/v1$"),
-        ("wss", b"", r"closed during the TLS handshake: try again later, or write ws://\S+/v1 if it has no TLS$"),
+        (
+            "wss",
+            b"",
+            r"closed during the TLS handshake: check .* write ws://\S+/v1 if it has no TLS, or try again later$",
+        ),
         *(
             (proxy, answer, "cannot connect to")
             for proxy in ("http", "socks5", "socks4")

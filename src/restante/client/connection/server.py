@@ -70,7 +70,7 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
         if self.has_secure_proxy:
             return "try again later"  # it may be the proxy
         scheme, condition = ("ws", "has no TLS") if self.is_secure else ("wss", "has TLS")
-        return f"try again later, or write {self.with_scheme(scheme)} if it {condition}"
+        return f"check its host and port, write {self.with_scheme(scheme)} if it {condition}, or try again later"
 
     def no_answer(self, *, opened: bool) -> ServerGoneError:
         """Return the error for a server that sent nothing in time, on a WebSocket that is open, or before."""

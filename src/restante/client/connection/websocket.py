@@ -192,6 +192,18 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])\b")
 _TEMPORARY: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 """HTTP statuses below 500 that ask to try again (RFC 9110 section 15.5.9, RFC 6585 section 4)."""
 
+_NO_UPGRADE: Final = {HTTPStatus.BAD_REQUEST, HTTPStatus.UPGRADE_REQUIRED}
+"""What a server answers to a request without the headers of a WebSocket (RFC 6455 section 4.2.1 and RFC 9110 section
+15.5.22)."""
+
+_ADVICE: Final[dict[int, str]] = {
+    HTTPStatus.UNAUTHORIZED: "it demands a login, which no mailbox client sends: ask its operator for another URL",
+    HTTPStatus.FORBIDDEN: "it refuses this client: ask its operator, or use another server",
+    HTTPStatus.PROXY_AUTHENTICATION_REQUIRED: "a proxy on the way demands a login: name it as the proxy, like "
+    "http://USER:PASSWORD@HOST:PORT",
+}
+"""What to do about other answers."""
+
 _REDIRECTIONS: Final = range(300, 400)
 
 _LOCATION: Final = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
@@ -240,7 +252,7 @@ async def connect(
         )
         raise (WrongServerError if wrong else ServerGoneError)(f"{failure}{_cause(server, error)}") from None
     if not connection.opened:
-        raise ServerGoneError(f"{server.url} closed the connection before it answered: {server.advice}")
+        raise ServerGoneError(f"{server.url} closed the connection without an answer in HTTP: {server.advice}")
     try:
         yield connection
     finally:
@@ -332,29 +344,34 @@ def _refusal(server: ServerEndpoint, error: WSError) -> ServerGoneError:
         return ServerGoneError(f"{answer}: try again later")
     if status in _REDIRECTIONS:
         return WrongServerError(f"{answer}, which redirects{_target(server, header)}")
-    if status == HTTPStatus.UPGRADE_REQUIRED:  # RFC 9110 section 15.5.22
-        what = "a proxy before it does not pass on the headers Upgrade and Connection"
-        return WrongServerError(f"{answer}: {what}{'' if server.is_secure else f': {server.advice}'}")
     if status == HTTPStatus.BAD_REQUEST and _NEEDS_TLS.search(body or b""):
         return WrongServerError(f"{answer}: it expects TLS: write {server.with_scheme('wss')}")
+    if status in _NO_UPGRADE:
+        tls = "" if server.is_secure else f"write {server.with_scheme('wss')} if it has TLS, or "
+        operator = "ask its operator whether a proxy before it passes on the headers Upgrade and Connection"
+        return WrongServerError(f"{answer}, and opens no WebSocket: {tls}{operator}")
+    if status in _ADVICE:
+        return WrongServerError(f"{answer}: {_ADVICE[status]}")
     if not HTTPStatus.OK <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
-        return WrongServerError(f"{server.url} is not a mailbox server: {in_one_line(str(error), _MAX_SHOWN)}")
+        fault = in_one_line(str(error), _MAX_SHOWN)
+        return WrongServerError(f"{server.url} is not a mailbox server ({fault}): check its host and port")
     usual = server.with_path("/v1")
     advice = "check its host and port" if usual == server.url else f"write {usual}"
     return WrongServerError(f"{server.url} is not a mailbox server (HTTP status {status}): {advice}")
 
 
 def _target(server: ServerEndpoint, header: bytes) -> str:
-    """Return the advice to use the URL to which a server redirects."""
+    """Return where a server redirects to, and what to write instead."""
     match = _LOCATION.search(header)
-    try:
-        target = urlsplit(urljoin(server.url, match[1].decode("latin-1") if match else ""))
-    except ValueError:
-        return ""
-    scheme = {"http": "ws", "https": "wss"}.get(target.scheme, target.scheme)
-    url = target._replace(scheme=scheme, query="", fragment="").geturl()
-    usable = scheme in SCHEMES and target.hostname and url != server.url
-    return f": write {in_one_line(url, _MAX_SHOWN)}" if usable else ""
+    location = match[1].decode("latin-1") if match else ""
+    with suppress(ValueError):
+        target = urlsplit(urljoin(server.url, location))
+        scheme = {"http": "ws", "https": "wss"}.get(target.scheme, target.scheme)
+        netloc = target.netloc.rpartition("@")[2]
+        url = target._replace(scheme=scheme, netloc=netloc, query="", fragment="").geturl()
+        if scheme in SCHEMES and target.hostname and url != server.url:
+            return f": write {in_one_line(url, _MAX_SHOWN)}"
+    return ", but to no other mailbox server: check its host and port"
 
 
 def _tls_fault(server: ServerEndpoint, error: ssl.SSLError) -> str:
