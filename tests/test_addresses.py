@@ -224,7 +224,7 @@ def test_an_address_at_its_connection_limit_may_connect_again_when_a_connection_
     assert admit(at).verdict is None
     third = admit(at)
     assert third.verdict is not None
-    assert (third.verdict.code, third.verdict.words) == (1008, TOO_MANY_FROM_ADDRESS.message)
+    assert (third.verdict.code, third.verdict.text) == (1008, TOO_MANY_FROM_ADDRESS.message)
     assert admit(at, "9.9.9.9").verdict is None
     assert admit(at, "127.0.0.1").verdict is None
     assert third.address_quotas == (), "who is refused does not count"
@@ -237,7 +237,7 @@ def test_an_address_that_connects_too_often_is_told_when_to_try_again() -> None:
     assert admit(at).verdict is None
     refused = admit(at).verdict
     assert refused is not None
-    assert (refused.words, refused.hint) == (TOO_MANY_FROM_ADDRESS.message, "they come too fast; try again in 1 s")
+    assert (refused.text, refused.hint) == (TOO_MANY_FROM_ADDRESS.message, "they come too fast; try again in 1 s")
     assert admit(at, now=1.0).verdict is None
 
 

@@ -170,7 +170,7 @@ def test_nothing_is_left_of_a_batch_that_was_undone(
             if verdicts[connection] is None:
                 assert (connection.outbox, connection.lost) == ([], False)
                 assert connection.verdict is not None
-                assert (connection.verdict.code, connection.verdict.words) == (SERVICE_RESTART, NOT_STORED)
+                assert (connection.verdict.code, connection.verdict.text) == (SERVICE_RESTART, NOT_STORED)
         # The other world has lost the same connections at the same times, and has heard nothing else.
         for slot, now in world.lost:
             other.dispatcher.lose(other.clients.pop(slot).connection, now)

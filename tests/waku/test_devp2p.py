@@ -545,7 +545,7 @@ def begun(cap: int = 1 << 20) -> tuple[Rlpx, Rlpx]:
 
 def assert_broken(end: Rlpx, text: str) -> None:
     assert end.violation
-    assert (end.violation.code, text in end.violation.words) == (2, True)
+    assert (end.violation.code, text in end.violation.text) == (2, True)
 
 
 def test_a_header_is_what_status_go_was_seen_to_send() -> None:

@@ -56,7 +56,7 @@ def vectors(*sections: str, of: dict[str, Any] = VECTORS) -> pytest.MarkDecorato
 def refused(payload: bytes, demands: Demands = OPEN) -> tuple[bytes | None, str]:
     with pytest.raises(RequestError) as error:
         request.parse(payload, demands, NOW)
-    return error.value.id, error.value.words
+    return error.value.id, error.value.text
 
 
 @vectors("sealed")

@@ -130,7 +130,7 @@ class TransferError(WormholeError):
         if not outcome:
             return self
         error = type(self)(f"{self} ({outcome})")
-        error.outcome, error.peer_words = outcome, self.peer_words
+        error.outcome, error.peer_text = outcome, self.peer_text
         return error
 
 

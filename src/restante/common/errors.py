@@ -23,12 +23,12 @@ class RestanteError(Exception):
     exit_code: ClassVar = 1
     """What a command exits with."""
 
-    peer_words: str | None = None
+    peer_text: str | None = None
     """What the other side of a transfer is sent in place of the text, which may have paths of this computer."""
 
-    def with_peer_words(self, words: str | None = None) -> Self:
+    def with_peer_text(self, text: str | None = None) -> Self:
         """Set what the other side is sent: by default the text. Return the error."""
-        self.peer_words = str(self) if words is None else words
+        self.peer_text = str(self) if text is None else text
         return self
 
 
@@ -36,15 +36,15 @@ class PeerError(RestanteError):
     """A peer sent something that the protocol does not allow.
 
     `code` ends the connection if it is closed: at the mailbox server a WebSocket close code (RFC 6455 section 7.4.1),
-    at the Waku node a Disconnect reason (devp2p, rlpx.md). `words` identify the error and never vary; `hint` says
+    at the Waku node a Disconnect reason (devp2p, rlpx.md). `text` identifies the error and never varies; `hint` says
     what the peer can do about it. `reason` is the label under which a refusal for lack of permission or room is
     counted in metrics; it is empty if the error is a mistake of the peer.
     """
 
-    def __init__(self, code: int, words: str, *, hint: str = "", reason: str = "") -> None:
-        super().__init__(words)
+    def __init__(self, code: int, text: str, *, hint: str = "", reason: str = "") -> None:
+        super().__init__(text)
         self.code = code
-        self.words = words
+        self.text = text
         self.hint = hint
         self.reason = reason
 

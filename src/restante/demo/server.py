@@ -143,7 +143,7 @@ class SimulatedServer:
             bodies, connection.outbox = connection.outbox, []
             connection.socket.send(bodies, stamp)
             if connection.verdict is not None:
-                connection.socket.hang_up(connection.verdict.code, connection.verdict.words)
+                connection.socket.hang_up(connection.verdict.code, connection.verdict.text)
         if self.trace is not None:
             self.trace.write(began, committed, sent)
         if len(self._changes) >= MAX_CHANGES:

@@ -167,7 +167,7 @@ class CoreWorld(World):
             inbox = self._inboxes[connection]  # its line leads nowhere when it is lost; this is what it would say
             inbox.send(bodies, stamp(self.clock.wall()))
             if connection.verdict is not None:
-                inbox.hang_up(connection.verdict.code, connection.verdict.words)
+                inbox.hang_up(connection.verdict.code, connection.verdict.text)
         return stored
 
     def _end_grace_period(self, now: Now) -> None:

@@ -149,7 +149,7 @@ class FakeNode(ConnectionHandler):
         try:
             asked = request.parse(payload, demands, 0)
         except RequestError as error:
-            self.wrong.append(error.words)
+            self.wrong.append(error.text)
             return
         self.asked.append(asked)
         self.was_asked.set()

@@ -391,7 +391,7 @@ class StandardOutput:
                 # A pipe that is ready takes as many bytes without waiting (pipe(7)).
                 data = data[os.write(self._descriptor, data[:PIPE_BUF] if self._waits else data) :]
         except OSError as error:
-            raise StoreError(f"cannot write to standard output: {plain(error)}").with_peer_words() from error
+            raise StoreError(f"cannot write to standard output: {plain(error)}").with_peer_text() from error
 
 
 async def _confirm(offered: OfferedFile | OfferedDirectory, question: str) -> None:

@@ -286,7 +286,7 @@ async def _confirm_peer(wormhole: Wormhole, role: Role, *, verify: bool) -> None
 def _print_text(text: str) -> None:
     """Print a text. On a terminal control characters are shown as escapes, since the sender may be anybody."""
     if sys.stdout is None:
-        raise StoreError("the text could not be printed: standard output is closed").with_peer_words()
+        raise StoreError("the text could not be printed: standard output is closed").with_peer_text()
     try:
         if sys.stdout.isatty():
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -297,7 +297,7 @@ def _print_text(text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python reports the same error again when it ends
-        raise StoreError(f"the text could not be printed: {plain(error)}").with_peer_words() from error
+        raise StoreError(f"the text could not be printed: {plain(error)}").with_peer_text() from error
 
 
 def _wormhole(rendezvous: Rendezvous, on_event: Callable[[Event], None] | None, timing: TimingLog | None) -> Wormhole:

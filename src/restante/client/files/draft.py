@@ -196,7 +196,7 @@ def free_path(target: Path, *, directory: bool) -> Path:
             return path
     reason = f"there are {MAX_NUMBER:,} files and directories with the name and a number already"
     error = StoreError(f"cannot store {quoted_path(str(target))}: {reason}")
-    raise error.with_peer_words(f"cannot store it: {reason}")
+    raise error.with_peer_text(f"cannot store it: {reason}")
 
 
 def _give_free_name(target: Path, give: Callable[[Path], object], *, directory: bool) -> Path:
@@ -253,26 +253,26 @@ def check_target(path: Path, *, replace: bool, directory: bool, rename: bool = F
     """Raise Misuse if nothing may be stored at a path."""
     if path.name in {"", ".."}:  # a Path that ends with `.` has lost it
         reason = f"{quoted_path(str(path))} does not end with a name: add the name under which to store it"
-        raise Misuse(reason).with_peer_words("its place has no name")
+        raise Misuse(reason).with_peer_text("its place has no name")
     if not os.path.isdir(path.parent):  # noqa: PTH112 - Path's raises an error for a name that is too long
         reason = f"there is no directory {quoted_path(str(path.parent))} to write {quoted(path.name)} in"
-        raise Misuse(reason).with_peer_words("there is no directory to store it in")
+        raise Misuse(reason).with_peer_text("there is no directory to store it in")
     if rename or not os.path.lexists(path):
         return
     if not replace:
         reason = f"{quoted_path(str(path))} exists already: name another place, or move it away"
-        raise Misuse(reason).with_peer_words(EXISTS)
+        raise Misuse(reason).with_peer_text(EXISTS)
     if is_special(path):
         reason = "leads to a device, a pipe or a socket, which is not replaced"
-        raise Misuse(f"{quoted_path(str(path))} {reason}").with_peer_words(f"its place {reason}")
+        raise Misuse(f"{quoted_path(str(path))} {reason}").with_peer_text(f"its place {reason}")
     with _store_errors("replace", path):
         cause = _never_replaced(path)
     if cause:
         reason = f"{quoted_path(str(path))} {cause}, and is not replaced: name another place"
-        raise Misuse(reason).with_peer_words("what is at its place is never replaced")
+        raise Misuse(reason).with_peer_text("what is at its place is never replaced")
     if not directory and path.is_dir() and not path.is_symlink():
         reason = "is a directory, and a file does not replace it"
-        raise Misuse(f"{quoted_path(str(path))} {reason}").with_peer_words(f"its place {reason}")
+        raise Misuse(f"{quoted_path(str(path))} {reason}").with_peer_text(f"its place {reason}")
 
 
 def _never_replaced(path: Path) -> str:
@@ -376,7 +376,7 @@ def check_free_space(folder: Path, size: int, entries: int = 0) -> None:
         reason = f"has room for {counted(disk.f_favail, 'more file')}, and {entries:,} are offered"
     else:
         return
-    raise StoreError(f"{quoted_path(str(folder))} {reason}").with_peer_words(f"the disk {reason}")
+    raise StoreError(f"{quoted_path(str(folder))} {reason}").with_peer_text(f"the disk {reason}")
 
 
 @contextmanager
@@ -388,7 +388,7 @@ def _store_errors(action: str, path: Path, aside: Path | None = None) -> Iterato
         cause = plain(error)
         reason = f"cannot {action} {quoted_path(str(path))}: {cause}"
         reason += "" if aside is None else f"; what was there before is {quoted_path(str(aside))} now"
-        raise StoreError(reason).with_peer_words(f"cannot store it: {cause}") from error
+        raise StoreError(reason).with_peer_text(f"cannot store it: {cause}") from error
 
 
 def _sibling_path(path: Path, kind: str) -> Path:

@@ -90,7 +90,7 @@ def _store_errors(failure: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{failure}: {plain(error)}").with_peer_words() from error
+        raise StoreError(f"{failure}: {plain(error)}").with_peer_text() from error
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def _check_own(directory: int) -> None:
             os.close(descriptor)
     if planted:
         reason = "another program has changed the unfinished directory"
-        raise StoreError(f"cannot unpack what was received: {reason}").with_peer_words()
+        raise StoreError(f"cannot unpack what was received: {reason}").with_peer_text()
 
 
 class _Target:
@@ -290,7 +290,7 @@ def _error_about(member: Member, error: OSError) -> ArchiveError | StoreError:
         return ArchiveError(f"the archive has {quoted(member.name)} twice")
     if error.errno == errno.ENAMETOOLONG:
         return ArchiveError(f"the archive has {quoted(member.name)}, whose path is too long")
-    return StoreError(f"cannot write {quoted(member.name)}: {plain(error)}").with_peer_words()
+    return StoreError(f"cannot write {quoted(member.name)}: {plain(error)}").with_peer_text()
 
 
 def _write(file: int, block: bytes) -> None:

@@ -163,7 +163,7 @@ def _contents(member: FileEntry) -> Iterator[bytes]:
 
 def _unsendable(member: FileEntry, why: str) -> UnsendableFileError:
     error = UnsendableFileError(f"cannot send {quoted_path(member.path)}: {why}")
-    return error.with_peer_words(f"cannot send {quoted(member.name)}: {why}")
+    return error.with_peer_text(f"cannot send {quoted(member.name)}: {why}")
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:

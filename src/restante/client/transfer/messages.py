@@ -183,7 +183,7 @@ async def reasons_sent(wormhole: Wormhole, role: Role) -> AsyncIterator[None]:
     try:
         yield
     except PeerStalledError as error:  # the connection is there, and the peer may go on
-        await _abandon(wormhole, error.peer_words or str(error))
+        await _abandon(wormhole, error.peer_text or str(error))
         raise
     except ConnectionLostError as error:
         if (reason := await _reason(wormhole)) is not None:
@@ -202,7 +202,7 @@ async def reasons_sent(wormhole: Wormhole, role: Role) -> AsyncIterator[None]:
             await _abandon(wormhole, f"the {role} failed")
             raise
         ours = isinstance(error, (Misuse, StoreError))
-        await _abandon(wormhole, error.peer_words or (f"the {role} failed" if ours else str(error)))
+        await _abandon(wormhole, error.peer_text or (f"the {role} failed" if ours else str(error)))
         raise
 
 

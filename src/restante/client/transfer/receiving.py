@@ -285,7 +285,7 @@ class OfferedFile(_OfferedBytes):
         if self.directory_name is None:
             reason = f"{quoted(self.offered_name)} is not named like a directory's tar file"
             async with reasons_sent(self.wormhole, Role.RECEIVER):
-                raise Misuse(f"{reason}: call accept if directory_name is None").with_peer_words(reason)
+                raise Misuse(f"{reason}: call accept if directory_name is None").with_peer_text(reason)
         members = self.size // TAR_BLOCK_BYTES
         archive = _OfferedArchive(self.size, ArchiveLimits(members, members, self.size, self.directory_name), None)
         return await self._run_archive(archive, path, replace, rename, on_progress, on_unpack)

@@ -184,7 +184,7 @@ class Transit:
 def _unconnected(when: str, reasons: str) -> TransferError:
     reason = "no connection to the other side"
     # The peer chose the addresses. What answers there may be in a network that it cannot reach.
-    return TransferError(f"{reason}{when}{f' ({reasons})' if reasons else ''}").with_peer_words(f"{reason}{when}")
+    return TransferError(f"{reason}{when}{f' ({reasons})' if reasons else ''}").with_peer_text(f"{reason}{when}")
 
 
 class _Attempts:
@@ -404,7 +404,7 @@ def _listen(port: int) -> list[socket.socket]:
                 refusal = Misuse(reason)
                 if error.errno == errno.EADDRINUSE:
                     refusal = AddressInUse(f"{reason}: stop the program that listens there, or choose another port")
-                raise refusal.with_peer_words("it cannot listen on its port") from error
+                raise refusal.with_peer_text("it cannot listen on its port") from error
             if listeners and listeners[-1].family == family:
                 listeners.pop().close()
     return listeners

@@ -165,7 +165,7 @@ class RecordPipe:
             limit = limit_after(waited)
             if waited >= limit:
                 stalled = PeerStalledError(f"the other side has not answered for {waited:.0f} s")
-                raise stalled.with_peer_words(f"no answer for {waited:.0f} s")
+                raise stalled.with_peer_text(f"no answer for {waited:.0f} s")
             warned = waited >= self._warn_seconds
             if warned:
                 self._on_silence(waited, limit)
@@ -178,7 +178,7 @@ class RecordPipe:
         """Raise PeerStalledError if the peer is too far behind the least rate, after so many bytes and seconds."""
         self._behind = max(self._behind + seconds - count / MIN_BYTES_PER_SECOND, 0)
         if self._behind > max(RECEIVER_STALLS * self.stall_seconds, self._limit):
-            raise PeerStalledError(f"the other side {TOO_SLOW}").with_peer_words(TOO_SLOW)
+            raise PeerStalledError(f"the other side {TOO_SLOW}").with_peer_text(TOO_SLOW)
 
     def end(self) -> None:
         """End the connection, also for a thread that waits for it. May be called from any thread, at any time."""

@@ -282,9 +282,9 @@ class Dispatcher:
         """Answer a frame that is not a message, and have the connection closed. Return the outcome."""
         if connection.verdict is None:
             retry = True if error.code == TRY_AGAIN_LATER else UNSET
-            self._reply(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET, retry))
+            self._reply(connection, messages.Error(error.text, messages.NULL, error.hint or UNSET, retry))
             # Not the error that was raised: its traceback holds the frame's text, and a cycle back to the connection.
-            self._send_away(connection, PeerError(error.code, error.words))
+            self._send_away(connection, PeerError(error.code, error.text))
             if error.reason:
                 self.batch.refused.append((error.reason, connection.session.address_id))
         return REFUSED if error.reason else ERROR

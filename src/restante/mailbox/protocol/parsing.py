@@ -201,7 +201,7 @@ def attempt(text: FrameText) -> Received | Malformed | PeerError:
     try:
         return parse(text)
     except PeerError as error:  # a new one, because the traceback of this one holds the text
-        return PeerError(error.code, error.words, hint=error.hint, reason=error.reason)
+        return PeerError(error.code, error.text, hint=error.hint, reason=error.reason)
 
 
 def _parse_long(text: FrameText) -> Received | Malformed:

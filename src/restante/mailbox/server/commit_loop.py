@@ -517,7 +517,7 @@ class CommitLoop:
             if bodies:
                 connection.socket.send(bodies, stamp)
             if connection.verdict is not None:
-                connection.socket.hang_up(connection.verdict.code, connection.verdict.words)
+                connection.socket.hang_up(connection.verdict.code, connection.verdict.text)
         if self.trace is not None:
             self.trace.write(self._commit_began, self._committed, wall)
         self._commit_began = self._committed = None

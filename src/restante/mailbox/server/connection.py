@@ -342,7 +342,7 @@ class Socket(WSListener):
         if result.at_once:
             self.ignores_input = True
             server.count_refusal(self, result.verdict.reason)
-            self._close(result.verdict.code, result.verdict.words)
+            self._close(result.verdict.code, result.verdict.text)
             self.drop()
         else:
             self._refuse(result.verdict)

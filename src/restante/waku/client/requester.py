@@ -357,7 +357,7 @@ class Requester:
         try:
             end = completion.parse(payload, (self._request_id,))
         except PeerError as error:
-            self._handle_failure(error.words, now)
+            self._handle_failure(error.text, now)
             return self._take_actions()
         if end.id != self._request_id:
             self.counts["ends of other answers"] += 1
@@ -547,7 +547,7 @@ class Requester:
         try:
             self._range_fetch.end_page(end)
         except NoProgressError as error:
-            self._reject_server(error.words, now)
+            self._reject_server(error.text, now)
             return
         server.failures = 0
         self._save_state()

@@ -301,7 +301,7 @@ class PeerConnection(asyncio.Protocol):
         try:
             event = self.peer.receive(code, payload)
         except PeerError as error:
-            self.disconnect(Reason(error.code), error.words)
+            self.disconnect(Reason(error.code), error.text)
             return
         if code != MESSAGES or isinstance(event, Violation):
             self.charge(len(payload) // BYTES_PER_COST)

@@ -78,7 +78,7 @@ def _parse_public_key(digits: str | None) -> bytes:
     try:
         keys.check(public)
     except PeerError as error:
-        raise ValueError(error.words) from None
+        raise ValueError(error.text) from None
     return public
 
 

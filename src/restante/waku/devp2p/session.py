@@ -198,7 +198,7 @@ class Devp2p:
     def _fail(self, error: PeerError) -> Disconnected:
         reason = Reason(error.code)
         self.disconnect(reason)
-        return Disconnected(reason, error.words)
+        return Disconnected(reason, error.text)
 
     # ── receiving ────────────────────────────────────────────────────────────────────────────────
 

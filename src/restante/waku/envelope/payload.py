@@ -62,8 +62,8 @@ class WrongKeyError(PeerError):
 class UnreadableError(PeerError):
     """The key is right, but the plaintext is not a payload or its signature is not valid. No other key will help."""
 
-    def __init__(self, words: str) -> None:
-        super().__init__(BREACH, words)
+    def __init__(self, text: str) -> None:
+        super().__init__(BREACH, text)
 
 
 class SymmetricKey:
@@ -130,7 +130,7 @@ def seal(
     try:
         return ecies.encrypt(to, plain, ephemeral=new_key(dice), iv=dice.draw(ecies.IV_BYTES))
     except PeerError as error:
-        raise Misuse(error.words) from None
+        raise Misuse(error.text) from None
 
 
 def _plaintext(payload: bytes, sign: Key | None, padding: bytes | None, dice: Dice) -> bytes:
@@ -185,7 +185,7 @@ def _parse_plaintext(plain: bytes) -> Opened:
         try:
             signer = recover(keccak(plain[:end]), plain[end:])
         except PeerError as error:
-            raise UnreadableError(error.words) from None
+            raise UnreadableError(error.text) from None
     start = 1 + (flags & _SIZE_OF_SIZE)  # a size of 0 bytes means an empty payload
     stop = start + int.from_bytes(plain[1:start], "little")
     if stop > end:

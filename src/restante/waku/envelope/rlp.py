@@ -40,8 +40,8 @@ MAX_DEPTH: Final = 16
 class RlpError(PeerError):
     """The received bytes are not canonical RLP, or the item does not have the required shape."""
 
-    def __init__(self, words: str) -> None:
-        super().__init__(BREACH, words)
+    def __init__(self, text: str) -> None:
+        super().__init__(BREACH, text)
 
 
 class ItemSpan(msgspec.Struct, frozen=True, gc=False):

@@ -170,7 +170,7 @@ class HistoryRequests:
         except RequestError as error:
             connection.charge(REFUSAL_COST)
             self.counts["attempts"] += error.id is not None
-            self._refuse(connection, error.id, error.words, VALIDATION)
+            self._refuse(connection, error.id, error.text, VALIDATION)
             return
         self.counts["attempts"] += 1
         new = _QueuedRequest(request, perf_counter())

@@ -240,7 +240,7 @@ class Node(ConnectionHandler):
             except OSError as error:
                 reason = plain(error)
             except PeerError as error:
-                reason = error.words
+                reason = error.text
             else:
                 if connection.closed is not None:
                     await connection.closed

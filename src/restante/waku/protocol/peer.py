@@ -111,7 +111,7 @@ class Peer:
         try:
             return read(self, payload)
         except PeerError as error:
-            return Violation(error.words, code)
+            return Violation(error.text, code)
 
     def _receive_status(self, code: int, payload: bytes) -> Greeted:
         if code != packets.STATUS:
@@ -119,7 +119,7 @@ class Peer:
         try:
             options = packets.read_options(payload)
         except PeerError as error:
-            raise PeerError(Reason.SUBPROTOCOL, f"Status: {error.words}") from None
+            raise PeerError(Reason.SUBPROTOCOL, f"Status: {error.text}") from None
         self._apply(options)
         self.greeted = True
         return Greeted()

@@ -59,12 +59,12 @@ NO_TOPIC: Final = bytes(TOPIC)
 class RequestError(PeerError):
     """A request that cannot be served.
 
-    `id` is the request's id, and the sender is answered with `words`. None: the id is unknown, so the error is only
+    `id` is the request's id, and the sender is answered with `text`. None: the id is unknown, so the error is only
     counted.
     """
 
-    def __init__(self, words: str, id: bytes | None = None) -> None:  # noqa: A002 - the protocol's name
-        super().__init__(rlp.BREACH, words)
+    def __init__(self, text: str, id: bytes | None = None) -> None:  # noqa: A002 - the protocol's name
+        super().__init__(rlp.BREACH, text)
         self.id = id
 
 
@@ -136,7 +136,7 @@ def parse(payload: bytes, demands: Demands, now: int) -> Request:
         else:
             envelope = cut(payload, span)
     except rlp.RlpError as error:
-        raise RequestError(f"no request: {error.words}") from None
+        raise RequestError(f"no request: {error.text}") from None
     if len(outer) == PLAIN_ITEMS:
         return _parse_plain(payload, outer, digest, demands, now)
     return _parse_sealed(envelope, demands, now)
@@ -149,7 +149,7 @@ def _parse_plain(payload: bytes, outer: list[rlp.ItemSpan], digest: bytes, deman
     try:
         draft = _read_draft(payload, lower, upper, filter_, limit, cursor, topics)
     except rlp.RlpError as error:
-        raise RequestError(f"failed to decode data: {error.words}", digest) from None
+        raise RequestError(f"failed to decode data: {error.text}", digest) from None
     return _check_draft(draft, digest, "plain", None, now)
 
 
@@ -168,7 +168,7 @@ def _parse_sealed(envelope: Envelope, demands: Demands, now: int) -> Request:
     try:
         draft = _parse_body(opened.payload)
     except rlp.RlpError as error:
-        raise RequestError(f"failed to decode data: {error.words}", digest) from None
+        raise RequestError(f"failed to decode data: {error.text}", digest) from None
     return _check_draft(draft, digest, "envelope", opened.signer, now)
 
 
