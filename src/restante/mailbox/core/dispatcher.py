@@ -189,7 +189,7 @@ class Dispatcher:
             return ERROR
         self.batch.refused.append((refusal.reason, connection.session.address_id))
         if refusal.reason == DENIED.reason:
-            self._send_away(connection, PeerError(1008, DENIED.message))
+            self._send_away(connection, DENIED.error(1008, refusal.hint))
             for quota in connection.address_quotas:
                 quota.add_abuse_score(now.service, DENIAL_ABUSE_SCORE)
         return REFUSED

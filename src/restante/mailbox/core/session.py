@@ -1,8 +1,8 @@
 """The protocol state of one connection, and which messages it allows next.
 
 `CHECKS` lists the conditions of each message type, in the order in which the reference server checks them
-(server_websocket.py:200-330, 0.8.0), each with the reference's error for when it does not hold. `step` applies the
-checks, and a command's `after` returns the next session.
+(server_websocket.py:200-330, 0.8.0). Each refuses with the reference's error. `step` applies the checks, and a
+command's `after` returns the next session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from restante.mailbox.core.model import Decision
 from restante.mailbox.protocol import hashcash, messages, parsing
 from restante.mailbox.protocol.messages import Received
 from restante.mailbox.protocol.parsing import Malformed
-from restante.mailbox.protocol.refusals import DENIED, Refusal
+from restante.mailbox.protocol.refusals import DENIED, MUST_BIND, Refusal
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):
@@ -151,89 +151,97 @@ class PingCommand(Command, gc=False):
 
 # ── checks ───────────────────────────────────────────────────────────────────────────────────────
 
-_Check = tuple[Callable[[Session, Any], bool], str | None]
+_Check = Callable[[Session, Any], Refusal | None]
+
+
+def _unless(holds: Callable[[Session], object], text: str) -> _Check:
+    """Return a check that the connection is in a state."""
+    refusal = Refusal(text)
+    return lambda session, _: None if holds(session) else refusal
 
 
 def _once(field: Callable[[Session], object], text: str) -> _Check:
     """Return a check that passes until the field is set: the message is allowed once."""
-    return (lambda session, _: not field(session), text)
+    refusal = Refusal(text)
+    return lambda session, _: refusal if field(session) else None
 
 
 def _same_name(key: str, field: Callable[[Session], str | None], text: str) -> _Check:
     """Return a check that the message's name, if it has one, is the one that the connection used before."""
-    return (
-        lambda session, message: (
-            getattr(message, key) is UNSET or field(session) is None or getattr(message, key) == field(session)
-        ),
-        text,
+    refusal = Refusal(text)
+    return lambda session, message: (
+        None if field(session) is None or getattr(message, key) in (UNSET, field(session)) else refusal
     )
 
 
 def _has_name(key: str, field: Callable[[Session], str | None], text: str) -> _Check:
     """Return a check that the message has a name, or the connection used one before."""
-    return (
-        lambda session, message: getattr(message, key) is not UNSET or field(session) is not None,
-        text,
-    )
+    refusal = Refusal(text)
+    return lambda session, message: refusal if getattr(message, key) is UNSET and field(session) is None else None
 
 
-# The Malformed message has the errors of these two checks.
-_COMPLETE: Final[_Check] = (lambda _, message: message.missing is None, None)
-_TYPED: Final[_Check] = (lambda _, message: message.mistyped is None, None)
-_PERMITTED: Final[_Check] = (lambda session, _: session.demand is None, DENIED.message)
-_WORK_SHOWN: Final[_Check] = (
-    lambda session, message: session.demand is None or problem(session.demand, message) is None,
-    DENIED.message,
-)
-_BOUND: Final[_Check] = (lambda session, _: session.app_id is not None, "must bind first")
+def _complete(_session: Session, message: Any) -> Refusal | None:
+    return None if message.missing is None else Refusal(message.missing)
+
+
+def _typed(_session: Session, message: Any) -> Refusal | None:
+    return None if message.mistyped is None else Refusal(message.mistyped)
+
+
+def _permitted(session: Session, message: Received | Malformed) -> Refusal | None:
+    hint = None if session.demand is None else problem(session.demand, message)
+    return None if hint is None else DENIED.refusal(hint)
+
+
+_bound: Final = _unless(lambda s: s.app_id is not None, MUST_BIND.message)
 
 _NAMEPLATE: Final = "nameplate"
 _MAILBOX: Final = "mailbox"
 
 CHECKS: Final[dict[str | None, tuple[_Check, ...]]] = {
-    "ping": (_COMPLETE,),
-    "submit-permissions": (_WORK_SHOWN,),
-    "submit-permission": (_WORK_SHOWN,),
-    "bind": (_PERMITTED, _once(lambda s: s.app_id is not None, "already bound"), _COMPLETE, _TYPED),
-    "list": (_PERMITTED, _BOUND),
-    "allocate": (_PERMITTED, _BOUND, _once(lambda s: s.allocated, "you already allocated one, don't be greedy")),
-    "claim": (_PERMITTED, _BOUND, _COMPLETE, _once(lambda s: s.claimed, "only one claim per connection"), _TYPED),
+    "ping": (_complete,),
+    "submit-permissions": (_permitted,),
+    "submit-permission": (_permitted,),
+    "bind": (_permitted, _once(lambda s: s.app_id is not None, "already bound"), _complete, _typed),
+    "list": (_permitted, _bound),
+    "allocate": (_permitted, _bound, _once(lambda s: s.allocated, "you already allocated one, don't be greedy")),
+    "claim": (_permitted, _bound, _complete, _once(lambda s: s.claimed, "only one claim per connection"), _typed),
     "release": (
-        _PERMITTED,
-        _BOUND,
+        _permitted,
+        _bound,
         _once(lambda s: s.released, "only one release per connection"),
         _same_name(_NAMEPLATE, lambda s: s.claimed, "release and claim must use same nameplate"),
         _has_name(_NAMEPLATE, lambda s: s.claimed, "release without nameplate must follow claim"),
-        _TYPED,
+        _typed,
     ),
-    "open": (_PERMITTED, _BOUND, _once(lambda s: s.subscribed, "only one open per connection"), _COMPLETE, _TYPED),
+    "open": (_permitted, _bound, _once(lambda s: s.subscribed, "only one open per connection"), _complete, _typed),
     "add": (
-        _PERMITTED,
-        _BOUND,
-        (lambda session, _: session.subscribed is not None, "must open mailbox before adding"),
-        _COMPLETE,
+        _permitted,
+        _bound,
+        _unless(lambda s: s.subscribed is not None, "must open mailbox before adding"),
+        _complete,
     ),
     "close": (
-        _PERMITTED,
-        _BOUND,
+        _permitted,
+        _bound,
         _once(lambda s: s.closed, "only one close per connection"),
         _same_name(_MAILBOX, lambda s: s.mailbox_id, "open and close must use same mailbox"),
         _has_name(_MAILBOX, lambda s: s.mailbox_id, "close without mailbox must follow open"),
-        _TYPED,
+        _typed,
     ),
-    "": (_PERMITTED, _BOUND, (lambda *_: False, "unknown type")),
-    None: ((lambda *_: False, "missing 'type'"),),
+    "": (_permitted, _bound, lambda *_: Refusal("unknown type")),
+    None: (lambda *_: Refusal("missing 'type'"),),
 }
 
 _CHECKS_OF: Final = {
-    messages.KINDS[kind]: tuple(check for check in checks if check not in {_COMPLETE, _TYPED})
+    messages.KINDS[kind]: tuple(check for check in checks if check not in {_complete, _typed})
     for kind, checks in CHECKS.items()
     if kind
 }
 """The checks of a well-formed message, which is complete and has values of the right types."""
 
 _CHECKS_OF_BOUND: Final = {
-    kind: tuple(check for check in checks if check not in {_PERMITTED, _BOUND}) for kind, checks in _CHECKS_OF.items()
+    kind: tuple(check for check in checks if check not in {_permitted, _bound}) for kind, checks in _CHECKS_OF.items()
 }
 """Those of them that a connection which has bound and owes no work may fail."""
 
@@ -243,24 +251,20 @@ def step(session: Session, message: Received | Malformed) -> Command | Refusal:
     if type(message) is Malformed:
         return _refuse_malformed(session, message)
     usual = session.app_id is not None and session.demand is None
-    for holds, text in (_CHECKS_OF_BOUND if usual else _CHECKS_OF)[type(message)]:
-        if not holds(session, message):
-            return _refusal(session, message, text or "")
+    for check in (_CHECKS_OF_BOUND if usual else _CHECKS_OF)[type(message)]:
+        refusal = check(session, message)
+        if refusal is not None:
+            return refusal
     return _COMMANDS[type(message)](session, message)
 
 
 def _refuse_malformed(session: Session, message: Malformed) -> Refusal:
-    for holds, text in CHECKS[message.kind]:
-        if not holds(session, message):
-            return _refusal(session, message, text or message.missing or message.mistyped or "")
+    for check in CHECKS[message.kind]:
+        refusal = check(session, message)
+        if refusal is not None:
+            return refusal
     # Every check passed, but the message was not decoded: a key is repeated, and its first value was of a wrong type.
     return Refusal(message.missing or message.mistyped or f"{message.kind}: keys must not be repeated")
-
-
-def _refusal(session: Session, message: Received | Malformed, text: str) -> Refusal:
-    if text == DENIED.message and session.demand is not None:
-        return DENIED.refusal(problem(session.demand, message) or "")
-    return Refusal(text)
 
 
 def problem(demand: hashcash.Demand, message: Received | Malformed) -> str | None:
