@@ -171,6 +171,7 @@ async def test_the_server_accepts_all_paths_that_the_reference_server_accepts(li
         ("HE", "400 Bad Request", None),
         *((f"OPTIONS {target} HTTP/1.{minor}", "200 OK", "") for target in ("/", "*", "/v1") for minor in (0, 1)),
         *((f"OPTIONS /else HTTP/1.{minor}", "404 Not Found", "") for minor in (0, 1)),
+        ("\x16\x03\x01", "400 Bad Request", "this port has no TLS: ws://\n"),
         ("HEAD /".ljust(MAX_REQUEST_BYTES + len(END_OF_REQUEST), "/"), "431 Request Header Fields Too Large", None),
     ],
 )

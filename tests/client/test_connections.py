@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import time
 from asyncio.subprocess import Process
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import nullcontext
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import DEFAULT, AsyncMock, Mock
 
-import picows
 import pytest
-from python_socks import ProxyError
 
 from client.liar import NO_ROOM, carry, honest, instead_of, listening, lying
 from client.live import Heard, meet, read, url_of, use, wormhole
 from restante import client
 from restante.client import ConnectionOptions
-from restante.client.connection import driver, websocket, work
+from restante.client.connection import driver, work
 from restante.mailbox.protocol.hashcash import Demand, problem
 from restante.mailbox.store import backup
 from support.bounds import bounded
@@ -68,7 +65,7 @@ async def test_only_a_valid_certificate_that_the_program_trusts_is_accepted(
         if reason:
             with pytest.raises(client.ServerGoneError, match=reason):
                 await use(wormhole(liar.url, **options))
-            await assert_a_journal_fails(tmp_path / "x", liar.url, again=False, **options)
+            await assert_that_what_waits_tries_again(tmp_path / "x", liar.url, **options)
         else:
             await exchange(*(wormhole(liar.url, **options) for _ in range(2)))
 
@@ -116,16 +113,17 @@ def answering(answer: bytes | None) -> Any:
     return listening(serve)
 
 
-async def assert_a_journal_fails(path: Path, url: str, *, again: bool, **options: Any) -> None:
-    heard = Heard()
-    with pytest.raises(client.ServerGoneError):
-        async with (
-            bounded("the error"),
-            client.Journal[dict[str, str]](path, {}) as journal,
-            journal.wormhole("peer", "example.com/test", server=url, on_event=heard, **options) as alice,
+async def assert_that_what_waits_tries_again(path: Path, url: str, **options: Any) -> None:
+    options |= {"server": url, "on_event": (heard := Heard())}
+    async with client.Journal[dict[str, str]](path, {}) as journal:
+        for patient in (
+            journal.wormhole("peer", "example.com/test", **options),
+            client.Wormhole.create("example.com/test", wait=True, **options),
         ):
-            await (heard.until(client.Reconnecting, 2) if again else alice.allocate_code())
-    assert bool(heard.of(client.Reconnecting)) == again
+            heard.events.clear()
+            with pytest.raises(client.ServerGoneError):
+                async with bounded("the end"), patient:
+                    await heard.until(client.Reconnecting, 2)
 
 
 @pytest.mark.parametrize(
@@ -146,18 +144,17 @@ async def assert_a_journal_fails(path: Path, url: str, *, again: bool, **options
         ),
     ],
 )
-async def test_what_is_no_server_or_no_proxy_is_an_error_and_a_journal_tries_again_what_may_be_a_server_later(
+async def test_what_is_no_server_or_no_proxy_is_an_error_and_what_waits_tries_again(
     tmp_path: Path, scheme: str, answer: bytes | None, message: str
 ) -> None:
-    limits: Any = {"options": ConnectionOptions(connect_seconds=0.1)} if answer is None else {}
+    limits: Any = {"options": ConnectionOptions(connect_seconds=0.1 if answer is None else 2.0)}
     async with answering(answer) as port:
         url = f"{scheme}://127.0.0.1:{port}{'' if 'write ws://127' in message else '/v1'}"
         if scheme[0] != "w":
             url, limits = NOWHERE, limits | {"proxy": url}
         with pytest.raises(client.ServerGoneError, match=message):
             await use(wormhole(url, **limits))
-        again = url != NOWHERE and (answer is None or answer in dict(NOT_NOW))
-        await assert_a_journal_fails(tmp_path / "x", url, again=again, **limits)
+        await assert_that_what_waits_tries_again(tmp_path / "x", url, **limits)
 
 
 async def test_a_program_names_itself_to_the_server_and_logs_where_it_wants(caplog: pytest.LogCaptureFixture) -> None:
@@ -184,36 +181,17 @@ async def test_a_server_that_stays_busy_is_an_error_after_a_while() -> None:
     assert liar.connections > 1
 
 
-@pytest.mark.parametrize(
-    ("error", "may_change"),
-    [
-        (UnicodeError("label empty or too long"), False),  # of the host a..b
-        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
-        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
-        (OSError(errno.ENETUNREACH, "Network is unreachable"), True),
-        (ProxyError("Connection refused by destination host", error_code=5), True),
-        (ProxyError("502 Bad Gateway", error_code=502), True),
-        (ProxyError("407 Proxy Authentication Required", error_code=407), False),
-        (ProxyError("Connection not allowed by ruleset", error_code=2), False),
-        (ProxyError("Malformed connect reply"), False),
-    ],
-)
-async def test_what_a_resolver_or_a_proxy_says_decides_whether_a_wormhole_that_waits_tries_again(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, may_change: bool
-) -> None:
-    heard, faults, connect = Heard(), [error, error], picows.ws_connect
-
-    async def fail_twice(*arguments: Any, **options: Any) -> Any:
-        if faults:
-            raise faults.pop()
-        return await connect(*arguments, **options)
-
-    monkeypatch.setattr(websocket, "ws_connect", fail_twice)
-    async with lying(honest) as liar:
-        with nullcontext() if may_change else pytest.raises(client.ServerGoneError):
-            async with wormhole(liar.url, wait=True, on_event=heard) as alice, bounded("an answer"):
-                assert await alice.nameplates() == []
-    assert len(heard.of(client.Reconnecting)) == (2 if may_change else 0)
+async def test_what_waits_asks_for_a_name_again_that_is_unknown_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, unknown = Heard(), socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    answers = chain([unknown, unknown], repeat(DEFAULT))
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=answers, wraps=socket.getaddrinfo))
+    async with (
+        lying(honest) as liar,
+        wormhole(f"ws://localhost:{liar.port}/v1", wait=True, on_event=heard) as alice,
+        bounded("names"),
+    ):
+        assert await alice.nameplates() == []
+    assert len(heard.of(client.Reconnecting)) == 2
 
 
 class Proxy:

@@ -263,6 +263,7 @@ URL = "a server's URL begins with ws:// or wss:// and names a host, not 5"
         *(({"versions": versions}, "`versions` is a dict that JSON can express") for versions in NOT_IN_JSON),
         *(({"max_work_bits": bits}, BITS) for bits in (True, -1, 20.0, NAN, INFINITY, "20", None)),
         ({"server": 5}, URL),
+        ({"server": "ws://a..b/v1"}, "label empty or too long"),
         ({"server": b"ws://server.example/v1"}, "a server's URL begins with"),
         ({"proxy": 5}, "a proxy's URL begins with"),
         *(({"proxy": proxy}, "a proxy's URL") for proxy in ("127.0.0.1:9050", "ftp://a", "socks5://", "http://a b")),

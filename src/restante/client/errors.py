@@ -87,7 +87,7 @@ class ServerError(WormholeError):
 class ServerGoneError(WormholeError):
     """The server cannot be reached at the first attempt, or does not answer what it has to.
 
-    In Journal Mode and with `wait=True` the first connection is tried again, unless a later attempt would fail, too.
+    In Journal Mode and with `wait=True` the first connection is tried again.
     """
 
     exit_code = SERVER_EXIT
@@ -95,13 +95,6 @@ class ServerGoneError(WormholeError):
 
 class BusyServerError(ServerGoneError):
     """The server asks to try again later. Programs do not get this error: the driver connects again."""
-
-
-class WrongServerError(ServerGoneError):
-    """A later attempt would fail, too: no mailbox server is at the URL, or it is not trusted.
-
-    Programs catch it as `ServerGoneError`.
-    """
 
 
 class ClosedError(WormholeError):

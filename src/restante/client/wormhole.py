@@ -580,8 +580,8 @@ class Wormhole(BaseWormhole):
     within `ConnectionOptions.connect_seconds`. Entering raises what stops the wormhole, and leaves nothing open:
     `ServerGoneError` if the server cannot be reached, or does not answer in time, `WelcomeError` or
     `PermissionNeededError` if it does not want to be used, `ServerError` if it breaks the protocol. With `wait=True`
-    entering waits for nothing: the first connection is tried again as a lost one is, and the methods fail where a
-    later attempt would fail, too.
+    entering waits for nothing, and the first connection is tried again as a lost one is, whatever the reason: a wrong
+    URL stands only in the events `Reconnecting`.
 
     Leaving the context is `close`, which raises if no peer came, or if it did not get everything. If it is left with
     an exception, that exception goes on, the mood is `errory` (`lonely` if no peer came), and nothing is raised in

@@ -18,7 +18,6 @@ from restante.client.errors import (
     PermissionNeededError,
     ServerError,
     ServerGoneError,
-    WrongServerError,
 )
 from restante.client.events import Closed, Connecting, Event, Failed, Reconnecting
 from restante.client.timing_log import CRYPTO, TimingLog
@@ -81,12 +80,11 @@ class Driver:
 
         `save` is awaited before anything is sent that the machine's state must not forget. If it raises StoreError,
         `on_store_error` is called, and nothing more is sent. If this driver `waits`, a first connection that cannot
-        be made is tried again, as a lost one is.
+        be made is tried again, as a lost one is: nobody knows whether the cause is the network of today.
         """
         self._machine, self._server, self._report, self._dice = machine, server, report, dice
         self._changed, self._on_store_error = changed, on_store_error
         self._save, self._waits = save, waits
-        self._busy_error: BusyServerError | None = None
         self.timing: TimingLog | None = None
         """Logs what is sent and received."""
         self._saving: asyncio.Task[None] | None = None
@@ -154,9 +152,10 @@ class Driver:
 
     def unanswered(self) -> ServerGoneError:
         """Return the error for a server that has sent no welcome in time."""
-        if self._busy_error is None:
+        if self._connect_error is None:
             return self._server.no_answer(opened=self._connection is not None)
-        return ServerGoneError(f"no connection within {self._server.options.connect_seconds:g} s: {self._busy_error}")
+        limit = self._server.options.connect_seconds
+        return ServerGoneError(f"no connection within {limit:g} s: {self._connect_error}")
 
     async def wait_until_saved(self) -> None:
         """Wait until what had to be saved is saved and sent. Raises StoreError if it cannot be saved."""
@@ -169,7 +168,7 @@ class Driver:
         """Stay connected until the machine is closed.
 
         Raises:
-            ServerGoneError: there is no first connection, and none is to be expected, or the server was out of order
+            ServerGoneError: there is no first connection, or the server was out of order
                 on several in a row.
             StoreError: the state cannot be saved.
 
@@ -184,8 +183,7 @@ class Driver:
             answers = self._machine.answers
             error = await self._connect()
             hurried = self._hurry.is_set()
-            if busy := isinstance(error, BusyServerError):
-                self._busy_error = error
+            busy = isinstance(error, BusyServerError)
             if self._machine.answers > answers:
                 served = True
                 hurried_connections += hurried
@@ -194,8 +192,8 @@ class Driver:
                 return
             attempt += 1
             bad_connections = bad_connections + 1 if isinstance(error, BadServerError) else 0
-            if not (served or busy):
-                if not self._waits or isinstance(error, BadServerError | WrongServerError):
+            if not served:
+                if not (busy or self._waits):
                     raise error
                 self._connect_error = error
             if bad_connections >= MAX_BAD_CONNECTIONS:

@@ -10,7 +10,6 @@ import msgspec
 from restante.client.arguments import check_seconds, is_integer
 from restante.common.errors import Misuse
 
-
 _LOGGER: Final = logging.getLogger("restante.client")
 _LOGGER.addHandler(logging.NullHandler())
 

@@ -85,7 +85,7 @@ def _check(url: str, schemes: tuple[str, ...], what: str) -> None:
         raise Misuse(requirement)
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in schemes and parts.hostname and parts.port != 0
+        usable = parts.scheme in schemes and parts.hostname and parts.hostname.encode("idna") and parts.port != 0
     except ValueError as error:
         raise Misuse(f"{requirement} ({error})") from error
     if not usable or SPACE.search(url):

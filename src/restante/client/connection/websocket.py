@@ -30,7 +30,7 @@ from python_socks import ProxyError
 
 from restante.client.connection.dialling import dial, dial_through
 from restante.client.connection.server import SCHEMES, ServerEndpoint
-from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError, WrongServerError
+from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError
 from restante.client.protocol.server_messages import TOO_MANY_CONNECTIONS
 from restante.client.tasks import until_done
 from restante.common.errors import plain
@@ -184,9 +184,6 @@ _PROTOCOL_ERRORS: Final = {
 """Codes with which picows closes a connection whose server breaks the rules."""
 
 
-_UNREACHED: Final = {0x01, 0x03, 0x04, 0x05, 0x06, 0x5B}
-"""Replies of SOCKS5 (RFC 1928 section 6) and SOCKS4 (91) that a server which comes back may change."""
-
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])\b")
 
 _TEMPORARY: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
@@ -228,8 +225,8 @@ async def connect(
     """Open a WebSocket, and close it at the end. `opened` is called first, then `receive` with each message.
 
     Raises:
-        WrongServerError: no mailbox server is at the URL, or it is not trusted, or the proxy refuses.
-        ServerGoneError: it cannot be opened now.
+        ServerGoneError: it cannot be opened.
+        BusyServerError: the server says that a later attempt may succeed.
 
     """
     connection = Connection(server, opened, receive)
@@ -240,17 +237,13 @@ async def connect(
     except TimeoutError:
         raise server.no_answer(opened=False) from None
     except ProxyError as error:
-        kind = ServerGoneError if _is_unreached(error) else WrongServerError
-        raise kind(f"{failure}: {error}") from None
+        raise ServerGoneError(f"{failure}: {error}") from None
     except WSError as error:
         raise _refusal(server, error) from None
     except ssl.SSLError as error:
-        raise WrongServerError(f"{failure} securely: {_tls_fault(server, error)}") from None
+        raise ServerGoneError(f"{failure} securely: {_tls_fault(server, error)}") from None
     except (OSError, ValueError) as error:
-        wrong = isinstance(error, ValueError) or (
-            isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
-        )
-        raise (WrongServerError if wrong else ServerGoneError)(f"{failure}{_cause(server, error)}") from None
+        raise ServerGoneError(f"{failure}{_cause(server, error)}") from None
     if not connection.opened:
         raise ServerGoneError(f"{server.url} closed the connection without an answer in HTTP: {server.advice}")
     try:
@@ -328,12 +321,6 @@ def _needs_asyncio_tls(server: ServerEndpoint) -> bool:
     return server.is_secure or server.has_secure_proxy
 
 
-def _is_unreached(error: ProxyError) -> bool:
-    """Return whether a proxy says that it cannot reach the server, and not that it refuses to try."""
-    code = error.error_code
-    return code in _UNREACHED or (code is not None and code >= HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
 def _refusal(server: ServerEndpoint, error: WSError) -> ServerGoneError:
     """Return the error for an answer other than a WebSocket, with what to write instead."""
     header, body = (error.raw_header or b"", error.raw_body) if isinstance(error, WSHandshakeError) else (b"", b"")
@@ -341,23 +328,23 @@ def _refusal(server: ServerEndpoint, error: WSError) -> ServerGoneError:
     status = int(match[1]) if match else 0
     answer = f"{server.url} answered with HTTP status {status}"
     if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return ServerGoneError(f"{answer}: try again later")
+        return BusyServerError(f"{answer}: try again later")
     if status in _REDIRECTIONS:
-        return WrongServerError(f"{answer}, which redirects{_target(server, header)}")
+        return ServerGoneError(f"{answer}, which redirects{_target(server, header)}")
     if status == HTTPStatus.BAD_REQUEST and _NEEDS_TLS.search(body or b""):
-        return WrongServerError(f"{answer}: it expects TLS: write {server.with_scheme('wss')}")
+        return ServerGoneError(f"{answer}: it expects TLS: write {server.with_scheme('wss')}")
     if status in _NO_UPGRADE:
         tls = "" if server.is_secure else f"write {server.with_scheme('wss')} if it has TLS, or "
         operator = "ask its operator whether a proxy before it passes on the headers Upgrade and Connection"
-        return WrongServerError(f"{answer}, and opens no WebSocket: {tls}{operator}")
+        return ServerGoneError(f"{answer}, and opens no WebSocket: {tls}{operator}")
     if status in _ADVICE:
-        return WrongServerError(f"{answer}: {_ADVICE[status]}")
+        return ServerGoneError(f"{answer}: {_ADVICE[status]}")
     if not HTTPStatus.OK <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
         fault = in_one_line(str(error), _MAX_SHOWN)
-        return WrongServerError(f"{server.url} is not a mailbox server ({fault}): check its host and port")
+        return ServerGoneError(f"{server.url} is not a mailbox server ({fault}): check its host and port")
     usual = server.with_path("/v1")
     advice = "check its host and port" if usual == server.url else f"write {usual}"
-    return WrongServerError(f"{server.url} is not a mailbox server (HTTP status {status}): {advice}")
+    return ServerGoneError(f"{server.url} is not a mailbox server (HTTP status {status}): {advice}")
 
 
 def _target(server: ServerEndpoint, header: bytes) -> str:

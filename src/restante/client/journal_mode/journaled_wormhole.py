@@ -61,9 +61,8 @@ class JournaledWormhole(BaseWormhole):
     wormhole for good.
 
     If the server cannot be reached at first, the wormhole tries again, with the event `Reconnecting`, as after a lost
-    connection. It fails with `ServerGoneError` where a later attempt would fail, too: the host name is unknown, no
-    mailbox server is at the URL, the TLS certificate is refused, or the proxy refuses. Leaving the context raises
-    `ServerGoneError`, too, if no server has answered.
+    connection, whatever the reason: the event has it. Leaving the context raises `ServerGoneError` if no server has
+    answered.
 
     If the file could not be written, nobody knows which state is in it. Then reading `code`, `met`, `mood` or
     `unacknowledged` raises the StoreError, as `Journal.state` does.

@@ -247,6 +247,14 @@ Parsing takes 20 ns a byte. picows allows 16 KiB."""
 TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 """Answer to a longer request (RFC 6585 section 5)."""
 
+HANDSHAKE_RECORD: Final = 0x16
+"""The first byte of a TLS connection (RFC 8446 section 5.1)."""
+
+HAS_NO_TLS: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Length: 28\r\nConnection: close\r\n\r\nthis port has no TLS: ws://\n"
+)
+"""Answer to such a client, which would else wait until the limit of time for a request is over."""
+
 READ_BYTES: Final = 2048
 """Bytes read at once. A request has some 300."""
 
@@ -379,6 +387,10 @@ class FirstBytes(asyncio.BufferedProtocol):
             return
         seen = max(0, len(self._read) - len(END_OF_REQUEST))
         self._read += data
+        if self._read[0] == HANDSHAKE_RECORD:
+            transport.write(HAS_NO_TLS)
+            transport.close()
+            return
         end = self._read.find(END_OF_REQUEST, seen)
         size = end if end >= 0 else len(self._read) - len(END_OF_REQUEST) + 1  # part of it may have come
         if size > MAX_REQUEST_BYTES:

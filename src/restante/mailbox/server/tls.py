@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 from restante.common.proxy_header import SocketPeer
 from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB
-from restante.mailbox.server.first_request import FirstBytes, Newcomer, RequestContext
+from restante.mailbox.server.first_request import HANDSHAKE_RECORD, FirstBytes, Newcomer, RequestContext
 from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
 
 # ── the transport between the socket and the protocol that reads it ───────────────────────────────
@@ -375,9 +375,6 @@ class TlsTransport(asyncio.BufferedProtocol):
 
 # ── the handshake ─────────────────────────────────────────────────────────────────────────────────
 
-
-HANDSHAKE_RECORD: Final = 0x16
-"""The first byte of a TLS connection (RFC 8446 section 5.1)."""
 
 NO_TLS: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Length: 28\r\nConnection: close\r\n\r\nthis port needs TLS: wss://\n"
