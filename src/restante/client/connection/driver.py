@@ -195,7 +195,7 @@ class Driver:
             if not served:
                 if not (busy or self._waits):
                     raise error
-                self._connect_error = error
+                self._connect_error = ServerGoneError(str(error))  # programs get no BusyServerError
             if bad_connections >= MAX_BAD_CONNECTIONS:
                 raise error
             delay = HURRIED_DELAY_SECONDS if hurried else delay_before(attempt, self._dice, self._server.options)
