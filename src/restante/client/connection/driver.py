@@ -57,8 +57,9 @@ class BadServerError(ServerGoneError):
 
 def delay_before(attempt: int, dice: Dice, options: ConnectionOptions) -> float:
     """Return the seconds before an attempt, of which the first has the number 1."""
-    delay = options.first_delay_seconds * DELAY_FACTOR ** min(attempt - 1, 100)  # a larger power is no float
-    return min(delay, options.max_delay_seconds) + dice.below(1000) / 1000
+    power = DELAY_FACTOR ** min(attempt - 1, 100)  # a larger one is no float
+    delay = min(options.first_delay_seconds * power, options.max_delay_seconds)
+    return delay + min(delay, 1.0) * dice.below(1000) / 1000
 
 
 class Driver:
