@@ -28,7 +28,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     lost. In the Python client these are 30 and 60 (_rendezvous.py:87)."""
     first_delay_seconds: float = 1.5
     """Seconds before the first attempt to connect again. Each further one waits 1.5 times as long, and all wait up to
-    a second more, but at most twice as long (twisted.application.internet, `backoffPolicy`, as in the Python client)."""
+    a second more, but at most twice as long (twisted.application.internet, `backoffPolicy`, in the Python client)."""
     max_delay_seconds: float = 60.0
     """Seconds between attempts to connect again, at most, and so much more, as in the Python client."""
     storing_seconds: float = 30.0
