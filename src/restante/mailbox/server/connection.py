@@ -15,7 +15,7 @@ import struct
 import termios
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest
 
@@ -176,11 +176,8 @@ class ReadPauses:
 # ── the part of the server that a socket uses ───────────────────────────────────────────────────────
 
 
-Socket_contra = TypeVar("Socket_contra", contravariant=True)
-
-
-class ServerContext(Protocol[Socket_contra]):
-    """The part of the server that a socket uses."""
+class ServerContext(Protocol):
+    """The part of the server that a socket uses. server.py imports this module."""
 
     commit_loop: CommitLoop
     policy: Policy
@@ -203,11 +200,11 @@ class ServerContext(Protocol[Socket_contra]):
         """Return the limits in effect."""
 
     def admit(
-        self, newcomer: Socket_contra, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
+        self, socket: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
     ) -> AdmissionResult:
         """Admit a connection, or decide that it will be closed, and return the result."""
 
-    def connection_closed(self, leaver: Socket_contra) -> None:
+    def connection_closed(self, socket: Socket) -> None:
         """Forget a closed connection."""
 
     def greeting(self, result: AdmissionResult) -> bytes:
@@ -216,7 +213,7 @@ class ServerContext(Protocol[Socket_contra]):
     def too_big(self) -> PeerError:
         """Return the error for a message that is too big."""
 
-    def slow_down(self, hasty: Socket_contra) -> None:
+    def slow_down(self, socket: Socket) -> None:
         """Let a socket be read again in the next second."""
 
     def count_reading(self, holder: MemoryHolder, change: int) -> None:
@@ -225,7 +222,7 @@ class ServerContext(Protocol[Socket_contra]):
     def make_room(self) -> None:
         """Close some connections if all together hold more memory than they may."""
 
-    def count_refusal(self, socket: Socket_contra, reason: str) -> None:
+    def count_refusal(self, socket: Socket, reason: str) -> None:
         """Count a connection that is closed because of a limit."""
 
 
@@ -280,7 +277,7 @@ class Socket(WSListener):
         "unfinished",
     )
 
-    def __init__(self, server: ServerContext[Socket], peer: SocketPeer | None = None) -> None:
+    def __init__(self, server: ServerContext, peer: SocketPeer | None = None) -> None:
         self._server, self._peer = server, peer
         self.connection = ConnectionState(self)
         self._transport: WSTransport | None = None
@@ -572,7 +569,7 @@ class Socket(WSListener):
         if self._owed is None:
             self._owed = deque()
             if not self._stuck:
-                self._server.send_budget.wait(self)
+                self._server.send_budget.wait(self.catch_up)
         self._owed.extend(bodies)
         self._count_owed(sum(map(len, bodies)))
         self._check_owed()
@@ -640,7 +637,7 @@ class Socket(WSListener):
             self._send_many(bodies, stamp)
         if self._owed:
             if not self._stuck:
-                self._server.send_budget.wait(self)
+                self._server.send_budget.wait(self.catch_up)
         else:
             self._owed = None
             if self._ending is not None and self._ending[0] not in CLEANUP_CLOSE_CODES:

@@ -81,8 +81,14 @@ PENDING_BYTES: Final = 10 * KIB
 """Bytes of memory that a connection without a complete request takes, in addition to the request."""
 
 
-class NewcomerContext(Protocol):
-    """The part of the server that counts connections before their request."""
+class RequestContext(Protocol):
+    """The part of the server that a connection uses before its WebSocket. server.py imports this module."""
+
+    read_budget: ReadBudget
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits in effect."""
 
     def begin_request(self, peer: Sequence[object]) -> PendingRequest:
         """Count a connection before its request."""
@@ -99,11 +105,23 @@ class NewcomerContext(Protocol):
     def give_up_request(self, pending: PendingRequest) -> None:
         """Count a connection that is closed for the memory that its request takes."""
 
+    def admit_handshake(self, pending: PendingRequest) -> bool:
+        """Charge a TLS handshake to the address of a connection, and return whether it may begin."""
+
+    def count_failed_handshake(self) -> None:
+        """Count a connection whose TLS handshake failed."""
+
+    def answer_plain(self, path: bytes) -> Answer:
+        """Return the answer to a GET of HTTP/1.0, which HEAD and OPTIONS describe."""
+
+    def websocket(self, peer: SocketPeer | None, handshake_timeout: float) -> WSProtocol:
+        """Return the protocol that reads a request and then speaks WebSocket. `peer`: as in `FirstBytes`."""
+
 
 class Newcomer:
     """A connection whose request has not come yet (MemoryHolder)."""
 
-    def __init__(self, context: NewcomerContext) -> None:
+    def __init__(self, context: RequestContext) -> None:
         self._context = context
         self.pending: PendingRequest | None = None
         """Its place. None: it has none yet, or none any more."""
@@ -309,22 +327,6 @@ def websocket_protocol(
         None,
         read_buffer_size,
     )
-
-
-class RequestContext(NewcomerContext, Protocol):
-    """The part of the server that a request uses."""
-
-    read_budget: ReadBudget
-
-    @property
-    def limits(self) -> Limits:
-        """Return the limits in effect."""
-
-    def answer_plain(self, path: bytes) -> Answer:
-        """Return the answer to a GET of HTTP/1.0, which HEAD and OPTIONS describe."""
-
-    def websocket(self, peer: SocketPeer | None, handshake_timeout: float) -> WSProtocol:
-        """Return the protocol that reads a request and then speaks WebSocket. `peer`: as in `FirstBytes`."""
 
 
 class FirstBytes(asyncio.BufferedProtocol):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 MAX_BYTES_PER_TURN: Final = 1024 * 1024
 """Bytes written in one turn of the loop, about: a millisecond or two."""
@@ -27,20 +28,13 @@ BYTES_PER_WRITE: Final = 4096
 """Bytes that take as long as a write, whatever its size: 12 µs. So in a turn, 256 sockets are written to."""
 
 
-class Waiting(Protocol):
-    """A socket that has more to write."""
-
-    def catch_up(self) -> None:
-        """Write more while the send budget is open, and wait again if that does not suffice."""
-
-
 class SendBudget:
     """The bytes and the writes of this turn of the loop, and the sockets that write in the next."""
 
     def __init__(self) -> None:
         self.written = 0
         """Bytes of this turn, with BYTES_PER_WRITE for each write. `open` says whether they are too many."""
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
         self._renewing = self._reserved = False
         self._loop = asyncio.get_running_loop()
 
@@ -55,9 +49,9 @@ class SendBudget:
         if self.written > MIN_BYTES_RENEWED:
             self._renew_soon()
 
-    def wait(self, line: Waiting) -> None:
-        """Let a socket write in one of the next turns, after those that wait already."""
-        self._waiting.append(line)
+    def wait(self, resume: Callable[[], None]) -> None:
+        """Call `resume`, which writes, in one of the next turns, after those that wait already."""
+        self._waiting.append(resume)
         self._renew_soon()
 
     def reserve(self) -> None:
@@ -77,5 +71,5 @@ class SendBudget:
         for _ in range(len(self._waiting)):
             if not self.open:
                 break
-            self._waiting.popleft().catch_up()
+            self._waiting.popleft()()
         self._renew_soon()

@@ -279,15 +279,15 @@ class Server:
         self.policy.limits = limits
 
     def admit(
-        self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
+        self, socket: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
     ) -> AdmissionResult:
         """Admit a connection, or decide that it will be closed, and return the result."""
         result = self.admission.admit(peer, headers, self.commit_loop.now(), len(self.admitted))
         if result.verdict is None:
-            self.admitted.add(newcomer)
+            self.admitted.add(socket)
         self.listeners.note_descriptor(descriptor, len(self.admitted))
-        self.buckets[newcomer.bucket % PING_INTERVAL_SECONDS].add(newcomer)
-        self.newcomers[newcomer] = self.second
+        self.buckets[socket.bucket % PING_INTERVAL_SECONDS].add(socket)
+        self.newcomers[socket] = self.second
         if result.client.untrusted_proxy:
             self._warn_once(
                 "ignoring the client addresses in headers of a proxy that is not trusted: name its network with"
@@ -305,20 +305,20 @@ class Server:
             self._warned.add(message)
             log.warning(message)
 
-    def connection_closed(self, leaver: Socket) -> None:
+    def connection_closed(self, socket: Socket) -> None:
         """Forget a connection that has closed, and release its place in the quotas of its addresses."""
-        self.admitted.discard(leaver)
-        self.buckets[leaver.bucket % PING_INTERVAL_SECONDS].discard(leaver)
-        self.newcomers.pop(leaver, None)
-        self.admission.release(leaver.connection.address_quotas)
+        self.admitted.discard(socket)
+        self.buckets[socket.bucket % PING_INTERVAL_SECONDS].discard(socket)
+        self.newcomers.pop(socket, None)
+        self.admission.release(socket.connection.address_quotas)
 
     def greeting(self, result: AdmissionResult) -> bytes:
         """Return the encoded welcome, with what this connection was offered."""
         return self.welcome_options.welcome(result.client, result.offer)
 
-    def slow_down(self, hasty: Socket) -> None:
+    def slow_down(self, socket: Socket) -> None:
         """Leave a connection over its rate of frames unread until the next second."""
-        self.slowed.append(hasty)
+        self.slowed.append(socket)
 
     def count_refusal(self, socket: Socket, reason: str) -> None:
         """Count a connection that was closed because of a limit."""

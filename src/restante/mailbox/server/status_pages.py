@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -193,22 +193,12 @@ MAX_OVERDUE_SECONDS: Final = 30.0
 hangs."""
 
 
-class Pages(Protocol):
-    """The JSON pages that the dashboard shows parts of."""
-
-    async def varz(self, query: Query, /) -> dict[str, Any]:
-        """Return counts and settings of the server."""
-
-    async def limitz(self, query: Query, /) -> dict[str, Any]:
-        """Return each limit."""
-
-
 class DashboardPages:
     """The dashboard of one server."""
 
     def __init__(
         self,
-        pages: Pages,
+        pages: StatusPages,
         server: Server,
         data: Path,
         settings: RunningSettings,

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import suppress
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from restante.common.proxy_header import SocketPeer
-from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB
 from restante.mailbox.server.first_request import HANDSHAKE_RECORD, FirstBytes, Newcomer, RequestContext
 from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
@@ -53,19 +52,6 @@ _ROOM: Final = memoryview(bytearray(PIECE_BYTES))
 """Where all sockets are read to. What was read is copied before the loop reads another one."""
 
 
-class HandshakeListener(Protocol):
-    """What a TlsTransport calls during the handshake and at its end."""
-
-    def handshake_sent(self, records: bytes) -> None:
-        """Record what the server says during the handshake."""
-
-    def handshake_done(self) -> asyncio.BufferedProtocol:
-        """Return the protocol that reads the connection from now on."""
-
-    def handshake_failed(self) -> None:
-        """Record that the connection is closed before the end of the handshake."""
-
-
 class TlsTransport(asyncio.BufferedProtocol):
     """The protocol of a socket's transport, and the transport of another protocol, which sees no TLS."""
 
@@ -91,13 +77,13 @@ class TlsTransport(asyncio.BufferedProtocol):
     )
 
     def __init__(
-        self, transport: asyncio.Transport, context: ssl.SSLContext, budget: ReadBudget, handshake: HandshakeListener
+        self, transport: asyncio.Transport, context: ssl.SSLContext, budget: ReadBudget, handshake: TlsHandshake
     ) -> None:
         self._transport = transport
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._budget = budget
-        self._handshake: HandshakeListener | None = handshake
+        self._handshake: TlsHandshake | None = handshake
         """None: the handshake is over."""
         self._protocol: asyncio.BufferedProtocol | None = None
         """None during the handshake."""
@@ -211,7 +197,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._protocol.connection_made(cast("asyncio.Transport", self))  # it has what the protocols here call
         return True
 
-    def _end_handshake(self) -> HandshakeListener:
+    def _end_handshake(self) -> TlsHandshake:
         handshake, self._handshake = self._handshake, None
         assert handshake is not None
         return handshake
@@ -409,20 +395,10 @@ IDLE_TLS_BYTES: Final = 20 * KIB
 """Bytes of memory that a connection takes after the handshake, in addition to one without TLS."""
 
 
-class TlsContext(RequestContext, Protocol):
-    """The part of the server that a TLS handshake uses."""
-
-    def admit_handshake(self, pending: PendingRequest) -> bool:
-        """Charge a handshake to the address of a connection, and return whether it may begin."""
-
-    def count_failed_handshake(self) -> None:
-        """Count a connection whose handshake failed."""
-
-
 class TlsHandshake(asyncio.BufferedProtocol):
     """Reads the beginning of a ClientHello, does the handshake, and passes what follows to FirstBytes."""
 
-    def __init__(self, context: TlsContext, tls: ssl.SSLContext, peer: SocketPeer | None) -> None:
+    def __init__(self, context: RequestContext, tls: ssl.SSLContext, peer: SocketPeer | None) -> None:
         self._context = context
         self._tls = tls
         self._peer = peer
