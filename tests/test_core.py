@@ -358,12 +358,12 @@ def test_no_default_contradicts_another() -> None:
 
 
 class Holder:
-    def __init__(self, *addresses: Hashable, holding: int) -> None:
+    def __init__(self, *addresses: Hashable, held_bytes: int) -> None:
         self.addresses = addresses
-        self.holding = holding
+        self.held_bytes = held_bytes
 
     def give_up(self) -> None:
-        self.holding = 0
+        self.held_bytes = 0
 
 
 def closed(excess: int, *came: tuple[Holder, int], now: int) -> set[Holder]:
@@ -372,12 +372,12 @@ def closed(excess: int, *came: tuple[Holder, int], now: int) -> set[Holder]:
     for client, second in came:
         memory_holders.note(client, second)
     memory_holders.close(excess, now)
-    return {client for client, _ in came if not client.holding}
+    return {client for client, _ in came if not client.held_bytes}
 
 
 def test_an_address_that_holds_much_is_closed_before_those_that_hold_a_little_for_long() -> None:
-    idle = [(Holder(f"honest {number}", holding=18 * KIB), 0) for number in range(10)]
-    attackers = [(Holder("attacker", holding=4 * MIB), 3600) for _ in range(66)]
+    idle = [(Holder(f"honest {number}", held_bytes=18 * KIB), 0) for number in range(10)]
+    attackers = [(Holder("attacker", held_bytes=4 * MIB), 3600) for _ in range(66)]
     gone = closed(100 * MIB, *idle, *attackers, now=3600)
     assert gone <= {client for client, _ in attackers}
     assert len(gone) == 25
@@ -386,26 +386,26 @@ def test_an_address_that_holds_much_is_closed_before_those_that_hold_a_little_fo
 @pytest.mark.parametrize("named", [0, 1], ids=["one address", "one of two addresses"])
 def test_many_small_connections_that_share_an_address_count_together(named: int) -> None:
     names = (("attacker", *[f"named {number}"] * named) for number in range(100))
-    attackers = [(Holder(*addresses, holding=SPARED_BYTES // 2), 0) for addresses in names]
-    large = Holder("honest", holding=2 * MIB)
+    attackers = [(Holder(*addresses, held_bytes=SPARED_BYTES // 2), 0) for addresses in names]
+    large = Holder("honest", held_bytes=2 * MIB)
     assert large not in closed(MIB, *attackers, (large, 20), now=20)
 
 
 def test_a_new_holder_is_spared_while_others_hold_as_much_for_longer() -> None:
-    attackers = [(Holder(f"attacker {number}", holding=4 * MIB), 0) for number in range(64)]
-    newcomer = Holder("honest", holding=4 * MIB)
+    attackers = [(Holder(f"attacker {number}", held_bytes=4 * MIB), 0) for number in range(64)]
+    newcomer = Holder("honest", held_bytes=4 * MIB)
     assert newcomer not in closed(32 * MIB, (newcomer, LONG_HOLD_SECONDS), *attackers, now=LONG_HOLD_SECONDS)
 
 
 def test_a_connection_that_held_nothing_in_between_counts_from_then_on() -> None:
-    memory_holders, first, second = MemoryHolders(), Holder(1, holding=MIB), Holder(2, holding=MIB)
+    memory_holders, first, second = MemoryHolders(), Holder(1, held_bytes=MIB), Holder(2, held_bytes=MIB)
     memory_holders.note(first, 0)
     memory_holders.note(second, 5)
     memory_holders.note(first, 9, anew=True)
     memory_holders.close(MIB, 9)
-    assert (first.holding, second.holding) == (MIB, 0)
+    assert (first.held_bytes, second.held_bytes) == (MIB, 0)
     memory_holders.note(second, 9)
-    first.holding = 0
+    first.held_bytes = 0
     memory_holders.close(MIB, 9)
     assert len(memory_holders) == 0
 

@@ -240,7 +240,7 @@ async def test_a_frame_that_arrives_steadily_is_no_silence(live: LiveServer, slo
         if second % PING_INTERVAL_SECONDS == 1:
             client.write(whole[read : read + piece])
             read += piece
-            await until(KERNEL, lambda: socket.unfinished >= read)  # noqa: B023 - awaited at once
+            await until(KERNEL, lambda: socket.unfinished_bytes >= read)  # noqa: B023 - awaited at once
         live.server.tick()
     assert (socket._open() is None) == bool(slower)  # nothing public tells: it is dropped when the client answers
 
@@ -414,7 +414,7 @@ async def opened(data: Path, limits: Limits = LIMITS) -> AsyncIterator[LiveServe
         while server.sockets() or not server.commit_loop.idle.is_set():
             server.tick()
             await asyncio.sleep(0.005)
-        assert (server.held_bytes, server.owing, len(server.memory_holders)) == (0, 0, 0)
+        assert (server.held_bytes, server.owed_bytes, len(server.memory_holders)) == (0, 0, 0)
         assert server.commit_loop.dispatcher.connections == set()
 
 
@@ -451,7 +451,7 @@ async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Pa
     async with opened(tmp_path) as live:
         await fill(live, "m", 70, 100_000)
         slow = await live.member("b")
-        await until(KERNEL, lambda: live.latest.holding > 0)
+        await until(KERNEL, lambda: live.latest.held_bytes > 0)
         assert buffered(live) < 2 * MIB, "the rest is not copied, it is in the mailbox anyway"
         quick = await live.member("b")  # nobody waits for who does not read
         quick.say(type="ping", ping=1)
@@ -496,10 +496,10 @@ async def test_large_replies_nobody_reads_have_a_limit(tmp_path: Path, monkeypat
             assert len(idle) < MAX_SUBSCRIBERS
             idle.append(await live.member("b"))
             latest = live.latest
-            await until(KERNEL, lambda: latest.holding or latest.ignores_input)  # noqa: B023 - awaited at once
+            await until(KERNEL, lambda: latest.held_bytes or latest.ignores_input)  # noqa: B023 - awaited at once
             await until(KERNEL, lambda: buffered(live) <= limits.held_bytes)
             await asyncio.sleep(0)  # what was counted while the transport wrote is checked in the next turn
-            assert live.server.owing <= limits.held_bytes
+            assert live.server.owed_bytes <= limits.held_bytes
         assert len(idle) > 10
         assert {reason for reason, _ in refused} == {refusals.NOT_READ.reason}
         other = await live.enter()
@@ -518,14 +518,14 @@ async def test_full_receive_buffers_close_the_oldest(tmp_path: Path, fragments: 
             senders.append(await live.enter())
             order.append(live.latest)
             senders[-1].write(begun)
-            await until(KERNEL, lambda: order[-1].reading > times * (MIB - 2000))
-            assert server.reading == sum(peer.reading for peer in order) <= limits.held_bytes
+            await until(KERNEL, lambda: order[-1].reading_bytes > times * (MIB - 2000))
+            assert server.reading_bytes == sum(peer.reading_bytes for peer in order) <= limits.held_bytes
         await until(KERNEL, lambda: set(server.sockets()) == set(order[2:]))
         [(refused, times)] = reasons(live).items()
         assert (refused, times) == ((refusals.NO_ROOM_FOR_LARGE.reason, order[0].connection.session.address_id), 2)
         senders[-1].write(rest)  # whoever is in time is served
         assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
-        assert order[-1].reading > 2 * (MIB - 2000), "picows keeps the buffer"
+        assert order[-1].reading_bytes > 2 * (MIB - 2000), "picows keeps the buffer"
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /v1 HTTP/1.1\r\nX: " + b"x" * 8000], ids=["nothing", "8,000 bytes"])
@@ -574,12 +574,12 @@ async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_pat
         other = await live.member("c", "n")
         idle = await live.member("b")
         unread = live.latest
-        await until(KERNEL, lambda: unread.holding > 2 * MIB)
+        await until(KERNEL, lambda: unread.held_bytes > 2 * MIB)
         assert not unread.ignores_input, "one replay it may owe"
         idle.say(type="close", mood="happy")
         idle.say(type="open", mailbox="m")
         await until(KERNEL, lambda: unread.ignores_input)
-        assert unread.holding == 0
+        assert unread.held_bytes == 0
         assert sum(reasons(live).values()) == 1
         heard, code = await idle.last_words()
         assert (code, len(heard) < 80) == (1008, True)
@@ -762,7 +762,7 @@ async def test_what_many_send_at_once_is_read_in_several_turns(
     for socket in sockets:
         socket.write(before)
         await socket.writer.drain()
-    await until("all but the ends", lambda: not before or live.server.reading >= senders * MIB)
+    await until("all but the ends", lambda: not before or live.server.reading_bytes >= senders * MIB)
     turns.clear()
     for socket in sockets:
         socket.write(burst)

@@ -69,10 +69,10 @@ class Secure:
     async def failed(self, times: int) -> None:
         """Wait until so many handshakes have failed. Nothing of them is left."""
         await until("a failed handshake", lambda: self.live.server.failed_handshakes >= times)
-        assert (self.live.server.failed_handshakes, self.live.server.reading) == (times, 0)
+        assert (self.live.server.failed_handshakes, self.live.server.reading_bytes) == (times, 0)
 
     async def holds(self, size: int) -> None:
-        await until(f"{size} bytes", lambda: self.live.server.reading == size)
+        await until(f"{size} bytes", lambda: self.live.server.reading_bytes == size)
 
 
 @asynccontextmanager
@@ -620,7 +620,7 @@ async def test_limits_per_address_count_the_clients_that_headers_name(tmp_path: 
     async with behind(tmp_path, "127.0.0.0/8", limits) as (live, port):
         first, second, other = [await RawSocket.connect(port) for _ in range(3)]
         first.write(header("203.0.113.7"), b"GET")
-        await until("the first", lambda: live.server.reading)
+        await until("the first", lambda: live.server.reading_bytes)
         second.write(header("203.0.113.7"))
         assert await second.rest() == b""
         other.write(header("203.0.113.8"), handshake())

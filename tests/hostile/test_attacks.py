@@ -262,7 +262,7 @@ async def test_connections_that_never_bind_are_closed(siege: Siege) -> None:
         await siege.fence()
 
         def none_of_the_pair() -> bool:
-            return sum(socket.connection.session.app_id is None for socket in server.newcomers) == CROWD
+            return sum(socket.connection.session.app_id is None for socket in server.unbound) == CROWD
 
         await siege.until("none of the pair has yet to bind", none_of_the_pair)  # no time passes until the ticks
         for _ in range(int(server.limits.bind) + 1 + CROWD // 250):

@@ -153,7 +153,7 @@ class FairQueue:
     def may_start(self, connection: ConnectionState) -> bool:
         """Return whether the next entry of a connection may be handled now."""
         backlog = connection.backlog
-        over_rate = backlog.rate_limiter is not None and backlog.rate_limiter.owing and not self.hurry
+        over_rate = backlog.rate_limiter is not None and backlog.rate_limiter.must_wait and not self.hurry
         return not (backlog.returned or over_rate)
 
     def start(self, entry: QueueEntry) -> bool:
@@ -162,7 +162,7 @@ class FairQueue:
         backlog = connection.backlog
         backlog.queued -= 1
         rate_limiter = backlog.rate_limiter
-        if backlog.returned or (rate_limiter is not None and rate_limiter.owing and not self.hurry):
+        if backlog.returned or (rate_limiter is not None and rate_limiter.must_wait and not self.hurry):
             backlog.waiting.insert(backlog.returned, entry)
             backlog.returned += 1
             if not backlog.parked:

@@ -214,12 +214,12 @@ def rates_of(commands: float, commands_at_once: int, size: float, size_at_once: 
 class RateLimiter:
     """The rate limits of one connection: two leaky buckets, each stored as the time at which it will be empty."""
 
-    __slots__ = ("_bytes", "_commands", "owing")
+    __slots__ = ("_bytes", "_commands", "must_wait")
 
     def __init__(self) -> None:
         self._commands = 0.0
         self._bytes = 0.0
-        self.owing = False
+        self.must_wait = False
         """Whether the connection must wait before its next command."""
 
     def charge(self, now: float, rates: Rates, size: int) -> None:
@@ -228,7 +228,7 @@ class RateLimiter:
         commands = (self._commands if self._commands > now else now) + rates.command  # noqa: FURB136
         size_time = (self._bytes if self._bytes > now else now) + size * rates.byte  # noqa: FURB136
         self._commands, self._bytes = commands, size_time
-        self.owing = commands - now > rates.command_burst or size_time - now > rates.byte_burst
+        self.must_wait = commands - now > rates.command_burst or size_time - now > rates.byte_burst
 
     def room(self, now: float, rates: Rates) -> int:
         """Return how many short commands the connection may send before it must wait, at least 1."""
@@ -237,7 +237,7 @@ class RateLimiter:
         return max(0, int(rates.commands_at_once - max(0.0, self._commands - now) / rates.command)) + 1
 
     def refresh(self, now: float, rates: Rates) -> float:
-        """Update `owing`, and return how many seconds the connection's next command must wait."""
+        """Update `must_wait`, and return how many seconds the connection's next command must wait."""
         debt = max(self._commands - now - rates.command_burst, self._bytes - now - rates.byte_burst)
-        self.owing = debt > 0.0
-        return debt + MIN_WAIT_SECONDS if self.owing else 0.0
+        self.must_wait = debt > 0.0
+        return debt + MIN_WAIT_SECONDS if self.must_wait else 0.0

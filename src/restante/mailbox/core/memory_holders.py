@@ -32,7 +32,7 @@ class MemoryHolder(Protocol):
     """A connection, as `MemoryHolders` sees it."""
 
     @property
-    def holding(self) -> int:
+    def held_bytes(self) -> int:
         """Return how many bytes the connection holds."""
 
     @property
@@ -72,7 +72,7 @@ class MemoryHolders:
 
     def note(self, holder: MemoryHolder, second: int, *, anew: bool = False) -> None:
         """Record that the memory that a connection holds has changed. `anew`: it held none in between."""
-        size = holder.holding
+        size = holder.held_bytes
         if anew or not size:
             self._forget(holder)
         if not size:
@@ -105,7 +105,7 @@ class MemoryHolders:
         for holder in self._in_order(second):
             if excess <= 0:
                 return
-            excess -= holder.holding
+            excess -= holder.held_bytes
             self._forget(holder)
             holder.give_up()
 

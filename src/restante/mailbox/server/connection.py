@@ -185,9 +185,9 @@ class ServerContext(Protocol):
     framing: Framing
     """Makes the frames that are sent."""
     second: int
-    owing: int
+    owed_bytes: int
     """Bytes owed to all sockets."""
-    reading: int
+    reading_bytes: int
     """Bytes of memory in which the messages of all sockets are being read."""
     memory_holders: MemoryHolders
     send_budget: SendBudget
@@ -252,12 +252,12 @@ class Socket(WSListener):
     """The WebSocket of one connection."""
 
     __slots__ = (
-        "_ending",
+        "_buffered_bytes",
         "_frames",
-        "_held",
         "_owed",
-        "_owing",
+        "_owed_bytes",
         "_peer",
+        "_pending_close",
         "_pong",
         "_server",
         "_stuck",
@@ -269,12 +269,12 @@ class Socket(WSListener):
         "connection",
         "fragments",
         "ignores_input",
-        "largest",
         "last_frame_second",
+        "max_unfinished_bytes",
         "read_at",
         "read_pauses",
-        "reading",
-        "unfinished",
+        "reading_bytes",
+        "unfinished_bytes",
     )
 
     def __init__(self, server: ServerContext, peer: SocketPeer | None = None) -> None:
@@ -284,11 +284,11 @@ class Socket(WSListener):
         self._underlying: asyncio.Transport | None = None
         """The transport below that of picows, while the connection is open."""
         self.fragments = Fragments()
-        self.unfinished = self.largest = 0
+        self.unfinished_bytes = self.max_unfinished_bytes = 0
         """Bytes read since the last frame, and their maximum so far (`ReceiveBuffer`)."""
         self._unfinished_at_ping = 0
-        """`unfinished` when the socket was last pinged."""
-        self.reading = 0
+        """`unfinished_bytes` when the socket was last pinged."""
+        self.reading_bytes = 0
         """Bytes of memory in which messages are being read, as far as they are counted."""
         self.read_at: Now | None = None
         """When the first message of the current read was passed on. None: none was yet (`ReceiveBuffer`)."""
@@ -304,11 +304,12 @@ class Socket(WSListener):
         self._stuck = False
         """Whether the kernel takes no more for now, because the client does not read."""
         self._owed: deque[bytes] | None = None
-        """Messages queued until the client reads again, not yet timestamped. `_owing` is their size, plus `_held`."""
-        self._owing = 0
-        self._held = 0
+        """Messages queued until the client reads again, not yet timestamped."""
+        self._owed_bytes = 0
+        """The size of these messages, plus `_buffered_bytes`."""
+        self._buffered_bytes = 0
         """Bytes that the transport had not handed to the kernel when it stopped taking more."""
-        self._ending: tuple[int, str] | None = None
+        self._pending_close: tuple[int, str] | None = None
         """Close code and reason to send after the queued messages, or after a time."""
         self._timer: asyncio.TimerHandle | None = None
         """The timer that closes the connection if the client does not."""
@@ -345,7 +346,7 @@ class Socket(WSListener):
             self._refuse(result.verdict)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        self.unfinished = 0
+        self.unfinished_bytes = 0
         server = self._server
         size = frame.payload_size
         server.read_budget.frames += 1 + size // PAYLOAD_BYTES_PER_FRAME
@@ -398,14 +399,14 @@ class Socket(WSListener):
     def pause_writing(self) -> None:
         self._stuck = True
         if self._underlying is not None:
-            self._held = self._underlying.get_write_buffer_size()
-            self._count_owed(self._held)
+            self._buffered_bytes = self._underlying.get_write_buffer_size()
+            self._count_owed(self._buffered_bytes)
             asyncio.get_running_loop().call_soon(self._check_owed)  # later, because the transport is writing now
 
     def resume_writing(self) -> None:
         self._stuck = False
-        self._count_owed(-self._held)
-        self._held = 0
+        self._count_owed(-self._buffered_bytes)
+        self._buffered_bytes = 0
         self.catch_up()
 
     def _answer_ping_soon(self, payload: bytes) -> None:
@@ -448,7 +449,7 @@ class Socket(WSListener):
         commit_loop.receive(self.connection, text, self.read_at)
         backlog = self.connection.backlog
         if backlog.large:
-            anew = backlog.held_bytes == size_of(text) + ENTRY_BYTES and not self._owing and not self.reading
+            anew = self.held_bytes == size_of(text) + ENTRY_BYTES
             self._server.memory_holders.note(self, self._server.second, anew=anew)
             self._server.make_room()
 
@@ -475,10 +476,11 @@ class Socket(WSListener):
 
     def count_read(self) -> None:
         """Count the memory in which messages are being read: picows' buffer, which is kept, and the fragments."""
-        buffer = 2 * self.largest if self.largest >= MIN_COUNTED_BYTES and self._transport is not None else 0
+        longest = 0 if self._transport is None else self.max_unfinished_bytes
+        buffer = 2 * longest if longest >= MIN_COUNTED_BYTES else 0
         size = buffer + self.fragments.size // COUNTED_FRAGMENT_BYTES * COUNTED_FRAGMENT_BYTES
-        if size != self.reading:
-            change, self.reading = size - self.reading, size
+        if size != self.reading_bytes:
+            change, self.reading_bytes = size - self.reading_bytes, size
             self._server.count_reading(self, change)
             self._server.make_room()
 
@@ -492,7 +494,7 @@ class Socket(WSListener):
     def wait_for_read_budget(self, parse: Callable[[], None]) -> None:
         """Stop reading for this turn of the loop, and parse what was read in a later one (`ReceiveBuffer`)."""
         self._pause_reading(ReadPauses.READ_BUDGET)
-        self._server.read_budget.wait(functools.partial(self._go_on, parse), large=self.reading > 0)
+        self._server.read_budget.wait(functools.partial(self._go_on, parse), large=self.reading_bytes > 0)
 
     def _go_on(self, parse: Callable[[], None]) -> None:
         self.read_again(ReadPauses.READ_BUDGET)
@@ -575,22 +577,22 @@ class Socket(WSListener):
         self._check_owed()
 
     def _count_owed(self, size: int) -> None:
-        self._owing += size
-        self._server.owing += size
+        self._owed_bytes += size
+        self._server.owed_bytes += size
         self._server.memory_holders.note(self, self._server.second)
 
     def _check_owed(self) -> None:
         """Close the connection if it owes too much, and others if all together owe too much."""
         limit = self._server.limits.mailbox_bytes
-        if limit and self._owing > limit + MAX_OWED_BEYOND_REPLAY:
+        if limit and self._owed_bytes > limit + MAX_OWED_BEYOND_REPLAY:
             self.give_up(most_left=4 * WRITE_CHUNK_BYTES)
         self._server.make_room()
 
     @property
-    def holding(self) -> int:
+    def held_bytes(self) -> int:
         """Return the bytes of memory that it holds: owed, being read, and waiting to be handled if these are many."""
         backlog = self.connection.backlog
-        return self._owing + self.reading + (backlog.held_bytes if backlog.large else 0)
+        return self._owed_bytes + self.reading_bytes + (backlog.held_bytes if backlog.large else 0)
 
     @property
     def addresses(self) -> Sequence[Hashable]:
@@ -599,28 +601,28 @@ class Socket(WSListener):
 
     def give_up(self, *, most_left: int = 0) -> None:
         """Release its memory, discard what waits, and close it. Up to `most_left` bytes may stay in the transport."""
-        reads, buffered_bytes = self.reading, self._held
-        kind = NOT_READ if self._owing > reads else NO_ROOM_FOR_LARGE
+        reading_bytes, buffered_bytes = self.reading_bytes, self._buffered_bytes
+        kind = NOT_READ if self._owed_bytes > reading_bytes else NO_ROOM_FOR_LARGE
         self._server.commit_loop.drop(self.connection)
         self._server.count_refusal(self, kind.reason)
-        self._server.reading -= reads
-        self.reading = 0
+        self._server.reading_bytes -= reading_bytes
+        self.reading_bytes = 0
         self._drop_owed()
         self.ignores_input = True
         self._close(1008, kind.message)
-        if reads or buffered_bytes > most_left:  # these buffers are freed with the connection
+        if reading_bytes or buffered_bytes > most_left:  # these buffers are freed with the connection
             asyncio.get_running_loop().call_soon(self.drop)  # not while the transport is writing
 
     def _drop_owed(self) -> None:
         self._drop_queue()
-        if self._held:
-            self._count_owed(-self._held)
-            self._held = 0
+        if self._buffered_bytes:
+            self._count_owed(-self._buffered_bytes)
+            self._buffered_bytes = 0
 
     def _drop_queue(self) -> None:
         """Discard the queued messages. What the transport has not handed to the kernel stays counted."""
         if self._owed is not None:
-            self._count_owed(self._held - self._owing)
+            self._count_owed(self._buffered_bytes - self._owed_bytes)
             self._owed = None
 
     def catch_up(self) -> None:
@@ -640,20 +642,21 @@ class Socket(WSListener):
                 self._server.send_budget.wait(self.catch_up)
         else:
             self._owed = None
-            if self._ending is not None and self._ending[0] not in CLEANUP_CLOSE_CODES:
-                self._close(*self._ending)
+            if self._pending_close is not None and self._pending_close[0] not in CLEANUP_CLOSE_CODES:
+                self._close(*self._pending_close)
 
     def hang_up(self, code: int, reason: str) -> None:
         """Close the WebSocket after everything that was sent."""
-        if self._ending is not None and (code in CLEANUP_CLOSE_CODES or self._ending[0] not in CLEANUP_CLOSE_CODES):
+        before = self._pending_close
+        if before is not None and (code in CLEANUP_CLOSE_CODES or before[0] not in CLEANUP_CLOSE_CODES):
             return  # a close that may not wait, like a drain's, replaces one that may
         if code in CLEANUP_CLOSE_CODES:
-            self._ending = code, reason
+            self._pending_close = code, reason
             self._later(self._server.cleanup_seconds, self._close, code, reason)
         elif self._owed is None:
             self._close(code, reason)
         else:  # after the queued messages, but not for ever
-            self._ending = code, reason
+            self._pending_close = code, reason
             self._later(CLOSE_TIMEOUT, self._close, code, reason)
 
     def _close(self, code: int, reason: str) -> None:
@@ -666,15 +669,15 @@ class Socket(WSListener):
         # connection while the client is still sending, and lose what it has not read yet.
         self._later(CLOSE_TIMEOUT, self.drop)
 
-    def _later(self, seconds: float, end: Callable[..., None], *how: object) -> None:
+    def _later(self, seconds: float, end: Callable[..., None], *arguments: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, end, *how)
+        self._timer = asyncio.get_running_loop().call_later(seconds, end, *arguments)
 
     def note_progress(self, second: int, min_bytes: int) -> None:
         """Take an incomplete frame for a sign of life if it grew by `min_bytes` since the last ping."""
-        grown, self._unfinished_at_ping = self.unfinished - self._unfinished_at_ping, self.unfinished
-        if grown >= min_bytes:
+        growth, self._unfinished_at_ping = self.unfinished_bytes - self._unfinished_at_ping, self.unfinished_bytes
+        if growth >= min_bytes:
             self.last_frame_second, self._frames = second, 0
 
     def ping(self) -> None:
@@ -692,4 +695,4 @@ class Socket(WSListener):
         under = self._underlying
         if under is None:
             return 0
-        return self._owing - self._held + under.get_write_buffer_size() + unacknowledged_bytes(under)
+        return self._owed_bytes - self._buffered_bytes + under.get_write_buffer_size() + unacknowledged_bytes(under)

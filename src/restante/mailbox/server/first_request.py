@@ -126,9 +126,9 @@ class Newcomer:
         self.pending: PendingRequest | None = None
         """Its place. None: it has none yet, or none any more."""
         self._close: Callable[[], None] = lambda: None
-        self.holding = 0
+        self.held_bytes = 0
         """Bytes of memory that the connection and its request take."""
-        self.kept = 0
+        self.tls_bytes = 0
         """Bytes of memory that the connection takes as long as it lives, in addition to one without TLS."""
 
     def admit(
@@ -155,10 +155,10 @@ class Newcomer:
 
     def count(self, size: int) -> None:
         """Count the bytes that were read so far, and what reads them. It may close this connection or others."""
-        self._count(PENDING_BYTES + self.kept + size)
+        self._count(PENDING_BYTES + self.tls_bytes + size)
 
     def _count(self, size: int) -> None:
-        change, self.holding = size - self.holding, size
+        change, self.held_bytes = size - self.held_bytes, size
         self._context.count_reading(self, change)
         if change > 0:
             self._context.make_room()
@@ -202,8 +202,8 @@ largest frame so far."""
 class ReceiveBuffer(asyncio.BufferedProtocol):
     """A protocol between the transport and `websocket`.
 
-    The listener's `unfinished` counts the bytes since its last frame; the listener sets it to 0 at each frame.
-    `largest` is the maximum of `unfinished`. When it has grown and is at least `MIN_COUNTED_BYTES`, `count_read` is
+    The listener's `unfinished_bytes` counts the bytes since its last frame; the listener sets it to 0 at each frame.
+    `max_unfinished_bytes` is its maximum. When that has grown and is at least `MIN_COUNTED_BYTES`, `count_read` is
     called. `read_at` is set to None, because the next frames come with another read.
     """
 
@@ -236,17 +236,17 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
     def _parse(self, size: int) -> None:
         """Let picows parse the bytes that were read last, which are in its buffer already."""
         listener = self._websocket.listener
-        listener.unfinished += size
-        grown = listener.unfinished > listener.largest
+        listener.unfinished_bytes += size
+        grown = listener.unfinished_bytes > listener.max_unfinished_bytes
         if grown:
-            listener.largest = listener.unfinished
+            listener.max_unfinished_bytes = listener.unfinished_bytes
         listener.read_at = None
         self._updated(size)
-        if listener.unfinished:  # the read ended no frame
+        if listener.unfinished_bytes:  # the read ended no frame
             self._budget.frames += 1 + size // PART_BYTES_PER_FRAME
         if self._budget.frames > MIN_FRAMES_RENEWED:
             self._budget.renew_soon()
-        if grown and listener.largest >= MIN_COUNTED_BYTES:
+        if grown and listener.max_unfinished_bytes >= MIN_COUNTED_BYTES:
             listener.count_read()
 
 
@@ -360,15 +360,15 @@ class FirstBytes(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        own = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from it
-        if not self._admitted and not self._newcomer.admit(own, self._peer):
+        raw = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from it
+        if not self._admitted and not self._newcomer.admit(raw, self._peer):
             return
-        self._transport = own
+        self._transport = raw
         seconds = self._context.limits.handshake
         if self._deadline is not None:
             seconds = max(0.001, self._deadline - asyncio.get_running_loop().time())
         self._websocket = self._context.websocket(self._peer, seconds)
-        self._websocket.connection_made(cast("asyncio.Transport", PicowsTransport(own)))
+        self._websocket.connection_made(cast("asyncio.Transport", PicowsTransport(raw)))
         self._newcomer.count(0)
 
     def connection_lost(self, error: Exception | None) -> None:

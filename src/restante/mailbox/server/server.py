@@ -155,15 +155,15 @@ class Server:
         self.cleanup_seconds = CLEANUP_SECONDS
         self.draining = False
         self.admitted: set[Socket] = set()
-        self.owing = 0
+        self.owed_bytes = 0
         """Bytes owed to all sockets."""
-        self.reading = 0
+        self.reading_bytes = 0
         """Bytes of memory in which the messages of all sockets are being read."""
         self.memory_holders = MemoryHolders()
         self.send_budget = SendBudget()
         self.read_budget = ReadBudget()
         commit_loop.before_long = self._reserve_turn
-        self.newcomers: OrderedDict[Socket, int] = OrderedDict()
+        self.unbound: OrderedDict[Socket, int] = OrderedDict()
         """Sockets that may not have bound yet, and the second in which they connected. A plain dict whose first item
         is removed again and again becomes slow at finding the next one."""
         self.slowed: list[Socket] = []
@@ -287,7 +287,7 @@ class Server:
             self.admitted.add(socket)
         self.listeners.note_descriptor(descriptor, len(self.admitted))
         self.buckets[socket.bucket % PING_INTERVAL_SECONDS].add(socket)
-        self.newcomers[socket] = self.second
+        self.unbound[socket] = self.second
         if result.client.untrusted_proxy:
             self._warn_once(
                 "ignoring the client addresses in headers of a proxy that is not trusted: name its network with"
@@ -309,7 +309,7 @@ class Server:
         """Forget a connection that has closed, and release its place in the quotas of its addresses."""
         self.admitted.discard(socket)
         self.buckets[socket.bucket % PING_INTERVAL_SECONDS].discard(socket)
-        self.newcomers.pop(socket, None)
+        self.unbound.pop(socket, None)
         self.admission.release(socket.connection.address_quotas)
 
     def greeting(self, result: AdmissionResult) -> bytes:
@@ -332,11 +332,11 @@ class Server:
     @property
     def held_bytes(self) -> int:
         """Return the bytes of all connections that are owed, being read, or waiting to be handled."""
-        return self.owing + self.reading + self.commit_loop.queue.held_bytes
+        return self.owed_bytes + self.reading_bytes + self.commit_loop.queue.held_bytes
 
     def count_reading(self, holder: MemoryHolder, change: int) -> None:
         """Count memory in which something is being read."""
-        self.reading += change
+        self.reading_bytes += change
         self.memory_holders.note(holder, self.second)
 
     def make_room(self) -> None:
@@ -400,14 +400,14 @@ class Server:
     def _close_unbound(self) -> None:
         """Close sockets that did not bind in time."""
         for _ in range(MAX_UNBOUND_CLOSED_PER_SECOND):
-            newcomer, connected_second = next(iter(self.newcomers.items()), (None, 0))
-            if newcomer is None or self.second - connected_second <= self.limits.bind:
+            socket, connected_second = next(iter(self.unbound.items()), (None, 0))
+            if socket is None or self.second - connected_second <= self.limits.bind:
                 return
-            del self.newcomers[newcomer]
-            backlog = newcomer.connection.backlog
-            if newcomer.connection.session.app_id is None and not (backlog.queued or backlog.waiting):
+            del self.unbound[socket]
+            connection, backlog = socket.connection, socket.connection.backlog
+            if connection.session.app_id is None and not (backlog.queued or backlog.waiting):
                 seconds = f"{self.limits.bind:g} s"
-                self.commit_loop.refuse(newcomer.connection, MUST_BIND.error(1008, f"within {seconds} of connecting"))
+                self.commit_loop.refuse(connection, MUST_BIND.error(1008, f"within {seconds} of connecting"))
 
     async def drain(self, running: asyncio.Task[None]) -> None:
         """Stop accepting and reading, answer what was read, and close all connections."""

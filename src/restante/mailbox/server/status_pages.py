@@ -131,7 +131,7 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
         "Memory of the live data, which stored_bytes limits", lambda its: its.state.stored, "live.bytes"
     ),
     "restante_owed_bytes": GaugeMetric(
-        "Bytes sent to clients that they have not read", lambda its: its.server.owing, "queue.owed_bytes"
+        "Bytes sent to clients that they have not read", lambda its: its.server.owed_bytes, "queue.owed_bytes"
     ),
     "restante_held_bytes": GaugeMetric(
         "Memory that connections hold, which held_bytes limits", lambda its: its.server.held_bytes, "queue.held_bytes"
@@ -401,7 +401,7 @@ class StatusPages:
             "mailbox_open": session.subscribed is not None,
             "demanded_bits": session.demand.bits if session.demand is not None else 0,
             "waiting_commands": backlog.queued + len(backlog.waiting),
-            "held_bytes": socket.holding,
+            "held_bytes": socket.held_bytes,
         }
 
     async def limitz(self, _query: Query) -> dict[str, Any]:

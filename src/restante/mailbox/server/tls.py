@@ -66,11 +66,11 @@ class TlsTransport(asyncio.BufferedProtocol):
         "_outgoing",
         "_paused",
         "_protocol",
+        "_protocol_paused",
         "_received",
         "_records",
         "_stuck",
         "_tls",
-        "_told",
         "_transport",
         "_unread",
         "_waiting",
@@ -105,7 +105,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         """What is not encrypted yet, because the socket takes no more."""
         self._stuck = False
         """Whether the socket takes no more."""
-        self._told = False
+        self._protocol_paused = False
         """Whether the protocol was told so."""
         self._closing = False
 
@@ -284,8 +284,8 @@ class TlsTransport(asyncio.BufferedProtocol):
                 del self._backlog[0]
             self._send()
         stuck = self._stuck or bool(self._backlog)
-        if stuck != self._told and self._protocol is not None:
-            self._told = stuck
+        if stuck != self._protocol_paused and self._protocol is not None:
+            self._protocol_paused = stuck
             (self._protocol.pause_writing if stuck else self._protocol.resume_writing)()
         if self._closing and not self._backlog and not self._transport.is_closing():
             self._end()
@@ -474,7 +474,7 @@ class TlsHandshake(asyncio.BufferedProtocol):
     def handshake_done(self) -> asyncio.BufferedProtocol:
         """Return what reads the request."""
         self._cancel_timer()
-        self._newcomer.kept = IDLE_TLS_BYTES
+        self._newcomer.tls_bytes = IDLE_TLS_BYTES
         return FirstBytes(self._context, self._peer, self._newcomer, self._deadline)
 
     def handshake_failed(self) -> None:
