@@ -82,7 +82,7 @@ def test_a_trusted_proxy_names_its_client(headers: dict[str, str], wanted: tuple
     ],
 )
 def test_if_a_proxy_s_headers_differ_both_addresses_are_known(forwarded: str, real: str, other: str | None) -> None:
-    address = identify(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real}, PROXY).other
+    address = identify(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real}, PROXY).other_address
     assert other == (None if address is None else str(address))
 
 

@@ -365,7 +365,7 @@ async def test_connections_without_a_request_are_limited(live: LiveServer, monke
 async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(tmp_path: Path) -> None:
     """The listening socket that was closed frees one, and a single one would let a whole queue in."""
     async with open_live(tmp_path) as live:
-        live.server.listeners.most = 2 * RESERVED_DESCRIPTORS + descriptors(os.getpid())
+        live.server.listeners.max_descriptor = 2 * RESERVED_DESCRIPTORS + descriptors(os.getpid())
         with structlog.testing.capture_logs() as logged:
             came: list[RawSocket] = []
             while not logged:

@@ -79,9 +79,9 @@ def test_at_every_fill_level_the_allocated_nameplate_is_free_and_shortest(length
 def test_some_nameplates_of_five_digits_stay_free_so_that_draws_find_one() -> None:
     """To list 90,000 names takes 24 ms."""
     state = taken(["99999"])
-    state.app("x").taken = {1: 9, 2: 90, 3: 900, 4: 9000, 5: 88_199}
+    state.app("x").counts_by_length = {1: 9, 2: 90, 3: 900, 4: 9000, 5: 88_199}
     assert len(allocated(state, show(0))) == 5
-    state.app("x").taken[5] = 88_200
+    state.app("x").counts_by_length[5] = 88_200
     assert len(allocated(state, show(0))) == 6
 
 

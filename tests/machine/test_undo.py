@@ -112,7 +112,8 @@ def drawn(value: Any) -> Any:
         return value.address_id
     if isinstance(value, App):
         slots = {name: drawn(getattr(value, name)) for name in App.__slots__ if name not in ("_listing", "taken")}
-        return {**slots, "listing": value.listing(), "taken": {k: count for k, count in value.taken.items() if count}}
+        counts = {length: count for length, count in value.counts_by_length.items() if count}
+        return {**slots, "listing": value.listing(), "counts_by_length": counts}
     if isinstance(value, msgspec.Struct):
         return {name: drawn(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, dict):
@@ -158,9 +159,9 @@ def test_nothing_is_left_of_a_batch_that_was_undone(
         verdicts = {inbox.connection: inbox.connection.verdict for inbox in world.clients.values()}
         senders = world.do(refused)
         departing = [connection for connection in dispatcher.with_output if verdicts[connection] is not None]
-        commands = len(dispatcher.batch.carried_out) + len(dispatcher.batch.others)
+        commands = len(dispatcher.batch.carried_out) + len(dispatcher.batch.not_carried_out)
         dispatcher.undo_batch()
-        assert [outcome for _, outcome in dispatcher.batch.others] == [UNDONE] * commands
+        assert [outcome for _, outcome in dispatcher.batch.not_carried_out] == [UNDONE] * commands
         assert dispatcher.with_output == departing
         assert all(connection.outbox for connection in departing)
         assert all(connection.verdict == verdict for connection, verdict in verdicts.items())

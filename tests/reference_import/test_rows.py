@@ -67,7 +67,7 @@ def test_a_running_transfer_is_imported_completely(their: Their, data: Path) -> 
     assert (box.for_nameplate, box.crowded, box.nameplate, box.touched) == (True, False, "4", 0.0)
     assert sides(nameplate) == [("a", 1000.5, False, False), ("b", 1010.75, True, False)]
     assert (nameplate.mailbox_id, nameplate.crowded) == (mailbox, False)
-    assert (app.allocated, app.taken) == ({}, {1: 1})
+    assert (app.allocated, app.counts_by_length) == ({}, {1: 1})
     assert wires(data, mailbox) == [
         {"type": "message", "side": "a", "phase": "pake", "body": "aa", "server_rx": 1002.25, "id": "id1"}
     ]

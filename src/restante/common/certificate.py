@@ -52,12 +52,12 @@ def host_names(pem: str) -> list[str]:
 
 def _dns_names(der: bytes) -> list[str]:
     """Read the names of subjectAltName (RFC 5280 section 4.2.1.6)."""
-    rest, tag, extensions = _from_validity(der), 0, b""
+    remaining, tag, extensions = _from_validity(der), 0, b""
     while tag != _EXTENSIONS:
-        tag, extensions, rest = _element(rest)
-    _, rest, _ = _element(extensions)
-    while rest:
-        _, extension, rest = _element(rest)
+        tag, extensions, remaining = _element(remaining)
+    _, remaining, _ = _element(extensions)
+    while remaining:
+        _, extension, remaining = _element(remaining)
         if extension.startswith(_ALTERNATIVE_NAME):
             break
     else:
@@ -66,10 +66,10 @@ def _dns_names(der: bytes) -> list[str]:
     tag = 0
     while tag != _OCTET_STRING:  # `critical` may come before it
         tag, names, value = _element(value)
-    _, rest, _ = _element(names)
+    _, remaining, _ = _element(names)
     dns_names = []
-    while rest:
-        tag, name, rest = _element(rest)
+    while remaining:
+        tag, name, remaining = _element(remaining)
         if tag == _DNS_NAME:
             dns_names.append(name.decode("ascii"))
     return dns_names
@@ -79,12 +79,12 @@ def _from_validity(der: bytes) -> bytes:
     """Return the fields of a certificate from its validity on (RFC 5280 section 4.1)."""
     _, certificate, _ = _element(der)
     _, fields, _ = _element(certificate)
-    tag, _, rest = _element(fields)
+    tag, _, remaining = _element(fields)
     if tag == _VERSION:  # it is optional; what was read else is the serial number
-        _, _, rest = _element(rest)
+        _, _, remaining = _element(remaining)
     for _ in ("signature", "issuer"):
-        _, _, rest = _element(rest)
-    return rest
+        _, _, remaining = _element(remaining)
+    return remaining
 
 
 def _not_after(der: bytes) -> float:
@@ -142,7 +142,7 @@ class ServerCertificate:
     def __init__(self, certificate: Path, key: Path) -> None:
         """Read the files. Raises Misuse if they cannot be used."""
         self._files = certificate, key
-        self._loaded = self._seen = self._stamp()
+        self._loaded = self._last_stamp = self._stamp()
         self.context, self.expires, self.names = self._read()
         if self.expires <= time.time():
             log.warning("the certificate has expired: clients refuse it", file=str(certificate))
@@ -209,13 +209,13 @@ class ServerCertificate:
         in use.
         """
         stamp = await asyncio.to_thread(self._stamp)
-        is_stable, self._seen = stamp == self._seen, stamp
+        is_stable, self._last_stamp = stamp == self._last_stamp, stamp
         if is_stable and stamp != self._loaded:
             await self.reload()
 
     async def reload(self) -> None:
         """Read the files again, now."""
-        self._loaded = self._seen = await asyncio.to_thread(self._stamp)
+        self._loaded = self._last_stamp = await asyncio.to_thread(self._stamp)
         try:
             self.context, self.expires, self.names = await asyncio.to_thread(self._read_again)
         except Misuse as error:

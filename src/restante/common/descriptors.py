@@ -42,9 +42,9 @@ def too_few_descriptors(descriptors: int, required: int) -> Misuse:
     )
 
 
-def required_descriptors(own: int) -> int:
-    """Return the lowest limit of descriptors that leaves RESERVED_DESCRIPTORS for connections if `own` are open."""
-    return math.ceil((own + 2 * RESERVED_DESCRIPTORS) * 10 / 9)
+def required_descriptors(in_use: int) -> int:
+    """Return the lowest limit of descriptors that leaves RESERVED_DESCRIPTORS for connections if so many are open."""
+    return math.ceil((in_use + 2 * RESERVED_DESCRIPTORS) * 10 / 9)
 
 
 def open_descriptors() -> int:
@@ -57,13 +57,13 @@ def free_descriptors(any_open: int, limit: int, at_most: int) -> int:
 
     It duplicates `any_open`, which must be an open descriptor, to find free ones. 100 take 0.05 ms.
     """
-    taken: list[int] = []
+    duplicates: list[int] = []
     try:
-        while len(taken) < at_most:
-            taken.append(os.dup(any_open))  # the system returns the lowest free descriptor
+        while len(duplicates) < at_most:
+            duplicates.append(os.dup(any_open))  # the system returns the lowest free descriptor
     except OSError:
         pass  # no more are free
     finally:
-        for descriptor in taken:
+        for descriptor in duplicates:
             os.close(descriptor)
-    return sum(descriptor < limit for descriptor in taken)
+    return sum(descriptor < limit for descriptor in duplicates)

@@ -60,7 +60,7 @@ class DiskProbe:
         self._file = folder / PROBE_FILE
         self._worker: Worker | None = None
         self._probe: asyncio.Task[str] | None = None
-        self._ended = float("-inf")
+        self._ended_at = float("-inf")
         self._problem = ""
 
     async def problem(self, timeout: float) -> str:  # noqa: ASYNC109 - a timeout is a finding
@@ -70,7 +70,7 @@ class DiskProbe:
         """
         probe = self._probe
         if probe is None:
-            if time.monotonic() - self._ended < INTERVAL_SECONDS:
+            if time.monotonic() - self._ended_at < INTERVAL_SECONDS:
                 return self._problem
             self._worker = self._worker or Worker("disk probe")
             probe = self._probe = asyncio.create_task(self._worker.do(self._write))
@@ -81,7 +81,7 @@ class DiskProbe:
     def _end(self, probe: asyncio.Task[str]) -> None:
         """Keep the result of a probe. One that hung may end while nobody waits: its result soon says nothing."""
         if not probe.cancelled():
-            self._problem, self._ended, self._probe = probe.result(), time.monotonic(), None
+            self._problem, self._ended_at, self._probe = probe.result(), time.monotonic(), None
 
     def close(self) -> None:
         """End the thread when its write has ended."""

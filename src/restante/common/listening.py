@@ -56,22 +56,22 @@ class ListenAddress(msgspec.Struct, frozen=True):
 
 def parse_listen_address(text: str, flag: str) -> ListenAddress:
     """Parse one address. Raises Misuse."""
-    rest, proxied, without_tls = text, False, False
+    remaining, proxied, without_tls = text, False, False
     while True:
-        if rest.startswith("proxy:"):
-            rest, proxied = rest.removeprefix("proxy:"), True
-        elif rest.startswith("plain:"):
-            rest, without_tls = rest.removeprefix("plain:"), True
+        if remaining.startswith("proxy:"):
+            remaining, proxied = remaining.removeprefix("proxy:"), True
+        elif remaining.startswith("plain:"):
+            remaining, without_tls = remaining.removeprefix("plain:"), True
         else:
             break
     address = ListenAddress(text, proxied=proxied, plain=without_tls)
-    kind, _, name = rest.partition(":")
+    kind, _, name = remaining.partition(":")
     if kind == "unix" and name:
         return msgspec.structs.replace(address, path=name, is_unix=True, plain=True)
     if kind == "fd" and name.isascii() and name.isdigit() and len(name) <= MAX_DESCRIPTOR_DIGITS:
         return _with_descriptor(address, int(name))
     try:
-        host, port = parse_address(rest, flag)
+        host, port = parse_address(remaining, flag)
     except Misuse:
         examples = "127.0.0.1:4000, [::1]:4000, *:4000 or unix:/run/restante.sock"
         raise Misuse(f"{flag}: '{text}' is not {FORMS}, like {examples}") from None

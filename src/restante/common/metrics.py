@@ -74,11 +74,11 @@ def _by_labels(value: Value, labels: tuple[str, ...]) -> Iterator[tuple[tuple[st
         yield labels, value
 
 
-def page(metrics: Mapping[str, Metric[Server]], server: Server, others: Mapping[str, Any]) -> dict[str, Any]:
+def page(metrics: Mapping[str, Metric[Server]], server: Server, other_fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of metrics, and others by their paths, as a JSON page."""
     values = {metric.path: metric.value(server) for metric in metrics.values() if metric.path}
     nested: dict[str, Any] = {}
-    for path, value in {**others, **values}.items():
+    for path, value in {**other_fields, **values}.items():
         *parents, name = path.split(".")
         part = nested
         for parent in parents:

@@ -49,9 +49,9 @@ def moment(us: float) -> str:
     """Return a time since the beginning, like 3.112 s; like 1:02:03 from 1,000 seconds on."""
     milliseconds = math.floor(abs(us) / 1_000 + 0.5)
     sign = "-" if us < 0 and milliseconds else ""
-    seconds, rest = divmod(milliseconds, 1_000)
+    seconds, milliseconds = divmod(milliseconds, 1_000)
     if seconds < 1_000:
-        return f"{sign}{seconds}.{rest:03} s"
+        return f"{sign}{seconds}.{milliseconds:03} s"
     return f"{sign}{seconds // 3_600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 

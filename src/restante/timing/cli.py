@@ -98,8 +98,8 @@ def _check_output(output: Path | None, inputs: list[Path]) -> None:
 
 
 def _chosen_form(*, text: bool, json: bool, trace_event: bool, output: Path | None) -> Form:
-    chosen = {Form.TEXT: text, Form.JSON: json, Form.TRACE_EVENT: trace_event}
-    forms = [form for form, is_chosen in chosen.items() if is_chosen]
+    flags = {Form.TEXT: text, Form.JSON: json, Form.TRACE_EVENT: trace_event}
+    forms = [form for form, is_set in flags.items() if is_set]
     if len(forms) > 1:
         raise Misuse(f"--{forms[0].value} and --{forms[1].value} exclude each other: run the command twice")
     if forms:

@@ -85,8 +85,8 @@ def _rank_sum_counts(ranks: tuple[int, ...], size: int) -> list[int]:
     width = (math.comb(len(ranks), size).bit_length() + 7) // 8
     rows = [1, *[0] * size]
     for number, rank in enumerate(ranks):
-        for chosen in range(min(number + 1, size), 0, -1):
-            rows[chosen] += rows[chosen - 1] << (8 * width * rank)
+        for count in range(min(number + 1, size), 0, -1):
+            rows[count] += rows[count - 1] << (8 * width * rank)
     raw = rows[size].to_bytes(width * (sum(sorted(ranks)[-size:]) + 1), "little")
     return [int.from_bytes(raw[start : start + width], "little") for start in range(0, len(raw), width)]
 

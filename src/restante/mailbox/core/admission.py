@@ -123,7 +123,7 @@ class Admission:
         """The addresses whose demand has changed, by address id, and their new bits. The caller that logs them clears
         it."""
         self._secret = secret
-        self._came = 0
+        self._connections_this_second = 0
 
     @property
     def difficulty(self) -> int:
@@ -164,7 +164,7 @@ class Admission:
     def admit(self, peer: Sequence[Any], headers: Mapping[str, str], now: Now, connections: int) -> AdmissionResult:
         """Decide about a connection when `connections` are admitted already. If admitted, it ends with `release`."""
         limits = self.policy.limits
-        self._came += 1
+        self._connections_this_second += 1
         client = identify(peer, headers, self.terms.trusted)
         address_quotas, wait = self._address_quotas(client), 0.0
         for quota in address_quotas:
@@ -204,7 +204,7 @@ class Admission:
     def _address_quotas(self, client: Client) -> tuple[AddressQuota, ...]:
         if not client.counted:
             return ()
-        addresses = (client.address,) if client.other is None else (client.address, client.other)
+        addresses = (client.address,) if client.other_address is None else (client.address, client.other_address)
         return tuple(dict.fromkeys(map(self.addresses.get_or_add, addresses)))  # the two may have the same quota
 
     def _decide_demand(self, address_quotas: tuple[AddressQuota, ...], address_id: str, now: Now) -> Demand | None:
@@ -214,12 +214,12 @@ class Admission:
         bits = self.difficulty
         if terms.mode == "adaptive":
             for quota in address_quotas:
-                of_it = quota.bits(now.service, terms.bits) or 0
-                if of_it != quota.demanded:
-                    quota.demanded = of_it
+                address_bits = quota.bits(now.service, terms.bits) or 0
+                if address_bits != quota.demanded:
+                    quota.demanded = address_bits
                     self.changes += 1
-                    self.changed_bits[address_id] = of_it
-                bits = max(bits, of_it)
+                    self.changed_bits[address_id] = address_bits
+                bits = max(bits, address_bits)
         if not bits:
             return None
         self.demanded += 1
@@ -227,5 +227,5 @@ class Admission:
 
     def tick(self) -> bool:
         """End a second. Return whether the demand on all clients has changed."""
-        connections, self._came = self._came, 0
+        connections, self._connections_this_second = self._connections_this_second, 0
         return self.terms.mode == "adaptive" and self.load_level.tick(connections, self.terms.load)

@@ -132,7 +132,7 @@ class Dispatcher:
             if outcome is OK:
                 self.batch.carried_out.append(type(self.last_message))
             else:
-                self.batch.others.append((type(self.last_message), outcome))
+                self.batch.not_carried_out.append((type(self.last_message), outcome))
         return self._weight + self.cost
 
     def _handle(self, connection: ConnectionState, text: FrameText, now: Now) -> str:
@@ -318,7 +318,7 @@ class Dispatcher:
                     continue
             elif type(change) is model.MailboxGone or type(change) is model.NameplateGone:
                 assert change.usage is not None
-                self.batch.ended.append(change.usage)
+                self.batch.usage.append(change.usage)
                 if not self._may_record(change, now, address_quotas):
                     change.usage = None
             self._fold(change)
@@ -385,10 +385,10 @@ class Dispatcher:
         self._send(subscriber, message.wire)
 
     def _unsubscribe(self, connection: ConnectionState, key: int) -> None:
-        rest = self.subscribers.get(key)
-        if rest is not None and connection in rest:
-            rest.remove(connection)
-            if not rest:
+        subscribers = self.subscribers.get(key)
+        if subscribers is not None and connection in subscribers:
+            subscribers.remove(connection)
+            if not subscribers:
                 del self.subscribers[key]
 
     def _set_session(self, connection: ConnectionState, new_session: Session) -> None:
@@ -417,7 +417,7 @@ class Dispatcher:
         Afterwards all is as if the batch had only lost the connections that were lost in it. Rates, keys and sequence
         numbers that it used stay used.
         """
-        undone = [*self.batch.carried_out, *(kind for kind, _ in self.batch.others)]
+        undone = [*self.batch.carried_out, *(kind for kind, _ in self.batch.not_carried_out)]
         for connection in self._sent_away:
             connection.verdict = None
         # A client that was sent away before this batch is still told that it was released (`_answer_departing`).
@@ -435,7 +435,7 @@ class Dispatcher:
         self.with_output = departing
         for connection, now in lost:
             self.lose(connection, now)
-        self.batch.others += [(kind, UNDONE) for kind in undone]
+        self.batch.not_carried_out += [(kind, UNDONE) for kind in undone]
 
     def close_sender(self, connection: ConnectionState) -> None:
         """Have a connection closed, whose command could not be stored. Call this after `undo_batch`.

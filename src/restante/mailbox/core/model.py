@@ -282,16 +282,16 @@ OUTCOMES: Final = (OK, ERROR, REFUSED, FAILED, UNDONE)
 class BatchCounts:
     """Counts of a batch. Lists are the cheapest way to count them: a batch may have 500."""
 
-    __slots__ = ("added", "carried_out", "ended", "others", "pruned", "refused", "solved")
+    __slots__ = ("added", "carried_out", "not_carried_out", "pruned", "refused", "solved", "usage")
 
     def __init__(self) -> None:
         self.carried_out: list[type] = []
         """The classes of the messages that were carried out."""
-        self.others: list[tuple[type, str]] = []
+        self.not_carried_out: list[tuple[type, str]] = []
         """The classes of the other messages, NoneType for a text that was no message, and their outcomes."""
         self.added: list[float] = []
         """The service times at which the `add`s that were carried out were received."""
-        self.ended: list[MailboxUsage | NameplateUsage] = []
+        self.usage: list[MailboxUsage | NameplateUsage] = []
         """The nameplates and mailboxes that ended, also those whose usage record is left out."""
         self.refused: list[tuple[str, str | None]] = []
         """Refusals for lack of permission or room: their reason, and the id of the address."""
@@ -303,8 +303,8 @@ class BatchCounts:
     def clear(self) -> None:
         """Forget all of it."""
         self.carried_out.clear()
-        self.others.clear()
+        self.not_carried_out.clear()
         self.added.clear()
-        self.ended.clear()
+        self.usage.clear()
         self.refused.clear()
         self.pruned = self.solved = 0

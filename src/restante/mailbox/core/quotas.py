@@ -46,7 +46,7 @@ class Client(msgspec.Struct, frozen=True, gc=False):
     clients, unless it is a trusted proxy that names the client."""
     untrusted_proxy: bool = False
     """Whether the peer may be a proxy that names its clients but is not trusted."""
-    other: Address | None = None
+    other_address: Address | None = None
     """The address in X-Real-IP if X-Forwarded-For names another; the proxy's if X-Real-IP cannot be parsed. The
     client may have forged one of the headers."""
 
@@ -55,9 +55,9 @@ def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[
     """Return the client of a connection from this peer, whose request had these headers.
 
     Headers count only if the peer is a trusted proxy. The client's address is then the last entry of X-Forwarded-For
-    that is not a trusted proxy, or X-Real-IP if there is no X-Forwarded-For. If both are present and differ, `other`
-    is the address in X-Real-IP. Repeated headers must be joined with commas. A header whose address cannot be parsed
-    names the proxy itself.
+    that is not a trusted proxy, or X-Real-IP if there is no X-Forwarded-For. If both are present and differ,
+    `other_address` is the address in X-Real-IP. Repeated headers must be joined with commas. A header whose address
+    cannot be parsed names the proxy itself.
     """
     address = parse_ip(str(peer[0]))
     assert address is not None, "the kernel returns valid addresses"
@@ -68,14 +68,16 @@ def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[
     real_ip = parse_ip(_without_port((real or "").rpartition(",")[2].strip()))
     named_address = _last_untrusted(forwarded, trusted) if forwarded else real_ip
     if real and real_ip is None:
-        other = None if named_address is None else address
+        other_address = None if named_address is None else address
     else:  # if one proxy is behind another, its X-Real-IP may be the other proxy
-        other = None if real_ip is None or real_ip == named_address or is_in_any(real_ip, trusted) else real_ip
+        other_address = (
+            None if real_ip is None or real_ip == named_address or is_in_any(real_ip, trusted) else real_ip
+        )
     if named_address is None:
-        return Client(address, int(peer[1]), counted=bool(forwarded or real), other=other)
+        return Client(address, int(peer[1]), counted=bool(forwarded or real), other_address=other_address)
     port = headers.get("X-Real-Port", "").rpartition(",")[2].strip()
     readable = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
-    return Client(named_address, int(port) if readable else 0, counted=True, other=other)
+    return Client(named_address, int(port) if readable else 0, counted=True, other_address=other_address)
 
 
 _PRIVATE: Final = [
@@ -359,11 +361,11 @@ class Quotas:
         """Number of their visitors (usage_records.MailboxUsage). The caller that logs it clears it."""
         self._owners: dict[int, tuple[AddressQuota, ...]] = {}
         """The quotas of the addresses that created a live nameplate, by its key."""
-        self._kept: dict[int, dict[AddressQuota, int]] = {}
+        self._mailbox_bytes: dict[int, dict[AddressQuota, int]] = {}
         """Bytes of a live mailbox that each address created, by the mailbox's key and the address's quota."""
         self._owners_before: dict[int, tuple[AddressQuota, ...]] = {}
-        self._kept_before: dict[int, dict[AddressQuota, int]] = {}
-        """The entries of `_owners` and `_kept` that the current batch has changed, as they were before it."""
+        self._mailbox_bytes_before: dict[int, dict[AddressQuota, int]] = {}
+        """The entries of both that the current batch has changed, as they were before it."""
 
     def count_refusal(self, reason: str, address_id: str | None) -> None:
         """Count a refusal. Beyond MAX_REFUSAL_COUNTERS, new pairs of reason and address count without an address."""
@@ -382,10 +384,10 @@ class Quotas:
     def count_batch(self, batch: BatchCounts) -> None:
         """Count what a batch refused, and the visitors of mailboxes that ended in it. An undone batch has none."""
         self._owners_before.clear()
-        self._kept_before.clear()
+        self._mailbox_bytes_before.clear()
         for reason, address_id in batch.refused:
             self.count_refusal(reason, address_id)
-        for record in batch.ended:
+        for record in batch.usage:
             if type(record) is MailboxUsage and record.visitors:
                 self.visited += 1
                 self.visitors += record.visitors
@@ -437,7 +439,7 @@ class Quotas:
         if type(change) is model.NameplateGone:
             return self._owners.get(change.nameplate.key, ())
         if type(change) is model.MailboxGone:
-            return tuple(self._kept.get(change.mailbox.key, ()))[:1]
+            return tuple(self._mailbox_bytes.get(change.mailbox.key, ()))[:1]
         return address_quotas
 
     def undo_batch(self) -> None:
@@ -449,18 +451,18 @@ class Quotas:
                 self._owners[nameplate] = quotas
                 for quota in quotas:
                     quota.nameplates += 1
-        stored_before, self._kept_before = self._kept_before, {}
+        stored_before, self._mailbox_bytes_before = self._mailbox_bytes_before, {}
         for mailbox, sizes in stored_before.items():
             self.forget_mailbox(mailbox)
             if sizes:
-                self._kept[mailbox] = sizes
+                self._mailbox_bytes[mailbox] = sizes
                 for quota, size in sizes.items():
                     quota.stored += size
 
     def _add_stored(self, address_quotas: tuple[AddressQuota, ...], mailbox: Mailbox, size: int) -> None:
-        sizes = self._kept.setdefault(mailbox.key, {})
-        if mailbox.key not in self._kept_before:
-            self._kept_before[mailbox.key] = sizes.copy()
+        sizes = self._mailbox_bytes.setdefault(mailbox.key, {})
+        if mailbox.key not in self._mailbox_bytes_before:
+            self._mailbox_bytes_before[mailbox.key] = sizes.copy()
         for quota in address_quotas:
             quota.stored += size
             sizes[quota] = sizes.get(quota, 0) + size
@@ -474,8 +476,8 @@ class Quotas:
 
     def forget_mailbox(self, key: int) -> None:
         """Remove a mailbox that has ended from the quotas."""
-        sizes = self._kept.pop(key, {})
-        self._kept_before.setdefault(key, sizes)
+        sizes = self._mailbox_bytes.pop(key, {})
+        self._mailbox_bytes_before.setdefault(key, sizes)
         for quota, size in sizes.items():
             quota.stored -= size
 

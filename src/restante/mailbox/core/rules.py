@@ -115,7 +115,7 @@ def _allocate(view: State, c: session.AllocateCommand, now: Now, dice: Dice, pol
 def _free_nameplate(app: App, dice: Dice) -> str:
     """Return a random nameplate of the shortest length that has enough free ones, all equally likely."""
     length = 1
-    while app.taken.get(length, 0) >= _allocatable(length):
+    while app.counts_by_length.get(length, 0) >= _allocatable(length):
         length += 1
     low, count = 10 ** (length - 1), 9 * 10 ** (length - 1)
     for _ in range(MAX_DRAWS if length <= MAX_LISTED_DIGITS else MAX_DRAWS_OF_LONG):

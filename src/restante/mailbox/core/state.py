@@ -35,16 +35,16 @@ class App:
         "answered",
         "app_id",
         "connections_by_side",
+        "counts_by_length",
         "mailboxes",
         "nameplates",
-        "taken",
     )
 
     def __init__(self, app_id: str) -> None:
         self.app_id = app_id
         self.nameplates: dict[str, Nameplate] = {}
         self.mailboxes: dict[str, Mailbox] = {}
-        self.taken: dict[int, int] = {}
+        self.counts_by_length: dict[int, int] = {}
         """Number of live nameplates that `allocate` could have drawn (no leading zero), by length."""
         self.allocated: dict[str, list[str]] = {}
         """Nameplates that are allocated and not yet claimed, by side."""
@@ -76,7 +76,7 @@ class App:
             self.mailboxes[nameplate.mailbox_id].nameplate = nameplate.name
         lengths = Counter([len(nameplate.name) for nameplate in nameplates if nameplate.name[0] != "0"])
         for length, count in lengths.items():
-            self.taken[length] = self.taken.get(length, 0) + count
+            self.counts_by_length[length] = self.counts_by_length.get(length, 0) + count
         for nameplate in nameplates:
             for row in nameplate.sides:
                 if row.allocated:
@@ -119,9 +119,9 @@ class State:
         made it), how many messages it had, and whether it was in `unsaved`."""
         self._nameplates_before: dict[int, tuple[Nameplate, Nameplate | None, object]] = {}
         """The same: the nameplate, its copy, and the connection that `App.answered` had for it."""
-        self._seen: set[tuple[str, str]] = set()
+        self._grace_sides: set[tuple[str, str]] = set()
         """Sides that connected during the grace period, as (app id, side)."""
-        self._seen_in_batch: set[tuple[str, str]] = set()
+        self._grace_sides_in_batch: set[tuple[str, str]] = set()
         """Those of them that connected first in the current batch."""
 
     def app(self, app_id: str) -> App:
@@ -143,9 +143,9 @@ class State:
         """Record that a connection has bound as this side."""
         connections_by_side = self._make_app(app_id).connections_by_side
         connections_by_side[side] = connections_by_side.get(side, 0) + 1
-        if self.in_grace_period and (app_id, side) not in self._seen:
-            self._seen.add((app_id, side))
-            self._seen_in_batch.add((app_id, side))
+        if self.in_grace_period and (app_id, side) not in self._grace_sides:
+            self._grace_sides.add((app_id, side))
+            self._grace_sides_in_batch.add((app_id, side))
 
     def leave(self, app_id: str, side: str) -> None:
         """Record that a connection of this side is lost."""
@@ -158,7 +158,7 @@ class State:
     def end_grace_period(self) -> None:
         """End the grace period. Sides that have not reconnected now count as gone."""
         self.in_grace_period = False
-        self._seen.clear()
+        self._grace_sides.clear()
 
     def gone(self, app_id: str, side: str) -> bool:
         """Return whether the side has no connection any more.
@@ -167,7 +167,7 @@ class State:
         """
         if side in self.app(app_id).connections_by_side:
             return False
-        return not self.in_grace_period or (app_id, side) in self._seen
+        return not self.in_grace_period or (app_id, side) in self._grace_sides
 
     # ── applying changes ─────────────────────────────────────────────────────────────────────────
 
@@ -290,7 +290,7 @@ class State:
         bisect.insort(app._sorted, name)
         app._listing = None
         if name[0] != "0":
-            app.taken[len(name)] = app.taken.get(len(name), 0) + 1
+            app.counts_by_length[len(name)] = app.counts_by_length.get(len(name), 0) + 1
         _mark(app, nameplate)
         if nameplate.key >= self.next_key:
             self.next_key = nameplate.key + 1
@@ -305,7 +305,7 @@ class State:
         del app._sorted[bisect.bisect_left(app._sorted, nameplate.name)]
         app._listing = None
         if nameplate.name[0] != "0":
-            app.taken[len(nameplate.name)] -= 1
+            app.counts_by_length[len(nameplate.name)] -= 1
         for row in nameplate.sides:
             _unmark(app, nameplate, row)
         mailbox = app.mailboxes.get(nameplate.mailbox_id)
@@ -350,7 +350,7 @@ class State:
         """Forget what the current batch has changed: it is stored."""
         self._mailboxes_before.clear()
         self._nameplates_before.clear()
-        self._seen_in_batch.clear()
+        self._grace_sides_in_batch.clear()
 
     def undo_batch(self) -> None:
         """Undo what the current batch has changed. Keys and sequence numbers that it used are not used again."""
@@ -367,7 +367,7 @@ class State:
         for nameplate, before, answered in nameplates:
             if before is not None:
                 self._undo_nameplate(nameplate, before, answered)
-        self._seen -= self._seen_in_batch
+        self._grace_sides -= self._grace_sides_in_batch
         self.end_batch()
 
     def _undo_mailbox(self, mailbox: Mailbox, before: Mailbox, message_count: int, *, unsaved: bool) -> None:

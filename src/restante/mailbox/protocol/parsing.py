@@ -107,11 +107,11 @@ class Malformed:
                     form = "missing '{1}'" if kind == "add" else "{0} requires '{1}'"
                     self.missing = form.format(kind, name)
             elif self.mistyped is None and not _fits(value, decode):
-                expected = "a string of 1 to 40 digits" if kind == "claim" else _wanted(value)
+                expected = "a string of 1 to 40 digits" if kind == "claim" else _expected(value)
                 self.mistyped = f"{kind}: '{name}' must be {expected}"
 
 
-def _wanted(raw: Raw) -> str:
+def _expected(raw: Raw) -> str:
     return (
         f"a string of at most {MAX_NAME_CHARACTERS} characters" if bytes(memoryview(raw)[:1]) == b'"' else "a string"
     )

@@ -74,9 +74,9 @@ class ReferenceDatabase:
             present = self._present
             if not present:
                 raise StoreError(f"{self.label} is empty: name the file that the reference server has written")
-            for other in (CHANNEL, USAGE):
-                if other is not self.kind and _has_tables_of(present, other):
-                    raise StoreError(f"{self.label} is a {other.name} database: name it with {other.flag}")
+            for kind in (CHANNEL, USAGE):
+                if kind is not self.kind and _has_tables_of(present, kind):
+                    raise StoreError(f"{self.label} is a {kind.name} database: name it with {kind.flag}")
             versions = (
                 self._database.execute("SELECT version FROM version").fetchall()
                 if _has_tables_of(present, self.kind)
@@ -135,7 +135,7 @@ def refuse_unreadable(kind: DatabaseKind, path: Path) -> None:
 
 def _copy(label: str, path: Path, copy: Path) -> None:
     """Copy a database with its -journal and -wal. Raises StoreError if they change meanwhile."""
-    path = Path(os.path.realpath(path))  # if it is a link, the others are beside its target
+    path = Path(os.path.realpath(path))  # if it is a link, the foreign_files are beside its target
     before = _fingerprints(path)
     try:
         for suffix in before:
@@ -246,9 +246,9 @@ def _private_folder(data: Path) -> Iterator[Path]:
     """
     folder = data / COPIES_FOLDER
     try:
-        others = sorted({path.name for path in folder.iterdir()} - _COPIES) if folder.exists() else []
-        if others:
-            raise Misuse(f"{folder} has files that no import makes, like {others[0]}: move them away")
+        foreign_files = sorted({path.name for path in folder.iterdir()} - _COPIES) if folder.exists() else []
+        if foreign_files:
+            raise Misuse(f"{folder} has files that no import makes, like {foreign_files[0]}: move them away")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
     except OSError as error:

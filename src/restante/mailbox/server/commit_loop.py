@@ -141,15 +141,15 @@ class Measurements:
 
     def answered(self, batch: BatchCounts) -> None:
         """Record the commands of a batch that is on disk, and what ended in it."""
-        if number := len(batch.carried_out) + len(batch.others):
+        if number := len(batch.carried_out) + len(batch.not_carried_out):
             self.batch_commands.add(number)
         for kind in batch.carried_out:
             self.carried_out[kind] += 1
-        for other in batch.others:
-            self.not_carried_out[other] += 1
+        for kind_and_outcome in batch.not_carried_out:
+            self.not_carried_out[kind_and_outcome] += 1
         self.pruned += batch.pruned
         self.solved += batch.solved
-        for record in batch.ended:
+        for record in batch.usage:
             self.results[type(record), record.result] += 1
 
     def commands(self, kind: type, outcome: str) -> int:
@@ -314,8 +314,8 @@ class CommitLoop:
         pairs = quotas.end_minute().most_common()
         for (reason, address_id), times in pairs[:MAX_LOGGED_ADDRESSES]:
             log.warning("refused", words=REFUSAL_KINDS[reason].message, times=times, address=address_id)
-        if others := pairs[MAX_LOGGED_ADDRESSES:]:
-            log.warning("other refusals", times=sum(times for _, times in others), pairs=len(others))
+        if unlogged := pairs[MAX_LOGGED_ADDRESSES:]:
+            log.warning("other refusals", times=sum(times for _, times in unlogged), pairs=len(unlogged))
         left_out = quotas.refusals[TOO_MANY_RECORDS.reason]
         if left_out > self._left_out:
             log.warning("usage records were left out", records=left_out - self._left_out, since_start=left_out)

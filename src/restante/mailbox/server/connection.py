@@ -117,11 +117,11 @@ def unacknowledged_bytes(transport: asyncio.Transport) -> int:
 
 def take(bodies: deque[bytes], size: int) -> list[bytes]:
     """Remove and return the first bodies of a queue, until they have at least `size` bytes or none is left."""
-    taken: list[bytes] = []
+    first: list[bytes] = []
     while bodies and size > 0:
-        taken.append(bodies.popleft())
-        size -= len(taken[-1])
-    return taken
+        first.append(bodies.popleft())
+        size -= len(first[-1])
+    return first
 
 
 class Framing:

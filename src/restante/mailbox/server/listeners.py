@@ -37,9 +37,9 @@ class Listeners:
         """Prepare. `connected` makes the protocol of a connection that came to an address."""
         self._connected = connected
         self._descriptors = descriptors
-        self.most = descriptors - descriptors // 10 - RESERVED_DESCRIPTORS
+        self.max_descriptor = descriptors - descriptors // 10 - RESERVED_DESCRIPTORS
         """The descriptor from which on new connections wait. Each connection gets the lowest free descriptor."""
-        self._many = RESERVED_DESCRIPTORS
+        self._enough_free = RESERVED_DESCRIPTORS
         """Free descriptors at which waiting connections are accepted again."""
         self._accepting: list[asyncio.Server] = []
         self._sockets: list[tuple[socket.socket, ListenAddress, os.stat_result | None]] = []
@@ -69,12 +69,12 @@ class Listeners:
         free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
         if free < RESERVED_DESCRIPTORS:
             raise too_few_descriptors(self._descriptors, required_descriptors(open_descriptors()))
-        self._many = free // 2
+        self._enough_free = free // 2
         return [listening.shown_address(listening_socket) for listening_socket in sockets]
 
     def note_descriptor(self, descriptor: int, connections: int) -> None:
         """Stop accepting if the descriptor of a new connection shows that they are short."""
-        if descriptor >= self.most and self._accepting:
+        if descriptor >= self.max_descriptor and self._accepting:
             self.stop_accepting(connections)
 
     def stop_accepting(self, connections: int) -> None:
@@ -92,10 +92,10 @@ class Listeners:
         """
         if not self._sockets:
             return
-        free = self._free_descriptors(MIN_FREE_DESCRIPTORS if self._accepting else self._many)
+        free = self._free_descriptors(MIN_FREE_DESCRIPTORS if self._accepting else self._enough_free)
         if free < MIN_FREE_DESCRIPTORS:
             self.stop_accepting(connections)
-        elif not self._accepting and free == self._many:
+        elif not self._accepting and free == self._enough_free:
             log.info("new connections are accepted again", connections=connections)
             self._accepting = [
                 await listening.serve_socket(
@@ -113,4 +113,4 @@ class Listeners:
             listening_socket.close()
 
     def _free_descriptors(self, at_most: int) -> int:
-        return free_descriptors(self._sockets[0][0].fileno(), self.most, at_most)
+        return free_descriptors(self._sockets[0][0].fileno(), self.max_descriptor, at_most)

@@ -293,7 +293,7 @@ class Server:
                 "ignoring the client addresses in headers of a proxy that is not trusted: name its network with"
                 " --trust-proxy, like --trust-proxy 127.0.0.0/8"
             )
-        if result.client.other is not None:
+        if result.client.other_address is not None:
             self._warn_once(
                 "X-Forwarded-For and X-Real-IP of a trusted proxy name different clients: both addresses are charged."
                 " Configure the proxy to set both headers, or to remove the one that it does not set"

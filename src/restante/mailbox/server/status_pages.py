@@ -254,7 +254,7 @@ class DashboardPages:
         rows = [
             {
                 "reason": reason,
-                "limits": self._named(KINDS[reason].limits),
+                "limits": self._limits_text(KINDS[reason].limits),
                 "last_hour": times,
                 "since_start": since_start[reason],
             }
@@ -263,7 +263,7 @@ class DashboardPages:
         ]
         return sorted(rows, key=lambda row: row["last_hour"], reverse=True)
 
-    def _named(self, limits: Iterable[str]) -> str:
+    def _limits_text(self, limits: Iterable[str]) -> str:
         """Return limits with their values."""
         return ", ".join(f"{name} {getattr(self._server.limits, name):,g}" for name in limits)
 
@@ -285,7 +285,7 @@ class DashboardPages:
             return {"url": "that of your proxy", "note": f"the server itself is {address.url}" if address else ""}
         if address is None:
             return {"url": "none", "note": "the server has no TCP port"}
-        if not address.others:
+        if not address.reachable:
             return {"url": address.url, "note": "on this machine only"}
         return {"url": address.url, "note": "without TLS" if address.url.startswith("ws://") else ""}
 
@@ -370,7 +370,7 @@ class StatusPages:
     async def varz(self, _query: Query) -> dict[str, Any]:
         """Return counts and settings of the server."""
         now, measured, terms = self._loop.now(), self._loop.measurements, self._server.admission.terms
-        others = {
+        other_fields = {
             "version": __version__,
             "time": now.wall,
             "started": self._started.wall,
@@ -381,7 +381,7 @@ class StatusPages:
             "permission.mode": terms.mode,
             "permission.bits": terms.bits,
         }
-        return page(METRICS, Parts(self._server), others)
+        return page(METRICS, Parts(self._server), other_fields)
 
     async def connz(self, query: Query) -> dict[str, Any]:
         """Return the open connections, oldest first. Raises Misuse for wrong arguments."""

@@ -19,17 +19,17 @@ class SystemClock:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._seen = monotonic()
+        self._previous = monotonic()
         self._skipped = 0.0
         """Seconds of pauses that do not count."""
 
     def monotonic(self) -> float:
         """Return a time in seconds that advances by at most `MAX_CLOCK_STEP_SECONDS` between two calls."""
-        seen = self._monotonic()
-        if seen - self._seen > MAX_CLOCK_STEP_SECONDS:
-            self._skipped += seen - self._seen - MAX_CLOCK_STEP_SECONDS
-        self._seen = seen
-        return seen - self._skipped
+        now = self._monotonic()
+        if now - self._previous > MAX_CLOCK_STEP_SECONDS:
+            self._skipped += now - self._previous - MAX_CLOCK_STEP_SECONDS
+        self._previous = now
+        return now - self._skipped
 
 
 def system_secret() -> bytes:

@@ -28,7 +28,7 @@ class UserAddress(NamedTuple):
     """The URL of a listening socket."""
 
     url: str
-    others: bool
+    reachable: bool
     """Whether clients of other machines can use it."""
     unencrypted: bool
     """Whether these clients connect without TLS, and the operator has not said that this is intended."""
@@ -38,9 +38,9 @@ def own_address(version: int) -> str:
     """Return an address of this machine that other machines know, or its name. `version`: 4 or 6, of IP."""
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as asked:
-            asked.connect((NOWHERE[version], 9))  # sends nothing: the kernel chooses the address of the route
-            name: str = asked.getsockname()[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((NOWHERE[version], 9))  # sends nothing: the kernel chooses the address of the route
+            name: str = probe.getsockname()[0]
             return name
     except OSError:
         return socket.gethostname()
@@ -63,36 +63,36 @@ def user_address(
     host, _, port = bound_address.rpartition(":")
     address = parse_ip(host.strip("[]"))
     if listen.is_unix or address is None:
-        return UserAddress(listen.url(bound_address, scheme, "/v1"), others=False, unencrypted=False)
-    others = not address.is_loopback
+        return UserAddress(listen.url(bound_address, scheme, "/v1"), reachable=False, unencrypted=False)
+    reachable = not address.is_loopback
     name = host.strip("[]")
-    if others and tls and names:
+    if reachable and tls and names:
         name = names[0]
     elif address.is_unspecified:
         name = own(address.version)
     return UserAddress(
         f"{scheme}://{host_and_port(name, int(port)).removesuffix(USUAL_PORT[scheme])}/v1",
-        others=others,
-        unencrypted=others and not tls and not (listen.plain or listen.proxied or proxies),
+        reachable=reachable,
+        unencrypted=reachable and not tls and not (listen.plain or listen.proxied or proxies),
     )
 
 
 def best(addresses: Sequence[UserAddress]) -> UserAddress | None:
     """Return the address to give to users: one that other machines can use if there is one. None: all are paths."""
     usable = [address for address in addresses if address.url.startswith("ws")]
-    return next((address for address in usable if address.others), next(iter(usable), None))
+    return next((address for address in usable if address.reachable), next(iter(usable), None))
 
 
 def first_lines(addresses: Sequence[UserAddress], *, proxies: bool) -> str:
     """Return what an operator needs first: the address, and commands to try. Empty: the server has no TCP port."""
-    chosen = best(addresses)
-    if chosen is None:
+    address = best(addresses)
+    if address is None:
         return ""
-    url = chosen.url
+    url = address.url
     if proxies:
         users = "Users connect to your proxy. On this machine the server is"
     else:
-        users = "Users connect to" if chosen.others else "Users of this machine connect to"
+        users = "Users connect to" if address.reachable else "Users of this machine connect to"
     return (
         f"{users} {url}\n"
         "To try it, send a text with one of these, and receive it in another terminal with the code that is shown:\n"

@@ -58,7 +58,7 @@ class Rows:
         self._messages: dict[int, Parameters] = {}
         self._message_pages = 0
         """Pages that the messages take, less one for each, about."""
-        self._made: set[int] = set()
+        self._new_keys: set[int] = set()
         """Keys of mailboxes and nameplates that are not in the database yet."""
         self._gone_mailboxes: Parameters = []
         self._gone_messages: Parameters = []
@@ -125,7 +125,7 @@ class Rows:
     # ── one method per kind of change ────────────────────────────────────────────────────────────
 
     def _mailbox_made(self, change: model.MailboxMade) -> None:
-        self._made.add(change.mailbox.key)
+        self._new_keys.add(change.mailbox.key)
         self._mailboxes[change.mailbox.key] = change.mailbox
 
     def _mailbox_altered(
@@ -144,7 +144,7 @@ class Rows:
         mailbox, key = change.mailbox, change.mailbox.key
         self._mailboxes.pop(key, None)
         unwritten = len(self._messages.pop(key, ()))
-        if key not in self._made:
+        if key not in self._new_keys:
             self._gone_mailboxes.append((key,))
             self._gone_messages += [(message.sequence,) for message in mailbox.messages[: -unwritten or None]]
             self._gone_bytes += mailbox.size + mailbox.names
@@ -167,7 +167,7 @@ class Rows:
         )
 
     def _nameplate_made(self, change: model.NameplateMade) -> None:
-        self._made.add(change.nameplate.key)
+        self._new_keys.add(change.nameplate.key)
         self._nameplates[change.nameplate.key] = change.nameplate
 
     def _nameplate_altered(
@@ -178,7 +178,7 @@ class Rows:
     def _nameplate_gone(self, change: model.NameplateGone) -> None:
         key = change.nameplate.key
         self._nameplates.pop(key, None)
-        if key not in self._made:
+        if key not in self._new_keys:
             self._gone_nameplates.append((key,))
         if change.usage is not None:
             self._record(change.usage)

@@ -183,8 +183,8 @@ def _clients(rows: list[tuple[str | None, str | None, int, int]]) -> list[dict[s
         {"client": in_one_line(name or "not named"), "version": in_one_line(version or ""), "binds": binds}
         for name, version, binds, _ in rows
     ]
-    others = rows[0][3] - sum(binds for _, _, binds, _ in rows) if rows else 0
-    return [*clients, {"client": "others", "version": "", "binds": others}] if others else clients
+    other_binds = rows[0][3] - sum(binds for _, _, binds, _ in rows) if rows else 0
+    return [*clients, {"client": "others", "version": "", "binds": other_binds}] if other_binds else clients
 
 
 def _percentile(ordered: list[float], share: int) -> float | None:

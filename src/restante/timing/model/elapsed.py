@@ -97,8 +97,8 @@ def divide_elapsed(
         if cause == PEER:
             receipts.append(t3)
     idle = PROGRAM if any(event.name == "ws_receive" for event in events) else CONNECT
-    own = {time for event in events if event.name not in {"ws_send", "ws_receive"} for time in _times(event)}
-    stretches = _divide(activities, own | {begin, end})
+    local_times = {time for event in events if event.name not in {"ws_send", "ws_receive"} for time in _times(event)}
+    stretches = _divide(activities, local_times | {begin, end})
     first_receipt = min(receipts, default=None)
     return _join_stretches(
         Stretch(stretch.start, stretch.stop, _idle_cause(stretch, arrivals, first_add, first_receipt, idle))

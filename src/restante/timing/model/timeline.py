@@ -215,12 +215,12 @@ def role_of(events: Iterable[Event]) -> Role | None:
     for role in ROLES:
         if logged_roles == {role}:
             return role
-    shown = (
+    roles = (
         sign.role
         for sign in ROLE_SIGNS
         if any(event.name in sign.names and sign.command in {None, event.command} for event in events)
     )
-    return next(shown, None)
+    return next(roles, None)
 
 
 def build_timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[TraceLine]] | None) -> Timeline:
@@ -233,8 +233,8 @@ def build_timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[Trace
     deliveries: list[TimelineDelivery] = []
     indices: _CommandIndices = {}
     for lane in lanes:
-        for other in (other for other in lanes if other is not lane):
-            deliveries.extend(timeline_deliveries(lane.role, lane.measured, other.measured, len(commands)))
+        for peer in (peer for peer in lanes if peer is not lane):
+            deliveries.extend(timeline_deliveries(lane.role, lane.measured, peer.measured, len(commands)))
         for exchange in lane.exchanges:
             if exchange.command == "add":
                 key = (lane.side, exchange.phase, lane.events[exchange.at].id)
@@ -246,7 +246,7 @@ def build_timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[Trace
         begin / US_PER_SECOND,
         max(lane.stop_us for lane in lanes),
         trace is not None,
-        [_timeline_client(lane, [other for other in lanes if other is not lane]) for lane in lanes],
+        [_timeline_client(lane, next((peer for peer in lanes if peer is not lane), None)) for lane in lanes],
         commands,
         [
             _timeline_frame(lane, event, sides, indices)
@@ -310,17 +310,17 @@ class _Lane:
         return self.us(self.stretches[-1].stop)
 
 
-def _timeline_client(lane: _Lane, others: Sequence[_Lane]) -> TimelineClient:
+def _timeline_client(lane: _Lane, peer: _Lane | None) -> TimelineClient:
     spent = []
     for cause, duration_us in elapsed.cause_totals(lane.stretches).items():
-        peer: Counter[str] | None = None
-        if cause == elapsed.PEER and others and lane.offset is not None and others[0].offset is not None:
-            peer, offset_us = Counter(), others[0].offset.us
+        peer_times: Counter[str] | None = None
+        if cause == elapsed.PEER and lane.offset is not None and peer is not None and peer.offset is not None:
+            peer_times = Counter()
             for stretch in lane.stretches:
                 if stretch.cause == cause:
-                    start, stop = (lane.on_server(time) + offset_us for time in (stretch.start, stretch.stop))
-                    peer.update(elapsed.causes_during(others[0].stretches, start, stop))
-        spent.append(CauseTime(cause, duration_us, peer))
+                    start, stop = (lane.on_server(time) + peer.offset.us for time in (stretch.start, stretch.stop))
+                    peer_times.update(elapsed.causes_during(peer.stretches, start, stop))
+        spent.append(CauseTime(cause, duration_us, peer_times))
     return TimelineClient(
         lane.role,
         len(lane.events),
