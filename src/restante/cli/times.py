@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from restante.common.errors import Misuse
-from restante.waku.envelope.envelope import U32
+
+MAX_SECONDS: Final = 2**32 - 1
+"""Seconds since 1970 of the last moment that an envelope of Waku v1 can have: four bytes."""
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -19,7 +21,7 @@ def read_time(text: str, now: int, flag: str) -> int:
     says otherwise.
     """
     seconds = _parse_time(text, now)
-    if seconds is None or not 0 <= seconds <= U32:
+    if seconds is None or not 0 <= seconds <= MAX_SECONDS:
         raise Misuse(f"{flag}: '{text}' is not a time; write 1700000000, 2026-11-21T13:00, -24h or now")
     return seconds
 
