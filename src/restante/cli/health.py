@@ -71,7 +71,7 @@ def health(
             metavar="SECONDS",
             min=0.1,
             max=3600,
-            help="How long to wait for an answer. Default: 5.",
+            help=f"How long to wait for an answer. Default: {TIMEOUT:g}.",
         ),
     ] = TIMEOUT,
     config: Annotated[

@@ -12,7 +12,7 @@ import typer
 
 from restante.cli.extra_commands import group_that_needs
 from restante.cli.serve_options import JsonOption, ReadSettings, data_path, prepare, print_settings, with_options
-from restante.mailbox.settings import SERVE
+from restante.mailbox.settings import SERVE, Serve
 
 NeedsServer = group_that_needs("server")
 
@@ -59,7 +59,7 @@ def _data_option(text: str) -> Any:
 
 
 DataOption = Annotated[Path, _data_option("Data directory.")]
-DEFAULT_DATA = Path("restante-data")
+DEFAULT_DATA = Path(Serve().data)
 
 
 @app.command("status")

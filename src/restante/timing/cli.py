@@ -27,6 +27,11 @@ app = typer.Typer(name="timing", no_args_is_help=True)
 FILE_WIDTH: Final = 100
 """Columns of a text that is not for a terminal."""
 
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write, instead of printing.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
+
 SEED: Final = 1
 """Of the draws of the rank test, so that the same logs give the same result."""
 
@@ -58,11 +63,9 @@ def render(
     server: Annotated[
         Path | None, typer.Option(metavar="TRACE", help="Trace of the mailbox server (restante serve --trace).")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write, instead of printing.")
-    ] = None,
+    output: OutputOption = None,
     text: Annotated[bool, typer.Option("--text", help="Write tables and a diagram for a terminal.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+    json: JsonOption = False,
     trace_event: Annotated[
         bool, typer.Option("--trace-event", help="Write trace events, which ui.perfetto.dev opens.")
     ] = False,
@@ -210,10 +213,8 @@ def compare(
     server: Annotated[
         Path | None, typer.Option(metavar="TRACE", help="Trace of the mailbox server that has all of the runs.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write, instead of printing.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+    output: OutputOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show what got slower or faster between two groups of runs.
 
