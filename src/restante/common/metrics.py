@@ -1,4 +1,4 @@
-"""The metrics of a server: each is defined once for Prometheus, for the fields of /varz and for the guide."""
+"""The metrics of a server: each is defined once for Prometheus, /varz, the dashboard and the guide."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from prometheus_client import Metric as Family
 from prometheus_client import core
 
 from restante.common.histogram import Histogram
 
-__all__ = ["CounterMetric", "Family", "GaugeMetric", "HistogramMetric", "Metric", "UntypedMetric", "families", "page"]
-
+Family: TypeAlias = core.Metric
 Server = TypeVar("Server")
 Value: TypeAlias = "float | Histogram | Mapping[str, Value]"
 """A mapping has a value for each value of a label."""
@@ -72,6 +70,15 @@ def _by_labels(value: Value, labels: tuple[str, ...]) -> Iterator[tuple[tuple[st
             yield from _by_labels(inner, (*labels, label))
     else:
         yield labels, value
+
+
+def total(metrics: Mapping[str, Metric[Server]], server: Server, name: str) -> float:
+    """Return the sum of a metric over its labels. NAME_sum and NAME_count are of a histogram, as in Prometheus."""
+    metric = metrics[name if name in metrics else name.rpartition("_")[0]]
+    return sum(
+        value if not isinstance(value, Histogram) else value.total if name.endswith("_sum") else value.count
+        for _, value in _by_labels(metric.value(server), ())
+    )
 
 
 def page(metrics: Mapping[str, Metric[Server]], server: Server, other_fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from restante.common.admin_http import AdminPages, Query, page_of
 from restante.common.disk_probe import DiskProbe
 from restante.common.errors import Misuse, StoreError
 from restante.common.last_hour import LastHour
-from restante.common.metrics import CounterMetric, Family, GaugeMetric, HistogramMetric, Metric, families, page
+from restante.common.metrics import CounterMetric, Family, GaugeMetric, HistogramMetric, Metric, families, page, total
 from restante.common.usage_records import MEANINGS, MailboxUsage, NameplateUsage, Result
 from restante.common.worker import Worker
 from restante.mailbox.core.model import OUTCOMES
@@ -180,6 +180,18 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
 # ── What the dashboard of the mailbox server shows and changes ────────────────────────────────────
 
 
+SERIES: Final = {
+    "connections": "restante_connections",
+    "mailboxes": "restante_mailboxes",
+    "commands": "restante_commands",
+    "refusals": "restante_refusals",
+    "commits": "restante_commit_seconds_count",
+    "commit_seconds": "restante_commit_seconds_sum",
+    "deliveries": "restante_delivery_seconds_count",
+    "delivery_seconds": "restante_delivery_seconds_sum",
+}
+"""The metric whose history is kept under a name, over all labels."""
+
 RECENT_SECONDS: Final = 10.0
 """Seconds for which what usage records say is shown, at least."""
 
@@ -218,19 +230,9 @@ class DashboardPages:
 
     async def sample(self) -> dict[str, float]:
         """Return the values whose history is kept: counts since the start, and gauges."""
-        loop, server = self._server.commit_loop, self._server
-        measured, state = loop.measurements, loop.dispatcher.state
-        self._refusals.remember(loop.dispatcher.quotas.refusals)
-        return {
-            "connections": len(server.admitted),
-            "mailboxes": state.mailbox_count,
-            "commands": sum(measured.carried_out.values()) + sum(measured.not_carried_out.values()),
-            "refusals": sum(loop.dispatcher.quotas.refusals.values()),
-            "commits": measured.commit_seconds.count,
-            "commit_seconds": measured.commit_seconds.total,
-            "deliveries": measured.delivery_seconds.count,
-            "delivery_seconds": measured.delivery_seconds.total,
-        }
+        self._refusals.remember(self._server.commit_loop.dispatcher.quotas.refusals)
+        parts = Parts(self._server)
+        return {name: total(METRICS, parts, metric) for name, metric in SERIES.items()}
 
     async def details(self) -> dict[str, Any]:
         """Return all that the page shows."""

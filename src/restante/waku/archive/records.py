@@ -10,15 +10,15 @@ from restante.waku.envelope.envelope import Envelope, parse
 class Counts(msgspec.Struct, frozen=True):
     """Totals of an archive. Times are seconds since 1970, None if the archive is empty."""
 
-    envelopes: int
-    bytes: int
+    envelopes: int = 0
+    bytes: int = 0
     """Bytes of all envelopes' RLP. The database needs more."""
-    topics: int
+    topics: int = 0
     """Number of different topics."""
-    oldest: int | None
+    oldest: int | None = None
     """Time at which the oldest envelope was sent."""
-    newest: int | None
-    next_arrival: int
+    newest: int | None = None
+    next_arrival: int = 0
     """The arrival number of the next envelope to be saved. All stored envelopes have lower ones."""
 
 

@@ -27,6 +27,7 @@ from restante.common.metrics import (
     UntypedMetric,
     families,
     page,
+    total,
 )
 from restante.waku.archive.records import Counts
 from restante.waku.connection.peer_connection import PeerConnection
@@ -52,6 +53,16 @@ CONNECTION_LABELS: Final = {
     EVICTED: "gave_way",
 }
 """Why connections are closed for want of room, by what admission.py counts them as."""
+
+SERIES: Final = {
+    "peers": ("waku_peers",),
+    "envelopes": ("waku_envelopes_validated",),
+    "requests": ("mailserver_requests",),
+    "answers": ("mailserver_delivery_duration_seconds_count",),
+    "request_seconds": ("mailserver_delivery_duration_seconds_sum",),
+    "refused": ("waku_envelopes_cache_failures", "mailserver_requests_refused"),
+}
+"""The metrics whose sum over all labels has its history kept under a name."""
 
 NODE_ID_BYTES: Final = 8
 """Bytes of a peer's id that are shown: enough to tell peers apart."""
@@ -256,17 +267,10 @@ class StatusPages:
 
     async def sample(self) -> dict[str, float]:
         """Return the values whose history the dashboard shows: counts since the start, and gauges."""
-        node, counts, requests = self._node, self._node.mailserver.counts, self._node.history_requests
-        self._refused_envelopes.remember(_refused_envelopes(node))
-        self._refused_requests.remember(_refused_requests(node))
-        return {
-            "peers": len(node.relay.interests),
-            "envelopes": counts["new"],
-            "requests": requests.counts["requests"],
-            "answers": requests.delays.count,
-            "request_seconds": requests.delays.total,
-            "refused": sum(counts[refusal] for refusal in REFUSAL_LABELS) + requests.counts["requests refused"],
-        }
+        self._refused_envelopes.remember(_refused_envelopes(self._node))
+        self._refused_requests.remember(_refused_requests(self._node))
+        parts = Parts(self._node, Counts())  # no series is of the archive, which may be slow
+        return {name: sum(total(METRICS, parts, metric) for metric in metrics) for name, metrics in SERIES.items()}
 
     async def details(self) -> dict[str, Any]:
         """Return all that the dashboard shows. Raises StoreError if the archive cannot be read."""
