@@ -180,16 +180,17 @@ async def test_a_wrong_code_ends_both_with_3(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("127.0.0.1", "127.0.0.2"), "cannot connect to URL: Connection refused"),
+        (("127.0.0.1", "127.0.0.2"), "cannot connect to URL: Connection refused (server "),
         (("127.0.0.1", "nowhere.invalid"), "cannot connect to URL: "),
         (("/v1", "/other"), "URL is not a mailbox server"),
     ],
 )
 async def test_a_server_that_cannot_be_used_ends_with_4(desk: Desk, change: tuple[str, str], reason: str) -> None:
     url = desk.url.replace(*change)
-    async with desk.receive("--server", url) as receiver:
+    async with desk.receive(RESTANTE_CLIENT_SERVER=url) as receiver:
         assert await receiver.ended() == 4, receiver.said
     assert receiver.said["stderr"].startswith(f"restante: {reason.replace('URL', url)}")
+    assert receiver.said["stderr"].endswith(" (server from RESTANTE_CLIENT_SERVER)\n")
     assert receiver.said["stderr"].count("\n") == 1
 
 
@@ -424,16 +425,17 @@ async def test_what_cannot_be_used_ends_with_2(arguments: tuple[str, ...], says:
 SETTINGS = Document("docs/client/guide.md").blocks["settings"].replace("127.0.0.1:1080", "me:secret@127.0.0.1:1080")
 
 
-def settings_file(folder: Path, content: str, mode: int = 0o600, **variables: str) -> tuple[Path, dict[str, str]]:
+def settings_file(folder: Path, content: str, mode: int = 0o600) -> tuple[Path, dict[str, str]]:
     (folder / "restante").mkdir()
     (file := folder / "restante/client.toml").write_text(content)
     file.chmod(mode)
-    return file, {"XDG_CONFIG_HOME": str(folder), **variables}
+    return file, {"XDG_CONFIG_HOME": str(folder)}
 
 
 async def test_a_flag_overrides_a_variable_that_the_file_and_each_may_be_a_name(tmp_path: Path) -> None:
-    file, variables = settings_file(tmp_path, SETTINGS, RESTANTE_CLIENT_SERVER="local")
-    shown = re.findall(r"^(\S+) += (\S+) +# (.+)", called("client", "config", **variables).stdout, re.MULTILINE)
+    file, variables = settings_file(tmp_path, f"\ufeff{SETTINGS}")
+    local = {**variables, "RESTANTE_CLIENT_SERVER": "local"}
+    shown = re.findall(r"^(\S+) += (\S+) +# (.+)", called("client", "config", **local).stdout, re.MULTILINE)
     assert shown[:4] == [
         ("server", '"ws://127.0.0.1:4000/v1"', "RESTANTE_CLIENT_SERVER (local)"),
         ("transit-relay", '"tcp:relay.example.org:4001"', f"{file} (home)"),
@@ -442,17 +444,22 @@ async def test_a_flag_overrides_a_variable_that_the_file_and_each_may_be_a_name(
     ]
     assert resolve("home", "", "", variables)[:3] == ("wss://relay.example.org/v1", "", None)
     assert resolve(None, None, None, {"XDG_CONFIG_HOME": os.devnull}).origins == ("default",) * 3
+    file.unlink()
+    assert called("client", "config", **variables).stdout.startswith(f"# There is no settings file {file}\n")
 
 
 @pytest.mark.parametrize(
     ("content", "mode", "says"),
     [
         ('sever = "home"', 0o600, "'sever' is not known: did you mean server?"),
-        (SETTINGS.replace('"home"', '"hoem"'), 0o600, "server: 'hoem' is neither a URL nor a name in [servers] of "),
-        ('[servers]\nhome = "http://post"', 0o600, "servers.home is not a URL like wss://example.org/v1"),
-        ('[servers]\nhome = "ws://me:secret@post/v1"', 0o600, "servers.home has a user or a password"),
+        (SETTINGS.replace('"home"', '"hoem"'), 0o600, "server: 'hoem' is neither a URL nor a name in [servers]: did"),
+        ('server = "home"', 0o600, "server: 'home' is neither a URL nor a name in [servers]: it has no names"),
+        ('server = "home"\n[server]\nhome = "ws://post/v1"', 0o600, "[server] is not known: did you mean [servers]?"),
+        ("server = 5", 0o600, "server is not a text: write a URL in quotes"),
+        ('[servers]\nhome = "http://post"', 0o600, "servers.home: a server's URL begins with ws:// or wss://, like "),
+        ('[servers]\nhome = "ws://me:secret@post/v1"', 0o600, "servers.home: a server's URL has no user and no pass"),
         ('[servers]\nserver = "ws://post/v1"', 0o600, "'server' is in [servers]: write it before the first table"),
-        ('proxy = "socks5://me:secret/@post"', 0o600, "proxy is not a URL like socks5://example.org:1080"),
+        ("", 0o600, "is a link to nothing: remove it, or create the file that it names"),
         (SETTINGS, 0o640, "other users may read the password in "),
         ("", 0o620, "other users may change "),
         ("", 0o400, "belongs to another user"),
@@ -462,13 +469,39 @@ async def test_a_settings_file_that_cannot_be_used_ends_with_2(
     content: str, mode: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, variables = settings_file(tmp_path, content, mode)
+    if "link" in says:
+        file.rename(file.with_name("moved"))
+        file.symlink_to("nowhere")
     if "another" in says:
         fields = [*file.stat()]
         monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((*fields[:4], os.geteuid() + 1, *fields[5:])))
     refused = called("receive", "7-a-b", **variables)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert f"{file}" in refused.stderr
     assert says in refused.stderr
     assert "secret" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        *(("SERVER", url, "a server's URL has no user and") for url in ("ws://me:secret@post/v1", "me:secret@post")),
+        ("SERVER", "https://post/v1", "a server's URL begins with ws:// or wss://, like wss://example.org/v1, not "),
+        ("SERVER", "home", "'home' is neither a URL nor a name in [servers] of "),
+        ("SERVER", "ws://post/v1#7", "a server's URL has no fragment"),
+        ("SERVER", "ws://post/\x1b", r"a server's URL has no spaces and no control characters, not 'ws://post/\x1b'"),
+        *(("PROXY", f"http://me:{text}/secret@post:1", "a proxy's URL has %2F, %3F and ") for text in ("", "1", "@")),
+        ("PROXY", "socks5://me:@secret@post:1/path", "a proxy's URL has no path: leave out what is behind "),
+        ("PROXY", "http://me:secret@post", "a proxy's URL has a port, like "),
+        ("PROXY", "http://me:secret@post:secret", "a proxy's URL has a port from 1 to 65535, not "),
+        ("TRANSIT_RELAY", "tcp:me:secret@post", "a relay is named by tcp:HOST:PORT, not 'tcp:***@post'"),
+    ],
+)
+async def test_a_variable_that_cannot_be_used_is_named_without_its_password(name: str, value: str, says: str) -> None:
+    refused = called("receive", "7-a-b", **{f"RESTANTE_CLIENT_{name}": value})
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"restante: RESTANTE_CLIENT_{name}: {says}")
+    assert "secret@" not in refused.stderr
 
 
 @pytest.mark.parametrize("host", ["localhost", "a.localhost.", "127.9.0.1", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"])

@@ -253,7 +253,7 @@ NOT_IN_JSON: list[Any] = [
     *({"a": b"bytes"}, {"a": (1, 2)}, {"a": {1}}, {1: "a"}),
 ]
 BITS = "`max_work_bits` is a whole number, 0 or more, not "
-URL = "a server's URL begins with ws:// or wss:// and names a host, not 5"
+URL = "a server's URL begins with ws:// or wss:// and is a text, not int"
 
 
 @pytest.mark.parametrize(
@@ -263,10 +263,11 @@ URL = "a server's URL begins with ws:// or wss:// and names a host, not 5"
         *(({"versions": versions}, "`versions` is a dict that JSON can express") for versions in NOT_IN_JSON),
         *(({"max_work_bits": bits}, BITS) for bits in (True, -1, 20.0, NAN, INFINITY, "20", None)),
         ({"server": 5}, URL),
-        ({"server": "ws://a..b/v1"}, "label empty or too long"),
+        ({"server": "ws://a..b/v1"}, "has a valid host, not 'ws://a..b/v1'"),
         ({"server": b"ws://server.example/v1"}, "a server's URL begins with"),
         ({"proxy": 5}, "a proxy's URL begins with"),
         *(({"proxy": proxy}, "a proxy's URL") for proxy in ("127.0.0.1:9050", "ftp://a", "socks5://", "http://a b")),
+        *(({"proxy": f"http://{user}@a:1"}, "has USER:PASSWORD@ before the host") for user in ("me", "é")),
         ({"ssl": True}, "`ssl` is an ssl.SSLContext, not True"),
         ({"options": 5}, "`options` are ConnectionOptions, not 5"),
     ],

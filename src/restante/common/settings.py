@@ -47,6 +47,9 @@ LIMITS: Final = "limits"
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+BYTE_ORDER_MARK: Final = "\ufeff"
+"""What editors on Windows write before a text in UTF-8 (RFC 3629 section 6)."""
+
 MAX_HOST_NAME: Final = 253
 """Characters of a host's name (RFC 1035, 2.3.4)."""
 
@@ -248,7 +251,7 @@ class ServerSettings(Generic[S]):
 def read_toml(path: Path, read_text: Callable[[Path], str], advice: str = "") -> dict[str, Any]:
     """Return what a TOML file has. `advice` follows why it cannot be read. Raises Misuse."""
     try:
-        return tomllib.loads(read_text(path))
+        return tomllib.loads(read_text(path).removeprefix(BYTE_ORDER_MARK))
     except OSError as error:
         raise Misuse(f"cannot read {path}: {plain(error)}{advice}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -32,6 +32,15 @@ def in_one_line(text: str, max_characters: int | None = None) -> str:
     return line if line.isprintable() else visible(line).replace("\n", "\\n").replace("\t", "\\t")
 
 
+PASSWORD: Final = re.compile(r"\A((?>(?:[^:/?#@]*:?//)?)[^:@]*):.*@", re.DOTALL)
+"""A URL up to its last @, also if the password has characters that no URL has, or there is no scheme."""
+
+
+def redacted_url(url: str) -> str:
+    """Return a URL for people: in one line, and without its password."""
+    return in_one_line(PASSWORD.sub(r"\1:***@", url))
+
+
 # ── numbers with their nouns: 1 row, 2,000 rows ──────────────────────────────────────────────────
 
 

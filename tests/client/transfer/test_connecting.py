@@ -121,10 +121,16 @@ async def test_a_port_that_is_chosen_is_the_one_that_is_told_and_is_not_shared()
                 await exchange(*await asyncio.gather(sender.meet(Hints()), receiver.meet(sender.hints)))
 
 
-@pytest.mark.parametrize("port", [-1, 65536, True, 1.0, "80"])
-def test_a_port_is_a_number(port: Any) -> None:
-    with pytest.raises(Misuse, match="`port` is a number"):
-        TransitOptions(port=port)
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        *(({"port": port}, "`port` is a number") for port in (-1, 65536, True, 1.0, "80")),
+        ({"proxy": "socks5://me:secret@post:1/path"}, r"no path: leave out .* of 'socks5://me:\*\*\*@post:1/path'"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_refused(argument: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Misuse, match=reason):
+        TransitOptions(**argument)
 
 
 async def test_visitors_that_say_nothing_do_not_keep_the_peer_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,11 +220,13 @@ async def test_a_sender_that_dials_a_peer_that_only_listens_speaks_first() -> No
 @pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
 async def test_without_any_way_there_is_an_error_at_once_and_it_names_the_addresses(role: Role) -> None:
     address = Address("127.0.0.1", nobodys_port())
-    for hints, reason in (
-        (Hints((address,)), rf"^no connection to the other side \({address}: Connection refused\)$"),
-        (Hints(), "names no address, this computer does not listen, and there is no relay"),
+    by_https = TransitOptions(relays=(), proxy="https://127.0.0.1:1")
+    for options, hints, reason in (
+        (DIAL_ONLY, Hints((address,)), rf"^no connection to the other side \({address}: Connection refused\)$"),
+        (by_https, Hints((address,)), rf"\({address}: files cannot go through an https:// proxy: name it as http://"),
+        (DIAL_ONLY, Hints(), "names no address, this computer does not listen, and there is no relay"),
     ):
-        async with bounded("an error", AT_ONCE), Side(role, DIAL_ONLY) as ours:
+        async with bounded("an error", AT_ONCE), Side(role, options) as ours:
             with pytest.raises(TransferError, match=reason):
                 await ours.meet(hints)
 

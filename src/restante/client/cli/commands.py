@@ -206,7 +206,8 @@ def send(
             if isinstance(item, files.Files):  # a text needs no transit connection
                 files.show_own_hints(transit)
             return
-        with transfer.timing_log_at(dump_timing, "cmd_send", paths or ()) as timing:
+        timing_log = transfer.timing_log_at(dump_timing, "cmd_send", paths or ())
+        with timing_log as timing, chosen.origins_named(rendezvous.server):
             running.run(transfer.send(rendezvous, item, word_count=word_count, verify=verify, qr=qr, timing=timing))
 
 
@@ -283,7 +284,8 @@ def receive(
     options = files.StoreOptions(
         target, into_output, accept, replace, rename, unpack, dry_run, to_standard_output, transit, dump_timing
     )
-    with transfer.timing_log_at(dump_timing, "cmd_receive") as timing:
+    timing_log = transfer.timing_log_at(dump_timing, "cmd_receive")
+    with timing_log as timing, chosen.origins_named(rendezvous.server):
         if not allocate and sys.stdin is not None and sys.stdin.isatty():
             if code is None:
                 with span(timing, "input code", waiting=USER):

@@ -22,7 +22,7 @@ import msgspec
 from restante.client.cli.code_prompt import own_code, prompt_for_code
 from restante.client.cli.event_printer import EventPrinter
 from restante.client.cli.files import Files, StoreOptions, ask_user, show_offer, store_offer
-from restante.client.connection.server import ServerEndpoint
+from restante.client.connection.server import check_server_url
 from restante.client.core.state import check_encodable
 from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER
 from restante.client.errors import WormholeError
@@ -95,7 +95,7 @@ class Rendezvous(msgspec.Struct, frozen=True):
         elif code is not None:
             code = own_code(code)
         url = uri_server or (DEFAULT_SERVER if server is None else server)
-        ServerEndpoint(url, proxy)  # raises Misuse if one of them is invalid
+        check_server_url(url)
         app_id = DEFAULT_APP_ID if app_id is None else app_id
         check_encodable(app_id, {})
         return cls(code, url, proxy, app_id)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from restante.client.tasks import threaded
 
@@ -34,8 +35,11 @@ async def dial(host: str, port: int, max_addresses: int | None = None) -> socket
 
 async def dial_through(proxy: str, host: str, port: int) -> socket.socket:
     """Return a connection through a proxy, socks5://, socks4:// or http://. Raises python_socks.ProxyError."""
-    from python_socks.async_.asyncio import Proxy  # only a connection through a proxy needs it
+    from python_socks import ProxyError  # only a connection through a proxy needs it
+    from python_socks.async_.asyncio import Proxy
 
+    if urlsplit(proxy).scheme == "https":
+        raise ProxyError("files cannot go through an https:// proxy: name it as http://, or another one")
     return await Proxy.from_url(proxy).connect(host, port)
 
 

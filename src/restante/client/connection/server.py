@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import ssl as tls
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -14,10 +13,16 @@ from restante.client.connection.options import DEFAULT_OPTIONS, ConnectionOption
 from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.errors import ServerGoneError
 from restante.common.errors import Misuse
+from restante.common.texts import redacted_url
 
 SCHEMES: Final = ("ws", "wss")
+WEBSOCKET_SCHEMES: Final = {"http": "ws", "https": "wss"}
+"""What to write for the scheme of a web page."""
+
 PROXY_SCHEMES: Final = ("socks5", "socks4", "http", "https")
-SPACE: Final = re.compile(r"\s")
+
+SERVER_EXAMPLE: Final = "wss://example.org/v1"
+PROXY_EXAMPLE: Final = "socks5://example.org:1080"
 
 
 class ServerEndpoint(msgspec.Struct, frozen=True):
@@ -36,9 +41,9 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raise Misuse if one of them cannot be used."""
-        _check(self.url, SCHEMES, "a server's URL")
+        check_server_url(self.url)
         if self.proxy is not None:
-            _check(self.proxy, PROXY_SCHEMES, "a proxy's URL")
+            check_proxy_url(self.proxy)
         if self.ssl is not None and not isinstance(self.ssl, tls.SSLContext):
             raise Misuse(f"`ssl` is an ssl.SSLContext, not {self.ssl!r}")
         if not is_integer(self.max_work_bits, 0):
@@ -78,15 +83,57 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
         return ServerGoneError(f"{self.url} did not answer within {self.options.connect_seconds:g} s{advice}")
 
 
-def _check(url: str, schemes: tuple[str, ...], what: str) -> None:
-    beginnings = " or ".join(f"{scheme}://" for scheme in schemes)
-    requirement = f"{what} begins with {beginnings} and names a host, not {url!r}"
+def check_server_url(url: object) -> None:
+    """Raise Misuse if no mailbox server can have a URL. Its text does not show a password."""
+    if isinstance(url, str) and "@" in url:  # RFC 6455 section 3
+        raise _misuse("a server's URL has no user and no password: leave out what is before the @ of", url)
+    parts = _parts(url, "a server's URL", SCHEMES, SERVER_EXAMPLE)
+    if parts.fragment:
+        raise _misuse("a server's URL has no fragment: leave out the # of", parts.geturl())
+
+
+def check_proxy_url(url: object) -> None:
+    """Raise Misuse if no proxy can have a URL. Its text does not show a password."""
+    parts = _parts(url, "a proxy's URL", PROXY_SCHEMES, PROXY_EXAMPLE)
+    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise _misuse("a proxy's URL has no path: leave out what is behind the port of", parts.geturl())
+    if parts.port is None:
+        raise _misuse(f"a proxy's URL has a port, like {PROXY_EXAMPLE}, not", parts.geturl())
+    if parts.username is not None and parts.password is None:
+        raise _misuse(
+            "a proxy's URL has USER:PASSWORD@ before the host, also without a password, not", parts.geturl()
+        )
+
+
+def _parts(url: object, kind: str, schemes: tuple[str, ...], example: str) -> SplitResult:
+    """Return the parts of a URL with one of the schemes, a host, and a valid port if any. Raises Misuse."""
+    beginnings = ", ".join(f"{scheme}://" for scheme in schemes[:-1]) + f" or {schemes[-1]}://"
     if not isinstance(url, str):
-        raise Misuse(requirement)
+        raise Misuse(f"{kind} begins with {beginnings} and is a text, not {type(url).__name__}")
+    if " " in url or not url.isprintable():
+        raise _misuse(f"{kind} has no spaces and no control characters, not", url)
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in schemes and parts.hostname and parts.hostname.encode("idna") and parts.port != 0
-    except ValueError as error:
-        raise Misuse(f"{requirement} ({error})") from error
-    if not usable or SPACE.search(url):
-        raise Misuse(requirement)
+        host = parts.hostname or ""
+        host.encode("idna")
+    except ValueError:
+        raise _misuse(f"{kind} has a valid host, not", url) from None
+    if parts.scheme not in schemes:
+        scheme = WEBSOCKET_SCHEMES.get(parts.scheme)
+        advice = f": write {parts._replace(scheme=scheme).geturl()}" if scheme in schemes else ""
+        raise Misuse(f"{_misuse(f'{kind} begins with {beginnings}, like {example}, not', url)}{advice}")
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        raise _misuse(f"{kind} has %2F, %3F and %23 for a /, ? and # in its password, not", url)
+    if not host:
+        raise _misuse(f"{kind} names a host, like {example}, not", url)
+    try:
+        is_valid = parts.port != 0
+    except ValueError:  # its text has what may be a part of a password
+        is_valid = False
+    if not is_valid:
+        raise _misuse(f"{kind} has a port from 1 to 65535, not", url)
+    return parts
+
+
+def _misuse(requirement: str, url: str) -> Misuse:
+    return Misuse(f"{requirement} '{redacted_url(url)}'")

@@ -29,12 +29,12 @@ from picows.url import WSParsedURL
 from python_socks import ProxyError
 
 from restante.client.connection.dialling import dial, dial_through
-from restante.client.connection.server import SCHEMES, ServerEndpoint
+from restante.client.connection.server import SCHEMES, WEBSOCKET_SCHEMES, ServerEndpoint
 from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError
 from restante.client.protocol.server_messages import TOO_MANY_CONNECTIONS
 from restante.client.tasks import until_done
 from restante.common.errors import plain
-from restante.common.texts import in_one_line
+from restante.common.texts import in_one_line, redacted_url
 
 MAX_UNSENT_BYTES: Final = 1024 * 1024
 """Bytes that wait to be sent, beyond which the server's pings are not answered: a server that reads nothing could
@@ -230,14 +230,16 @@ async def connect(
 
     """
     connection = Connection(server, opened, receive)
-    failure = f"cannot connect to {server.url}" + (" through the proxy" if server.proxy is not None else "")
+    failure = f"cannot connect to {server.url}" + (
+        f" through the proxy {redacted_url(server.proxy)}" if server.proxy is not None else ""
+    )
     try:
         async with asyncio.timeout(server.options.connect_seconds):
             transport = await _open(server, connection)
     except TimeoutError:
         raise server.no_answer(opened=False) from None
     except ProxyError as error:
-        raise ServerGoneError(f"{failure}: {error}") from None
+        raise ServerGoneError(f"{failure}: {in_one_line(str(error), _MAX_SHOWN)}{_login_advice(error)}") from None
     except WSError as error:
         raise _refusal(server, error) from None
     except ssl.SSLError as error:
@@ -321,6 +323,12 @@ def _needs_asyncio_tls(server: ServerEndpoint) -> bool:
     return server.is_secure or server.has_secure_proxy
 
 
+def _login_advice(error: ProxyError) -> str:
+    """Return what to write if a proxy demands a login (HTTP status 407; RFC 1928 section 3)."""
+    demanded = re.search(r"\b407\b|authentication", str(error))
+    return ": write the right USER:PASSWORD@ before its host" if demanded else ""
+
+
 def _refusal(server: ServerEndpoint, error: WSError) -> ServerGoneError:
     """Return the error for an answer other than a WebSocket, with what to write instead."""
     header, body = (error.raw_header or b"", error.raw_body) if isinstance(error, WSHandshakeError) else (b"", b"")
@@ -353,7 +361,7 @@ def _target(server: ServerEndpoint, header: bytes) -> str:
     location = match[1].decode("latin-1") if match else ""
     with suppress(ValueError):
         target = urlsplit(urljoin(server.url, location))
-        scheme = {"http": "ws", "https": "wss"}.get(target.scheme, target.scheme)
+        scheme = WEBSOCKET_SCHEMES.get(target.scheme, target.scheme)
         netloc = target.netloc.rpartition("@")[2]
         url = target._replace(scheme=scheme, netloc=netloc, query="", fragment="").geturl()
         if scheme in SCHEMES and target.hostname and url != server.url:

@@ -21,6 +21,7 @@ import msgspec
 
 from restante.client.arguments import check_seconds
 from restante.client.connection.dialling import dial, dial_through
+from restante.client.connection.server import check_proxy_url
 from restante.client.defaults import DEFAULT_TRANSIT_RELAY
 from restante.client.errors import TransferError
 from restante.client.tasks import until_done
@@ -106,7 +107,8 @@ class TransitOptions(msgspec.Struct, frozen=True):
     listen: bool = True
     """Whether this computer listens for the peer, and tells it its addresses. It dials the peer in any case."""
     proxy: str | None = None
-    """URL of a proxy for all connections. Then nothing listens here, and the peer learns the proxy's address only."""
+    """URL of a proxy for all connections, with `socks5://`, `socks4://` or `http://`. Then nothing listens here, and
+    the peer learns the proxy's address only."""
     connect_seconds: float = TRANSIT_SECONDS
     """Seconds after which a transfer ends with TransferError if the two sides are not connected."""
     stall_seconds: float = STALL_SECONDS
@@ -118,9 +120,11 @@ class TransitOptions(msgspec.Struct, frozen=True):
     """TCP port on which this computer listens, for example one that a firewall lets through. 0: any free port."""
 
     def __post_init__(self) -> None:
-        """Raise Misuse if a relay is not named as `tcp:HOST:PORT`, a time is not above 0, or the port is none."""
+        """Raise Misuse if a relay, the proxy, a time or the port cannot be used."""
         for relay in self.relays:
             parse_relay(relay)
+        if self.proxy is not None:
+            check_proxy_url(self.proxy)
         check_seconds("connect_seconds", self.connect_seconds)
         check_seconds("stall_seconds", self.stall_seconds)
         if type(self.port) is not int or not 0 <= self.port <= MAX_PORT:

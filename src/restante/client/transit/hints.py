@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from restante.common.errors import Misuse
+from restante.common.texts import redacted_url
 
 DIRECT: Final = "direct-tcp-v1"
 RELAY: Final = "relay-v1"
@@ -54,7 +55,7 @@ def parse_relay(url: str) -> Relay:
     }
     address = _address(fields) if scheme == "tcp" else None
     if address is None:
-        raise Misuse(f"a relay is named by tcp:HOST:PORT, not {url!r}")
+        raise Misuse(f"a relay is named by tcp:HOST:PORT, not '{redacted_url(url)}'")
     return Relay((address,))
 
 
