@@ -158,7 +158,7 @@ ENTRY: Final = "an entry is a line of text with at most 1000 characters"
     [
         *(((), ("add", "Carol", line), ENTRY) for line in ("\udcff", "one\ntwo", 1001 * "x")),
         ((), ("accept", "purple"), "a code begins with a number, like 7-purple-sausages"),
-        (("--server", "ws://a..b/v1"), ("invite",), "address_book: cannot connect to ws://a..b/v1: "),
+        (("--server", "ws://a..b/v1"), ("invite",), "address_book: a server's URL has a valid host, not "),
         (("--move-after", "0"), ("list",), "invalid positive value: '0'"),
         ((), ("list",), " is not a journal"),
     ],

@@ -65,7 +65,7 @@ class CodeExpiredError(WormholeError):
 
 
 class WelcomeError(WormholeError):
-    """The server does not want to be used. The error's text is the server's own."""
+    """The server does not want to be used. The error's text is the server's own, without control characters."""
 
     mood = "unwelcome"
     exit_code = SERVER_EXIT

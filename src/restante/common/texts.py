@@ -32,6 +32,15 @@ def in_one_line(text: str, max_characters: int | None = None) -> str:
     return line if line.isprintable() else visible(line).replace("\n", "\\n").replace("\t", "\\t")
 
 
+MAX_SENTENCE: Final = 400
+"""Characters of a sentence of a server or a peer that an error shows."""
+
+
+def cleaned(text: str) -> str:
+    """Return a sentence of a server or a peer for the text of an error: in one line, and not too long."""
+    return in_one_line(" ".join(text.split()), MAX_SENTENCE)
+
+
 PASSWORD: Final = re.compile(r"\A((?>(?:[^:/?#@]*:?//)?)[^:@]*):.*@", re.DOTALL)
 """A URL up to its last @, also if the password has characters that no URL has, or there is no scheme."""
 

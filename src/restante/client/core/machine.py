@@ -34,6 +34,7 @@ from restante.client.events import Closed, CodeKnown, Failed, ReplayEnded, Waiti
 from restante.client.protocol import server_messages
 from restante.client.protocol.code import is_nameplate, nameplate_of
 from restante.client.protocol.server_messages import Greeting, ServerMessage
+from restante.common.texts import cleaned
 
 # ── The state of a connection ─────────────────────────────────────────────────────────────────────
 
@@ -381,7 +382,7 @@ class Machine:
         if self.connection.bound or self.connection.working:
             return
         if greeting.error is not None:
-            self.fail(WelcomeError(greeting.error))
+            self.fail(WelcomeError(cleaned(greeting.error)))
             return
         self.answers += 1
         self._outputs.append(Welcomed(greeting.motd, greeting.current_cli_version))
@@ -462,8 +463,8 @@ class Machine:
         self._conversation.check_complete()
 
     def _error(self, message: ServerMessage) -> None:
-        reason = str(message.error)
-        hint = f": {message.hint}" if isinstance(message.hint, str) else ""
+        reason = cleaned(str(message.error))
+        hint = f": {cleaned(message.hint)}" if isinstance(message.hint, str) else ""
         if server_messages.asks_to_return(message):
             self.connection = None  # the next one is sent what this one lacks
             reason += "" if message.retry else hint  # the hint of an error with `retry` repeats it

@@ -8,15 +8,13 @@ from typing import Final
 from unicodedata import category, normalize
 
 from restante.client.errors import UnsafeNameError
+from restante.common.texts import in_one_line
 
 MAX_NAME_BYTES: Final = 255
 """The longest name in UTF-8 (NAME_MAX of Linux's file systems)."""
 
 MAX_SHOWN: Final = 80
 """How many characters of a name an error shows. More would hide the sentence around it."""
-
-MAX_SENTENCE: Final = 400
-"""How many characters of a peer's own sentence an error shows."""
 
 UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Control characters, line breaks, and what reorders the text behind it (UAX #9, sections 2.1 and 2.2).
@@ -93,12 +91,6 @@ def unportable_names(names: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield name, "has a character that no name on Windows has, or ends with a dot or a space"
 
 
-def one_line(text: str) -> str:
-    """Return a peer's sentence for an error's text: in one line, and not too long."""
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_SENTENCE else f"{line[:MAX_SENTENCE]}…"
-
-
 def quoted(name: str) -> str:
     """Return a peer's name for an error's text: in quotes, unprintable characters as escapes, and not too long."""
     return quoted_path(name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}…")
@@ -106,4 +98,4 @@ def quoted(name: str) -> str:
 
 def quoted_path(path: str) -> str:
     """Return one of our own paths for an error's text: the same, at any length."""
-    return f"'{''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in path)}'"
+    return f"'{in_one_line(path)}'"

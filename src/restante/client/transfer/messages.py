@@ -20,10 +20,10 @@ from restante.client.errors import (
     TransferError,
     WormholeError,
 )
-from restante.client.files.names import one_line
 from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
 from restante.common.errors import Misuse, RestanteError, StoreError
+from restante.common.texts import cleaned
 
 ARRIVED: Final = "ok"
 """What an answer says of a text that arrived, and of a file or directory that is wanted."""
@@ -135,7 +135,7 @@ def _parse_message(plaintext: bytes) -> PeerMessage:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotAMessageError(f"the peer sent something that is not a message of a transfer: {error}") from error
     if received.error is not None:
-        raise GaveUpError(f"the other side gave up: {one_line(received.error)}")
+        raise GaveUpError(f"the other side gave up: {cleaned(received.error)}")
     return received
 
 
@@ -165,7 +165,7 @@ async def wait_for_answer(wormhole: Wormhole) -> tuple[Answer, Any]:
 
 def refusal(answer: str | None) -> str:
     """Return what a receiver answered in place of `ARRIVED`, for an error's text."""
-    return "it does not say why" if answer is None else one_line(repr(answer))
+    return "it does not say why" if answer is None else cleaned(repr(answer))
 
 
 async def abandon_transfer(wormhole: Wormhole, words: str) -> None:
