@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from restante.client.defaults import DEFAULT_WORDS, MAX_WORDS
+from restante.client.defaults import DEFAULT_SERVER, DEFAULT_TRANSIT_RELAY, DEFAULT_WORDS, MAX_WORDS
 from restante.common.errors import Misuse
 
 app = typer.Typer()
@@ -25,7 +25,7 @@ ServerOption = Annotated[
     typer.Option(
         metavar="URL",
         help="Mailbox server, ws:// or wss://, or a name of the settings file; or RESTANTE_CLIENT_SERVER. "
-        "Default: wss://relay.magic-wormhole.io/v1.",
+        f"Default: {DEFAULT_SERVER}.",
     ),
 ]
 ProxyOption = Annotated[
@@ -55,7 +55,7 @@ CodeLengthOption = Annotated[
         max=MAX_WORDS,
         show_default=False,
         metavar="WORDS",
-        help="Words of a new code. Default: 2.",
+        help=f"Words of a new code. Default: {DEFAULT_WORDS}.",
     ),
 ]
 
@@ -76,7 +76,7 @@ RelayOption = Annotated[
         metavar="URL",
         help="Relay for files if no direct connection is possible, tcp:HOST:PORT, or a name of the settings file; "
         "or RESTANTE_CLIENT_TRANSIT_RELAY. "
-        'The option with "" means no relay of this side. Default: tcp:transit.magic-wormhole.io:4001.',
+        f'The option with "" means no relay of this side. Default: {DEFAULT_TRANSIT_RELAY}.',
     ),
 ]
 ListenOption = Annotated[
