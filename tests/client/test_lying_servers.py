@@ -231,10 +231,10 @@ async def test_pings_of_a_server_that_reads_nothing_are_not_all_answered() -> No
         answers.put_nowait(await reader.read(-1))
         await asyncio.Event().wait()
 
-    async with listening(serve) as port, bounded("the answers"):
-        async with wormhole(f"ws://127.0.0.1:{port}/v1", wait=True) as alice:
+    async with listening(serve) as port, wormhole(f"ws://127.0.0.1:{port}/v1", wait=True) as alice:
+        async with bounded("the answers"):
             read_bytes = len(await answers.get())
-            await alice.close(abandon=True)
+        await alice.close(abandon=True)
     assert read_bytes < 300 * 1000 * 125 / 2  # what the system's buffers take
 
 
@@ -252,7 +252,7 @@ async def test_work_that_is_demanded_again_and_again_is_done_once(monkeypatch: p
     demand = {"permission-required": {"none": None, "hashcash": {"bits": 20, "resource": "r"}}}
     welcome: Answer = {"type": "welcome", "welcome": demand}
     pong = {"type": "nameplates", "nameplates": []}
-    async with lying(instead_of("welcome", *[welcome] * 100, pong)) as liar, wormhole(liar.url) as alice:
+    async with lying(instead_of("welcome", *[welcome] * 100, pong)) as liar, wormhole(liar.url, wait=True) as alice:
         async with bounded("the message behind the welcomes"):
             assert await alice.nameplates() == []
         search.assert_called_once()
