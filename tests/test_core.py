@@ -359,8 +359,7 @@ def test_no_default_contradicts_another() -> None:
 
 class Holder:
     def __init__(self, *addresses: Hashable, held_bytes: int) -> None:
-        self.addresses = addresses
-        self.held_bytes = held_bytes
+        self.addresses, self.held_bytes = addresses, held_bytes
 
     def give_up(self) -> None:
         self.held_bytes = 0

@@ -111,8 +111,8 @@ def drawn(value: Any) -> Any:
     if isinstance(value, AddressQuota):
         return value.address_id
     if isinstance(value, App):
-        slots = {name: drawn(getattr(value, name)) for name in App.__slots__ if name not in ("_listing", "taken")}
         counts = {length: count for length, count in value.counts_by_length.items() if count}
+        slots = {name: drawn(getattr(value, name)) for name in App.__slots__ if name != "_listing"}
         return {**slots, "listing": value.listing(), "counts_by_length": counts}
     if isinstance(value, msgspec.Struct):
         return {name: drawn(getattr(value, name)) for name in value.__struct_fields__}

@@ -92,7 +92,7 @@ async def test_every_old_database_opens_with_all_rows(old: int, tmp_path: Path) 
     assert live == (await opened(tmp_path / "new", len(migrations())))[0]
     assert set(live["x"]["mailboxes"]) == {"box1", "box2", "m'é"}
     assert set(live["y"]["mailboxes"]) == {"box3"}
-    assert (live["x"]["allocated"], live["x"]["taken"]) == ({"a": ["1"]}, {1: 2})
+    assert (live["x"]["allocated"], live["x"]["counts_by_length"]) == ({"a": ["1"]}, {1: 2})
     nameplate, box = live["x"]["nameplates"]["4"], live["x"]["mailboxes"]["box2"]
     sides = [(side.side, side.added, side.claimed, side.allocated) for side in nameplate["sides"]]
     assert sides == [("a", 1700000001.5, False, False), ("b", 1700000003.75, True, False)]

@@ -22,7 +22,7 @@ def picture(state: State, *, touches: bool = True) -> dict[str, Any]:
                 for mailbox_id, mailbox in app.mailboxes.items()
             },
             "nameplates": {name: msgspec.structs.asdict(nameplate) for name, nameplate in app.nameplates.items()},
-            "taken": {length: count for length, count in app.counts_by_length.items() if count},
+            "counts_by_length": {length: count for length, count in app.counts_by_length.items() if count},
             "allocated": app.allocated,
             "listing": app.listing(),
         }

@@ -34,6 +34,9 @@ from restante.mailbox.protocol.refusals import MAILBOX_FULL, SERVER_FULL, Refusa
 MAX_MEMBERS: Final = 2
 """Maximum number of sides of a nameplate or a mailbox: the two ends of a transfer."""
 
+CROWDED: Final = Refusal("crowded")
+"""The answer to a further side."""
+
 MAX_DRAWS: Final = 64
 """Maximum number of random draws for a free nameplate; after that, the free ones are listed. While fewer than 9 in
 10 are taken, at most one allocation in 800 needs the list."""
@@ -177,7 +180,7 @@ def _claim(view: State, c: session.ClaimCommand, now: Now, dice: Dice, policy: P
             marks.append(model.NameplateCrowded(nameplate))
         if off_mailbox is None and not mailbox.crowded:
             marks.append(model.MailboxCrowded(mailbox))
-        return Decision(marks, refusal=Refusal("crowded"))
+        return Decision(marks, refusal=CROWDED)
     changes: list[Change] = [model.NameplateSideGone(nameplate, side) for side in off_nameplate]
     if mine is None:
         changes.append(model.NameplateSideSet(nameplate, NameplateSide(c.side, now.wall)))
@@ -221,7 +224,7 @@ def _open(view: State, c: session.OpenCommand, now: Now, _dice: Dice, policy: Po
         return Decision([model.MailboxMade(mailbox)], mailbox=mailbox)
     leaving = _sides_to_remove(view, mailbox.sides, mailbox, c.side)
     if leaving is None:
-        return Decision([] if mailbox.crowded else [model.MailboxCrowded(mailbox)], refusal=Refusal("crowded"))
+        return Decision([] if mailbox.crowded else [model.MailboxCrowded(mailbox)], refusal=CROWDED)
     changes = _leave(mailbox, leaving)
     mine = _row_of(mailbox.sides, c.side)
     if mine is None:

@@ -387,13 +387,13 @@ class FirstBytes(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        seen = max(0, len(self._read) - len(END_OF_REQUEST))
+        searched = max(0, len(self._read) - len(END_OF_REQUEST))
         self._read += data
         if self._read[0] == HANDSHAKE_RECORD:
             transport.write(HAS_NO_TLS)
             transport.close()
             return
-        end = self._read.find(END_OF_REQUEST, seen)
+        end = self._read.find(END_OF_REQUEST, searched)
         size = end if end >= 0 else len(self._read) - len(END_OF_REQUEST) + 1  # part of it may have come
         if size > MAX_REQUEST_BYTES:
             transport.write(TOO_LARGE)
