@@ -230,7 +230,7 @@ class _Handlers:
 
     async def healthz(self, _request: web.Request) -> web.Response:
         """Answer 503 if the process should be restarted."""
-        return _verdict(await self._ill())
+        return _verdict(await self._health_problem())
 
     async def readyz(self, _request: web.Request) -> web.Response:
         """Answer 503 if no traffic should be sent to the server."""
@@ -253,7 +253,7 @@ class _Handlers:
         body = msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
-    async def _ill(self) -> str:
+    async def _health_problem(self) -> str:
         if self.pages.flushing() is not None:
             return ""  # a small commit waits for the disk on the event loop: a restart repairs no disk
         if await self._loop_responds() or self.pages.flushing() is not None:
@@ -283,7 +283,7 @@ class _Handlers:
             reason = reason or f"the disk hangs: a write has not finished for {DISK_TIMEOUT:g} s"
         if not reason and self.pages.disk is not None:
             reason = await self.pages.disk.problem(DISK_TIMEOUT)
-        return reason or await self._ill()
+        return reason or await self._health_problem()
 
     async def read(self, work: Callable[[], Awaitable[CoroutineResult]]) -> CoroutineResult:
         """Run something that only reads and does not wait in the server's event loop, and return its result.

@@ -62,7 +62,7 @@ class Terminal:
     """The terminal from which the process was started."""
 
     def __init__(self) -> None:
-        self._was_there = _has_terminal()
+        self._had_terminal = _has_terminal()
         self._parent = os.getppid()
 
     def closed(self, received: signal.struct_siginfo) -> bool:
@@ -72,7 +72,7 @@ class Terminal:
         parent. Another process's SIGHUP never says so: the shell's `disown` lets a server outlive its terminal.
         """
         of_terminal = received.si_code > 0 or received.si_pid in {os.getsid(0), self._parent}
-        return self._was_there and of_terminal and not _has_terminal()
+        return self._had_terminal and of_terminal and not _has_terminal()
 
 
 def _has_terminal() -> bool:

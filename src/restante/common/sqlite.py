@@ -49,8 +49,8 @@ class Schema(NamedTuple):
     """Name of the file in the data directory."""
     application_id: int
     """Marks the file (sqlite.org/pragma.html#pragma_application_id)."""
-    whose: str
-    """Names the program in error messages: "a database of this …"."""
+    program: str
+    """Its name in error messages: "a database of this …"."""
 
     def migrations(self) -> list[str]:
         """Return the numbered migrations. A database's version is the number of those it has had."""
@@ -84,7 +84,7 @@ class Schema(NamedTuple):
         scripts = self.migrations()
         version = schema_of(database)
         if _pragma(database, "schema_version") and _pragma(database, "application_id") != self.application_id:
-            raise StoreError(f"{path} is not a database of this {self.whose}; nothing was changed")
+            raise StoreError(f"{path} is not a database of this {self.program}; nothing was changed")
         self._refuse_newer(version, path)
         mode = database.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal" and path != ":memory:":
@@ -119,7 +119,7 @@ class Schema(NamedTuple):
             # the file alone, which is complete if no server runs and there is no log.
             alone = not os.access(data, os.W_OK) and not is_running(data) and not _log(path).exists()
         except FileNotFoundError:
-            raise Misuse(f"there is no {self.whose}'s data in {data} (--data names another directory)") from None
+            raise Misuse(f"there is no {self.program}'s data in {data} (--data names another directory)") from None
         except NotADirectoryError:
             raise Misuse(f"{data} is not a directory: name a directory with --data") from None
         except OSError as error:
@@ -154,7 +154,7 @@ class Schema(NamedTuple):
         try:
             with closing(sqlite3.connect(uri, uri=True, timeout=5, isolation_level=None)) as database:
                 if _pragma(database, "application_id") != self.application_id:
-                    raise StoreError(f"{path} is not a database of this {self.whose}")
+                    raise StoreError(f"{path} is not a database of this {self.program}")
                 self._refuse_newer(schema_of(database), path)
                 yield database
         except sqlite3.DatabaseError as error:

@@ -32,7 +32,7 @@ def timing_rows(events: Sequence[Event], lines: Iterable[TraceLine]) -> list[Tim
         assert start is not None
         offset = days.get(day_of(start))
         ahead = None if offset is None else offset.us
-        rows.append((row.at, row.what, row.phase, row.us, row.error_us, ahead))
+        rows.append((row.at, row.kind, row.phase, row.us, row.error_us, ahead))
     return rows
 
 

@@ -96,10 +96,10 @@ class FairQueue:
                 self._waiting[entry.connection] = None
         else:
             self._enqueue(entry.connection, [entry])
-        much = (
+        too_much = (
             backlog.held_bytes >= MAX_BACKLOG_BYTES or backlog.queued + len(backlog.waiting) >= MAX_BACKLOG_COMMANDS
         )
-        if much and not backlog.paused:
+        if too_much and not backlog.paused:
             backlog.paused = True
             entry.connection.socket.pause()
 

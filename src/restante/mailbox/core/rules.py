@@ -168,8 +168,8 @@ def _claim(view: State, c: session.ClaimCommand, now: Now, dice: Dice, policy: P
         made = _make_nameplate(view, app, c.app_id, c.nameplate, row, now, dice)
         return Decision(list(made), name=made[0].mailbox.mailbox_id)
     mailbox = app.mailboxes[nameplate.mailbox_id]
-    mine = _row_of(nameplate.sides, c.side)
-    if mine is not None and not mine.claimed:
+    own_row = _row_of(nameplate.sides, c.side)
+    if own_row is not None and not own_row.claimed:
         return Decision(refusal=Refusal("reclaimed"))
     # The side joins both the nameplate and the mailbox, or neither. A refusal changes only the crowded mark.
     off_nameplate = _sides_to_remove(view, nameplate.sides, mailbox, c.side)
@@ -182,10 +182,10 @@ def _claim(view: State, c: session.ClaimCommand, now: Now, dice: Dice, policy: P
             marks.append(model.MailboxCrowded(mailbox))
         return Decision(marks, refusal=CROWDED)
     changes: list[Change] = [model.NameplateSideGone(nameplate, side) for side in off_nameplate]
-    if mine is None:
+    if own_row is None:
         changes.append(model.NameplateSideSet(nameplate, NameplateSide(c.side, now.wall)))
-    elif mine.allocated:
-        changes.append(model.NameplateSideSet(nameplate, replace(mine, allocated=False)))
+    elif own_row.allocated:
+        changes.append(model.NameplateSideSet(nameplate, replace(own_row, allocated=False)))
     changes += _leave(mailbox, off_mailbox)
     if _row_of(mailbox.sides, c.side) is None:  # a claim also makes the side a member of the mailbox
         changes.append(model.MailboxSideSet(mailbox, MailboxSide(c.side, now.wall)))
@@ -195,11 +195,11 @@ def _claim(view: State, c: session.ClaimCommand, now: Now, dice: Dice, policy: P
 
 def _release(view: State, c: session.ReleaseCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
     nameplate = view.app(c.app_id).nameplates.get(c.nameplate)
-    mine = _row_of(nameplate.sides, c.side) if nameplate else None
-    if nameplate is None or mine is None or not mine.claimed:
+    own_row = _row_of(nameplate.sides, c.side) if nameplate else None
+    if nameplate is None or own_row is None or not own_row.claimed:
         return Decision()
-    if any(row.claimed for row in nameplate.sides if row is not mine):
-        return Decision([model.NameplateSideSet(nameplate, replace(mine, claimed=False, allocated=False))])
+    if any(row.claimed for row in nameplate.sides if row is not own_row):
+        return Decision([model.NameplateSideSet(nameplate, replace(own_row, claimed=False, allocated=False))])
     record = usage.nameplate_usage(nameplate, now.wall, blur=policy.blur)
     return Decision([model.NameplateGone(nameplate, record)])
 
@@ -226,11 +226,11 @@ def _open(view: State, c: session.OpenCommand, now: Now, _dice: Dice, policy: Po
     if leaving is None:
         return Decision([] if mailbox.crowded else [model.MailboxCrowded(mailbox)], refusal=CROWDED)
     changes = _leave(mailbox, leaving)
-    mine = _row_of(mailbox.sides, c.side)
-    if mine is None:
+    own_row = _row_of(mailbox.sides, c.side)
+    if own_row is None:
         changes.append(model.MailboxSideSet(mailbox, joining))
-    elif not mine.opened:
-        changes.append(model.MailboxSideSet(mailbox, replace(mine, opened=True, mood=None)))
+    elif not own_row.opened:
+        changes.append(model.MailboxSideSet(mailbox, replace(own_row, opened=True, mood=None)))
     changes.append(model.MailboxTouched(mailbox, now.service))
     return Decision(changes, mailbox=mailbox)
 
@@ -253,14 +253,14 @@ def _add(view: State, c: session.AddCommand, now: Now, _dice: Dice, policy: Poli
 
 def _close(view: State, c: session.CloseCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
     mailbox = view.app(c.app_id).mailboxes.get(c.mailbox_id)
-    mine = _row_of(mailbox.sides, c.side) if mailbox else None
-    if mailbox is None or mine is None:
+    own_row = _row_of(mailbox.sides, c.side) if mailbox else None
+    if mailbox is None or own_row is None:
         return Decision()
-    closed = replace(mine, opened=False, mood=c.mood)
-    changes: list[Change] = [] if closed == mine else [model.MailboxSideSet(mailbox, closed)]
-    if any(row.opened for row in mailbox.sides if row is not mine):
+    closed = replace(own_row, opened=False, mood=c.mood)
+    changes: list[Change] = [] if closed == own_row else [model.MailboxSideSet(mailbox, closed)]
+    if any(row.opened for row in mailbox.sides if row is not own_row):
         return Decision(changes)
-    sides = [closed if row is mine else row for row in mailbox.sides]
+    sides = [closed if row is own_row else row for row in mailbox.sides]
     return Decision(changes + _end(view, mailbox, sides, now, policy, pruned=False))
 
 

@@ -14,26 +14,26 @@ from restante.common.usage_records import ClientVersion, MailboxUsage, Nameplate
 from restante.mailbox.core.model import Mailbox, MailboxSide, Nameplate, NameplateSide
 
 
-def blurred(when: float, blur: int) -> float:
+def blurred(time: float, blur: int) -> float:
     """Return a time rounded down to a multiple of `blur` seconds, or unchanged if `blur` is 0."""
-    return blur * (when // blur) if blur else when
+    return blur * (time // blur) if blur else time
 
 
-def nameplate_usage(nameplate: Nameplate, when: float, *, blur: int, pruned: bool = False) -> NameplateUsage:
-    """Return the usage record of a nameplate that ends at `when`."""
+def nameplate_usage(nameplate: Nameplate, end: float, *, blur: int, pruned: bool = False) -> NameplateUsage:
+    """Return the usage record of a nameplate that ends at `end`."""
     result: Result = "happy" if len(nameplate.sides) == 2 else "lonely"
     if pruned:
         result = "pruney"
     if nameplate.crowded:
         result = "crowded"
-    started, waiting, total = _times(nameplate.sides, when)
+    started, waiting, total = _times(nameplate.sides, end)
     return NameplateUsage(cut(nameplate.app_id), blurred(started, blur), waiting, total, result, float(blur))
 
 
 def mailbox_usage(
-    mailbox: Mailbox, sides: Sequence[MailboxSide], when: float, *, blur: int, pruned: bool = False
+    mailbox: Mailbox, sides: Sequence[MailboxSide], end: float, *, blur: int, pruned: bool = False
 ) -> MailboxUsage:
-    """Return the usage record of a mailbox that ends at `when`. `sides` are its members with their last moods."""
+    """Return the usage record of a mailbox that ends at `end`. `sides` are its members with their last moods."""
     moods = [row.mood for row in sides]
     result: Result = "happy" if len(sides) == 2 else "lonely"
     if "lonely" in moods:
@@ -46,7 +46,7 @@ def mailbox_usage(
         result = "pruney"
     if mailbox.crowded:
         result = "crowded"
-    started, waiting, total = _times(sides, when)
+    started, waiting, total = _times(sides, end)
     silent = [row.side for row in sides if row.side in mailbox.recipients and row.side not in mailbox.senders]
     visitors = mailbox.visitors + len(silent)
     return MailboxUsage(
@@ -74,7 +74,7 @@ def cut(text: str) -> str:
 
 
 def client_version(
-    app_id: str, side: str, when: float, version_value: object, *, blur: int, address_id: str | None = None
+    app_id: str, side: str, time: float, version_value: object, *, blur: int, address_id: str | None = None
 ) -> ClientVersion:
     """Return the usage record of a bind.
 
@@ -86,7 +86,7 @@ def client_version(
     return ClientVersion(
         cut(app_id),
         cut(side),
-        blurred(when, blur),
+        blurred(time, blur),
         cut(implementation) if isinstance(implementation, str) else None,
         cut(version) if isinstance(version, str) else None,
         address_id,
@@ -94,8 +94,8 @@ def client_version(
     )
 
 
-def _times(sides: Sequence[MailboxSide] | Sequence[NameplateSide], when: float) -> tuple[float, float | None, float]:
+def _times(sides: Sequence[MailboxSide] | Sequence[NameplateSide], end: float) -> tuple[float, float | None, float]:
     """Return start, waiting time and total time. If the clock was set back, the total is 0, not negative."""
-    added = sorted(row.added for row in sides) or [when]
+    added = sorted(row.added for row in sides) or [end]
     waiting = added[1] - added[0] if len(added) > 1 else None
-    return added[0], waiting, max(0.0, when - added[0])
+    return added[0], waiting, max(0.0, end - added[0])

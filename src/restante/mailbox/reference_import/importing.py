@@ -293,8 +293,8 @@ def _register(database: sqlite3.Connection, source: ReferenceDatabase, now: floa
     before = database.execute("SELECT name, at FROM imports WHERE digest = ?", (digest,)).fetchone()
     if before is not None:
         name, at = before
-        when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
-        raise StoreError(f"{source.label} was imported already ({when} UTC, as {name}); nothing was changed")
+        imported_at = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
+        raise StoreError(f"{source.label} was imported already ({imported_at} UTC, as {name}); nothing was changed")
     database.execute("INSERT INTO imports VALUES (?, ?, ?, ?)", (digest, source.kind.name, source.name, now))
 
 

@@ -229,8 +229,8 @@ def _mailboxes(usable: _Usable, touched: float, keys: Iterator[int], skipped: Co
             mood = row.mood if isinstance(row.mood, str) else None
             side = model.MailboxSide(row.side, row.added, bool(row.opened), mood)
             _join(mailbox, side, skipped, "mailbox_sides")
-    for their_id in [id_ for id_, mailbox in mailboxes.items() if not mailbox.sides]:
-        del mailboxes[their_id]
+    for reference_id in [id_ for id_, mailbox in mailboxes.items() if not mailbox.sides]:
+        del mailboxes[reference_id]
         skipped["mailboxes_without_sides"] += 1
     for mailbox in mailboxes.values():
         mailbox.key = next(keys)

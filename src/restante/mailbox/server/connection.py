@@ -585,7 +585,7 @@ class Socket(WSListener):
         """Close the connection if it owes too much, and others if all together owe too much."""
         limit = self._server.limits.mailbox_bytes
         if limit and self._owed_bytes > limit + MAX_OWED_BEYOND_REPLAY:
-            self.give_up(most_left=4 * WRITE_CHUNK_BYTES)
+            self.give_up(max_left_bytes=4 * WRITE_CHUNK_BYTES)
         self._server.make_room()
 
     @property
@@ -599,8 +599,8 @@ class Socket(WSListener):
         """Return the quotas of its addresses, or the socket itself if its address is not counted."""
         return self.connection.address_quotas or (self,)
 
-    def give_up(self, *, most_left: int = 0) -> None:
-        """Release its memory, discard what waits, and close it. Up to `most_left` bytes may stay in the transport."""
+    def give_up(self, *, max_left_bytes: int = 0) -> None:
+        """Release its memory, discard what waits, and close it. `max_left_bytes` may stay in the transport."""
         reading_bytes, buffered_bytes = self.reading_bytes, self._buffered_bytes
         kind = NOT_READ if self._owed_bytes > reading_bytes else NO_ROOM_FOR_LARGE
         self._server.commit_loop.drop(self.connection)
@@ -610,7 +610,7 @@ class Socket(WSListener):
         self._drop_owed()
         self.ignores_input = True
         self._close(1008, kind.message)
-        if reading_bytes or buffered_bytes > most_left:  # these buffers are freed with the connection
+        if reading_bytes or buffered_bytes > max_left_bytes:  # these buffers are freed with the connection
             asyncio.get_running_loop().call_soon(self.drop)  # not while the transport is writing
 
     def _drop_owed(self) -> None:

@@ -119,15 +119,15 @@ async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: R
             from restante.common import admin_http  # importing aiohttp takes a third of the start-up time
             from restante.mailbox.server import status_pages
 
-            where = parse_address(settings.admin, "--admin")
+            admin_host, admin_port = parse_address(settings.admin, "--admin")
             pages = status_pages.of(server, store, Path(settings.data), running_settings)
-            admin = admin_http.serving_admin(*where, pages, token, settings.admin_host)
+            admin = admin_http.serving_admin(admin_host, admin_port, pages, token, settings.admin_host)
             admin_address = await stack.enter_async_context(admin)
             dashboard = f"http://{host_and_port(*admin_address)}/"
-        everywhere = []
+        bound_addresses = []
         for listen_address in addresses:
             for bound_address in await server.listeners.listen(listen_address):
-                everywhere.append(bound_address)
+                bound_addresses.append(bound_address)
                 server.user_addresses.append(
                     user_address(
                         listen_address,
@@ -138,7 +138,7 @@ async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: R
                     )
                 )
         _announce(server, settings, dashboard)
-        if trusts_everybody(parse_networks(settings.trust_proxy, "--trust-proxy"), everywhere):
+        if trusts_everybody(parse_networks(settings.trust_proxy, "--trust-proxy"), bound_addresses):
             log.warning(EVERYBODY_TRUSTED)
         async with manager.serving(signals.stop, lambda: store.flushing is not None):
             await _run_until(signals.stop, server, commit_loop, store, settings)

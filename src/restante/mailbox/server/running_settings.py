@@ -86,10 +86,10 @@ class RunningSettings:
                 any_change = True
                 event = "the setting has changed" if reloaded else "the setting needs a restart"
                 log.info(event, setting=source.name, before=before, after=after)
-        fresh = {name: getattr(settings, name) for name in RELOADED}
+        new_values = {name: getattr(settings, name) for name in RELOADED}
         fixed_limits = {limit: getattr(self._settings.limits, limit) for limit in LIMITS_FIXED_AT_START}
-        fresh["limits"] = replace(settings.limits, **fixed_limits)
-        self._apply(replace(self._settings, **fresh))
+        new_values["limits"] = replace(settings.limits, **fixed_limits)
+        self._apply(replace(self._settings, **new_values))
         if not any_change:
             log.info("SIGHUP changed no setting; only those in the file of --config can change without a restart")
         if self._trace_file is not None:
@@ -116,14 +116,14 @@ class RunningSettings:
             changes = msgspec.convert(values, Changes)
         except msgspec.ValidationError as error:
             raise Misuse(f"the settings were not changed: {error}") from error
-        fresh = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not UNSET}
-        if fresh.get("motd") == "":
-            fresh["motd"] = None
-        wanted_settings = replace(self._settings, **fresh)
-        check_shown(wanted_settings, {name: f"the settings were not changed: {name}" for name in SHOWN_BY_CLIENTS})
-        for name, after in fresh.items():
+        new_values = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not UNSET}
+        if new_values.get("motd") == "":
+            new_values["motd"] = None
+        settings = replace(self._settings, **new_values)
+        check_shown(settings, {name: f"the settings were not changed: {name}" for name in SHOWN_BY_CLIENTS})
+        for name, after in new_values.items():
             before = getattr(self._settings, name)
             if before != after:
                 log.info("the setting has changed", setting=name, before=before, after=after, by="dashboard")
-        self._apply(wanted_settings)
+        self._apply(settings)
         return self.changeable()

@@ -164,12 +164,12 @@ def _divide(activities: list[_Activity], moments: set[int]) -> Iterator[Stretch]
 
 
 def _idle_cause(
-    stretch: Stretch, arrivals: Mapping[int, str], first_add: int | None, first_receipt: int | None, otherwise: str
+    stretch: Stretch, arrivals: Mapping[int, str], first_add: int | None, first_receipt: int | None, other_cause: str
 ) -> str:
     """Return the cause of a stretch in which the client did nothing that its log has.
 
     It waited for its peer if the stretch ends when a message of the peer comes, or if the client had added a message
-    and had none of the peer's yet. `otherwise` is the cause of other stretches.
+    and had none of the peer's yet. `other_cause` is the cause of other stretches.
     """
     if stretch.stop in arrivals:
         return arrivals[stretch.stop]
@@ -178,7 +178,7 @@ def _idle_cause(
         and stretch.start >= first_add
         and (first_receipt is None or stretch.stop <= first_receipt)
     )
-    return PEER if waits_for_peer else otherwise
+    return PEER if waits_for_peer else other_cause
 
 
 def _join_stretches(stretches: Iterable[Stretch]) -> list[Stretch]:

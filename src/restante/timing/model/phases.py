@@ -51,7 +51,7 @@ class Phase(msgspec.Struct, frozen=True):
 
     at: int
     """Index of the event in the log."""
-    what: str
+    kind: str
     """Type of the command, "" if it is unknown or missing; message: a message of the other side; otherwise the name
     of the event."""
     phase: str
@@ -85,21 +85,21 @@ def span_phase(event: Event) -> str | None:
 
 
 def _exchange_phases(exchange: Exchange, offset: Offset | None) -> Iterator[Phase]:
-    at, what = exchange.at, exchange.command or ""
+    at, kind = exchange.at, exchange.command or ""
     # The client's clock is `offset` ahead of the server's.
     duration = difference(exchange.rx, exchange.t0)
     if duration is None or offset is None:
-        yield Phase(at, what, NETWORK_OUT, None, None)
+        yield Phase(at, kind, NETWORK_OUT, None, None)
     else:
-        yield Phase(at, what, NETWORK_OUT, duration + offset.us, offset.error_us)
-    yield Phase(at, what, SERVER, difference(exchange.tx, exchange.rx), None)
+        yield Phase(at, kind, NETWORK_OUT, duration + offset.us, offset.error_us)
+    yield Phase(at, kind, SERVER, difference(exchange.tx, exchange.rx), None)
     if (server := exchange.server) is not None:
         before = server.rx
         for phase, until in server_phases(server.began, server.commit, server.tx):
-            yield Phase(at, what, phase, difference(until, before), None)
+            yield Phase(at, kind, phase, difference(until, before), None)
             before = until
-    yield _network_in_phase(at, what, exchange.tx, exchange.t3, offset)
-    yield Phase(at, what, ROUND_TRIP, difference(exchange.t3, exchange.t0), None)
+    yield _network_in_phase(at, kind, exchange.tx, exchange.t3, offset)
+    yield Phase(at, kind, ROUND_TRIP, difference(exchange.t3, exchange.t0), None)
 
 
 def server_phases(began: int | None, commit: int | None, tx: int | None) -> list[tuple[str, int | None]]:
@@ -111,11 +111,11 @@ def server_phases(began: int | None, commit: int | None, tx: int | None) -> list
     return [(QUEUE, began), (COMMIT, commit), (ANSWER, tx)]
 
 
-def _network_in_phase(at: int, what: str, tx: int | None, t3: int | None, offset: Offset | None) -> Phase:
+def _network_in_phase(at: int, kind: str, tx: int | None, t3: int | None, offset: Offset | None) -> Phase:
     duration = difference(t3, tx)
     if duration is None or offset is None:
-        return Phase(at, what, NETWORK_IN, None, None)
-    return Phase(at, what, NETWORK_IN, duration - offset.us, offset.error_us)
+        return Phase(at, kind, NETWORK_IN, None, None)
+    return Phase(at, kind, NETWORK_IN, duration - offset.us, offset.error_us)
 
 
 def difference(after: int | None, before: int | None) -> int | None:
