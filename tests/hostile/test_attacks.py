@@ -199,7 +199,6 @@ REQUESTS: Final[dict[str, tuple[bytes, str]]] = {
 SLOW: Final[dict[str, bytes]] = {
     "nothing at all": b"",
     "all but the end": handshake()[:-1],
-    "TLS": TLS,
     "bare line feeds": handshake().replace(b"\r\n", b"\n"),
 }
 
