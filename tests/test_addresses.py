@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from restante.common.client_address import identify
 from restante.common.net import household_text, network_of, parse_networks, site_of
 from restante.mailbox.core import quotas
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Now, Policy
-from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, AddressQuota, AddressRegistry, identify
+from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, AddressQuota, AddressRegistry
 from restante.mailbox.protocol.refusals import TOO_MANY_FROM_ADDRESS
 from restante.mailbox.server.system import system_secret
 

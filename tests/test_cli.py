@@ -78,7 +78,7 @@ def test_a_command_imports_nothing_that_it_does_not_need(command: str, unneeded:
         "import sys\n"
         "async def listen(self, address): sys.exit(0)\n"
         "if 'data' in sys.argv:\n"
-        "    from restante.mailbox.server.listeners import Listeners; Listeners.listen = listen\n"
+        "    from restante.common.listeners import Listeners; Listeners.listen = listen\n"
         "from restante.cli.main import main\n"
         "try: main()\n"
         "finally: print(*sys.modules)"

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from restante.client.connection.work import search_stamps, stamp_prefix
 from restante.common.errors import PeerError
+from restante.common.memory_holders import LONG_HOLD_SECONDS, SPARED_BYTES, MemoryHolders
 from restante.mailbox.core import model
 from restante.mailbox.core.admission import FALL_INTERVAL_SECONDS, MAX_STEPS, RISE_INTERVAL_SECONDS, LoadLevel
 from restante.mailbox.core.dispatcher import (
@@ -36,7 +37,6 @@ from restante.mailbox.core.limits import (
     Limits,
     RateLimiter,
 )
-from restante.mailbox.core.memory_holders import LONG_HOLD_SECONDS, SPARED_BYTES, MemoryHolders
 from restante.mailbox.core.model import Mailbox, MailboxSide, Nameplate, Now, Policy
 from restante.mailbox.core.quotas import ABUSE_SCORE_TOLERATED, CONNECTION_ABUSE_SCORE, AddressQuota
 from restante.mailbox.core.state import State

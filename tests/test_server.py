@@ -20,17 +20,20 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
+from restante.common import read_budget
+from restante.common.client_address import Client
 from restante.common.descriptors import RESERVED_DESCRIPTORS
 from restante.common.net import parse_networks
+from restante.common.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import MAX_SUBSCRIBERS, Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
-from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, Client
+from restante.mailbox.core.quotas import REFUSALS_PER_SECOND
 from restante.mailbox.protocol import parsing, refusals
 from restante.mailbox.protocol.refusals import TOO_MANY_FROM_ADDRESS, TOO_MANY_RECORDS
-from restante.mailbox.server import connection, read_budget
+from restante.mailbox.server import connection
 from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND, ReadPauses, Socket
 from restante.mailbox.server.first_request import (
@@ -41,7 +44,6 @@ from restante.mailbox.server.first_request import (
     READ_BYTES,
     ReceiveBuffer,
 )
-from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
 from restante.mailbox.server.send_budget import BYTES_PER_WRITE, MAX_BYTES_PER_TURN, WRITE_BUFFER_BYTES, SendBudget
 from restante.mailbox.server.server import (
     MAX_PINGS_PER_TURN,

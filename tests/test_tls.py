@@ -33,13 +33,13 @@ from restante.common.errors import Misuse
 from restante.common.listening import parse_listen_address
 from restante.common.net import parse_networks
 from restante.common.proxy_header import LOCAL, MAX_LINE_BYTES, PROXY, SHORTEST_BYTES, SIGNATURE, SocketPeer
+from restante.common.tls_transport import MAX_RECORDS_WITHOUT_DATA, RECORDS_AT_ONCE
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.protocol.refusals import NO_PROXY_HEADER, NO_ROOM_FOR_REQUESTS, TOO_MANY_HANDSHAKES
 from restante.mailbox.server import status_pages, tls
 from restante.mailbox.server.first_request import PENDING_BYTES
 from restante.mailbox.server.system import system_secret
-from restante.mailbox.server.tls import MAX_RECORDS_WITHOUT_DATA, RECORDS_AT_ONCE
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.effort import examples

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
+from restante.common.client_address import Client, identify
 from restante.common.errors import PeerError
 from restante.common.net import Network
 from restante.mailbox.core.model import Now, Policy
-from restante.mailbox.core.quotas import CONNECTION_ABUSE_SCORE, AddressQuota, AddressRegistry, Client, identify
+from restante.mailbox.core.quotas import CONNECTION_ABUSE_SCORE, AddressQuota, AddressRegistry
 from restante.mailbox.protocol.hashcash import MAX_BITS, Demand, Mode, offer
 from restante.mailbox.protocol.refusals import TOO_MANY_CONNECTIONS, TOO_MANY_FROM_ADDRESS
 

@@ -20,12 +20,13 @@ from typing import Any, Final, Protocol, cast
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest
 
 from restante.common.errors import PeerError
+from restante.common.memory_holders import MemoryHolder, MemoryHolders
 from restante.common.proxy_header import SocketPeer
+from restante.common.read_budget import PAYLOAD_BYTES_PER_FRAME, ReadBudget
 from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.connection_state import ENTRY_BYTES, ConnectionState
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
 from restante.mailbox.core.limits import MIB, Limits
-from restante.mailbox.core.memory_holders import MemoryHolder, MemoryHolders
 from restante.mailbox.core.model import Now, Policy, size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
@@ -33,7 +34,6 @@ from restante.mailbox.protocol.frame_text import MAX_DECODED_TEXT_BYTES, FrameTe
 from restante.mailbox.protocol.refusals import NO_ROOM_FOR_LARGE, NOT_READ
 from restante.mailbox.server.commit_loop import Clock, CommitLoop
 from restante.mailbox.server.first_request import MIN_COUNTED_BYTES, PicowsTransport
-from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME, ReadBudget
 from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN, WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES, SendBudget
 
 # ── fragments of a message ──────────────────────────────────────────────────────────────────────────

@@ -18,11 +18,9 @@ from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeRe
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.logs import log, trace_text
+from restante.common.memory_holders import MemoryHolder
 from restante.common.proxy_header import SocketPeer
-from restante.mailbox.core.admission import PendingRequest
-from restante.mailbox.core.limits import KIB, Limits
-from restante.mailbox.core.memory_holders import MemoryHolder
-from restante.mailbox.server.read_budget import (
+from restante.common.read_budget import (
     BYTES_PER_FRAME,
     MAX_FRAMES_PER_TURN,
     MIN_FRAMES_RENEWED,
@@ -31,6 +29,8 @@ from restante.mailbox.server.read_budget import (
     REQUEST_FRAMES,
     ReadBudget,
 )
+from restante.mailbox.core.admission import PendingRequest
+from restante.mailbox.core.limits import KIB, Limits
 
 # ── the transport that picows sees ────────────────────────────────────────────────────────────────
 # For each connection, picows sets two options of TCP and reads four, and asks for both addresses, which it would log

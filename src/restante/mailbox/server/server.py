@@ -17,14 +17,16 @@ from picows import WSCloseCode, WSMsgType, WSUpgradeRequest, WSUpgradeResponse, 
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.certificate import ServerCertificate
+from restante.common.client_address import Client
 from restante.common.errors import PeerError
+from restante.common.listeners import Listeners
 from restante.common.listening import ListenAddress
 from restante.common.logs import log
+from restante.common.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
 from restante.common.proxy_header import THIS_MACHINE, ProxyHeaderReader, SocketPeer, is_trusted
+from restante.common.read_budget import ReadBudget
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms, PendingRequest
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
-from restante.mailbox.core.quotas import Client
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.refusals import (
     MUST_BIND,
@@ -37,8 +39,6 @@ from restante.mailbox.protocol.refusals import (
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import Framing, ReadPauses, Socket
 from restante.mailbox.server.first_request import USUAL_READ_BYTES, Answer, FirstBytes, websocket_protocol
-from restante.mailbox.server.listeners import Listeners
-from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.send_budget import SendBudget
 from restante.mailbox.server.tls import TlsHandshake
 from restante.mailbox.server.user_address import UserAddress

@@ -12,9 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, Protocol
 
-from restante.mailbox.core.limits import KIB
-
-SPARED_BYTES: Final = 64 * KIB
+SPARED_BYTES: Final = 64 * 1024
 """Bytes that an address may hold before its connections are among the first that are closed. A client that sent a few
 messages of a few KiB holds less."""
 
