@@ -41,6 +41,7 @@ from restante.waku.client.subscribe import Intervals, SubscriptionRun
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.node.mailserver import EnvelopeCount
 from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.mining import mine
 from restante.waku.protocol import completion, packets, request
@@ -695,7 +696,7 @@ async def test_an_envelope_that_is_posted_while_history_is_fetched_comes_once(tm
         await b.until("the request", lambda: bool(b.archive.asked))
         await post(a, new)
         await subscription.has(new)
-        await b.until("the archive", lambda: b.node.mailserver.counts["new"] == 1)
+        await b.until("the archive", lambda: b.node.mailserver.counts[EnvelopeCount.NEW] == 1)
         await b.archived()
         b.archive.search.set()
         await subscription.has(old, new)

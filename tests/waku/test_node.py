@@ -33,7 +33,7 @@ from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
 from restante.waku.node import admission, main, node, relay, save_schedule
-from restante.waku.node.admission import PeerLimits
+from restante.waku.node.admission import ConnectionCount, PeerLimits
 from restante.waku.node.mailserver import (
     AGE_TEXT,
     ARCHIVE_RETRY_DELAY,
@@ -41,8 +41,8 @@ from restante.waku.node.mailserver import (
     LOCKED_TEXT,
     TOPIC_TEXT,
     ArchiveTerms,
+    EnvelopeCount,
 )
-from restante.waku.node.node import NO_PROXY_HEADER
 from restante.waku.node.save_schedule import MIN_BATCH_ENVELOPES
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import EXPIRED, Policy
@@ -167,7 +167,7 @@ async def test_a_static_peer_that_has_dialled_is_not_dialled(tmp_path: Path) -> 
             for _ in range(20):
                 await asyncio.sleep(0)
             assert len(a.node.connections) == 1
-        assert a.node.counts == {}
+        assert a.node.counts == a.node.lost == {}
 
 
 async def answer_pings(peer: RawPeer) -> None:
@@ -237,7 +237,7 @@ async def test_a_full_node_keeps_its_best_and_static_peers(tmp_path: Path) -> No
             assert await knocking[0].ended() is Reason.TOO_MANY_PEERS
             await knocking[1].shake_hands()
             assert await knocking[1].ended() is Reason.TOO_MANY_PEERS
-            assert here.node.counts[admission.HALF_OPEN] == 1
+            assert here.node.counts[ConnectionCount.HALF_OPEN] == 1
 
 
 async def test_incomplete_packets_of_all_peers_have_a_common_limit(tmp_path: Path) -> None:
@@ -309,9 +309,9 @@ async def test_a_peer_that_reads_nothing_for_20_seconds_is_disconnected(tmp_path
         assert its_connection in here.node.connections
         here.later(WRITE_STALL_TIMEOUT)
         await here.until("the end of its time", lambda: its_connection not in here.node.connections)
-        assert here.node.counts == {"lost: ping_timeout": 1}
+        assert here.node.lost == {Reason.PING_TIMEOUT: 1}
         assert owed < 2_000_000 + 2 * 510_000
-        assert here.node.relay.counts["relayed later, because the peer did not read"] >= 1
+        assert here.node.relay.counts[relay.RelayCount.DELAYED] >= 1
         assert await reader.ended() is None
 
 
@@ -518,9 +518,9 @@ async def test_a_large_packet_is_handled_while_others_are_served(tmp_path: Path)
         large, small = await here.greet(NOTHING), await here.greet(NOTHING)
         packet = large.offer([letter(number) for number in range(20_000)])
         await large.writer.drain()
-        await here.until("the large packet", lambda: here.node.mailserver.counts["new"])
+        await here.until("the large packet", lambda: here.node.mailserver.counts[EnvelopeCount.NEW])
         await small.fence()
-        assert here.node.mailserver.counts["new"] < 20_000
+        assert here.node.mailserver.counts[EnvelopeCount.NEW] < 20_000
         assert (await large.confirmed(packet)).refusals == ()
         assert (await here.archive.counts()).envelopes == 20_000
 
@@ -535,7 +535,7 @@ async def test_the_envelopes_of_a_large_packet_are_not_all_in_memory(tmp_path: P
         tracemalloc.start()
         try:
             peer.say(waku_packets.MESSAGES, body)
-            await here.until("its end", lambda: here.node.mailserver.counts["expired"] == len(packet))
+            await here.until("its end", lambda: here.node.mailserver.refusals[EXPIRED] == len(packet))
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -712,7 +712,7 @@ async def test_the_log_has_all_counts_of_each_minute(tmp_path: Path) -> None:
         await here.until("the loss", lambda: len(here.node.connections) == 2)
         node = here.node
         with structlog.testing.capture_logs() as logs:
-            main.log_minute(node, node.mailserver.counts + node.counts + node.history_requests.counts)
+            main.log_minute(node, main.log_counts(node))
     counts = {"new": 1, "known": 1, "archived": 1, "old": 1, "requests": 1, "requests refused": 1}
     counts |= {"peers": 2, "hashes": 1, "lost: already_connected": 1}
     assert logs == [{"event": "the last minute", "log_level": "info", **counts}]
@@ -725,7 +725,7 @@ async def test_a_clock_that_is_probably_wrong_is_logged(tmp_path: Path) -> None:
             bad = [letter(number, age=-60 if number % 2 else 1000) for number in range(late)]
             await (await here.greet()).post(*good, *bad)
             with structlog.testing.capture_logs() as logs:
-                main.log_minute(here.node, here.node.mailserver.counts)
+                main.log_minute(here.node, main.log_counts(here.node))
             assert [line["log_level"] for line in logs] == levels
 
 
@@ -791,7 +791,7 @@ async def test_connections_of_one_address_are_limited_also_of_that_which_a_proxy
                         assert await reader.read() == b""
             else:
                 await here.until(address, lambda: address in {peer.address for peer in here.node.connections})  # noqa: B023
-        assert here.node.counts == {"turned away before the handshake": 4, NO_PROXY_HEADER: 3}
+        assert here.node.counts == {ConnectionCount.FROM_ADDRESS: 4, ConnectionCount.NO_PROXY_HEADER: 3}
         for writer in writers:
             writer.close()
         await here.until("the loss", lambda: not here.node.connections)

@@ -46,7 +46,7 @@ from restante.waku.node.main import MIN_DESCRIPTORS, PRUNE_GRACE_SECONDS, histor
 from restante.waku.node.status_pages import CONNECTION_LABELS
 from restante.waku.passwords import PASSWORD_VARIABLE
 from restante.waku.protocol import packets as waku_packets
-from restante.waku.protocol.acceptance import Policy
+from restante.waku.protocol.acceptance import OLD, Policy
 from restante.waku.protocol.request import Demands
 from restante.waku.settings import WakuServe
 from support.admin_port import Look, documented, looking, other_fields, sentences
@@ -432,7 +432,7 @@ async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_
             peer.say(code, body)
             await peer.fence()
             await here.until("the large packet", here.node.rejected.total)
-        assert here.node.mailserver.counts == {"old": 1}, "a large packet with one that is no envelope"
+        assert here.node.mailserver.refusals == {OLD: 1}, "a large packet with one that is no envelope"
         counts = await look.counts()
         assert counts["waku_envelopes_rejected_total invalid_data"] == 4
         assert counts["waku_envelopes_rejected_total invalid_settings_changed"] == 1

@@ -20,7 +20,7 @@ from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
 from restante.waku.node import admission
-from restante.waku.node.admission import EVICTED, HALF_OPEN, SILENT_AFTER, SILENT_WEIGHT, PeerLimits
+from restante.waku.node.admission import SILENT_AFTER, SILENT_WEIGHT, ConnectionCount, PeerLimits
 from restante.waku.node.history_requests import HistoryTerms
 from restante.waku.protocol import packets
 from support.waku.inside import Inside, inside
@@ -61,7 +61,7 @@ async def test_half_handshakes_lock_nobody_out(tmp_path: Path, peer_limits: Peer
                 writers.append(writer)
         for number in range(1, 4):
             await posts(here, number)
-        assert here.node.counts[HALF_OPEN] > 0
+        assert here.node.counts[ConnectionCount.HALF_OPEN] > 0
         await slow.shake_hands()
         await here.until("its Hello", lambda: node_id(slow.key.public) in here.node.peers)
         await peer.fence()
@@ -82,7 +82,7 @@ async def test_idle_peers_lock_nobody_out(tmp_path: Path, peer_limits: PeerLimit
         for number in range(1, 4):
             await posts(here, number)
         assert len(here.node.peers) == peer_limits.max_peers
-        assert here.node.counts[EVICTED] == 3
+        assert here.node.counts[ConnectionCount.EVICTED] == 3
         assert await idle[0].ended() is Reason.TOO_MANY_PEERS
         await honest.fence()
 

@@ -49,6 +49,9 @@ MAX_UNREAD_PAGE_BYTES: Final = 64 * 1024
 """Unread bytes above which no more of a page or a backlog is sent to a peer. Confirmations are sent after these, and
 after what the kernel has taken."""
 
+LOST_TEXT: Final = "the connection was lost"
+"""Why a connection ended without a Disconnect."""
+
 
 class ConnectionHandler:
     """Receives the events of a connection: the node, or an outbound connection.
@@ -261,7 +264,7 @@ class PeerConnection(asyncio.Protocol):
         self._arm()
         self._count_incomplete(0)
         self.end_wait()
-        self._end = self._end or (None, "the connection was lost")
+        self._end = self._end or (None, LOST_TEXT)
         if self._admitted:
             self._handler.connection_closed(self, *self._end)
         if self.closed is not None and not self.closed.done():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from enum import StrEnum
 from operator import attrgetter
 from typing import Final
 
@@ -16,14 +17,23 @@ from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import node_id
 from restante.waku.limits import Limits
 
-FROM_ADDRESS: Final = "turned away before the handshake"
-"""Counts connections that were closed at once, because their address had too many or made them too fast."""
-HALF_OPEN: Final = "disconnected in the handshake, to make room"
-"""Counts connections that were closed before their Hello to admit others."""
-FULL: Final = "turned away, too many peers"
-"""Counts peers that were refused after their Hello, because no other peer was evicted."""
-EVICTED: Final = "disconnected, to make room"
-"""Counts peers that were evicted for a newcomer."""
+
+class ConnectionCount(StrEnum):
+    """What became of connections and of packets. The values are the names in the log of a minute."""
+
+    FROM_ADDRESS = "turned away before the handshake"
+    """Connections that were closed at once, because their address had too many or made them too fast."""
+    HALF_OPEN = "disconnected in the handshake, to make room"
+    """Connections that were closed before their Hello to admit others."""
+    FULL = "turned away, too many peers"
+    """Peers that were refused after their Hello, because no other peer was evicted."""
+    EVICTED = "disconnected, to make room"
+    """Peers that were evicted for a newcomer."""
+    INCOMPLETE = "disconnected, too many incomplete packets"
+    NO_PROXY_HEADER = "no proxy header"
+    """Connections that were closed because they did not begin with a valid PROXY header of a proxy."""
+    UNREADABLE = "packets that could not be read"
+
 
 ANSWER_SECONDS: Final = 2.0
 """Seconds within which a peer that connects again must answer a Ping on its earlier connection, which is replaced
@@ -60,7 +70,7 @@ class Admission:
         own_id: bytes,
         peer_limits: PeerLimits,
         limits: Limits,
-        counts: Counter[str],
+        counts: Counter[ConnectionCount],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.connections: set[PeerConnection] = set()
@@ -82,7 +92,7 @@ class Admission:
         if not connection.dialled:
             has_room = quota.has_room(self._peer_limits.max_peers_per_address)
             if not has_room or not quota.take_connection(self._loop.time(), self._limits):
-                self._counts[FROM_ADDRESS] += 1
+                self._counts[ConnectionCount.FROM_ADDRESS] += 1
                 return False
             self._half_open.add(connection)
             self._shorten_half_open()
@@ -100,7 +110,7 @@ class Admission:
             if oldest.ending:
                 oldest.abort()  # it does not read its Disconnect
             else:
-                self._counts[HALF_OPEN] += 1
+                self._counts[ConnectionCount.HALF_OPEN] += 1
                 oldest.disconnect(Reason.TOO_MANY_PEERS)
 
     def disconnect_largest(self) -> None:
@@ -108,7 +118,7 @@ class Admission:
         connections = (connection for connection in self.connections if not connection.ending)
         largest = max(connections, key=attrgetter("incomplete_bytes"), default=None)
         if largest is not None and largest.incomplete_bytes:
-            self._counts["disconnected, too many incomplete packets"] += 1
+            self._counts[ConnectionCount.INCOMPLETE] += 1
             largest.disconnect(Reason.TOO_MANY_PEERS)
 
     def identify(self, connection: PeerConnection, public: bytes) -> None:
@@ -146,10 +156,10 @@ class Admission:
         elif len(self.peers) >= self._peer_limits.max_peers and not self._is_protected(connection):
             evicted = self._peer_to_evict(connection)
             if evicted is None:
-                self._counts[FULL] += 1
+                self._counts[ConnectionCount.FULL] += 1
                 connection.disconnect(Reason.TOO_MANY_PEERS)
                 return
-            self._counts[EVICTED] += 1
+            self._counts[ConnectionCount.EVICTED] += 1
             # Static nodes of status-go dial again, at most 35 s after they dialled last (geth p2p/dial.go,
             # dialHistoryExpiration). ethereumjs dials again after five minutes, and only after this reason
             # (devp2p/src/rlpx/rlpx.ts, _onDisconnect).

@@ -16,6 +16,7 @@ import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from enum import StrEnum
 from functools import partial
 from time import perf_counter
 from typing import Final, Literal, NamedTuple
@@ -92,6 +93,19 @@ PACKET_SIZE_BOUNDS: Final = (1024, 4096, 16384, 65536, 262144, 1048576)
 """Bounds of a histogram: bytes of a packet of envelopes."""
 
 
+class RequestCount(StrEnum):
+    """What requests and their envelopes are counted as. The values are the names in the log of a minute."""
+
+    RECEIVED = "requests"
+    READ = "attempts"
+    """Requests whose id could be read. Metrics of status-go call them attempts."""
+    REFUSED = "requests refused"
+    ANSWERED = "requests answered"
+    BATCHED = "batched"
+    """Answered requests that allowed several envelopes in a packet."""
+    ENVELOPES_SENT = "envelopes handed over"
+
+
 class HistoryTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Which peers are served, and how."""
 
@@ -128,8 +142,7 @@ class HistoryRequests:
     """The requests of all peers: queued, and answered a page at a time."""
 
     def __init__(self, archive: Archive, terms: HistoryTerms, limits: Limits, clock: NodeClock) -> None:
-        self.counts: Counter[str] = Counter()
-        """Numbers of requests and envelopes, by what became of them."""
+        self.counts: Counter[RequestCount] = Counter()
         self.refusals: Counter[str] = Counter()
         """Refused requests, by reason."""
         self.delays = Histogram(DELAY_BOUNDS)
@@ -163,16 +176,16 @@ class HistoryRequests:
 
     def receive(self, connection: PeerConnection, payload: bytes) -> None:
         """Handle a P2P Request: queue it, or refuse it."""
-        self.counts["requests"] += 1
+        self.counts[RequestCount.RECEIVED] += 1
         try:
             request = parse_request(payload, self._terms.demands, int(self._clock.wall()))
             self._check_cursor(request)
         except RequestError as error:
             connection.charge(REFUSAL_COST)
-            self.counts["attempts"] += error.id is not None
+            self.counts[RequestCount.READ] += error.id is not None
             self._refuse(connection, error.id, error.text, VALIDATION)
             return
-        self.counts["attempts"] += 1
+        self.counts[RequestCount.READ] += 1
         new = _QueuedRequest(request, perf_counter())
         refusal = self._refusal_text(connection, new)
         if refusal:
@@ -211,7 +224,7 @@ class HistoryRequests:
         return "too many requests at once" if full else ""
 
     def _refuse(self, connection: PeerConnection, request_id: bytes | None, text: str, reason: str) -> None:
-        self.counts["requests refused"] += 1
+        self.counts[RequestCount.REFUSED] += 1
         self.refusals[reason] += 1
         if request_id is not None:
             connection.send(packets.REQUEST_COMPLETE, completion.encode_refusal(request_id, text))
@@ -374,9 +387,9 @@ class HistoryRequests:
             completion.encode(request.id, last_hash or completion.NO_HASH, cursor or b"", request.answer),
         )
         connection.flush()
-        self.counts["requests answered"] += 1
-        self.counts["batched"] += request.batch
-        self.counts["envelopes handed over"] += sent
+        self.counts[RequestCount.ANSWERED] += 1
+        self.counts[RequestCount.BATCHED] += request.batch
+        self.counts[RequestCount.ENVELOPES_SENT] += sent
         return True
 
     async def _wait_for_reader(self, connection: PeerConnection) -> bool:

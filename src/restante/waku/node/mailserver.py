@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from itertools import chain
 from typing import Final
 
@@ -23,7 +24,7 @@ import msgspec
 from restante.common.histogram import Histogram
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.node.pool import LiveEnvelope, Pool
-from restante.waku.protocol.acceptance import EXPIRED, Policy, judge
+from restante.waku.protocol.acceptance import EXPIRED, Policy, RefusalReason, judge
 from restante.waku.protocol.packets import MAX_REFUSALS, OTHER_ERROR, Refusal, Response
 
 UNARCHIVED_BATCH: Final = 0
@@ -50,6 +51,17 @@ and for each refused one."""
 
 DEFAULT_WAITING_BYTES: Final = 1 << 26
 """Default maximum of the memory for these packets."""
+
+
+class EnvelopeCount(StrEnum):
+    """What became of offered envelopes. The values are the names in the log of a minute."""
+
+    NEW = "new"
+    """Accepted, and not known before."""
+    KNOWN = "known"
+    ARCHIVED = "archived"
+    NOT_ARCHIVED = "not archived"
+    """Because of the disk."""
 
 
 class ArchiveTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,9 +127,9 @@ class Mailserver:
         self.pool = pool
         self.unrelayed: list[LiveEnvelope] = []
         """New envelopes to relay. The relay removes them."""
-        self.counts: Counter[str] = Counter()
-        """Numbers of envelopes: `new`, `known`, `archived`, `not archived` because of the disk, or refused, by the
-        name of the refusal."""
+        self.counts: Counter[EnvelopeCount] = Counter()
+        self.refusals: Counter[RefusalReason] = Counter()
+        """Refused envelopes."""
         self.sizes, self.archived_sizes = Histogram(ENVELOPE_SIZE_BOUNDS), Histogram(ENVELOPE_SIZE_BOUNDS)
         """Sizes in bytes of new envelopes, and of archived ones."""
         self.refused = 0
@@ -158,7 +170,7 @@ class Mailserver:
             if number is None:
                 number = self._judge(packet, envelope, now)
             else:
-                self.counts["known"] += 1
+                self.counts[EnvelopeCount.KNOWN] += 1
                 if number <= self._finished and (number == UNARCHIVED_BATCH or self._may_be_pruned(envelope, now)):
                     known_hashes[digest] = number = self._gather(envelope, packet, now)
             if number > self._finished:
@@ -186,12 +198,12 @@ class Mailserver:
         """Judge an unknown envelope. Return the number of its batch."""
         verdict = judge(envelope, now, self.policy)
         if verdict.refusal is not None:
-            self.counts[verdict.refusal.name] += 1
+            self.refusals[verdict.refusal] += 1
             if verdict.refusal is not EXPIRED:
                 self.refused += 1
             packet.refuse(envelope.hash, verdict.refusal.code, verdict.refusal.words)
             return UNARCHIVED_BATCH
-        self.counts["new"] += 1
+        self.counts[EnvelopeCount.NEW] += 1
         self.sizes.add(len(envelope.raw))
         self.accepted += 1
         live = LiveEnvelope(envelope, verdict.pow, packet.origin, self.accepted)
@@ -236,7 +248,7 @@ class Mailserver:
 
     def _refuse_unsaved(self, digest: bytes, packet: OfferedPacket) -> None:
         if digest not in packet.refusals:
-            self.counts["not archived"] += 1
+            self.counts[EnvelopeCount.NOT_ARCHIVED] += 1
             packet.refuse(digest, OTHER_ERROR, self._refusal_text)
 
     # ── the archive ──────────────────────────────────────────────────────────────────────────────
@@ -255,7 +267,7 @@ class Mailserver:
 
         Batches are confirmed in their order.
         """
-        self.counts["archived"] += len(batch.envelopes)
+        self.counts[EnvelopeCount.ARCHIVED] += len(batch.envelopes)
         for envelope in batch.envelopes:
             self.archived_sizes.add(len(envelope.raw))
         self._finished = batch.number

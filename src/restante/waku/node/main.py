@@ -8,7 +8,9 @@ import gc
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -33,17 +35,18 @@ from restante.common.settings import parse_address
 from restante.common.signals import listening_for_signals
 from restante.waku import key_file
 from restante.waku.archive.sqlite import open_archive
+from restante.waku.connection.peer_connection import LOST_TEXT
 from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.node.admission import PeerLimits
 from restante.waku.node.history_requests import HistoryTerms
-from restante.waku.node.mailserver import ArchiveTerms, Mailserver
+from restante.waku.node.mailserver import ArchiveTerms, EnvelopeCount, Mailserver
 from restante.waku.node.node import Node
 from restante.waku.node.pool import Pool
 from restante.waku.passwords import OFFLINE_INBOX, read_password
-from restante.waku.protocol.acceptance import Policy
+from restante.waku.protocol.acceptance import FUTURE, OLD, REFUSAL_REASONS, Policy
 from restante.waku.protocol.request import Demands
 from restante.waku.settings import SECONDS_PER_DAY, WakuServe, read_topic
 
@@ -249,16 +252,33 @@ async def _tick(node: Node) -> None:
         second += 1
         node.tick()
         if second % 60 == 0:
-            counts = node.mailserver.counts + node.counts + node.relay.counts + node.history_requests.counts
+            counts = log_counts(node)
             log_minute(node, counts - before)
             before = counts
+
+
+def log_counts(node: Node) -> Counter[str]:
+    """Return all counts of a node, by their names in the log."""
+    refused = {refusal.name: count for refusal, count in node.mailserver.refusals.items()}
+    lost = {
+        f"lost: {LOST_TEXT if reason is None else reason.name.lower()}": count for reason, count in node.lost.items()
+    }
+    counts: Iterable[tuple[str, int]] = chain(
+        node.mailserver.counts.items(),
+        refused.items(),
+        node.counts.items(),
+        lost.items(),
+        node.relay.counts.items(),
+        node.history_requests.counts.items(),
+    )
+    return +Counter(dict(counts))
 
 
 def log_minute(node: Node, minute: Counter[str]) -> None:
     """Log the counts of a minute, without peers and topics."""
     log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known_hashes), **minute)
-    offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
-    untimely = minute["future"] + minute["old"]
+    offered = minute[EnvelopeCount.NEW] + sum(minute[refusal.name] for refusal in REFUSAL_REASONS)
+    untimely = minute[FUTURE.name] + minute[OLD.name]
     if offered >= CLOCK_WARNING_MIN and untimely > CLOCK_WARNING_SHARE * offered:
         log.warning("a fifth of all envelopes seem to be from the future or too old: check the clock of this machine")
 

@@ -36,7 +36,7 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.node.admission import Admission, PeerLimits
+from restante.waku.node.admission import Admission, ConnectionCount, PeerLimits
 from restante.waku.node.archiving import Archiving
 from restante.waku.node.clock import NodeClock
 from restante.waku.node.history_requests import HistoryRequests, HistoryTerms
@@ -75,9 +75,6 @@ DAMAGED: Final = "the archive is damaged"
 HEADER_SECONDS: Final = 5.0
 """Seconds within which a proxy must send the PROXY header of a connection."""
 
-NO_PROXY_HEADER: Final = "no proxy header"
-"""Counts connections that were closed because they did not begin with a valid PROXY header of a proxy."""
-
 REDIAL_DELAY: Final = 1.0
 """Seconds until a lost static peer is dialled again. Each attempt doubles them, up to `MAX_REDIAL_DELAY`."""
 
@@ -113,8 +110,9 @@ class Node(ConnectionHandler):
         terms = history or HistoryTerms()
         self.history_requests = HistoryRequests(archive, terms, limits, self.clock)
         self.relay = EnvelopeRelay(mailserver, self.loop)
-        self.counts: Counter[str] = Counter()
-        """Numbers of connections and unreadable packets, by what became of them."""
+        self.counts: Counter[ConnectionCount] = Counter()
+        self.lost: Counter[Reason | None] = Counter()
+        """Closed connections, by the reason of the Disconnect. None: the connection was lost without one."""
         self.rejected: Counter[str] = Counter()
         """Packets that could not be read, by their name in status-go's metrics."""
         self.admission = Admission(node_id(key.public), peer_limits, limits, self.counts, self.loop)
@@ -188,7 +186,7 @@ class Node(ConnectionHandler):
 
     def _refuse_proxy(self, _proxy: SocketPeer) -> None:
         """Count a connection that had to begin with a PROXY header of a proxy, and did not."""
-        self.counts[NO_PROXY_HEADER] += 1
+        self.counts[ConnectionCount.NO_PROXY_HEADER] += 1
 
     def _new_connection(self, rlpx: Rlpx, *, dialled: bool, address: str = "") -> PeerConnection:
         devp2p = Devp2p(rlpx, self._hello, self.loop.time(), self._session_limits)
@@ -215,14 +213,14 @@ class Node(ConnectionHandler):
     def status_body(self) -> bytes:
         return self._status
 
-    def connection_closed(self, connection: PeerConnection, reason: Reason | None, text: str) -> None:
+    def connection_closed(self, connection: PeerConnection, reason: Reason | None, _text: str) -> None:
         """Forget a closed connection."""
         self._unflushed.discard(connection)
         self.admission.forget(connection)
         self.archiving.forget(connection)
         self.relay.forget(connection)
         self.history_requests.forget(connection)
-        self.counts[f"lost: {reason.name.lower() if reason is not None else text}"] += 1
+        self.lost[reason] += 1
 
     async def stay_connected(self, enode: Enode) -> None:
         """Keep a static peer connected: dial it, and again when it is lost. Never returns."""
@@ -324,7 +322,7 @@ class Node(ConnectionHandler):
     def _count_violation(self, connection: PeerConnection, code: int) -> None:
         connection.charge(REFUSAL_COST)
         self.admission.count_error(connection)
-        self.counts["packets that could not be read"] += 1
+        self.counts[ConnectionCount.UNREADABLE] += 1
         self.rejected[REJECTION_LABELS[code]] += 1
 
     def _confirm(self, connection: PeerConnection, response: packets.Response) -> None:

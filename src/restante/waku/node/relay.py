@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Final
 
 from restante.waku.connection.peer_connection import PeerConnection
@@ -28,6 +29,13 @@ CHECKS_PER_TURN: Final = 20_000
 """Envelopes times peers that are checked in one turn of the loop: some milliseconds if few are sent."""
 
 
+class RelayCount(StrEnum):
+    """What became of envelopes for a peer. The values are the names in the log of a minute."""
+
+    RELAYED = "relayed"
+    DELAYED = "relayed later, because the peer did not read"
+
+
 class EnvelopeRelay:
     """The interests of all peers, and what is sent to them. It does not record what a peer has received.
 
@@ -38,7 +46,7 @@ class EnvelopeRelay:
     def __init__(self, mailserver: Mailserver, loop: asyncio.AbstractEventLoop) -> None:
         self.interests: Interests[PeerConnection] = Interests()
         """The interests of the peers that have greeted."""
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[RelayCount] = Counter()
         """Numbers of envelopes relayed or delayed, counted for each peer."""
         self.missed: dict[PeerConnection, int] = {}
         """The number of the first live envelope that was not sent to a peer because it did not read."""
@@ -108,13 +116,13 @@ class EnvelopeRelay:
         """Send packets until the peer has too much unread. Then record the first envelope that it misses."""
         for body, compressed in bodies:
             if connection.reading.paused_by_unread:
-                self.counts["relayed later, because the peer did not read"] += len(numbers)
+                self.counts[RelayCount.DELAYED] += len(numbers)
                 self.missed.setdefault(connection, numbers[0])
                 return
             connection.send(packets.MESSAGES, body, compressed)
             if len(compressed) > FLUSH_PACKET_BYTES:
                 connection.flush()  # the flush shows whether the peer can receive more
-        self.counts["relayed"] += len(numbers)
+        self.counts[RelayCount.RELAYED] += len(numbers)
 
     def catch_up(self, connection: PeerConnection) -> None:
         """Send a peer that has read what it has missed and is still live, and the rest of its backlog."""

@@ -31,28 +31,31 @@ from restante.common.metrics import (
 )
 from restante.waku.archive.records import Counts
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.node.admission import EVICTED, FROM_ADDRESS, FULL, HALF_OPEN
-from restante.waku.node.history_requests import FILTERS, REFUSALS
+from restante.waku.node.admission import ConnectionCount
+from restante.waku.node.history_requests import FILTERS, REFUSALS, RequestCount
+from restante.waku.node.mailserver import EnvelopeCount
 from restante.waku.node.node import REJECTION_LABELS, Node
+from restante.waku.node.relay import RelayCount
+from restante.waku.protocol.acceptance import EXPIRED, FUTURE, OLD, TOO_CHEAP, TOO_LARGE, TOO_LONG
 
 REFUSAL_LABELS: Final = {
-    "future": "in_future",
-    "old": "very_old",
-    "expired": "expired",
-    "ttl": "long_ttl",
-    "size": "oversized",
-    "pow": "low_pow",
+    FUTURE: "in_future",
+    OLD: "very_old",
+    EXPIRED: "expired",
+    TOO_LONG: "long_ttl",
+    TOO_LARGE: "oversized",
+    TOO_CHEAP: "low_pow",
 }
-"""Why envelopes are refused (acceptance.py), by the names of status-go's metrics (waku/waku.go, addAndBridge).
-status-go does not limit the ttl, so that name is ours."""
+"""Why envelopes are refused, and the names in status-go's metrics (waku/waku.go, addAndBridge). status-go does not
+limit the ttl, so that name is ours."""
 
 CONNECTION_LABELS: Final = {
-    FROM_ADDRESS: "address",
-    HALF_OPEN: "handshake",
-    FULL: "full",
-    EVICTED: "gave_way",
+    ConnectionCount.FROM_ADDRESS: "address",
+    ConnectionCount.HALF_OPEN: "handshake",
+    ConnectionCount.FULL: "full",
+    ConnectionCount.EVICTED: "gave_way",
 }
-"""Why connections are closed for want of room, by what admission.py counts them as."""
+"""Why connections are closed for want of room."""
 
 SERIES: Final = {
     "peers": ("waku_peers",),
@@ -83,7 +86,7 @@ class Parts:
 
 
 def _refused_envelopes(node: Node) -> dict[str, int]:
-    return {label: node.mailserver.counts[refusal] for refusal, label in REFUSAL_LABELS.items()}
+    return {label: node.mailserver.refusals[refusal] for refusal, label in REFUSAL_LABELS.items()}
 
 
 def _refused_requests(node: Node) -> dict[str, int]:
@@ -101,10 +104,14 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
     ),
     "waku_envelopes_received": CounterMetric(
         "Envelopes that peers sent",
-        lambda its: its.counts["new"] + its.counts["known"] + sum(_refused_envelopes(its.node).values()),
+        lambda its: (
+            its.counts[EnvelopeCount.NEW]
+            + its.counts[EnvelopeCount.KNOWN]
+            + sum(_refused_envelopes(its.node).values())
+        ),
     ),
     "waku_envelopes_validated": CounterMetric(
-        "Envelopes that were new and accepted", lambda its: its.counts["new"], "envelopes.new"
+        "Envelopes that were new and accepted", lambda its: its.counts[EnvelopeCount.NEW], "envelopes.new"
     ),
     "waku_envelopes_cache_failures": CounterMetric(
         "Envelopes that were refused, by reason",
@@ -119,14 +126,16 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
     ),
     "waku_envelopes_cached": CounterMetric(
         "Accepted envelopes: hit if already known, miss if new",
-        lambda its: {"hit": its.counts["known"], "miss": its.counts["new"]},
+        lambda its: {"hit": its.counts[EnvelopeCount.KNOWN], "miss": its.counts[EnvelopeCount.NEW]},
         labels=("cache",),
     ),
     "waku_envelopes_size_bytes": HistogramMetric(
         "Sizes of new envelopes that were accepted", lambda its: its.mailserver.sizes
     ),
     "waku_envelopes_relayed": CounterMetric(
-        "Envelopes relayed, counted for each peer", lambda its: its.node.relay.counts["relayed"], "envelopes.relayed"
+        "Envelopes relayed, counted for each peer",
+        lambda its: its.node.relay.counts[RelayCount.RELAYED],
+        "envelopes.relayed",
     ),
     "waku_envelopes_known": GaugeMetric(
         "Live envelopes whose hashes are known",
@@ -156,7 +165,7 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
     ),
     "mailserver_archived_envelopes_failures": CounterMetric(
         "Envelopes that could not be archived",
-        lambda its: its.counts["not archived"],
+        lambda its: its.counts[EnvelopeCount.NOT_ARCHIVED],
         "envelopes.not_archived",
         constant_labels=ARCHIVE,
     ),
@@ -164,13 +173,13 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
         "Sizes of archived envelopes", lambda its: its.mailserver.archived_sizes, constant_labels=ARCHIVE
     ),
     "mailserver_requests": CounterMetric(
-        "History requests", lambda its: its.requests.counts["requests"], "requests.received"
+        "History requests", lambda its: its.requests.counts[RequestCount.RECEIVED], "requests.received"
     ),
     "mailserver_requests_refused": CounterMetric(
-        "Requests answered with an error, also unreadable ones", lambda its: its.requests.counts["requests refused"]
+        "Requests answered with an error, also unreadable ones", lambda its: its.requests.counts[RequestCount.REFUSED]
     ),
     "mailserver_delivery_attempts": CounterMetric(
-        "Requests that could be read", lambda its: its.requests.counts["attempts"]
+        "Requests that could be read", lambda its: its.requests.counts[RequestCount.READ]
     ),
     "mailserver_delivery_failures": CounterMetric(
         "Refused requests, by reason", lambda its: _refused_requests(its.node), "requests.refused", ("type",)
@@ -187,7 +196,7 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
         "Seconds that the search for a page took", lambda its: its.requests.searches
     ),
     "mailserver_requests_batched": CounterMetric(
-        "Answered requests that allowed batches", lambda its: its.requests.counts["batched"]
+        "Answered requests that allowed batches", lambda its: its.requests.counts[RequestCount.BATCHED]
     ),
     "mailserver_envelope_queries": CounterMetric(
         "Searches of the archive, by filter",
@@ -201,7 +210,7 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
     ),
     "mailserver_envelopes": CounterMetric(
         "Envelopes sent to requesters; status-go counts requests under this name",
-        lambda its: its.requests.counts["envelopes handed over"],
+        lambda its: its.requests.counts[RequestCount.ENVELOPES_SENT],
         "requests.envelopes_sent",
     ),
 }
@@ -259,9 +268,9 @@ class StatusPages:
             "started": self._started,
             "uptime_seconds": now - self._started,
             "archive": msgspec.structs.asdict(archive),
-            "envelopes.known": counts["known"],
-            "envelopes.archived": counts["archived"],
-            "requests.answered": requests["requests answered"],
+            "envelopes.known": counts[EnvelopeCount.KNOWN],
+            "envelopes.archived": counts[EnvelopeCount.ARCHIVED],
+            "requests.answered": requests[RequestCount.ANSWERED],
         }
         return page(METRICS, Parts(self._node, archive), others)
 

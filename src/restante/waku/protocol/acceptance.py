@@ -26,7 +26,7 @@ class RefusalReason(NamedTuple):
     """Why an envelope is refused."""
 
     name: str
-    """The label in metrics."""
+    """Its name in the log of a minute."""
     code: int
     """The code in the Message Response. status-go reports every reason as a time error, because its check for one is
     true of any error (waku/common/envelope.go, ErrorToEnvelopeError). Its own senders conclude from that code that
@@ -41,6 +41,7 @@ EXPIRED: Final = RefusalReason("expired", TIME_ERROR, "the envelope has expired;
 TOO_LONG: Final = RefusalReason("ttl", OTHER_ERROR, "the ttl is longer than this node takes")
 TOO_LARGE: Final = RefusalReason("size", OTHER_ERROR, "the envelope is larger than this node takes")
 TOO_CHEAP: Final = RefusalReason("pow", OTHER_ERROR, "the envelope has less work than this node asks for")
+REFUSAL_REASONS: Final = (FUTURE, OLD, EXPIRED, TOO_LONG, TOO_LARGE, TOO_CHEAP)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
