@@ -235,7 +235,7 @@ def request_command(
     for number, reason in () if live else report.failures.items():  # with --live they were printed at once
         print_failure(number, reason)
     if output is not None:
-        print(f"fetched {counted(report.counts['handed over'], 'envelope')}")
+        print(f"fetched {counted(report.handed_over, 'envelope')}")
     _exit_if_missing(report.missing)
 
 

@@ -204,7 +204,7 @@ def run_ranges(
             if failures_in_a_row[number] >= MAX_FAILURES:
                 continue
             report = await fetch([enode], query, options, subscriber, inbox=inbox)
-            envelopes += report.counts["handed over"]
+            envelopes += report.handed_over
             answered |= not report.missing
             failures_in_a_row[number] = failures_in_a_row[number] + 1 if report.missing else 0
             for reason in report.failures.values():

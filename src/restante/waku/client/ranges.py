@@ -47,14 +47,14 @@ class HistoryQuery(msgspec.Struct, frozen=True):
             return sorted(topic.hex() for topic in self.topics)
         return [f"bloom {self.bloom:0128x}"]
 
-    def mismatch(self, envelope: Envelope) -> str:
-        """Return why an envelope does not match the query, or an empty text if it does."""
+    def matches(self, envelope: Envelope) -> bool:
+        """Return whether an envelope matches the query."""
         if not self.lower <= envelope.sent <= self.upper:
-            return "out of range"
+            return False
         if self.topics:
-            return "" if envelope.topic in self.topics else "of another topic"
+            return envelope.topic in self.topics
         assert self.bloom is not None
-        return "" if bloom.passes(self.bloom, envelope.topic) else "of another topic"
+        return bloom.passes(self.bloom, envelope.topic)
 
 
 class FetchState(msgspec.Struct, forbid_unknown_fields=True):

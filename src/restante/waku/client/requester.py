@@ -23,7 +23,6 @@ The file has the limits of a requester, its actions, what is known of a range (`
 from __future__ import annotations
 
 import math
-from collections import Counter
 from enum import Enum, auto
 from typing import Annotated, Final
 
@@ -119,8 +118,8 @@ class FetchReport(msgspec.Struct, frozen=True):
 
     missing: list[Range]
     """Times that no server answered for. If empty, the query is complete."""
-    counts: Counter[str]
-    """Numbers of envelopes: `handed over`, `known`, and by reason, of those that were not requested. Also `pages`."""
+    handed_over: int
+    """Number of envelopes that the subscriber has received."""
     failures: dict[int, str]
     """By server: why it is not asked any more, or its last failure."""
 
@@ -234,9 +233,6 @@ class RangeFetch:
 # ── requester ─────────────────────────────────────────────────────────────────────────────────────
 
 
-UNREQUESTED: Final = "from a server that was not asked"
-OVERSIZED: Final = "too large"
-
 REFUSAL_PREFIX: Final = "it says: "
 """Precedes the text of a server that answers with an error."""
 
@@ -287,7 +283,7 @@ class Requester:
         self.budgets = budgets or Budgets()
         self.timeouts = timeouts or Timeouts()
         self.phase = RequesterPhase.WAITING
-        self.counts: Counter[str] = Counter()
+        self._handed_over = 0
         self._inbox = inbox
         self._base_state = (state or FetchState()).copy()
         """The state at the start, and the recent envelopes that were handed over since."""
@@ -331,7 +327,6 @@ class Requester:
     def envelopes_received(self, server: int, envelopes: list[Envelope], now: float) -> list[Action]:
         """Handle the envelopes of a P2P Message."""
         if server != self._current or self._range_fetch is None:
-            self.counts[UNREQUESTED] += len(envelopes)
             return self._take_actions()
         requested = self._filter_requested(self._servers[server], self._range_fetch, envelopes)
         if requested:
@@ -359,12 +354,11 @@ class Requester:
         except PeerError as error:
             self._handle_failure(error.text, now)
             return self._take_actions()
-        if end.id != self._request_id:
-            self.counts["ends of other answers"] += 1
-        elif isinstance(end, RequestRefused):
-            self._handle_failure(f"{REFUSAL_PREFIX}{end.explained}", now, give_up=end.is_permanent)
-        else:
-            self._end_page(end, now)
+        if end.id == self._request_id:  # otherwise it ends another answer
+            if isinstance(end, RequestRefused):
+                self._handle_failure(f"{REFUSAL_PREFIX}{end.explained}", now, give_up=end.is_permanent)
+            else:
+                self._end_page(end, now)
         return self._take_actions()
 
     def server_failed(self, server: int, reason: str, now: float) -> list[Action]:
@@ -515,18 +509,15 @@ class Requester:
             server.bytes += len(envelope.raw)
             if server.envelopes > self.budgets.envelopes or server.bytes > self.budgets.bytes:
                 break
-            mismatch = self.query.mismatch(envelope) or (OVERSIZED if envelope.size() > self.budgets.size else "")
-            if mismatch:
-                self.counts[mismatch] += 1
-            if range_fetch.add(envelope) and not mismatch:
+            is_new = range_fetch.add(envelope)
+            if is_new and self.query.matches(envelope) and envelope.size() <= self.budgets.size:
                 requested.append(envelope)
         return requested
 
     def _hand_over(self, envelopes: list[Envelope]) -> None:
         assert self._range_fetch is not None
         new_envelopes = self._inbox.filter_new(envelopes)
-        self.counts["known"] += len(envelopes) - len(new_envelopes)
-        self.counts["handed over"] += len(new_envelopes)
+        self._handed_over += len(new_envelopes)
         overlap_begin = self._range_fetch.requested - self.timeouts.overlap
         for envelope in new_envelopes:
             if envelope.sent > overlap_begin:
@@ -543,7 +534,6 @@ class Requester:
             return
         server = self._servers[self._current]
         server.pages += 1
-        self.counts["pages"] += 1
         try:
             self._range_fetch.end_page(end)
         except NoProgressError as error:
@@ -583,7 +573,7 @@ class Requester:
         self.phase = RequesterPhase.DONE
         self._save_state()
         failures = {number: server.reason for number, server in enumerate(self._servers) if server.reason}
-        self._actions.append(Finished(FetchReport(self.missing(), +self.counts, failures)))
+        self._actions.append(Finished(FetchReport(self.missing(), self._handed_over, failures)))
 
     def _take_actions(self) -> list[Action]:
         actions, self._actions = self._actions, []

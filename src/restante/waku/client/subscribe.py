@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -102,7 +102,7 @@ class SubscriptionRun:
         self._save_timer: asyncio.TimerHandle | None = None
         self._reported: dict[int, deque[str]] = {}
         """By server: the last `REMEMBERED_FAILURES` reported failures since its last connection."""
-        self._report = FetchReport(self._state.missing(self._query_until_now()), Counter(), {})
+        self._report = FetchReport(self._state.missing(self._query_until_now()), 0, {})
         self._handed_over = 0
 
     async def run(self, until: asyncio.Event) -> FetchReport:
@@ -131,7 +131,7 @@ class SubscriptionRun:
                 self._save_timer.cancel()
             self._error.cancel()
         self._set_state(self._state)
-        return msgspec.structs.replace(self._report, counts=Counter({"handed over": self._handed_over}))
+        return msgspec.structs.replace(self._report, handed_over=self._handed_over)
 
     async def _wait_for_stop(self, until: asyncio.Event) -> None:
         """Wait until `until` is set, and then at most `grace` for a request under way."""
