@@ -196,7 +196,7 @@ class BenchPeer(asyncio.Protocol):
             elif isinstance(event, Connected):
                 self._session.send(packets.STATUS, _STATUS)
             elif isinstance(event, Disconnected) and not self._greeted.done():
-                self._greeted.set_exception(ConnectionError(event.words))
+                self._greeted.set_exception(ConnectionError(event.text))
         self._flush()
 
     def _handle(self, packet: Packet) -> None:

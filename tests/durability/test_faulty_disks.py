@@ -208,7 +208,7 @@ class NodeKind:
                     async def store(text: str) -> tuple[str, str | None]:
                         envelope = make(int(time.time()) + 50, 50, bytes(4), text.encode())
                         response = await peer.post(envelope)
-                        return envelope.raw.hex(), next((refusal.words for refusal in response.refusals), None)
+                        return envelope.raw.hex(), next((refusal.text for refusal in response.refusals), None)
 
                     return store
 

@@ -88,7 +88,7 @@ def assert_refused(events: list[SessionEvent], reason: Reason, text: str) -> Non
     (event,) = events
     assert isinstance(event, Disconnected)
     assert event.reason == reason
-    assert text in event.words
+    assert text in event.text
 
 
 def hello_of(**changes: object) -> bytes:

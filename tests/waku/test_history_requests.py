@@ -139,7 +139,7 @@ async def test_a_request_that_is_not_served_is_answered_with_the_reason(tmp_path
         ):
             _, end = await ask(peer, asked)
             assert isinstance(end, RequestRefused)
-            assert end.words == text
+            assert end.reason == text
             assert isinstance((await ask(known, sealed(body).raw))[1], Completed)
         for junk in (b"", b"\x80", b"\xc0", rlp.encode([1] * 6), b"\xff" * 20):
             known.say(waku_packets.REQUEST, junk)

@@ -94,8 +94,8 @@ def test_a_packet_with_more_refusals_than_a_response_holds_is_not_confirmed(save
 
 def test_the_largest_response_is_a_packet_that_every_node_accepts() -> None:
     reasons = [reason.words for reason in vars(acceptance).values() if isinstance(reason, RefusalReason)]
-    words = max([*reasons, FULL_TEXT, LOCKED_TEXT, TOPIC_TEXT, AGE_TEXT, WORK_TEXT], key=len)
-    refusals = (Refusal(bytes(32), OTHER_ERROR, words),) * packets.MAX_REFUSALS
+    text = max([*reasons, FULL_TEXT, LOCKED_TEXT, TOPIC_TEXT, AGE_TEXT, WORK_TEXT], key=len)
+    refusals = (Refusal(bytes(32), OTHER_ERROR, text),) * packets.MAX_REFUSALS
     assert len(packets.write_response(Response(PACKETS[0], refusals))) <= packets.MAX_PACKET_BYTES
 
 

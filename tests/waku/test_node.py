@@ -384,7 +384,7 @@ async def test_what_is_not_archived_costs_its_peer_no_more_than_what_is(tmp_path
         cost = spent(its_connection) - before
         response = await peer.post(*others)
         assert [refusal.hash for refusal in response.refusals] == [envelope.hash for envelope in others]
-        assert [(refusal.code, refusal.words) for refusal in response.refusals] == [
+        assert [(refusal.code, refusal.text) for refusal in response.refusals] == [
             (waku_packets.OTHER_ERROR, TOPIC_TEXT),
             (waku_packets.TIME_ERROR, EXPIRED.words),
             (waku_packets.OTHER_ERROR, AGE_TEXT),
@@ -399,7 +399,7 @@ async def test_a_copy_of_what_was_pruned_is_in_the_archive_again_or_an_error(tmp
         letters = [letter(number, ttl=100, age=10 - number) for number in range(4)]
         assert not (await peer.post(*letters)).refusals
         assert await here.node.archiving.prune() == 2
-        assert [refusal.words for refusal in (await peer.post(letters[0])).refusals] == [AGE_TEXT]
+        assert [refusal.text for refusal in (await peer.post(letters[0])).refusals] == [AGE_TEXT]
         assert not (await peer.post(letters[3])).refusals
         await has(here, *letters[2:])
         assert await here.node.archiving.prune() == 0
@@ -592,7 +592,7 @@ async def test_a_locked_archive_is_not_called_a_full_disk(tmp_path: Path, monkey
             with beside(tmp_path / FILE, LOCK):
                 for envelope in (letter(1), letter(2)):
                     [refusal] = (await poster.post(envelope)).refusals
-                    assert (refusal.code, refusal.words) == (waku_packets.OTHER_ERROR, LOCKED_TEXT)
+                    assert (refusal.code, refusal.text) == (waku_packets.OTHER_ERROR, LOCKED_TEXT)
                 assert here.node.ready() == "the archive cannot be written"
                 assert not here.node.archiving.short_of_room.is_set()
             here.clock.now += ARCHIVE_RETRY_DELAY
@@ -600,7 +600,7 @@ async def test_a_locked_archive_is_not_called_a_full_disk(tmp_path: Path, monkey
             assert here.node.ready() == ""
             here.archive.full = True
             [refusal] = (await poster.post(letter(3))).refusals
-            assert (refusal.words, here.node.ready()) == (FULL_TEXT, "the disk is full")
+            assert (refusal.text, here.node.ready()) == (FULL_TEXT, "the disk is full")
         assert [line["event"] for line in logs if line["log_level"] != "warning"] == [
             "envelopes are not archived until the archive can be written",
             "envelopes are archived again",

@@ -211,7 +211,7 @@ def test_a_refusal(vector: dict[str, Any]) -> None:
     expected = RequestRefused(bytes.fromhex(vector["id"]), vector["words"])
     assert completion.parse(payload) == completion.parse(payload, {b"\x55" * 32}) == expected
     if vector["ours"]:
-        assert completion.encode_refusal(expected.id, expected.words) == payload
+        assert completion.encode_refusal(expected.id, expected.reason) == payload
 
 
 @vectors("junk", of=ENDS)
@@ -227,7 +227,7 @@ def test_an_id_may_begin_like_a_refusal_and_the_words_of_one_are_cut() -> None:
     assert isinstance(completion.parse(payload), RequestRefused)
     refusal = completion.parse(completion.encode_refusal(bytes(32), "x" * 100_000))
     assert isinstance(refusal, RequestRefused)
-    assert len(refusal.words) == completion.MAX_WORDS_BYTES
+    assert len(refusal.reason) == completion.MAX_REASON_BYTES
 
 
 HASHES = st.binary(min_size=32, max_size=32)

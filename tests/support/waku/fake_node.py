@@ -139,7 +139,7 @@ class FakeNode(ConnectionHandler):
         elif isinstance(event, Requested) and self.mailserver is not None:
             self._requested(connection, event.payload)
 
-    def connection_closed(self, connection: PeerConnection, _reason: Reason | None, _words: str) -> None:
+    def connection_closed(self, connection: PeerConnection, _reason: Reason | None, _text: str) -> None:
         self.connections.discard(connection)
         if not self.connections:
             self.is_alone.set()

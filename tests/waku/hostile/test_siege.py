@@ -222,7 +222,7 @@ async def answered(peer: RawPeer, requests: Iterable[bytes]) -> Counter[str]:
     saying = asyncio.create_task(say())
     ends = [(await page(peer))[1] for _ in bodies]
     await saying
-    return Counter(end.words if isinstance(end, RequestRefused) else "" for end in ends)
+    return Counter(end.reason if isinstance(end, RequestRefused) else "" for end in ends)
 
 
 @attack
@@ -305,7 +305,7 @@ async def peers_that_read_nothing(siege: Siege, scale: int) -> None:
     for number in range(60):
         now = int(time.time())
         response = await poster.post(letter(number, topic=b"deaf", size=200_000, ttl=1, now=now))
-        assert {refusal.words for refusal in response.refusals} <= {OLD.words, EXPIRED.words}
+        assert {refusal.text for refusal in response.refusals} <= {OLD.words, EXPIRED.words}
     assert resident(siege.node.serving.pid) - before < len(deaf) * 2.5 * MIB + 20 * MIB
 
 

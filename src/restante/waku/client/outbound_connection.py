@@ -149,9 +149,9 @@ class OutboundConnection(ConnectionHandler):
             with suppress(PeerError):
                 self._on_envelopes(list(packets.walk_envelopes(event.payload)))
 
-    def connection_closed(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
+    def connection_closed(self, _connection: PeerConnection, _reason: Reason | None, text: str) -> None:
         """End all waiting calls with an error, because the connection is closed."""
-        error = NodeUnavailableError(f"the node disconnected: {words}")
+        error = NodeUnavailableError(f"the node disconnected: {text}")
         if not self.greeted.done():
             self.greeted.set_exception(SilentError(str(error)))
         for response in self._responses.values():

@@ -94,5 +94,5 @@ async def _offer(connection: OutboundConnection, envelope: Envelope, seconds: fl
             f"the node did not confirm the envelope within {seconds:g} s; it may have it"
         ) from None
     for refusal in response.refusals:
-        raise RefusedError(f"the node refused the envelope {envelope.hash.hex()}: {refusal.words}")
+        raise RefusedError(f"the node refused the envelope {envelope.hash.hex()}: {refusal.text}")
     return Posted(envelope, confirmed=True)

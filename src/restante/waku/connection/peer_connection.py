@@ -274,7 +274,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _handle_session_event(self, event: SessionEvent) -> None:
         if isinstance(event, Disconnected):
-            self._end = self._end or (event.reason, event.words)
+            self._end = self._end or (event.reason, event.text)
         elif self._undecided_events is not None:
             self._undecided_events.append(event)
         elif isinstance(event, Packet):

@@ -76,7 +76,7 @@ class Disconnected(msgspec.Struct, frozen=True, gc=False):
     """The connection is over. No event follows this one."""
 
     reason: Reason
-    words: str
+    text: str
 
 
 SessionEvent = Connected | Packet | Disconnected

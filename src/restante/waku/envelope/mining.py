@@ -31,8 +31,8 @@ the difference and 1 second to its ttl (waku/waku.go:1280-1287)."""
 class NotMined(Misuse):
     """The budget is spent. `best` has the most work that was found."""
 
-    def __init__(self, words: str, best: Envelope) -> None:
-        super().__init__(words)
+    def __init__(self, text: str, best: Envelope) -> None:
+        super().__init__(text)
         self.best = best
 
 

@@ -1,7 +1,7 @@
 """P2P Request Complete: how a Mailserver ends its answer to a request (10/WAKU-MAILSERVER).
 
     as shipped     ID(32) ‖ last hash(32) [‖ cursor]        one string; no cursor: no more pages
-                   `ERROR=` ‖ ID(32) ‖ words                one string
+                   `ERROR=` ‖ ID(32) ‖ reason               one string
     as specified   [ID, last hash, cursor]                  a list; nim-waku
 
 Shipped requesters ignore the list, and accept only cursors of 36 bytes (waku/mailserver.go:139,155). The last hash is
@@ -37,8 +37,8 @@ PERMANENT_REFUSALS: Final = {
 """How permanent refusals begin, from shipped servers and from this one, and their explanations. The server will
 always refuse the same request. Any other refusal may be temporary: a rate limit, a full queue, a disk error."""
 
-MAX_WORDS_BYTES: Final = 1024
-"""Maximum bytes of the words and of a cursor that are read. The server chooses the format of its cursors."""
+MAX_REASON_BYTES: Final = 1024
+"""Maximum bytes of the reason and of a cursor that are read. The server chooses the format of its cursors."""
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -55,21 +55,21 @@ class RequestRefused(msgspec.Struct, frozen=True):
     """The server refuses the request, with its reason."""
 
     id: bytes
-    words: str
+    reason: str
     """The server's reason. Unprintable characters are escaped."""
 
     @property
     def is_permanent(self) -> bool:
         """Whether the server will always refuse the same request."""
-        return any(map(self.words.startswith, PERMANENT_REFUSALS))
+        return any(map(self.reason.startswith, PERMANENT_REFUSALS))
 
     @property
     def explained(self) -> str:
         """The server's reason, and its explanation if there is one."""
         for begin, explanation in PERMANENT_REFUSALS.items():
-            if explanation and self.words.startswith(begin):
-                return f"{self.words}: {explanation}"
-        return self.words
+            if explanation and self.reason.startswith(begin):
+                return f"{self.reason}: {explanation}"
+        return self.reason
 
 
 def encode(id: bytes, last_hash: bytes = NO_HASH, cursor: bytes = b"", answer: CompletionForm = "string") -> bytes:  # noqa: A002
@@ -77,9 +77,9 @@ def encode(id: bytes, last_hash: bytes = NO_HASH, cursor: bytes = b"", answer: C
     return rlp.encode([id, last_hash, cursor] if answer == "list" else id + last_hash + cursor)
 
 
-def encode_refusal(id: bytes, words: str) -> bytes:  # noqa: A002 - the protocol's name
+def encode_refusal(id: bytes, reason: str) -> bytes:  # noqa: A002 - the protocol's name
     """Return the payload of a refusal."""
-    return rlp.encode(ERROR_PREFIX + id + words.encode())
+    return rlp.encode(ERROR_PREFIX + id + reason.encode())
 
 
 def parse(payload: bytes, pending_ids: Container[bytes] = ()) -> Completed | RequestRefused:
@@ -95,9 +95,9 @@ def parse(payload: bytes, pending_ids: Container[bytes] = ()) -> Completed | Req
     if body.startswith(ERROR_PREFIX) and len(body) >= len(ERROR_PREFIX) + ID_BYTES and not is_pending:
         return RequestRefused(
             body[len(ERROR_PREFIX) : len(ERROR_PREFIX) + ID_BYTES],
-            _escape(body[len(ERROR_PREFIX) + ID_BYTES :][:MAX_WORDS_BYTES]),
+            _escape(body[len(ERROR_PREFIX) + ID_BYTES :][:MAX_REASON_BYTES]),
         )
-    if len(body) != ID_BYTES and not ID_BYTES + HASH_BYTES <= len(body) <= ID_BYTES + HASH_BYTES + MAX_WORDS_BYTES:
+    if len(body) != ID_BYTES and not ID_BYTES + HASH_BYTES <= len(body) <= ID_BYTES + HASH_BYTES + MAX_REASON_BYTES:
         raise rlp.RlpError("a P2P Request Complete has an id, the hash of an envelope and a cursor")
     return Completed(
         body[:ID_BYTES], body[ID_BYTES : ID_BYTES + HASH_BYTES] or NO_HASH, body[ID_BYTES + HASH_BYTES :]
@@ -105,7 +105,7 @@ def parse(payload: bytes, pending_ids: Container[bytes] = ()) -> Completed | Req
 
 
 def _parse_list(payload: bytes, span: rlp.ItemSpan) -> Completed:
-    if span.stop - span.at > 2 * MAX_WORDS_BYTES:
+    if span.stop - span.at > 2 * MAX_REASON_BYTES:
         raise rlp.RlpError("a P2P Request Complete is too long")
     fields = rlp.items(rlp.decode(payload[span.at : span.stop]), 1, 2, 3)
     id_ = rlp.string(fields[0], ID_BYTES)

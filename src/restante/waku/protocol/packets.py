@@ -4,7 +4,7 @@
     0     Status                  [[key, value] …]
     1     Messages                [envelope …]
     11    Batch Ack               hash of the Messages packet, as a string; 6/WAKU1 has a list that no node sends
-    12    Message Response        [1, [hash of the packet, [[hash of the envelope, code, words] …]]]
+    12    Message Response        [1, [hash of the packet, [[hash of the envelope, code, text] …]]]
     22    Status Update           [[key, value] …]; absent keys keep their values. 6/WAKU1 says 22 and, once, 0x22
     125   P2P Request Complete    see restante.waku.protocol.completion
     126   P2P Request             one envelope, or a plain list of seven: see restante.waku.protocol.request
@@ -69,7 +69,7 @@ MAX_RESPONSE_BYTES: Final = 1 << 17
 this node needs none of them."""
 
 MAX_REFUSALS: Final = 9_000
-"""Maximum refusals in a Message Response. With the longest words of this node, its size is below MAX_PACKET_BYTES.
+"""Maximum refusals in a Message Response. With the longest text of this node, its size is below MAX_PACKET_BYTES.
 status-go disconnects from a peer that sends a larger packet (waku/v1/peer.go:231)."""
 
 TIME_ERROR: Final = 21
@@ -245,7 +245,7 @@ class Refusal(NamedTuple):
 
     hash: bytes
     code: int
-    words: str
+    text: str
 
 
 class Response(NamedTuple):
@@ -277,7 +277,7 @@ def write_response(response: Response) -> bytes:
     """Return the body of a Message Response."""
     if not response.refusals:
         return _NO_REFUSALS_HEAD + response.packet + _NO_REFUSALS
-    refusals = [[refusal.hash, refusal.code, refusal.words.encode()] for refusal in response.refusals]
+    refusals = [[refusal.hash, refusal.code, refusal.text.encode()] for refusal in response.refusals]
     return rlp.encode([1, [response.packet, refusals]])
 
 
@@ -295,11 +295,11 @@ def read_response(payload: bytes) -> Response:
 
 
 def _read_refusal(payload: bytes, span: rlp.ItemSpan) -> Refusal:
-    digest, code, words = _read_fields(payload, span, 3)
+    digest, code, text = _read_fields(payload, span, 3)
     return Refusal(
         rlp.string_at(payload, digest, HASH_BYTES),
         rlp.uint(rlp.string_at(payload, code), 64),
-        rlp.string_at(payload, words).decode("utf-8", "backslashreplace"),
+        rlp.string_at(payload, text).decode("utf-8", "backslashreplace"),
     )
 
 

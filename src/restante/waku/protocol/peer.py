@@ -78,7 +78,6 @@ class Ended(msgspec.Struct, frozen=True):
 class Violation(msgspec.Struct, frozen=True):
     """The peer violated the protocol. The conversation goes on."""
 
-    words: str
     code: int
     """The code of the invalid packet."""
 
@@ -110,8 +109,8 @@ class Peer:
             return None
         try:
             return read(self, payload)
-        except PeerError as error:
-            return Violation(error.text, code)
+        except PeerError:
+            return Violation(code)
 
     def _receive_status(self, code: int, payload: bytes) -> Greeted:
         if code != packets.STATUS:
