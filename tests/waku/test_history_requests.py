@@ -302,10 +302,10 @@ async def test_a_requester_that_makes_the_node_examine_much_is_answered_later(tm
         await here.archive.save(LETTERS, EPOCH)
         peer = await here.greet()
         wanted = PageQuery(lower=0, upper=EPOCH, topics=frozenset((TOPIC,)), limit=1000)
-        looked = (await here.archive.page(wanted)).looked
+        examined = (await here.archive.page(wanted)).examined
         for number in range(10):
             assert (await fetch_page(peer))[0] == LETTERS
-            assert clock.passed == pytest.approx(max(0, number * looked - len(LETTERS)), abs=0.1)
+            assert clock.passed == pytest.approx(max(0, number * examined - len(LETTERS)), abs=0.1)
 
 
 async def test_a_waiting_requester_is_still_read_delays_only_its_own_address_and_may_leave(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from restante.cli.extra_commands import group_that_needs
 from restante.cli.serve_options import JsonOption, ReadSettings, data_path, prepare, print_settings, with_options
 from restante.common.errors import Misuse
 from restante.common.texts import counted
-from restante.waku.settings import WAKU
+from restante.waku.settings import DEFAULT_DATA, WAKU
 
 if TYPE_CHECKING:
     from restante.waku.client.fetch import RequestOptions
@@ -344,7 +344,7 @@ def probe_command(
 DataOption = Annotated[
     Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", parser=data_path, help="Data directory.")
 ]
-DEFAULT_DATA = Path("restante-waku")
+DATA_DIRECTORY = Path(DEFAULT_DATA)
 
 MAX_PRINTED_ERRORS = 100
 """Errors that `check` prints. More would not help to find the cause."""
@@ -355,7 +355,7 @@ def export_command(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="File to create, .rlp or .parquet; it must not exist.")
     ],
-    data: DataOption = DEFAULT_DATA,
+    data: DataOption = DATA_DIRECTORY,
 ) -> None:
     """Write all archived envelopes to a file. The server may be running."""
     from restante.common.signals import cleaning_up
@@ -374,7 +374,7 @@ def import_command(
             metavar="FILE...", help="Files to read, .rlp or .parquet, or the directory of a LevelDB archive."
         ),
     ],
-    data: DataOption = DEFAULT_DATA,
+    data: DataOption = DATA_DIRECTORY,
 ) -> None:
     """Archive the envelopes of files. The server must be stopped. Importing a file again changes nothing."""
     from restante.waku.files.archive_files import import_files, render_report, warning
@@ -390,7 +390,7 @@ def import_command(
 
 
 @app.command()
-def check(data: DataOption = DEFAULT_DATA) -> None:
+def check(data: DataOption = DATA_DIRECTORY) -> None:
     """Check an archive for damage. The server may be running."""
     from restante.common.progress import progress
     from restante.waku.archive import checking, statements
@@ -413,7 +413,7 @@ def backup_command(
     target: Annotated[
         Path, typer.Argument(metavar="DIR", help="Data directory to create; if it exists, it must be empty.")
     ],
-    data: DataOption = DEFAULT_DATA,
+    data: DataOption = DATA_DIRECTORY,
 ) -> None:
     """Copy an archive into a new data directory. The server may be running."""
     from restante.common.progress import progress

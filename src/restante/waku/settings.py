@@ -27,6 +27,9 @@ from restante.waku.limits import Limits
 
 SECONDS_PER_DAY: Final = 86400
 
+DEFAULT_DATA: Final = "restante-waku"
+"""The data directory by default."""
+
 DEFAULT_RETENTION_DAYS: Final = 30.0
 """Days for which envelopes are kept by default."""
 
@@ -38,7 +41,7 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
         NonEmpty,
         help_text("Data directory; created if it does not exist.", "DIR"),
         guide_text("Its parent must exist. One node at a time can use it."),
-    ] = "restante-waku"
+    ] = DEFAULT_DATA
     listen: Annotated[
         tuple[str, ...],
         help_text(

@@ -75,8 +75,8 @@ class Engine(DataDirectory[Archive]):
     def save_now(self, batch: Sequence[Envelope]) -> None:
         asyncio.run_coroutine_threadsafe(self.store.save(batch, 1), self.loop).result(BOUND)
 
-    def prune_now(self, before: int, most: int) -> None:
-        asyncio.run_coroutine_threadsafe(self.store.prune(before, most), self.loop).result(BOUND)
+    def prune_now(self, before: int, max_envelopes: int) -> None:
+        asyncio.run_coroutine_threadsafe(self.store.prune(before, max_envelopes), self.loop).result(BOUND)
 
 
 async def stored(archive: Archive) -> list[bytes]:

@@ -144,8 +144,8 @@ def check(asked: PageQuery, bounds: Bounds, page: Page) -> None:
     assert all(matches(asked, BY_RAW[raw]) for raw in page.raws)
     assert len(page.raws) <= min(asked.limit, bounds.rows)
     assert len(page.raws) <= 1 or sum(map(len, page.raws)) <= bounds.bytes
-    assert page.last == (name(page.raws[-1]) if page.raws else None)
-    assert page.looked >= len(page.raws)
+    assert page.last_hash == (name(page.raws[-1]) if page.raws else None)
+    assert page.examined >= len(page.raws)
     if page.cursor is None:
         assert not page.bounded
         return
@@ -252,7 +252,7 @@ async def test_a_page_that_examined_enough_rows_ends_early_with_a_cursor_even_if
     assert [len(page.raws) for page in answers] == ([30, 20, 0, 0] if descending else [0, 0, 30, 20])
     bounded_pages = [False, True, True, False] if descending else [True, True, False, False]
     assert [page.bounded for page in answers] == bounded_pages
-    assert sum(page.looked for page in answers) in (300, 301)  # the match that shows that there is more, twice
+    assert sum(page.examined for page in answers) in (300, 301)  # the match that shows that there is more, twice
 
 
 @both_orders
@@ -284,7 +284,7 @@ async def test_a_bound_counts_rows_exactly_and_topics_that_a_filter_skips(
     await engine.store.save(rows, 1)
     asked = query(bloom=sum(1 << bit for bit in range(places)))
     page = await engine.store.page(asked)
-    assert (page.raws, page.looked) == ([], looked)
+    assert (page.raws, page.examined) == ([], looked)
     bounds = Bounds(rows=20)
     for topics in (None, [row.topic for row in rows]):
         answers = await pages(engine.store, query(topics=topics, limit=30), bounds)
@@ -292,8 +292,8 @@ async def test_a_bound_counts_rows_exactly_and_topics_that_a_filter_skips(
     await engine.store.save([match], 1)
     answers = await pages(engine.store, asked, bounds)
     assert [raw for page in answers for raw in page.raws] == answer(asked, [*rows, match]) == [match.raw]
-    assert places == 40 or all(page.looked <= 2 * bounds.rows + places for page in answers)
-    assert (await engine.store.page(query(bloom=bloom.ALL_BITS, limit=10))).looked == 11
+    assert places == 40 or all(page.examined <= 2 * bounds.rows + places for page in answers)
+    assert (await engine.store.page(query(bloom=bloom.ALL_BITS, limit=10))).examined == 11
 
 
 @pytest.fixture
@@ -326,8 +326,8 @@ async def test_each_plan_is_chosen_where_it_is_meant_to_be_and_leaves_no_transac
         await archive.save([envelope(428, 9000 + len(page.raws))], 1)
         assert archive.database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
     page = await archive.page(query(topics=MANY[:40], limit=10))
-    assert page.looked == 40 + answer(query(), ROWS).index(page.raws[-1]) + 1
-    assert (await archive.page(query(topics=MANY[:2], limit=10))).looked == 2 + 10 + 1
+    assert page.examined == 40 + answer(query(), ROWS).index(page.raws[-1]) + 1
+    assert (await archive.page(query(topics=MANY[:2], limit=10))).examined == 2 + 10 + 1
 
 
 @pytest.mark.parametrize(

@@ -70,16 +70,16 @@ DEFAULT_BOUNDS: Final = Bounds()
 class Page(msgspec.Struct, frozen=True):
     """The answer to a query."""
 
-    whole: bytes
+    encoded: bytes
     """The envelopes' RLP, concatenated, in the order of ids: nearly always by time, and within a second by hash. They
     are not split, because packets are sent in few pieces. Bytes may follow the last envelope."""
     stops: list[int]
     """The end offset of each envelope."""
-    last: bytes | None
+    last_hash: bytes | None
     """The hash of the last envelope."""
     cursor: bytes | None
     """Where to continue. None if no other envelope matches."""
-    looked: int
+    examined: int
     """Number of envelopes and topics examined, a measure of the work. An index entry counts as much as a row."""
     bounded: bool
     """Whether a bound ended the page. Then it is unknown whether more envelopes match."""
@@ -87,7 +87,7 @@ class Page(msgspec.Struct, frozen=True):
     @property
     def raws(self) -> list[bytes]:
         """The envelopes' RLP, one by one."""
-        return [self.whole[start:stop] for start, stop in pairwise([0, *self.stops])]
+        return [self.encoded[start:stop] for start, stop in pairwise([0, *self.stops])]
 
 
 def make_cursor(at: int, digest: bytes | None) -> bytes:

@@ -190,19 +190,23 @@ class Archive:
         """
         await self._write(lambda: self._save(batch, arrived))
 
-    async def prune(self, before: int, most: int) -> int:
-        """Delete envelopes sent before a time, oldest first, at most `most`. Return the number deleted.
+    async def prune(self, before: int, max_envelopes: int) -> int:
+        """Delete envelopes sent before a time, oldest first, at most `max_envelopes`. Return the number deleted.
 
-        Fewer than `most` means that none are left. Raises StoreBusy like `save`.
+        Fewer than `max_envelopes` means that none are left. Raises StoreBusy like `save`.
         """
-        return await self._write(lambda: self._prune(lambda: statements.prune_before(self.database, before, most)))
+        return await self._write(
+            lambda: self._prune(lambda: statements.prune_before(self.database, before, max_envelopes))
+        )
 
-    async def prune_bytes(self, limit: int, most: int) -> int:
-        """Delete the oldest envelopes, at most `most`, until the rest has at most `limit` bytes.
+    async def prune_bytes(self, limit: int, max_envelopes: int) -> int:
+        """Delete the oldest envelopes, at most `max_envelopes`, until the rest has at most `limit` bytes.
 
         Return the number deleted.
         """
-        return await self._write(lambda: self._prune(lambda: statements.prune_bytes(self.database, limit, most)))
+        return await self._write(
+            lambda: self._prune(lambda: statements.prune_bytes(self.database, limit, max_envelopes))
+        )
 
     async def _write(self, work: Callable[[], WriteResult]) -> WriteResult:
         try:

@@ -121,7 +121,7 @@ def _check_plausible(metadata: pq.FileMetaData, size: int) -> None:
     if sum(rows) != metadata.num_rows or metadata.num_rows > MAX_ROWS_PER_BYTE * size or min(rows, default=0) < 0:
         claim = f"{metadata.num_rows:,} rows"
     else:
-        chunks = (group.column(place) for group in groups for place in range(group.num_columns))
+        chunks = (group.column(index) for group in groups for index in range(group.num_columns))
         expanded = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in BYTES_COLUMNS)
         if expanded <= max(MAX_EXPANSION * size, UNSUSPICIOUS_BYTES):
             return
@@ -158,7 +158,7 @@ def byte_strings(column: pa.Array) -> list[bytes | None]:
     used = encoded.indices.dictionary_encode()
     # The indices are the file's, and `cast` of the column follows them unchecked. `take` checks them.
     values = [*encoded.dictionary.take(used.dictionary).cast(pa.large_binary()).to_pylist(), None]
-    return [values[place] for place in used.indices.fill_null(len(values) - 1).to_pylist()]
+    return [values[index] for index in used.indices.fill_null(len(values) - 1).to_pylist()]
 
 
 def batches(table: pq.ParquetFile, group: int, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:

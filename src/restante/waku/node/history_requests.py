@@ -340,7 +340,7 @@ class HistoryRequests:
         now = self._clock.monotonic()
         self.queries[_filter_label(request)] += 1
         for quota in self._both_quotas(connection):
-            quota.rows.take(now, self._limits.rows, page.looked)
+            quota.rows.take(now, self._limits.rows, page.examined)
         return await self._send_page(connection, request, page)
 
     def _log_unreadable(self, error: StoreError) -> None:
@@ -366,8 +366,8 @@ class HistoryRequests:
         If others need the page's slot meanwhile, the rest is left for the next page, as if the page had been too
         large.
         """
-        last_hash, cursor = page.last, page.cursor
-        raws, stops = memoryview(page.whole), [*page.stops, 0]
+        last_hash, cursor = page.last_hash, page.cursor
+        raws, stops = memoryview(page.encoded), [*page.stops, 0]
         last_index, sent = -1, 0  # the index of the last envelope sent, and how many were sent
         for part in packets.packet_ranges(page.stops, PAGE_PACKET_BYTES if request.batch else 0):
             if not await self._wait_for_reader(connection):
