@@ -457,15 +457,6 @@ async def test_peers_of_one_address_share_its_rate_even_after_they_reconnect(tmp
         await here.until("its turn", lambda: not unread(here))
 
 
-async def test_an_address_that_connects_too_often_is_closed_at_once(tmp_path: Path) -> None:
-    limits = Limits(address_connects=0.001, address_connects_at_once=2)
-    async with inside(tmp_path, limits=limits) as here:
-        for _ in range(3):
-            (await here.greet()).cut()
-        with pytest.raises(GoneError):
-            await here.enter()
-
-
 async def test_envelopes_missed_by_a_peer_that_did_not_read_are_sent_when_it_reads(tmp_path: Path) -> None:
     letters = [make(EPOCH + 50, 50, TOPIC, Seeded(number).draw(30_000)) for number in range(40)]
     async with inside(tmp_path, policy=FREE, limits=FEW_OWED) as here:
@@ -791,7 +782,7 @@ async def test_connections_of_one_address_are_limited_also_of_that_which_a_proxy
                         assert await reader.read() == b""
             else:
                 await here.until(address, lambda: address in {peer.address for peer in here.node.connections})  # noqa: B023
-        assert here.node.counts == {ConnectionCount.FROM_ADDRESS: 4, ConnectionCount.NO_PROXY_HEADER: 3}
+        assert here.node.counts == {ConnectionCount.TOO_MANY_FROM_ADDRESS: 4, ConnectionCount.NO_PROXY_HEADER: 3}
         for writer in writers:
             writer.close()
         await here.until("the loss", lambda: not here.node.connections)

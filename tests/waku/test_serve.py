@@ -40,10 +40,10 @@ from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.limits import Limits
 from restante.waku.node import main as waku_serve
 from restante.waku.node import status_pages
+from restante.waku.node.admission import ConnectionCount
 from restante.waku.node.history_requests import REFUSALS
 from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY, ArchiveTerms
 from restante.waku.node.main import MIN_DESCRIPTORS, PRUNE_GRACE_SECONDS, history_terms, password_key
-from restante.waku.node.status_pages import CONNECTION_LABELS
 from restante.waku.passwords import PASSWORD_VARIABLE
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import OLD, Policy
@@ -365,7 +365,7 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
         await ask(reader, plain(lower=EPOCH + 1))
         reader.say(waku_packets.REQUEST, rlp.encode([1] * 6))
         await here.settled(poster, reader)
-        here.node.counts.update({count: number for number, count in enumerate(CONNECTION_LABELS, 1)})
+        here.node.counts.update({count: number for number, count in enumerate(ConnectionCount, 1)})
         counts = await look.counts()
         assert {value for name, value in counts.items() if "rejected" in name} == {0.0}
         expected = {f"waku_envelopes_cache_failures_total {name}": len(some) for name, some in bad.items()}
@@ -379,10 +379,10 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
             "waku_envelopes_cached_total miss": 5,
             "waku_peers": 2,
             "waku_connections": 2,
-            "waku_connections_refused_total address": 1,
-            "waku_connections_refused_total handshake": 2,
-            "waku_connections_refused_total full": 3,
-            "waku_connections_refused_total gave_way": 4,
+            "waku_connections_refused_total address": 1 + 2,
+            "waku_connections_refused_total handshake": 3,
+            "waku_connections_refused_total full": 4,
+            "waku_connections_refused_total gave_way": 5,
             "mailserver_archived_envelopes_total sqlite": 5,
             "mailserver_archived_bytes": size,
             "mailserver_archived_envelopes_failures_total sqlite": 0,

@@ -45,7 +45,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     all its live envelopes."""
 
     address_connects: NonNegativeRate = 60.0
-    """New connections a minute from one address. A handshake takes half a millisecond."""
+    """New connections a minute from one address. More are closed without an answer: a handshake takes half a
+    millisecond."""
 
     address_connects_at_once: NonNegativeInt = 200
     """Burst of `address_connects`: how many connections an address may make at once after a pause. It is enough for a

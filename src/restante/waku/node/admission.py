@@ -21,8 +21,9 @@ from restante.waku.limits import Limits
 class ConnectionCount(StrEnum):
     """What became of connections and of packets. The values are the names in the log of a minute."""
 
-    FROM_ADDRESS = "turned away before the handshake"
-    """Connections that were closed at once, because their address had too many or made them too fast."""
+    TOO_MANY_FROM_ADDRESS = "turned away before the handshake, over max_peers_per_address"
+    TOO_FAST_FROM_ADDRESS = "turned away before the handshake, over address_connects"
+    """Connections that were closed at once. To send a reason would take a handshake."""
     HALF_OPEN = "disconnected in the handshake, to make room"
     """Connections that were closed before their Hello to admit others."""
     FULL = "turned away, too many peers"
@@ -90,9 +91,11 @@ class Admission:
         """Admit a connection to the handshake. Return False if its address has too many, or made them too fast."""
         quota = connection.quota = self._quotas.obtain(connection.address)
         if not connection.dialled:
-            has_room = quota.has_room(self._peer_limits.max_peers_per_address)
-            if not has_room or not quota.take_connection(self._loop.time(), self._limits):
-                self._counts[ConnectionCount.FROM_ADDRESS] += 1
+            if not quota.has_room(self._peer_limits.max_peers_per_address):
+                self._counts[ConnectionCount.TOO_MANY_FROM_ADDRESS] += 1
+                return False
+            if not quota.take_connection(self._loop.time(), self._limits):
+                self._counts[ConnectionCount.TOO_FAST_FROM_ADDRESS] += 1
                 return False
             self._half_open.add(connection)
             self._shorten_half_open()

@@ -50,10 +50,10 @@ REFUSAL_LABELS: Final = {
 limit the ttl, so that name is ours."""
 
 CONNECTION_LABELS: Final = {
-    ConnectionCount.FROM_ADDRESS: "address",
-    ConnectionCount.HALF_OPEN: "handshake",
-    ConnectionCount.FULL: "full",
-    ConnectionCount.EVICTED: "gave_way",
+    "address": (ConnectionCount.TOO_MANY_FROM_ADDRESS, ConnectionCount.TOO_FAST_FROM_ADDRESS),
+    "handshake": (ConnectionCount.HALF_OPEN,),
+    "full": (ConnectionCount.FULL,),
+    "gave_way": (ConnectionCount.EVICTED,),
 }
 """Why connections are closed for want of room."""
 
@@ -153,7 +153,9 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
     ),
     "waku_connections_refused": CounterMetric(
         "Connections closed for want of places, by reason",
-        lambda its: {label: its.node.counts[name] for name, label in CONNECTION_LABELS.items()},
+        lambda its: {
+            label: sum(its.node.counts[name] for name in names) for label, names in CONNECTION_LABELS.items()
+        },
         labels=("type",),
     ),
     # status-go's name. It ends like a counter's, but it falls when envelopes are pruned. So it has no type.
