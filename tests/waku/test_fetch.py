@@ -24,18 +24,17 @@ from restante.common.errors import Misuse, StoreError
 from restante.waku.client import requester
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.inbox import Inbox
+from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.probe import Outcome, probe
 from restante.waku.client.ranges import FetchState, HistoryQuery, Range, add_range, subtract_ranges
 from restante.waku.client.requester import (
     Action,
-    Budgets,
     FetchReport,
     Requester,
     RequesterPhase,
-    Timeouts,
 )
-from restante.waku.client.subscribe import Intervals, SubscriptionRun
+from restante.waku.client.subscribe import SubscriptionRun
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope, make
@@ -97,8 +96,7 @@ class Simulation:
     servers: Sequence[Mailserver]
     query: HistoryQuery = QUERY
     state: FetchState | None = None
-    budgets: Budgets | None = None
-    timeouts: Timeouts | None = None
+    options: ConnectionOptions = DEFAULT_OPTIONS
     decide: Callable[[str], str] = lambda _what: GO
     wall: float = EPOCH + 1000.0
     now: float = 0.0
@@ -109,8 +107,7 @@ class Simulation:
     lines: dict[int, deque[Packet]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        inbox = Inbox(WANTS_EVERYTHING)
-        self.core = Requester(self.query, len(self.servers), inbox, self.state, self.budgets, self.timeouts)
+        self.core = Requester(self.query, len(self.servers), Inbox(WANTS_EVERYTHING), self.state, self.options)
         self.do(self.core.start(self.now, self.wall))
 
     def run(self) -> Simulation:
@@ -174,7 +171,7 @@ def dropping(*steps: str, at: str = "packet") -> Callable[[str], str]:
 
 
 LETTERS = [letter(number, age=-(number // 2)) for number in range(30)]
-ONE_TRY = Timeouts(tries=1)
+ONE_TRY = ConnectionOptions(max_failures=1)
 BOTH = pytest.mark.parametrize("downward", [False, True], ids=["upward", "downward"])
 
 
@@ -198,7 +195,7 @@ def test_pages_are_followed_to_the_last(size: int, downward: bool) -> None:
 
 
 def test_a_request_has_the_topics_and_times_of_the_query_or_its_filter() -> None:
-    simulation = complete(Simulation([Honest(LETTERS, size=20)], timeouts=Timeouts(limit=20)))
+    simulation = complete(Simulation([Honest(LETTERS, size=20)], options=ConnectionOptions(page_envelopes=20)))
     (_, first), (_, second) = simulation.asked
     assert (first.lower, first.upper, first.limit) == (EPOCH, EPOCH + 500, 20)
     assert first.topics == frozenset([TOPIC])
@@ -241,8 +238,8 @@ def test_only_times_that_one_of_the_topics_misses_are_requested() -> None:
     ids=itertools.count(),
 )
 def test_after_a_bad_server_the_next_one_is_asked(bad: Mailserver, reason: str) -> None:
-    budgets = Budgets(pages=50, envelopes=200)
-    simulation = Simulation([bad, Honest(LETTERS, size=7)], budgets=budgets, timeouts=ONE_TRY).run()
+    options = ConnectionOptions(max_pages=50, max_envelopes=200, max_failures=1)
+    simulation = Simulation([bad, Honest(LETTERS, size=7)], options=options).run()
     assert (simulation.report.missing, simulation.report.failures) == ([], {0: reason})
     counted = Counter(envelope.hash for envelope in simulation.handed)
     assert max(counted.values()) == 1
@@ -275,7 +272,7 @@ def test_unrequested_envelopes_are_not_handed_over() -> None:
         *envelopes, end_packet = Honest(LETTERS)(request)
         return [others, *envelopes, *envelopes, end_packet]
 
-    complete(Simulation([counting(answer)], budgets=Budgets(size=1000)))
+    complete(Simulation([counting(answer)], options=ConnectionOptions(max_envelope_bytes=1000)))
 
 
 def test_an_answer_of_a_server_that_was_not_asked_is_ignored() -> None:
@@ -291,7 +288,7 @@ def test_an_answer_of_a_server_that_was_not_asked_is_ignored() -> None:
 @BOTH
 def test_the_next_server_is_asked_for_unknown_times_and_without_a_cursor(downward: bool) -> None:
     servers, decide = [Honest(LETTERS, downward, 7), Honest(LETTERS)], dropping(*[GO] * 9, DROP)
-    simulation = complete(Simulation(servers, timeouts=ONE_TRY, decide=decide))
+    simulation = complete(Simulation(servers, options=ONE_TRY, decide=decide))
     server, request = simulation.asked[-1]
     last_cursor = simulation.asked[-2][1].cursor
     assert (server, request.cursor) == (1, b"")
@@ -307,7 +304,7 @@ class Late(Honest):
 
 
 def test_answers_of_a_contradictory_server_do_not_count() -> None:
-    simulation = Simulation([Late(LETTERS, size=7), Honest(LETTERS)], timeouts=ONE_TRY)
+    simulation = Simulation([Late(LETTERS, size=7), Honest(LETTERS)], options=ONE_TRY)
     complete(simulation)
     assert (simulation.asked[-1][1].lower, simulation.asked[-1][1].upper) == (EPOCH, EPOCH + 500)
     known_ranges = [state.known.get(TOPIC.hex(), []) for state, _ in simulation.saved]
@@ -316,8 +313,8 @@ def test_answers_of_a_contradictory_server_do_not_count() -> None:
 
 
 def test_the_first_server_is_preferred_and_backed_off_from() -> None:
-    timeouts, decide = Timeouts(back_off=10, answer=30), dropping(DROP, at="connect")
-    simulation = Simulation([Honest(LETTERS), silent], timeouts=timeouts, decide=decide)
+    options, decide = ConnectionOptions(retry_seconds=10, answer_seconds=30), dropping(DROP, at="connect")
+    simulation = Simulation([Honest(LETTERS), silent], options=options, decide=decide)
     assert [server for server, _ in simulation.asked] == [1]
     complete(simulation)
     assert [server for server, _ in simulation.asked] == [1, 0]
@@ -326,7 +323,7 @@ def test_the_first_server_is_preferred_and_backed_off_from() -> None:
 def test_a_server_that_always_fails_is_left_after_some_tries() -> None:
     """Also where it says that it is busy: these refusals are temporary."""
     reasons = ["rate limit exceeded", "too many requests at once", "the archive cannot be read", "busy"]
-    simulation = Simulation(list(map(refusing, reasons)), timeouts=Timeouts(tries=3, back_off=2)).run()
+    simulation = Simulation(list(map(refusing, reasons))).run()
     assert simulation.report.missing == [(EPOCH, EPOCH + 500)]
     assert simulation.report.failures == {number: f"it says: {reason}" for number, reason in enumerate(reasons)}
     assert Counter(server for server, _ in simulation.asked) == {0: 3, 1: 3, 2: 3, 3: 3}
@@ -337,18 +334,20 @@ def test_a_server_that_always_fails_is_left_after_some_tries() -> None:
 def test_pauses_that_a_server_forces_count_as_its_time() -> None:
     """It answers a page, and goes: that is no failure in a row, and would last for as many pages as there may be."""
     honest = Honest([letter(number, age=-number) for number in range(400)], size=1)
-    options = {"budgets": Budgets(seconds=100), "timeouts": Timeouts(back_off=2)}
-    simulation = Simulation([honest], **options, decide=dropping(*[GO, GO, DROP] * 400)).run()  # type: ignore[arg-type]
+    options = ConnectionOptions(max_seconds=100)
+    simulation = Simulation([honest], options=options, decide=dropping(*[GO, GO, DROP] * 400)).run()
     assert "100 seconds" in simulation.report.failures[0]
     assert simulation.now < 110
 
 
 def test_bytes_are_a_budget_too() -> None:
     size, honest = len(LETTERS[0].raw), Honest(LETTERS)
-    simulation = Simulation([honest], budgets=Budgets(bytes=size * 10), timeouts=ONE_TRY).run()
+    options = ConnectionOptions(max_bytes=size * 10, max_failures=1)
+    simulation = Simulation([honest], options=options).run()
     assert "bytes" in simulation.report.failures[0]
     assert len(simulation.handed) <= 10
-    complete(Simulation([honest], budgets=Budgets(bytes=sum(len(envelope.raw) for envelope in LETTERS))))
+    options = ConnectionOptions(max_bytes=sum(len(envelope.raw) for envelope in LETTERS))
+    complete(Simulation([honest], options=options))
 
 
 def test_an_inbox_forgets_the_earliest_arrivals() -> None:
@@ -428,7 +427,7 @@ def test_every_envelope_is_handed_over_once_whatever_happens(letters: list[Envel
         return what
 
     servers = [honest(data, letters) for _ in range(data.draw(st.integers(1, 3)))]
-    complete(Simulation(servers, SHORT, timeouts=Timeouts(tries=10), decide=decide), matching(letters))
+    complete(Simulation(servers, SHORT, options=ConnectionOptions(max_failures=10), decide=decide), matching(letters))
 
 
 @given(ARCHIVES, st.data())
@@ -474,9 +473,9 @@ ANY_PACKETS = st.lists(
 @given(st.data())
 @examples(200)
 def test_a_cheating_server_costs_at_most_its_budgets(data: st.DataObject) -> None:
-    budgets = Budgets(pages=5, envelopes=20, seconds=120)
+    options = ConnectionOptions(max_pages=5, max_envelopes=20, max_seconds=120, max_failures=5)
     anything: Mailserver = lambda request: [make(request.id) for make in data.draw(ANY_PACKETS)]  # noqa: E731
-    simulation = Simulation([anything], SHORT, budgets=budgets, timeouts=Timeouts(tries=5)).run()
+    simulation = Simulation([anything], SHORT, options=options).run()
     assert len(simulation.handed) <= 20
     assert simulation.now <= 120 + 5 * 2 * 2**5
     assert len(simulation.asked) <= 5 * 5
@@ -507,7 +506,7 @@ def test_ranges_that_touch_are_one_and_a_subtracted_range_is_gone(ranges: list[R
 
 ENVELOPE = RequestOptions(to=SHARED)
 PLAIN = RequestOptions(form="plain")
-ENVELOPE_ONCE = RequestOptions(to=SHARED, timeouts=ONE_TRY)
+ENVELOPE_ONCE = RequestOptions(to=SHARED, connection=ONE_TRY)
 
 
 async def test_only_a_requester_with_a_key_is_recognised() -> None:
@@ -625,8 +624,17 @@ async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet_and_report
     assert (result.outcome, "no Hello arrived" in result.explanation) == (Outcome.SILENT, True)
 
 
-RARELY = Intervals(history=3600.0, redial=0.01, max_redial=0.02, grace=0.1)
-OFTEN = Intervals(history=0.01, redial=0.01, max_redial=0.02, grace=0.1)
+RARELY = ConnectionOptions(
+    answer_seconds=60.0,
+    stop_seconds=0.1,
+    first_delay_seconds=0.01,
+    max_delay_seconds=0.02,
+    retry_seconds=0.01,
+    max_failures=1,
+    history_seconds=3600.0,
+    max_envelope_bytes=1000,
+)
+OFTEN = msgspec.structs.replace(RARELY, history_seconds=0.01)
 
 
 def fresh(number: int, **fields: Any) -> Envelope:
@@ -634,23 +642,21 @@ def fresh(number: int, **fields: Any) -> Envelope:
 
 
 class Subscribing:
-    def __init__(self, servers: list[Enode], intervals: Intervals = RARELY) -> None:
+    def __init__(self, servers: list[Enode], options: ConnectionOptions = RARELY) -> None:
         self.received: list[Envelope] = []
         self.failures: list[tuple[int, str]] = []
         self.states: list[FetchState] = []
         self.until = asyncio.Event()
         self.subscriber: Callable[[list[Envelope]], None] = self.received.extend
         now = int(time.time())
-        timeouts = Timeouts(answer=60.0, tries=1, back_off=0.01)
         self._task = asyncio.create_task(
             SubscriptionRun(
                 servers,
                 HistoryQuery(now - 3600, now, frozenset([TOPIC])),
-                RequestOptions(form="plain", budgets=Budgets(size=1000), timeouts=timeouts),
+                RequestOptions(form="plain", connection=options),
                 lambda envelopes: self.subscriber(envelopes),  # noqa: PLW0108 - a test may set another one
                 keep=lambda state: self.states.append(state.copy()),
                 on_failure=lambda *failure: self.failures.append(failure),
-                intervals=intervals,
             ).run(self.until)
         )
 
@@ -779,7 +785,7 @@ async def test_an_answer_under_way_is_completed(tmp_path: Path) -> None:
     async with inside(tmp_path, clock=Today()) as here:
         await here.archive.save([fresh(1)], 1)
         here.archive.search.clear()
-        subscription = Subscribing([here.enode], Intervals(grace=30.0))
+        subscription = Subscribing([here.enode], msgspec.structs.replace(RARELY, stop_seconds=30.0))
         await here.until("the request", lambda: bool(here.archive.asked))
         subscription.until.set()
         here.archive.search.set()

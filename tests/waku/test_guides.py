@@ -27,8 +27,9 @@ from restante import waku
 from restante.common.dice import SystemDice
 from restante.waku import key_file
 from restante.waku.cli import app
+from restante.waku.client.arguments import LIMITS
+from restante.waku.client.options import DEFAULT_OPTIONS
 from restante.waku.client.probe import Outcome
-from restante.waku.client.requester import Budgets
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import node_id
@@ -201,7 +202,7 @@ def test_the_guide_has_every_flag_limit_and_exit_code() -> None:
     commands = typer.main.get_group(app).commands
     options = [option for name in ("request", "probe") for one in commands[name].params for option in one.opts]
     wanted = [f"`{option}`" for option in options if option.startswith("-")]
-    wanted += [f"| `{name}` | {default:,.0f} |" for name, default in msgspec.structs.asdict(Budgets()).items()]
+    wanted += [f"| `{name}` | {getattr(DEFAULT_OPTIONS, field):,.0f} |" for name, field in LIMITS.items()]
     wanted += [f"| {outcome.value} | " for outcome in Outcome]
     assert [text for text in wanted if text not in HISTORY.text] == []
 

@@ -12,13 +12,12 @@ import pytest
 
 from restante.common.errors import Misuse
 from restante.waku import (
-    Budgets,
+    ConnectionOptions,
     Enode,
     Envelope,
     FetchState,
     IncompleteError,
     LaggingError,
-    Timeouts,
     fetch,
     new_key,
     subscribe,
@@ -105,7 +104,7 @@ async def test_a_page_counts_as_taken_if_all_of_it_was_and_the_block_ends_withou
 @in_virtual_time
 async def test_a_refusal_is_an_error_at_the_end() -> None:
     async with listening(Honest(letters(3)), password="another") as (_, wrong):
-        stream = fetch(wrong, topics=[TOPIC], since=1000, until=2000, timeouts=Timeouts(tries=1))
+        stream = fetch(wrong, topics=[TOPIC], since=1000, until=2000, options=ConnectionOptions(max_failures=1))
         text = r"no Mailserver answered for the times 1000 to 2000; 127\.0\.0\.1:"
         with pytest.raises(IncompleteError, match=text) as incomplete:
             _ = [letter async for letter in stream]
@@ -180,8 +179,8 @@ async def test_a_subscription_tells_which_server_fails() -> None:
 async def test_a_program_that_is_too_slow_for_live_envelopes_is_told() -> None:
     first, *live = letters(20, age=20)
     async with listening(Honest([first])) as (node, enode), bounded("the end"):
-        budgets = Budgets(bytes=10 * len(first.raw))
-        stream = subscribe(enode, topics=[TOPIC], since=0, password=SHARED, budgets=budgets)
+        options = ConnectionOptions(max_bytes=10 * len(first.raw))
+        stream = subscribe(enode, topics=[TOPIC], since=0, password=SHARED, options=options)
         with pytest.raises(LaggingError, match="bytes of envelopes wait to be taken"):  # noqa: PT012 - a loop
             async for _letter in stream:
                 for connection in node.connections:

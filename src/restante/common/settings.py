@@ -12,7 +12,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 
@@ -266,13 +266,13 @@ def did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
     return f"did you mean {prefix}{similar[0]}?" if similar else ""
 
 
-def parse_limits(limits: type[msgspec.Struct], texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+def parse_limits(names: Collection[str], texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
     """Yield the names and values of --limit NAME=NUMBER. Raises Misuse for an unknown name."""
     for text in texts or ():
         name, equals, value = text.partition("=")
-        if not equals or name not in limits.__struct_fields__:
-            similar = did_you_mean(name, limits.__struct_fields__) if equals else ""
-            advice = similar or f"write NAME=NUMBER; names are {', '.join(limits.__struct_fields__)}"
+        if not equals or name not in names:
+            similar = did_you_mean(name, names) if equals else ""
+            advice = similar or f"write NAME=NUMBER; names are {', '.join(names)}"
             raise Misuse(f"--limit {text}: {advice}")
         yield name, value
 
@@ -289,7 +289,9 @@ def resolve_settings(
     path = file or (Path(file_variable) if file_variable else None)
     tables = server.read_file(path) if path else {}
     flag_values = {(server.table, name): value for name, value in flags.items() if value is not None}
-    flag_values |= {(LIMITS, name): value for name, value in parse_limits(server.limits, flags.get("limit"))}
+    flag_values |= {
+        (LIMITS, name): value for name, value in parse_limits(server.limits.__struct_fields__, flags.get("limit"))
+    }
     values: dict[str, dict[str, Any]] = {server.table: {}, LIMITS: {}}
     resolved, origins = [], {}
     for option in server.options():

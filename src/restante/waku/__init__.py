@@ -13,7 +13,7 @@ from restante.common.lazy_names import lazy_names
 __all__ = [
     "Archive",
     "Archived",
-    "Budgets",
+    "ConnectionOptions",
     "Enode",
     "Envelope",
     "EnvelopeStream",
@@ -30,14 +30,15 @@ __all__ = [
     "PeerError",
     "Policy",
     "Posted",
+    "Poster",
     "RefusalReason",
     "RefusedError",
     "RestanteError",
     "RlpError",
+    "SilentError",
     "StoreError",
     "Subscription",
     "SymmetricKey",
-    "Timeouts",
     "UnconfirmedError",
     "UnreadableError",
     "UnreadableItem",
@@ -64,10 +65,10 @@ if TYPE_CHECKING:
     from restante.waku.archive.query import Page, PageQuery
     from restante.waku.archive.records import Archived
     from restante.waku.archive.sqlite import Archive, open_archive
-    from restante.waku.client.outbound_connection import NodeUnavailableError
-    from restante.waku.client.post import Posted, RefusedError, UnconfirmedError, post, post_envelope
+    from restante.waku.client.options import ConnectionOptions
+    from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError
+    from restante.waku.client.post import Posted, Poster, RefusedError, UnconfirmedError, post, post_envelope
     from restante.waku.client.ranges import FetchState
-    from restante.waku.client.requester import Budgets, Timeouts
     from restante.waku.client.streams import (
         EnvelopeStream,
         IncompleteError,
@@ -101,9 +102,9 @@ else:
         "restante.waku.archive.query": "Page PageQuery",
         "restante.waku.archive.records": "Archived",
         "restante.waku.archive.sqlite": "Archive open_archive",
-        "restante.waku.client.requester": "Budgets Timeouts",
-        "restante.waku.client.outbound_connection": "NodeUnavailableError",
-        "restante.waku.client.post": "Posted RefusedError UnconfirmedError post post_envelope",
+        "restante.waku.client.options": "ConnectionOptions",
+        "restante.waku.client.outbound_connection": "NodeUnavailableError SilentError",
+        "restante.waku.client.post": "Posted Poster RefusedError UnconfirmedError post post_envelope",
         "restante.waku.client.ranges": "FetchState",
         "restante.waku.client.streams": "EnvelopeStream IncompleteError LaggingError Subscription fetch subscribe",
         "restante.waku.defaults": "make_envelope mine new_key refusal seal",

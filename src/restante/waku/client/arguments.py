@@ -1,16 +1,17 @@
-"""Arguments of Waku commands: topics, keys to seal and open with, the form of requests, and their budgets."""
+"""Arguments of Waku commands: topics, keys to seal and open with, the form of requests, and their limits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from restante.common.errors import Misuse, PeerError
 from restante.common.settings import convert, parse_limits
 from restante.waku.client.fetch import RequestOptions
-from restante.waku.client.requester import Budgets
+from restante.waku.client.options import ConnectionOptions
 from restante.waku.envelope import keys
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import SymmetricKey, topic_of
@@ -23,6 +24,15 @@ from restante.waku.passwords import (
     read_password_file,
 )
 from restante.waku.settings import read_topic
+
+LIMITS: Final = {
+    "pages": "max_pages",
+    "envelopes": "max_envelopes",
+    "bytes": "max_bytes",
+    "seconds": "max_seconds",
+    "size": "max_envelope_bytes",
+}
+"""The names of `--limit`, and their options."""
 
 
 def topic_and_seal_key(
@@ -78,23 +88,24 @@ def request_options(
     environment: Mapping[str, str],
     limits: Sequence[str] = (),
 ) -> RequestOptions:
-    """Return the form, password, key and budgets of requests. `limits` are each NAME=NUMBER. Raises Misuse."""
+    """Return the form, password, key and limits of requests. `limits` are each NAME=NUMBER. Raises Misuse."""
     key = load_key(key_file) if key_file is not None else None
-    budgets = _parse_budgets(limits)
+    connection = _parse_limits(limits)
     if form == "plain":
         if password_file is not None:
             raise Misuse("a plain request has no password: leave --password-file out, or use --form envelope")
-        return RequestOptions(form="plain", key=key, budgets=budgets)
+        return RequestOptions(form="plain", key=key, connection=connection)
     if form != "envelope":
         raise Misuse(f"--form: '{form}' is not envelope or plain")
     password = read_password(password_file, environment) or OFFLINE_INBOX
-    return RequestOptions(to=SymmetricKey.from_password(password), key=key, budgets=budgets)
+    return RequestOptions(to=SymmetricKey.from_password(password), key=key, connection=connection)
 
 
-def _parse_budgets(limits: Sequence[str]) -> Budgets:
-    types = {field.name: field.type for field in msgspec.structs.fields(Budgets)}
-    texts = dict(parse_limits(Budgets, limits))
-    return Budgets(**{name: convert(text, types[name], f"--limit {name}") for name, text in texts.items()})
+def _parse_limits(limits: Sequence[str]) -> ConnectionOptions:
+    types = {field.name: field.type for field in msgspec.structs.fields(ConnectionOptions)}
+    fields = {LIMITS[name]: (name, text) for name, text in parse_limits(LIMITS, limits)}
+    values = {field: convert(text, types[field], f"--limit {name}") for field, (name, text) in fields.items()}
+    return ConnectionOptions(**values)
 
 
 def _parse_public_key(text: str) -> bytes:

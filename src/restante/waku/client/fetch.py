@@ -11,11 +11,11 @@ import msgspec
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
+from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import (
     Action,
-    Budgets,
     Connect,
     Disconnect,
     FetchReport,
@@ -24,7 +24,6 @@ from restante.waku.client.requester import (
     Requester,
     SaveState,
     SendRequest,
-    Timeouts,
 )
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
@@ -57,8 +56,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     key: Key | None = None
     """Private key to authenticate with, for Mailservers that admit only some nodes. Default: a fresh key for each
     request and connection, so that requests cannot be linked by their sender."""
-    budgets: Budgets = Budgets()
-    timeouts: Timeouts = Timeouts()
+    connection: ConnectionOptions = DEFAULT_OPTIONS
 
     def __post_init__(self) -> None:
         if self.form == "envelope" and self.to is None:
@@ -86,8 +84,8 @@ async def fetch(
     if not servers:
         raise Misuse("no Mailserver is named: name at least one")
     if inbox is None:
-        inbox = Inbox(WANTS_EVERYTHING, max(REMEMBERED_HASHES, len(servers) * options.budgets.envelopes))
-    requester = Requester(query, len(servers), inbox, state, options.budgets, options.timeouts)
+        inbox = Inbox(WANTS_EVERYTHING, max(REMEMBERED_HASHES, len(servers) * options.connection.max_envelopes))
+    requester = Requester(query, len(servers), inbox, state, options.connection)
     return await _FetchRun(servers, requester, options, subscriber, keep).run()
 
 
@@ -196,6 +194,7 @@ class _FetchRun:
             async with connect(
                 self._servers[server],
                 self._options.key,
+                options=self._options.connection,
                 on_history=lambda event: self._on_history(connection, event),
             ) as connection.outbound:
                 self._handle(lambda: self._requester.connected(server, self._loop.time()))

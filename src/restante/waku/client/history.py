@@ -190,7 +190,7 @@ def run_ranges(
 ) -> list[RangeResult]:
     """Ask every server for every range, because each may have other envelopes of it.
 
-    Each envelope of a range is written once. The budgets of `options` limit what a server may cost for one range.
+    Each envelope of a range is written once. `options` limit what a server may cost for one range.
     `on_failure` is called once for each reason for which a server did not answer. Raises Misuse, and StoreError if
     writing fails.
     """
@@ -198,7 +198,7 @@ def run_ranges(
     reported: set[tuple[int, str]] = set()
 
     async def fetch_range(missing_range: MissingRange, subscriber: Subscriber) -> RangeResult:
-        inbox = Inbox(WANTS_EVERYTHING, len(servers) * options.budgets.envelopes)
+        inbox = Inbox(WANTS_EVERYTHING, len(servers) * options.connection.max_envelopes)
         query, envelopes, answered = query_for_range(missing_range), 0, False
         for number, enode in enumerate(servers):
             if failures_in_a_row[number] >= MAX_FAILURES:

@@ -9,7 +9,7 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.interest import Interest
 
 REMEMBERED_HASHES: Final = 250_000
-"""Hashes that are stored, which take some 40 MB. By default a server may send fewer envelopes (`Budgets`)."""
+"""Hashes that are stored, which take some 40 MB. By default a server may send fewer envelopes (`max_envelopes`)."""
 
 
 class Inbox:

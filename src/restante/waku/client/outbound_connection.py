@@ -9,13 +9,14 @@ from typing import Final
 
 from restante.common.dice import SystemDice
 from restante.common.errors import PeerError, RestanteError, plain
-from restante.waku.connection.peer_connection import ConnectionHandler, PeerConnection
+from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions
+from restante.waku.connection.peer_connection import LOST_TEXT, ConnectionHandler, PeerConnection
 from restante.waku.connection.quotas import AddressQuota
 from restante.waku.defaults import new_key
 from restante.waku.devp2p.enode import Enode
-from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
+from restante.waku.devp2p.hello import Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
-from restante.waku.devp2p.session import Devp2p
+from restante.waku.devp2p.session import Devp2p, SessionLimits
 from restante.waku.envelope.envelope import TOPIC, Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key
@@ -49,20 +50,33 @@ OnHistory = Callable[[HistoryReceived | Ended], None]
 OnEnvelopes = Callable[[list[Envelope]], None]
 """Receives the envelopes that a node relays, before they are judged."""
 
-GREET_TIMEOUT: Final = 10.0
-"""Seconds within which a node must greet."""
-
 MAX_OFFERED: Final = 500
 """Maximum envelopes of an offer. If the node refuses all, each may have a reason of 200 bytes. A response of more
 than `packets.MAX_RESPONSE_BYTES` is not read, and the call would never return."""
+
+UNANSWERED: Final = (
+    "closed the connection without an answer: its key is not the one in the enode URL, or it has too many connections"
+    " from this address, at once or in a minute (Restante's limits are max_peers_per_address and address_connects):"
+    " send many envelopes over one connection, or try again in a minute"
+)
+"""What it means that a node sends nothing and closes. status-go's nodes do this to each connection that an address
+makes within 30 s of another (geth p2p/server.go, inboundThrottleTime)."""
 
 
 class OutboundConnection(ConnectionHandler):
     """One connection that the client dialled. `connect` makes it."""
 
     def __init__(
-        self, interest: Interest, on_history: OnHistory | None = None, on_envelopes: OnEnvelopes | None = None
+        self,
+        address: str,
+        options: ConnectionOptions,
+        interest: Interest,
+        on_history: OnHistory | None,
+        on_envelopes: OnEnvelopes | None,
     ) -> None:
+        self.address = address
+        self.options = options
+        self.status_seconds, self.close_seconds = options.connect_seconds, options.close_seconds
         self.limits = Limits(address_bytes=0, address_envelopes=0)
         self.loop = asyncio.get_running_loop()
         self.connected = False
@@ -149,20 +163,21 @@ class OutboundConnection(ConnectionHandler):
             with suppress(PeerError):
                 self._on_envelopes(list(packets.walk_envelopes(event.payload)))
 
-    def connection_closed(self, _connection: PeerConnection, _reason: Reason | None, text: str) -> None:
+    def connection_closed(self, connection: PeerConnection, _reason: Reason | None, text: str) -> None:
         """End all waiting calls with an error, because the connection is closed."""
         error = NodeUnavailableError(f"the node disconnected: {text}")
         if not self.greeted.done():
-            self.greeted.set_exception(SilentError(str(error)))
+            unanswered = text == LOST_TEXT and not connection.answered
+            self.greeted.set_exception(SilentError(f"{self.address} {UNANSWERED}" if unanswered else str(error)))
         for response in self._responses.values():
             if not response.done():  # the caller was cancelled
                 response.set_exception(error)
 
-    async def disconnect(self, seconds: float) -> None:
-        """Send a Disconnect if the connection was made, and wait until it is closed, for at most `seconds`."""
+    async def disconnect(self) -> None:
+        """Send a Disconnect if the connection was made, and wait until it is closed."""
         if self.connected and self.connection.closed is not None:
             self.connection.disconnect(Reason.CLIENT_QUITTING)
-            await asyncio.wait((self.connection.closed,), timeout=seconds)
+            await asyncio.wait((self.connection.closed,))
 
 
 @asynccontextmanager
@@ -170,32 +185,36 @@ async def connect(
     enode: Enode,
     key: Key | None = None,
     *,
+    options: ConnectionOptions = DEFAULT_OPTIONS,
     interest: Interest = WANTS_NOTHING,
-    seconds: float = GREET_TIMEOUT,
     on_history: OnHistory | None = None,
     on_envelopes: OnEnvelopes | None = None,
 ) -> AsyncIterator[OutboundConnection]:
     """Yield a connection to a node that has greeted. Disconnect at the end. Raises NodeUnavailableError.
 
-    `key` identifies us to the node; by default it is a new one. Connecting and greeting together may take `seconds`.
-    With `on_history`, the node is trusted and may send history. With `on_envelopes`, it may relay envelopes of
-    `interest`. SilentError means that something answers but does not greet.
+    `key` identifies us to the node; by default it is a new one. With `on_history`, the node is trusted and may send
+    history. With `on_envelopes`, it may relay envelopes of `interest`. SilentError means that something answers but
+    does not greet.
     """
-    connection = OutboundConnection(interest, on_history, on_envelopes)
+    connection = OutboundConnection(enode.address, options, interest, on_history, on_envelopes)
     try:
-        await _dial(connection, enode, key or new_key(), seconds)
+        await _dial(connection, enode, key or new_key())
         yield connection
     finally:
-        await connection.disconnect(seconds)
+        await connection.disconnect()
 
 
-async def _dial(connection: OutboundConnection, enode: Enode, key: Key, seconds: float) -> None:
+async def _dial(connection: OutboundConnection, enode: Enode, key: Key) -> None:
+    options, seconds = connection.options, connection.options.connect_seconds
+    session_limits = SessionLimits(hello=seconds / 2, ping=options.ping_seconds, silence=2 * options.ping_seconds)
     rlpx = Rlpx.initiator(key, enode.public, SystemDice(), cap=max_frame_bytes(connection.limits.packet_bytes))
-    hello = Hello(CLIENT, (Capability(*packets.CAPABILITY),), 0, key.public)
+    hello = Hello(options.user_agent, (Capability(*packets.CAPABILITY),), 0, key.public)
     try:
         async with asyncio.timeout(seconds):
             await connection.loop.create_connection(
-                lambda: PeerConnection(connection, Devp2p(rlpx, hello, connection.loop.time()), dialled=True),
+                lambda: PeerConnection(
+                    connection, Devp2p(rlpx, hello, connection.loop.time(), session_limits), dialled=True
+                ),
                 enode.host,
                 enode.port,
             )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
-from restante.common.errors import RestanteError
+from restante.common.errors import Misuse, RestanteError
+from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
 from restante.waku.defaults import TTL_SECONDS, make_envelope, mine, seal
 from restante.waku.devp2p import enode
@@ -15,9 +18,6 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import SymmetricKey
-
-CONFIRM_TIMEOUT: Final = 30.0
-"""Seconds within which the node must confirm."""
 
 
 class RefusedError(RestanteError):
@@ -37,6 +37,92 @@ class Posted(msgspec.Struct, frozen=True):
     confirmed is archived. Other nodes confirm what they have read."""
 
 
+class Poster:
+    """Posts envelopes to a node over one connection, which is made when the context is entered.
+
+    If it is lost, the next post makes another one. Several tasks may post at a time.
+    """
+
+    def __init__(
+        self, node: Enode | str, *, key: Key | None = None, options: ConnectionOptions = DEFAULT_OPTIONS
+    ) -> None:
+        """`key` identifies this program to the node; by default each connection has a new key.
+
+        Raises Misuse if the node is no enode URL.
+        """
+        self._enode = enode.as_enode(node)
+        self._key = key
+        self._options = options
+        self._entered = False
+        self._stack = AsyncExitStack()
+        """Has the connection."""
+        self._connection: OutboundConnection | None = None
+        self._connecting = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises NodeUnavailableError."""
+        self._entered = True
+        await self._connected()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        async with self._connecting:
+            self._entered = False
+            await self._stack.aclose()
+
+    async def post(
+        self,
+        payload: bytes,
+        *,
+        topic: bytes,
+        to: SymmetricKey | bytes,
+        sign: Key | None = None,
+        ttl: int = TTL_SECONDS,
+    ) -> Posted:
+        """Seal a payload, do the work that the node demands, and post the envelope to the node.
+
+        `topic` has 4 bytes. `to` is a symmetric key, or the receiver's public key of 64 bytes; `sign` is the sender's
+        key. The envelope lives for `ttl` seconds.
+
+        Raises NodeUnavailableError, UnconfirmedError if the node does not confirm in time, RefusedError, NotMined if
+        the node demands too much work, and Misuse.
+        """
+        draft = make_envelope(topic, seal(payload, to=to, sign=sign), ttl=ttl)
+        connection = await self._connected()
+        return await self.post_envelope(await asyncio.to_thread(mine, draft, connection.peer.pow))
+
+    async def post_envelope(self, envelope: Envelope) -> Posted:
+        """Post an envelope as it is. Raises what `post` raises, except for NotMined."""
+        connection = await self._connected()
+        if not connection.peer.confirms:
+            connection.send_envelopes([envelope])
+            return Posted(envelope, confirmed=False)
+        seconds = self._options.answer_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                response = await connection.offer([envelope])
+        except TimeoutError:
+            raise UnconfirmedError(
+                f"the node did not confirm the envelope within {seconds:g} s; it may have it"
+            ) from None
+        for refusal in response.refusals:
+            raise RefusedError(f"the node refused the envelope {envelope.hash.hex()}: {refusal.text}")
+        return Posted(envelope, confirmed=True)
+
+    async def _connected(self) -> OutboundConnection:
+        """Return the connection, a new one if the last was lost. Raises NodeUnavailableError and Misuse."""
+        async with self._connecting:
+            if not self._entered:
+                raise Misuse("a Poster posts within its context: async with Poster(node) as poster")
+            if self._connection is None or not self._connection.connection.ready:
+                await self._stack.aclose()
+                connecting = connect(self._enode, self._key, options=self._options)
+                self._connection = await self._stack.enter_async_context(connecting)
+            return self._connection
+
+
 async def post(
     node: Enode | str,
     payload: bytes,
@@ -46,53 +132,16 @@ async def post(
     sign: Key | None = None,
     ttl: int = TTL_SECONDS,
     key: Key | None = None,
-    timeout: float = CONFIRM_TIMEOUT,  # noqa: ASYNC109 - a node that does not confirm is an error with its own words
+    options: ConnectionOptions = DEFAULT_OPTIONS,
 ) -> Posted:
-    """Seal a payload, do the work that the node demands, and post the envelope to the node. Return the envelope.
-
-    `topic` has 4 bytes. `to` is a symmetric key, or the receiver's public key of 64 bytes; `sign` is the sender's
-    key. The envelope lives for `ttl` seconds. `key` identifies this program to the node; by default it is a new key.
-    The node has `timeout` seconds to confirm.
-
-    Raises NodeUnavailableError, UnconfirmedError if the node does not confirm in time, RefusedError, NotMined if the
-    node demands too much work, and Misuse.
-    """
-    async with connect(enode.as_enode(node), key) as connection:
-        draft = make_envelope(topic, seal(payload, to=to, sign=sign), ttl=ttl)
-        return await mine_and_post(connection, draft, timeout)
+    """Post a payload over a connection of its own, as `Poster.post` does. Return the envelope."""
+    async with Poster(node, key=key, options=options) as poster:
+        return await poster.post(payload, topic=topic, to=to, sign=sign, ttl=ttl)
 
 
 async def post_envelope(
-    node: Enode | str,
-    envelope: Envelope,
-    *,
-    key: Key | None = None,
-    timeout: float = CONFIRM_TIMEOUT,  # noqa: ASYNC109 - the same
+    node: Enode | str, envelope: Envelope, *, key: Key | None = None, options: ConnectionOptions = DEFAULT_OPTIONS
 ) -> Posted:
-    """Post an envelope to a node as it is. Raises what `post` raises, except for NotMined."""
-    async with connect(enode.as_enode(node), key) as connection:
-        return await _offer(connection, envelope, timeout)
-
-
-async def mine_and_post(connection: OutboundConnection, draft: Envelope, seconds: float) -> Posted:
-    """Do the work that the node demands, and post the envelope. Raises what `post` raises.
-
-    UnconfirmedError is raised after `seconds`.
-    """
-    return await _offer(connection, await asyncio.to_thread(mine, draft, connection.peer.pow), seconds)
-
-
-async def _offer(connection: OutboundConnection, envelope: Envelope, seconds: float) -> Posted:
-    if not connection.peer.confirms:
-        connection.send_envelopes([envelope])
-        return Posted(envelope, confirmed=False)
-    try:
-        async with asyncio.timeout(seconds):
-            response = await connection.offer([envelope])
-    except TimeoutError:
-        raise UnconfirmedError(
-            f"the node did not confirm the envelope within {seconds:g} s; it may have it"
-        ) from None
-    for refusal in response.refusals:
-        raise RefusedError(f"the node refused the envelope {envelope.hash.hex()}: {refusal.text}")
-    return Posted(envelope, confirmed=True)
+    """Post an envelope over a connection of its own, as `Poster.post_envelope` does."""
+    async with Poster(node, key=key, options=options) as poster:
+        return await poster.post_envelope(envelope)

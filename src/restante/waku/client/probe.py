@@ -11,11 +11,11 @@ import msgspec
 
 from restante.common.dice import SystemDice
 from restante.waku.client.fetch import RequestOptions, fetch
-from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
-from restante.waku.client.post import RefusedError, UnconfirmedError, mine_and_post
+from restante.waku.client.options import ConnectionOptions
+from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError
+from restante.waku.client.post import Poster, RefusedError, UnconfirmedError
 from restante.waku.client.ranges import HistoryQuery
-from restante.waku.client.requester import REFUSAL_PREFIX, Timeouts
-from restante.waku.defaults import make_envelope, seal
+from restante.waku.client.requester import REFUSAL_PREFIX
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import TOPIC, Envelope
 from restante.waku.envelope.payload import SymmetricKey
@@ -48,10 +48,11 @@ class ProbeResult(msgspec.Struct, frozen=True):
 async def probe(node: Enode, options: RequestOptions, seconds: float) -> ProbeResult:
     """Probe a Mailserver and return the outcome. Each of its answers may take `seconds`. Raises NotMined."""
     dice = SystemDice()
+    patience = ConnectionOptions(connect_seconds=seconds, answer_seconds=seconds, max_failures=1)
+    options = msgspec.structs.replace(options, connection=patience)
     try:
-        async with connect(node, options.key, seconds=seconds) as connection:
-            draft = make_envelope(dice.draw(TOPIC), seal(dice.draw(16), to=SymmetricKey(dice.draw(32))))
-            posted = await mine_and_post(connection, draft, seconds)
+        async with Poster(node, key=options.key, options=patience) as poster:
+            posted = await poster.post(dice.draw(16), topic=dice.draw(TOPIC), to=SymmetricKey(dice.draw(32)))
     except SilentError as error:
         return ProbeResult(Outcome.SILENT, str(error))
     except (RefusedError, UnconfirmedError) as error:
@@ -62,17 +63,16 @@ async def probe(node: Enode, options: RequestOptions, seconds: float) -> ProbeRe
     for attempt in range(FETCH_TRIES):
         if attempt:
             await asyncio.sleep(RETRY_DELAY)
-        result = await _fetch(node, posted.envelope, options, seconds)
+        result = await _fetch(node, posted.envelope, options)
         if result.outcome is not Outcome.MISSING:
             return result
     return ProbeResult(Outcome.MISSING, f"it answers, but the posted envelope is missing{unsure}")
 
 
-async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions, seconds: float) -> ProbeResult:
+async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions) -> ProbeResult:
     began = time.monotonic()
     envelopes: list[Envelope] = []
     query = HistoryQuery(envelope.sent, envelope.sent, frozenset([envelope.topic]))
-    options = msgspec.structs.replace(options, timeouts=Timeouts(answer=seconds, tries=1))
     report = await fetch([node], query, options, envelopes.extend)
     if envelope in envelopes:
         milliseconds = (time.monotonic() - began) * 1000

@@ -9,78 +9,41 @@
 The requester does no I/O and reads no clock. The caller reports events, carries out the returned actions in order,
 and calls `handle_timeout` at `next_timeout`. Servers are numbers; the first is preferred.
 
-One server is asked at a time. `Budgets` limits what each may cost, so that the others are asked even if the answer of
-one never ends. A cursor is valid only at the server that sent it. The next server is asked for what is not known yet
-(`RangeFetch`). What a cheating server sent does not count as known. The requester cannot detect that a server omits
-envelopes; therefore servers must be trusted.
+One server is asked at a time. The options limit what each may cost, so that the others are asked even if the answer
+of one never ends. A cursor is valid only at the server that sent it. The next server is asked for what is not known
+yet (`RangeFetch`). What a cheating server sent does not count as known. The requester cannot detect that a server
+omits envelopes; therefore servers must be trusted.
 
 An envelope may reach an archive late, by its time to live and 20 s. So what is younger than `overlap` at the request
 is handed over but not recorded as known, and is requested again in the next run.
 
-The file has the limits of a requester, its actions, what is known of a range (`RangeFetch`), and the `Requester`.
+The file has the actions of a requester, what is known of a range (`RangeFetch`), and the `Requester`.
 """
 
 from __future__ import annotations
 
 import math
 from enum import Enum, auto
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta
 
 from restante.common.errors import PeerError
 from restante.waku.client.inbox import Inbox
+from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.waku.client.ranges import FetchState, HistoryQuery, Range, subtract_ranges
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.rlp import BREACH
 from restante.waku.protocol import completion
 from restante.waku.protocol.completion import Completed, RequestRefused
-from restante.waku.protocol.request import CURSOR_BYTES, MAX_PAGE_ENVELOPES, Request
-
-# ── limits ───────────────────────────────────────────────────────────────────────────────────────
-
-
-PositiveInt = Annotated[int, Meta(ge=1)]
-
-
-class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much each server may cost the requester."""
-
-    pages: PositiveInt = 1_000
-    envelopes: PositiveInt = 200_000
-    """Envelopes that the server sends, requested or not."""
-    bytes: PositiveInt = 256 << 20
-    """Bytes of the envelopes that the server sends."""
-    seconds: Annotated[float, Meta(gt=0, le=1e9)] = 600.0
-    """Seconds spent on the server: connecting, asking, and backing off after a failure."""
-    size: PositiveInt = 1 << 20
-    """Bytes of one envelope. Larger ones are not handed over."""
-
-
-class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the requester waits, in seconds, unless a field says otherwise."""
-
-    connect: float = 20.0
-    answer: float = 30.0
-    """Seconds without anything that was requested. status-go waits as long (protocol/messenger_mailserver.go)."""
-    back_off: float = 2.0
-    """Seconds until a server that failed is tried again. Each failure in a row doubles them."""
-    tries: int = 3
-    """Failures in a row after which a server is not tried again."""
-    overlap: float = 80.0
-    """Age in seconds below which envelopes are requested again in the next run. An envelope lives for 50 s, is still
-    accepted for 20 s after that, and clocks may differ by 10 s."""
-    limit: int = MAX_PAGE_ENVELOPES
-    """Envelopes per page."""
-
+from restante.waku.protocol.request import CURSOR_BYTES, Request
 
 # ── actions and report ───────────────────────────────────────────────────────────────────────────
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """Action: connect to a server, trust it, and call `connected` or `server_failed`."""
+    """Action: connect to a server within `connect_seconds`, trust it, and call `connected` or `server_failed`."""
 
     server: int
 
@@ -276,12 +239,10 @@ class Requester:
         servers: int,
         inbox: Inbox,
         state: FetchState | None = None,
-        budgets: Budgets | None = None,
-        timeouts: Timeouts | None = None,
+        options: ConnectionOptions = DEFAULT_OPTIONS,
     ) -> None:
         self.query = query
-        self.budgets = budgets or Budgets()
-        self.timeouts = timeouts or Timeouts()
+        self.options = options
         self.phase = RequesterPhase.WAITING
         self._handed_over = 0
         self._inbox = inbox
@@ -321,7 +282,7 @@ class Requester:
         """Handle that a request was sent with this id."""
         if server == self._current and self.phase is RequesterPhase.WRITING:
             self._request_id = request_id
-            self._set_phase(RequesterPhase.REQUESTED, now, self.timeouts.answer)
+            self._set_phase(RequesterPhase.REQUESTED, now, self.options.answer_seconds)
         return self._take_actions()
 
     def envelopes_received(self, server: int, envelopes: list[Envelope], now: float) -> list[Action]:
@@ -331,7 +292,7 @@ class Requester:
         requested = self._filter_requested(self._servers[server], self._range_fetch, envelopes)
         if requested:
             self._hand_over(requested)
-            self._deadline = max(self._deadline, now + self.timeouts.answer)
+            self._deadline = max(self._deadline, now + self.options.answer_seconds)
         if (
             not self._give_up_if_over_budget(now)
             and self._pending_end is not None
@@ -409,18 +370,18 @@ class Requester:
             return
         self._current = ready[0]
         self._servers[self._current].since = now
-        self._set_phase(RequesterPhase.CONNECTING, now, self.timeouts.connect)
+        self._set_phase(RequesterPhase.CONNECTING, now, math.inf)  # the caller limits it
         self._actions.append(Connect(self._current))
 
     def _handle_failure(self, reason: str, now: float, *, give_up: bool = False) -> None:
         """Disconnect from the current server, for a while or for good, and connect to another."""
         assert self._current is not None
         server = self._servers[self._current]
-        pause = self.timeouts.back_off * 2**server.failures
+        pause = self.options.retry_seconds * 2**server.failures
         server.seconds += now - server.since + pause
         server.failures += 1
         server.reason = reason
-        server.given_up = give_up or server.failures >= self.timeouts.tries
+        server.given_up = give_up or server.failures >= self.options.max_failures
         server.not_before = now + pause
         self._disconnect()
         self._connect_next(now)
@@ -440,31 +401,28 @@ class Requester:
     def _timeout_reason(self) -> str:
         if self._pending_end is not None:
             return "its answer ended, and its last envelope did not come"
-        return {
-            RequesterPhase.CONNECTING: "it cannot be reached in time",
-            RequesterPhase.WRITING: "the request could not be written in time",
-        }.get(self.phase, "it does not answer")
+        writing = self.phase is RequesterPhase.WRITING
+        return "the request could not be written in time" if writing else "it does not answer"
 
     # ── budgets ──────────────────────────────────────────────────────────────────────────────────
 
     def _budget_end(self, server: _ServerState) -> float:
         """Return when the server's seconds are used up."""
-        return server.since + self.budgets.seconds - server.seconds
+        return server.since + self.options.max_seconds - server.seconds
 
     def _give_up_if_over_budget(self, now: float) -> bool:
         """Give the current server up if it has used up its budget. Return whether it has."""
         assert self._current is not None
-        server, budgets = self._servers[self._current], self.budgets
-        checks = {
-            "pages": server.pages >= budgets.pages,
-            "envelopes": server.envelopes > budgets.envelopes,
-            "bytes": server.bytes > budgets.bytes,
-            "seconds": now >= self._budget_end(server),
-        }
-        used_up = [name for name, exceeded in checks.items() if exceeded]
+        server, options = self._servers[self._current], self.options
+        checks = (
+            (server.pages >= options.max_pages, options.max_pages, "pages"),
+            (server.envelopes > options.max_envelopes, options.max_envelopes, "envelopes"),
+            (server.bytes > options.max_bytes, options.max_bytes, "bytes"),
+            (now >= self._budget_end(server), options.max_seconds, "seconds"),
+        )
+        used_up = [f"{limit:,.0f} {unit}" for exceeded, limit, unit in checks if exceeded]
         if used_up:
-            reason = f"its answer takes more than {getattr(budgets, used_up[0]):,.0f} {used_up[0]}"
-            self._handle_failure(reason, now, give_up=True)
+            self._handle_failure(f"its answer takes more than {used_up[0]}", now, give_up=True)
         return bool(used_up)
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
@@ -490,10 +448,10 @@ class Requester:
             # topic filters of both kinds of servers (bloom.py).
             bloom=bloom.filter_of(topics) if topics else self.query.bloom,
             topics=topics,
-            limit=self.timeouts.limit,
+            limit=self.options.page_envelopes,
             cursor=self._range_fetch.cursor,
         )
-        self._set_phase(RequesterPhase.WRITING, now, self.timeouts.answer)
+        self._set_phase(RequesterPhase.WRITING, now, self.options.answer_seconds)
         self._actions.append(SendRequest(self._current, request))
 
     def _set_phase(self, phase: RequesterPhase, now: float, seconds: float) -> None:
@@ -507,10 +465,10 @@ class Requester:
         for envelope in envelopes:
             server.envelopes += 1
             server.bytes += len(envelope.raw)
-            if server.envelopes > self.budgets.envelopes or server.bytes > self.budgets.bytes:
+            if server.envelopes > self.options.max_envelopes or server.bytes > self.options.max_bytes:
                 break
             is_new = range_fetch.add(envelope)
-            if is_new and self.query.matches(envelope) and envelope.size() <= self.budgets.size:
+            if is_new and self.query.matches(envelope) and envelope.size() <= self.options.max_envelope_bytes:
                 requested.append(envelope)
         return requested
 
@@ -518,7 +476,7 @@ class Requester:
         assert self._range_fetch is not None
         new_envelopes = self._inbox.filter_new(envelopes)
         self._handed_over += len(new_envelopes)
-        overlap_begin = self._range_fetch.requested - self.timeouts.overlap
+        overlap_begin = self._range_fetch.requested - self.options.overlap_seconds
         for envelope in new_envelopes:
             if envelope.sent > overlap_begin:
                 self._base_state.remember(self.query, envelope)
@@ -559,7 +517,7 @@ class Requester:
             if range_fetch.known_range is None:
                 continue
             lower, upper = range_fetch.known_range
-            settled = min(upper, math.floor(range_fetch.requested - self.timeouts.overlap))
+            settled = min(upper, math.floor(range_fetch.requested - self.options.overlap_seconds))
             if lower <= settled:
                 state.learn(self.query, (lower, settled))
         state.forget(self.query)

@@ -19,8 +19,9 @@ from restante.common.errors import Misuse, RestanteError
 from restante.common.texts import counted
 from restante.waku.client import fetch as fetching
 from restante.waku.client.fetch import OnState, RequestOptions
+from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.waku.client.ranges import FetchState, HistoryQuery, Range
-from restante.waku.client.requester import Budgets, FetchReport, Timeouts
+from restante.waku.client.requester import FetchReport
 from restante.waku.client.subscribe import SubscriptionRun
 from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
@@ -193,7 +194,7 @@ class Subscription(EnvelopeStream):
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """End the iteration, after at most two seconds for a request for history that is under way."""
+        """End the iteration. A request for history that is under way has `ConnectionOptions.stop_seconds` more."""
         self._stop.set()
 
     def _run(self) -> Coroutine[Any, Any, FetchReport]:
@@ -208,7 +209,7 @@ class Subscription(EnvelopeStream):
         ).run(self._stop)
 
     def _put(self, envelopes: list[Envelope]) -> None:
-        maximum = self._options.budgets.bytes
+        maximum = self._options.connection.max_bytes
         if self._waiting_bytes + _total_bytes(envelopes) > maximum:
             raise LaggingError(f"more than {counted(maximum, 'byte')} of envelopes wait to be taken")
         super()._put(envelopes)
@@ -235,8 +236,7 @@ def fetch(
     key: Key | None = None,
     state: FetchState | None = None,
     keep: OnState | None = None,
-    budgets: Budgets | None = None,
-    timeouts: Timeouts | None = None,
+    options: ConnectionOptions = DEFAULT_OPTIONS,
 ) -> EnvelopeStream:
     """Return the archived envelopes of these topics that were sent from `since` to `until`, each once.
 
@@ -245,15 +245,15 @@ def fetch(
     `password` is the Mailservers', or the key derived from it; `form="plain"` sends requests that need none. `key`
     identifies the program to Mailservers that answer only some nodes; by default each connection has a fresh key.
     `state` is that of an earlier stream: what it covers is not requested again. `keep` is called with each new
-    state. `budgets` are what each server may cost, `timeouts` how long to wait for it.
+    state. `options` are times and limits.
 
     Raises Misuse for arguments that cannot be used. The iteration raises IncompleteError at its end if no server
     answered for some times.
     """
     now = int(time.time())
     query = _query(topics, now - DEFAULT_AGE_SECONDS if since is None else since, now if until is None else until)
-    options = _options(password, form, key, budgets, timeouts)
-    return EnvelopeStream(_enodes(servers), query, options, state, keep)
+    request_options = _request_options(password, form, key, options)
+    return EnvelopeStream(_enodes(servers), query, request_options, state, keep)
 
 
 def subscribe(
@@ -267,8 +267,7 @@ def subscribe(
     state: FetchState | None = None,
     keep: OnState | None = None,
     on_failure: OnServerFailure | None = None,
-    budgets: Budgets | None = None,
-    timeouts: Timeouts | None = None,
+    options: ConnectionOptions = DEFAULT_OPTIONS,
 ) -> Subscription:
     """Return the envelopes of these topics that were sent since `since`, and new ones as they arrive, each once.
 
@@ -279,14 +278,14 @@ def subscribe(
     history only.
 
     Raises Misuse for arguments that cannot be used. The iteration raises LaggingError if more bytes of
-    envelopes than `budgets.bytes` wait for the program.
+    envelopes than `ConnectionOptions.max_bytes` wait for the program.
     """
     now = int(time.time())
     if since is None:
         since = now if state is None else now - DEFAULT_AGE_SECONDS
     query = _query(topics, since, now)
-    options = _options(password, form, key, budgets, timeouts)
-    return Subscription(_enodes(servers), query, options, state, keep, on_failure)
+    request_options = _request_options(password, form, key, options)
+    return Subscription(_enodes(servers), query, request_options, state, keep, on_failure)
 
 
 def _enodes(servers: Mailservers) -> list[Enode]:
@@ -305,13 +304,13 @@ def _query(topics: Iterable[bytes] | None, since: float, until: float) -> Histor
     return HistoryQuery(int(since), int(until), topic_set)
 
 
-def _options(
-    password: str | SymmetricKey, form: Form, key: Key | None, budgets: Budgets | None, timeouts: Timeouts | None
+def _request_options(
+    password: str | SymmetricKey, form: Form, key: Key | None, options: ConnectionOptions
 ) -> RequestOptions:
     to = None if form == "plain" else password
     if isinstance(to, str):
         to = _default_key() if to == OFFLINE_INBOX else SymmetricKey.from_password(to)
-    return RequestOptions(form=form, to=to, key=key, budgets=budgets or Budgets(), timeouts=timeouts or Timeouts())
+    return RequestOptions(form=form, to=to, key=key, connection=options)
 
 
 @cache

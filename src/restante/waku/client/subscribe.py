@@ -39,22 +39,6 @@ REMEMBERED_FAILURES: Final = 16
 """Failures of one server that are stored, so that each is reported once. Servers choose their error texts, and a
 server that stays connected may send a new one each minute for months."""
 
-
-class Intervals(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the subscription waits, in seconds."""
-
-    history: float = 60.0
-    """Between two requests for history. Each asks for the time since the last one and for the overlap before it."""
-    redial: float = 1.0
-    """Until a lost server is dialled again. Doubled each time it cannot be reached."""
-    max_redial: float = 60.0
-    """Maximum of the above."""
-    grace: float = 2.0
-    """How long a request under way may go on after the subscription was stopped."""
-
-
-INTERVALS: Final = Intervals()
-
 OnFailure = Callable[[int, str], None]
 """Receives a server and why its live connection or its history failed. Each stored reason is reported once."""
 
@@ -76,7 +60,6 @@ class SubscriptionRun:
         state: FetchState | None = None,
         keep: OnState = do_nothing,
         on_failure: OnFailure = do_nothing,
-        intervals: Intervals = INTERVALS,
     ) -> None:
         if not query.topics:
             raise Misuse("name the topics to subscribe to")
@@ -87,7 +70,6 @@ class SubscriptionRun:
         self._state = (state or FetchState()).copy()
         self._keep = keep
         self._on_failure = on_failure
-        self._intervals = intervals
         self._interest = Interest.of_topics(query.topics)
         self._inbox = Inbox(self._interest)
         self._loop = asyncio.get_running_loop()
@@ -134,10 +116,10 @@ class SubscriptionRun:
         return msgspec.structs.replace(self._report, handed_over=self._handed_over)
 
     async def _wait_for_stop(self, until: asyncio.Event) -> None:
-        """Wait until `until` is set, and then at most `grace` for a request under way."""
+        """Wait until `until` is set, and then at most `stop_seconds` for a request under way."""
         await until.wait()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._intervals.grace):
+            async with asyncio.timeout(self._options.connection.stop_seconds):
                 await self._idle.wait()
 
     def _hand_over(self, envelopes: list[Envelope]) -> None:
@@ -148,13 +130,17 @@ class SubscriptionRun:
 
     async def _listen(self, server: int, dialled: asyncio.Event) -> None:
         """Stay connected to a server. Set `dialled` after the first attempt."""
-        delay = self._intervals.redial
+        options = self._options.connection
+        delay = options.first_delay_seconds
         while True:
             try:
                 async with connect(
-                    self._servers[server], interest=self._interest, on_envelopes=self._on_live_envelopes
+                    self._servers[server],
+                    options=options,
+                    interest=self._interest,
+                    on_envelopes=self._on_live_envelopes,
                 ) as connection:
-                    delay = self._intervals.redial
+                    delay = options.first_delay_seconds
                     self._reported.pop(server, None)
                     dialled.set()
                     self._fetch_now.set()
@@ -164,14 +150,14 @@ class SubscriptionRun:
             self._report_failure(server, reason)
             dialled.set()
             await asyncio.sleep(delay)
-            delay = min(2 * delay, self._intervals.max_redial)
+            delay = min(2 * delay, options.max_delay_seconds)
 
     def _on_live_envelopes(self, envelopes: list[Envelope]) -> None:
         """Handle envelopes that a server relays. An error of the subscriber ends the whole subscription."""
         if self._error.done():
             return
         now = int(time.time())
-        policy = Policy(min_pow=0.0, max_size=self._options.budgets.size)
+        policy = Policy(min_pow=0.0, max_size=self._options.connection.max_envelope_bytes)
         acceptable = [
             envelope
             for envelope in envelopes
@@ -211,7 +197,7 @@ class SubscriptionRun:
                 self._report_failure(server, reason)
             self._idle.set()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._intervals.history):
+                async with asyncio.timeout(self._options.connection.history_seconds):
                     await self._fetch_now.wait()
 
     def _query_until_now(self) -> HistoryQuery:

@@ -61,6 +61,8 @@ class ConnectionHandler:
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
+    close_seconds: float = CLOSE_TIMEOUT
+    status_seconds: float = STATUS_TIMEOUT
     incomplete_bytes: int = 0
     """Bytes of incomplete packets on all connections."""
 
@@ -171,6 +173,11 @@ class PeerConnection(asyncio.Protocol):
     def ping_pending(self) -> bool:
         """Return whether the peer was pinged and has not answered yet."""
         return self._session.ping_pending
+
+    @property
+    def answered(self) -> bool:
+        """Return whether the peer has sent a frame: its Hello, or a Disconnect."""
+        return self._session.frames > 0
 
     @property
     def end_reason(self) -> str:
@@ -288,7 +295,7 @@ class PeerConnection(asyncio.Protocol):
     def accept(self) -> None:
         """Send our Status to a peer that has said Hello, and handle what it has sent since."""
         events, self._undecided_events = self._undecided_events or [], None
-        self._deadlines.status = self._handler.loop.time() + STATUS_TIMEOUT
+        self._deadlines.status = self._handler.loop.time() + self._handler.status_seconds
         self._arm()
         self.send(STATUS, self._handler.status_body())
         self.reading.resume(PAUSED_BY_DECISION)
@@ -433,7 +440,7 @@ class PeerConnection(asyncio.Protocol):
             transport.close()
             if transport.get_write_buffer_size():  # the peer may also have closed its half long ago, and not read
                 self._deadlines.stall = NEVER
-                self._deadlines.close = self._handler.loop.time() + CLOSE_TIMEOUT
+                self._deadlines.close = self._handler.loop.time() + self._handler.close_seconds
                 self._arm()
 
     def unsent_bytes(self) -> int:
