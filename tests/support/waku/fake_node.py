@@ -47,8 +47,7 @@ class Honest:
     downward: bool = False
     size: int = 1000
     answer: CompletionForm = "string"
-    together: int = 3
-    """Envelopes of a packet."""
+    packet_envelopes: int = 3
 
     def page(self, request: Request) -> tuple[list[Envelope], bytes]:
         matching = sorted((one for one in self.envelopes if wanted(request, one)), key=key, reverse=self.downward)
@@ -61,8 +60,8 @@ class Honest:
 
     def __call__(self, request: Request) -> Iterator[Packet]:
         matching, cursor = self.page(request)
-        for at in range(0, len(matching), self.together):
-            yield matching[at : at + self.together]
+        for at in range(0, len(matching), self.packet_envelopes):
+            yield matching[at : at + self.packet_envelopes]
         yield completion.encode(request.id, matching[-1].hash if matching else NO_HASH, cursor, self.answer)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from typing import Final
 
 from restante.common.dice import SystemDice
@@ -50,10 +51,6 @@ OnHistory = Callable[[HistoryReceived | Ended], None]
 OnEnvelopes = Callable[[list[Envelope]], None]
 """Receives the envelopes that a node relays, before they are judged."""
 
-MAX_OFFERED: Final = 500
-"""Maximum envelopes of an offer. If the node refuses all, each may have a reason of 200 bytes. A response of more
-than `packets.MAX_RESPONSE_BYTES` is not read, and the call would never return."""
-
 UNANSWERED: Final = (
     "closed the connection without an answer: its key is not the one in the enode URL, or it has too many connections"
     " from this address, at once or in a minute (Restante's limits are max_peers_per_address and address_connects):"
@@ -86,35 +83,40 @@ class OutboundConnection(ConnectionHandler):
         self._on_history = on_history
         self._on_envelopes = on_envelopes
         self.greeted: asyncio.Future[None] = self.loop.create_future()
-        self._responses: dict[bytes, asyncio.Future[Response]] = {}
+        self._sending = asyncio.Lock()
+        self._responses: dict[bytes, set[asyncio.Future[Response]]] = {}
+        """By the hash of a packet: those that wait for its response. Several may have sent the same."""
 
     @property
     def peer(self) -> Peer:
         """The peer's side of the conversation, with the options of its Status."""
         return self.connection.peer
 
-    async def offer(self, envelopes: Sequence[Envelope]) -> Response:
-        """Send at most `MAX_OFFERED` envelopes in one packet and return the node's response.
+    async def offer(self, envelope: Envelope) -> Response | None:
+        """Send an envelope and return the node's response, or None from a node that never confirms.
 
-        Only a node with `confirms` set ever answers. Raises NodeUnavailableError, and ValueError for more envelopes.
+        It is sent when the node has read what was sent before. Raises NodeUnavailableError, and TimeoutError if the
+        node does not respond in time.
         """
-        if len(envelopes) > MAX_OFFERED:
-            raise ValueError(f"offer at most {MAX_OFFERED} envelopes in one packet")
-        response: asyncio.Future[Response] = self.loop.create_future()
-        packet_hash = self.send_envelopes(envelopes)
-        self._responses[packet_hash] = response
-        try:
-            return await response
-        finally:
-            self._responses.pop(packet_hash, None)  # the caller may have been cancelled
-
-    def send_envelopes(self, envelopes: Iterable[Envelope]) -> bytes:
-        """Send envelopes in one packet and return its hash. Raises NodeUnavailableError if it is closed."""
+        async with self._sending:
+            await self.connection.writable()
         if not self.connection.ready:
             raise NodeUnavailableError(f"the node disconnected: {self.connection.end_reason}")
-        body = packets.write_envelopes(envelope.raw for envelope in envelopes)
+        body = packets.write_envelopes([envelope.raw])
         self.connection.send(packets.MESSAGES, body)
-        return keccak(body)
+        if not self.peer.confirms:
+            return None
+        response: asyncio.Future[Response] = self.loop.create_future()
+        packet_hash = keccak(body)
+        waiting = self._responses.setdefault(packet_hash, set())
+        waiting.add(response)
+        try:
+            async with asyncio.timeout(self.options.answer_seconds):
+                return await response
+        finally:
+            waiting.discard(response)
+            if not waiting:
+                self._responses.pop(packet_hash, None)
 
     def send_request(self, body: bytes) -> None:
         """Send a P2P Request with this body."""
@@ -152,9 +154,9 @@ class OutboundConnection(ConnectionHandler):
         if isinstance(event, Greeted) and not self.greeted.done():
             self.greeted.set_result(None)
         elif isinstance(event, Answered):
-            response = self._responses.get(event.response.packet)
-            if response is not None and not response.done():
-                response.set_result(event.response)
+            for response in self._responses.get(event.response.packet, ()):
+                if not response.done():  # the caller was cancelled
+                    response.set_result(event.response)
         elif isinstance(event, (HistoryReceived, Ended)) and self._on_history is not None:
             self._on_history(event)
         elif isinstance(event, Offered) and self._on_envelopes is not None:
@@ -169,8 +171,8 @@ class OutboundConnection(ConnectionHandler):
         if not self.greeted.done():
             unanswered = text == LOST_TEXT and not connection.answered
             self.greeted.set_exception(SilentError(f"{self.address} {UNANSWERED}" if unanswered else str(error)))
-        for response in self._responses.values():
-            if not response.done():  # the caller was cancelled
+        for response in chain.from_iterable(self._responses.values()):
+            if not response.done():
                 response.set_exception(error)
 
     async def disconnect(self) -> None:

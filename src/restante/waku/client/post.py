@@ -96,20 +96,16 @@ class Poster:
     async def post_envelope(self, envelope: Envelope) -> Posted:
         """Post an envelope as it is. Raises what `post` raises, except for NotMined."""
         connection = await self._connected()
-        if not connection.peer.confirms:
-            connection.send_envelopes([envelope])
-            return Posted(envelope, confirmed=False)
-        seconds = self._options.answer_seconds
         try:
-            async with asyncio.timeout(seconds):
-                response = await connection.offer([envelope])
+            response = await connection.offer(envelope)
         except TimeoutError:
+            seconds = f"{self._options.answer_seconds:g} s"
             raise UnconfirmedError(
-                f"the node did not confirm the envelope within {seconds:g} s; it may have it"
+                f"the node did not confirm the envelope within {seconds}; it may have it"
             ) from None
-        for refusal in response.refusals:
+        for refusal in () if response is None else response.refusals:
             raise RefusedError(f"the node refused the envelope {envelope.hash.hex()}: {refusal.text}")
-        return Posted(envelope, confirmed=True)
+        return Posted(envelope, confirmed=response is not None)
 
     async def _connected(self) -> OutboundConnection:
         """Return the connection, a new one if the last was lost. Raises NodeUnavailableError and Misuse."""
