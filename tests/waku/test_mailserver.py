@@ -28,7 +28,7 @@ from restante.waku.node.mailserver import (
 )
 from restante.waku.node.pool import KNOWN_HASH_MEMORY, LIVE_ENVELOPE_MEMORY, LiveEnvelope, Pool
 from restante.waku.protocol import acceptance, packets
-from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, Policy, RefusalReason, judge
+from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, REFUSAL_REASONS, Policy, RefusalReason, judge
 from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
 from support.effort import examples
 from support.waku.letters import EPOCH, TOPIC, letter
@@ -93,8 +93,10 @@ def test_a_packet_with_more_refusals_than_a_response_holds_is_not_confirmed(save
 
 
 def test_the_largest_response_is_a_packet_that_every_node_accepts() -> None:
-    reasons = [reason.words for reason in vars(acceptance).values() if isinstance(reason, RefusalReason)]
-    text = max([*reasons, FULL_TEXT, LOCKED_TEXT, TOPIC_TEXT, AGE_TEXT, WORK_TEXT], key=len)
+    text = max(
+        [*(reason.words for reason in REFUSAL_REASONS), FULL_TEXT, LOCKED_TEXT, TOPIC_TEXT, AGE_TEXT, WORK_TEXT],
+        key=len,
+    )
     refusals = (Refusal(bytes(32), OTHER_ERROR, text),) * packets.MAX_REFUSALS
     assert len(packets.write_response(Response(PACKETS[0], refusals))) <= packets.MAX_PACKET_BYTES
 
@@ -312,10 +314,8 @@ def test_an_early_envelope_needs_work_for_the_time_until_it_is_sent(ahead: int, 
 
 
 def test_only_clocks_are_time_errors_and_each_reason_has_words() -> None:
-    reasons = {reason.name: reason for reason in vars(acceptance).values() if isinstance(reason, RefusalReason)}
-    codes = {name: reason.code for name, reason in reasons.items()}
+    codes = {reason.name: reason.code for reason in REFUSAL_REASONS if reason.words}
     assert codes == {"future": 21, "old": 21, "expired": 21, "ttl": 22, "size": 22, "pow": 22}
-    assert all(reason.words for reason in reasons.values())
 
 
 @pytest.mark.parametrize(("more", "wanted"), [(0, None), (1, acceptance.TOO_LARGE)])

@@ -701,9 +701,8 @@ async def test_the_log_has_all_counts_of_each_minute(tmp_path: Path) -> None:
         async with meanwhile(answer_pings(await here.greet(key=KEY))):
             await (await here.enter(KEY)).ended()
         await here.until("the loss", lambda: len(here.node.connections) == 2)
-        node = here.node
         with structlog.testing.capture_logs() as logs:
-            main.log_minute(node, main.log_counts(node))
+            main.log_minute(here.node, main.log_counts(here.node))
     counts = {"new": 1, "known": 1, "archived": 1, "old": 1, "requests": 1, "requests refused": 1}
     counts |= {"peers": 2, "hashes": 1, "lost: already_connected": 1}
     assert logs == [{"event": "the last minute", "log_level": "info", **counts}]

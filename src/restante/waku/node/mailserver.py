@@ -134,8 +134,6 @@ class Mailserver:
         """Sizes in bytes of new envelopes, and of archived ones."""
         self.refused = 0
         """Envelopes refused since the start, without those that may have expired in transit."""
-        self.accepted = 0
-        """New envelopes accepted since the start."""
         self.gathered: list[Envelope] = []
         """Envelopes of the next batch."""
         self.gathered_size = 0
@@ -205,8 +203,7 @@ class Mailserver:
             return UNARCHIVED_BATCH
         self.counts[EnvelopeCount.NEW] += 1
         self.sizes.add(len(envelope.raw))
-        self.accepted += 1
-        live = LiveEnvelope(envelope, verdict.pow, packet.origin, self.accepted)
+        live = LiveEnvelope(envelope, verdict.pow, packet.origin, self.counts[EnvelopeCount.NEW])
         self.unrelayed.append(live)
         self.pool.add_live(live)
         number = self._gather(envelope, packet, now)

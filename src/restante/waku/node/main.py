@@ -8,9 +8,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -259,19 +257,12 @@ async def _tick(node: Node) -> None:
 
 def log_counts(node: Node) -> Counter[str]:
     """Return all counts of a node, by their names in the log."""
-    refused = {refusal.name: count for refusal, count in node.mailserver.refusals.items()}
-    lost = {
-        f"lost: {LOST_TEXT if reason is None else reason.name.lower()}": count for reason, count in node.lost.items()
-    }
-    counts: Iterable[tuple[str, int]] = chain(
-        node.mailserver.counts.items(),
-        refused.items(),
-        node.counts.items(),
-        lost.items(),
-        node.relay.counts.items(),
-        node.history_requests.counts.items(),
+    mailserver, lost = node.mailserver, node.lost.items()
+    refused = Counter({refusal.name: count for refusal, count in mailserver.refusals.items()})
+    ended = Counter(
+        {f"lost: {reason.name.lower() if reason is not None else LOST_TEXT}": count for reason, count in lost}
     )
-    return +Counter(dict(counts))
+    return refused + mailserver.counts + node.counts + ended + node.relay.counts + node.history_requests.counts
 
 
 def log_minute(node: Node, minute: Counter[str]) -> None:

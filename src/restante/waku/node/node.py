@@ -40,7 +40,7 @@ from restante.waku.node.admission import Admission, ConnectionCount, PeerLimits
 from restante.waku.node.archiving import Archiving
 from restante.waku.node.clock import NodeClock
 from restante.waku.node.history_requests import HistoryRequests, HistoryTerms
-from restante.waku.node.mailserver import Mailserver, OfferedPacket
+from restante.waku.node.mailserver import EnvelopeCount, Mailserver, OfferedPacket
 from restante.waku.node.relay import EnvelopeRelay
 from restante.waku.node.save_schedule import SAVE_INTERVAL
 from restante.waku.protocol import packets
@@ -301,10 +301,10 @@ class Node(ConnectionHandler):
         self, connection: PeerConnection, packet: OfferedPacket, envelopes: list[Envelope]
     ) -> None:
         mailserver = self.mailserver
-        refused, accepted = mailserver.refused, mailserver.accepted
+        refused, new = mailserver.refused, mailserver.counts[EnvelopeCount.NEW]
         mailserver.receive(packet, envelopes, self.now())
         refused = mailserver.refused - refused
-        if mailserver.accepted > accepted:
+        if mailserver.counts[EnvelopeCount.NEW] > new:
             connection.active_at = self.loop.time()
         connection.charge(len(envelopes) + REFUSAL_COST * refused)
         if mailserver.unrelayed:
