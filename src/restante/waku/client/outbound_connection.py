@@ -11,7 +11,7 @@ from typing import Final
 from restante.common.dice import SystemDice
 from restante.common.errors import PeerError, RestanteError, plain
 from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions
-from restante.waku.connection.peer_connection import LOST_TEXT, ConnectionHandler, PeerConnection
+from restante.waku.connection.peer_connection import ConnectionHandler, PeerConnection
 from restante.waku.connection.quotas import AddressQuota
 from restante.waku.defaults import new_key
 from restante.waku.devp2p.enode import Enode
@@ -165,11 +165,11 @@ class OutboundConnection(ConnectionHandler):
             with suppress(PeerError):
                 self._on_envelopes(list(packets.walk_envelopes(event.payload)))
 
-    def connection_closed(self, connection: PeerConnection, _reason: Reason | None, text: str) -> None:
+    def connection_closed(self, connection: PeerConnection, reason: Reason | None, text: str) -> None:
         """End all waiting calls with an error, because the connection is closed."""
         error = NodeUnavailableError(f"the node disconnected: {text}")
         if not self.greeted.done():
-            unanswered = text == LOST_TEXT and not connection.answered
+            unanswered = reason is None and not connection.answered
             self.greeted.set_exception(SilentError(f"{self.address} {UNANSWERED}" if unanswered else str(error)))
         for response in chain.from_iterable(self._responses.values()):
             if not response.done():

@@ -15,7 +15,6 @@ from restante.waku.client.options import ConnectionOptions
 from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError
 from restante.waku.client.post import Poster, RefusedError, UnconfirmedError
 from restante.waku.client.ranges import HistoryQuery
-from restante.waku.client.requester import REFUSAL_PREFIX
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import TOPIC, Envelope
 from restante.waku.envelope.payload import SymmetricKey
@@ -77,10 +76,8 @@ async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions) -> Pr
     if envelope in envelopes:
         milliseconds = (time.monotonic() - began) * 1000
         return ProbeResult(Outcome.WELL, f"all is well: posted, and fetched in {milliseconds:.0f} ms")
-    reason = report.failures.get(0)
-    if reason is None:
-        return ProbeResult(Outcome.MISSING, "")
-    refusal = reason.removeprefix(REFUSAL_PREFIX)
-    if refusal != reason:
-        return ProbeResult(Outcome.REFUSED, f"it answers the request with an error: {refusal}")
-    return ProbeResult(Outcome.UNANSWERED, f"it does not answer the request: {reason}")
+    if 0 in report.refusals:
+        return ProbeResult(Outcome.REFUSED, f"it answers the request with an error: {report.refusals[0]}")
+    if 0 in report.failures:
+        return ProbeResult(Outcome.UNANSWERED, f"it does not answer the request: {report.failures[0]}")
+    return ProbeResult(Outcome.MISSING, "")

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from enum import Enum, auto
-from typing import Final
 
 import msgspec
 
@@ -85,6 +84,8 @@ class FetchReport(msgspec.Struct, frozen=True):
     """Number of envelopes that the subscriber has received."""
     failures: dict[int, str]
     """By server: why it is not asked any more, or its last failure."""
+    refusals: dict[int, str]
+    """What the servers said whose failure is an answer with an error."""
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -196,10 +197,6 @@ class RangeFetch:
 # ── requester ─────────────────────────────────────────────────────────────────────────────────────
 
 
-REFUSAL_PREFIX: Final = "it says: "
-"""Precedes the text of a server that answers with an error."""
-
-
 class RequesterPhase(Enum):
     """What the requester waits for."""
 
@@ -217,6 +214,8 @@ class _ServerState(msgspec.Struct):
     """Failures in a row."""
     reason: str = ""
     """Why it failed the last time."""
+    refusal: str = ""
+    """What it said, if it then answered with an error."""
     given_up: bool = False
     not_before: float = -math.inf
     """When it may be tried again."""
@@ -317,7 +316,9 @@ class Requester:
             return self._take_actions()
         if end.id == self._request_id:  # otherwise it ends another answer
             if isinstance(end, RequestRefused):
-                self._handle_failure(f"{REFUSAL_PREFIX}{end.explained}", now, give_up=end.is_permanent)
+                self._handle_failure(
+                    f"it says: {end.explained}", now, refusal=end.explained, give_up=end.is_permanent
+                )
             else:
                 self._end_page(end, now)
         return self._take_actions()
@@ -373,14 +374,14 @@ class Requester:
         self._set_phase(RequesterPhase.CONNECTING, now, math.inf)  # the caller limits it
         self._actions.append(Connect(self._current))
 
-    def _handle_failure(self, reason: str, now: float, *, give_up: bool = False) -> None:
+    def _handle_failure(self, reason: str, now: float, *, refusal: str = "", give_up: bool = False) -> None:
         """Disconnect from the current server, for a while or for good, and connect to another."""
         assert self._current is not None
         server = self._servers[self._current]
         pause = self.options.retry_seconds * 2**server.failures
         server.seconds += now - server.since + pause
         server.failures += 1
-        server.reason = reason
+        server.reason, server.refusal = reason, refusal
         server.given_up = give_up or server.failures >= self.options.max_failures
         server.not_before = now + pause
         self._disconnect()
@@ -531,7 +532,8 @@ class Requester:
         self.phase = RequesterPhase.DONE
         self._save_state()
         failures = {number: server.reason for number, server in enumerate(self._servers) if server.reason}
-        self._actions.append(Finished(FetchReport(self.missing(), self._handed_over, failures)))
+        refusals = {number: server.refusal for number, server in enumerate(self._servers) if server.refusal}
+        self._actions.append(Finished(FetchReport(self.missing(), self._handed_over, failures, refusals)))
 
     def _take_actions(self) -> list[Action]:
         actions, self._actions = self._actions, []

@@ -84,7 +84,7 @@ class SubscriptionRun:
         self._save_timer: asyncio.TimerHandle | None = None
         self._reported: dict[int, deque[str]] = {}
         """By server: the last `REMEMBERED_FAILURES` reported failures since its last connection."""
-        self._report = FetchReport(self._state.missing(self._query_until_now()), 0, {})
+        self._report = FetchReport(self._state.missing(self._query_until_now()), 0, {}, {})
         self._handed_over = 0
 
     async def run(self, until: asyncio.Event) -> FetchReport:
