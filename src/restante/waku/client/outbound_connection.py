@@ -167,13 +167,13 @@ class OutboundConnection(ConnectionHandler):
 
     def connection_closed(self, connection: PeerConnection, reason: Reason | None, text: str) -> None:
         """End all waiting calls with an error, because the connection is closed."""
-        error = NodeUnavailableError(f"the node disconnected: {text}")
+        text = f"the node disconnected: {text}"
         if not self.greeted.done():
             unanswered = reason is None and not connection.answered
-            self.greeted.set_exception(SilentError(f"{self.address} {UNANSWERED}" if unanswered else str(error)))
+            self.greeted.set_exception(SilentError(f"{self.address} {UNANSWERED}" if unanswered else text))
         for response in chain.from_iterable(self._responses.values()):
             if not response.done():
-                response.set_exception(error)
+                response.set_exception(NodeUnavailableError(text))
 
     async def disconnect(self) -> None:
         """Send a Disconnect if the connection was made, and wait until it is closed."""

@@ -130,7 +130,10 @@ async def post(
     key: Key | None = None,
     options: ConnectionOptions = DEFAULT_OPTIONS,
 ) -> Posted:
-    """Post a payload over a connection of its own, as `Poster.post` does. Return the envelope."""
+    """Post a payload over a new connection, and return the envelope. To post many, use a `Poster`.
+
+    The arguments and errors are those of `Poster` and of `Poster.post`.
+    """
     async with Poster(node, key=key, options=options) as poster:
         return await poster.post(payload, topic=topic, to=to, sign=sign, ttl=ttl)
 
@@ -138,6 +141,6 @@ async def post(
 async def post_envelope(
     node: Enode | str, envelope: Envelope, *, key: Key | None = None, options: ConnectionOptions = DEFAULT_OPTIONS
 ) -> Posted:
-    """Post an envelope over a connection of its own, as `Poster.post_envelope` does."""
+    """Post an envelope as it is over a new connection. Raises what `post` raises, except for NotMined."""
     async with Poster(node, key=key, options=options) as poster:
         return await poster.post_envelope(envelope)
