@@ -14,10 +14,8 @@ from restante.cli.extra_commands import group_that_needs
 from restante.cli.serve_options import JsonOption, ReadSettings, data_path, prepare, print_settings, with_options
 from restante.mailbox.settings import SERVE, Serve
 
-NeedsServer = group_that_needs("server")
-
-app = typer.Typer(cls=NeedsServer)
-config_app = typer.Typer(no_args_is_help=True, cls=NeedsServer)
+app = typer.Typer(cls=group_that_needs("server"))
+config_app = typer.Typer(no_args_is_help=True, cls=group_that_needs("server"))
 app.add_typer(config_app, name="config", help="Show or check the settings of the mailbox server.")
 
 
