@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from client.live import APP_ID, NOBODY, Heard, Network, meet, read, simulated, url_of, use, virtual_wormhole, wormhole
 from restante import client
 from restante.client import CodeError, Journal, Misuse, UndeliveredError, Wormhole, WormholeError, completions
+from restante.client.arguments import MAX_SENT_BYTES
 from restante.client.connection import websocket
 from restante.client.connection.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.client.core.state import Abilities
@@ -23,7 +24,6 @@ from restante.client.errors import ClosedError, LonelyError, NoReceiptsError, Se
 from restante.client.events import Closed, CodeKnown, Connecting, Event, KeyAgreed, MessageStored, PeerConfirmed
 from restante.client.transfer.sending import send_directory, send_file
 from restante.client.transfer.text import send_text
-from restante.client.wormhole import MAX_SENT_BYTES
 from support.bounds import bounded
 from support.effort import examples
 from support.mailbox.givens import Options

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Final
 
 from restante.common.errors import Misuse
+from restante.common.texts import counted
+
+MAX_SENT_BYTES: Final = 1_000_000
+"""Bytes of a message. A server of this project takes commands of 2 MiB, in which a message is in hex. A command that
+is too long ends the wormhole."""
 
 
 def is_integer(value: object, minimum: int, maximum: float = math.inf) -> bool:
@@ -34,3 +40,15 @@ def is_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def checked_message(message: bytes) -> bytes:
+    """Return a copy of a message. Raises TypeError if it is not bytes, and Misuse if it is too long."""
+    try:
+        copy = bytes(memoryview(message))
+    except TypeError:
+        raise TypeError(f"a message is bytes, not {type(message).__name__}: encode it") from None
+    if len(copy) > MAX_SENT_BYTES:
+        limit = counted(MAX_SENT_BYTES, "byte")
+        raise Misuse(f"a message has at most {limit}, and this one has {len(copy):,}: send it in parts")
+    return copy

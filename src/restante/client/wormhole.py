@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal, Self, get_args
 
-from restante.client.arguments import check_seconds
+from restante.client.arguments import check_seconds, checked_message
 from restante.client.connection.driver import Driver
 from restante.client.connection.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.client.connection.server import ServerEndpoint
 from restante.client.connection.work import DEFAULT_MAX_BITS
-from restante.client.core.machine import MOODS, Machine, Mood
+from restante.client.core.machine import Machine, Mood, check_mood
 from restante.client.core.outputs import MessageReceived, NameplatesListed
 from restante.client.core.state import NEW_BYTES, NameplateStatus, WormholeState, new_state
 from restante.client.defaults import DEFAULT_SERVER, DEFAULT_WORDS
@@ -36,26 +36,8 @@ from restante.client.tasks import ChangeNotifier, until_done
 from restante.client.timing_log import TimingLog
 from restante.common.dice import Dice, SystemDice
 from restante.common.errors import Misuse
-from restante.common.texts import counted
 
 # ── Sent messages ─────────────────────────────────────────────────────────────────────────────────
-
-
-MAX_SENT_BYTES: Final = 1_000_000
-"""Bytes of a message. A server of this project takes commands of 2 MiB, in which a message is in hex. A command that
-is too long ends the wormhole."""
-
-
-def checked_message(message: bytes) -> bytes:
-    """Return a copy of a message. Raises TypeError if it is not bytes, and Misuse if it is too long."""
-    try:
-        copy = bytes(memoryview(message))
-    except TypeError:
-        raise TypeError(f"a message is bytes, not {type(message).__name__}: encode it") from None
-    if len(copy) > MAX_SENT_BYTES:
-        limit = counted(MAX_SENT_BYTES, "byte")
-        raise Misuse(f"a message has at most {limit}, and this one has {len(copy):,}: send it in parts")
-    return copy
 
 
 Until = Literal["sent", "stored", "delivered"]
@@ -381,8 +363,7 @@ class BaseWormhole:
             ServerGoneError: the server has not confirmed all that was sent.
 
         """
-        if mood is not None and mood not in MOODS:
-            raise Misuse(f"a wormhole is closed with the mood {', '.join(MOODS[:-1])} or {MOODS[-1]}, not {mood!r}")
+        check_mood(mood)
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(mood))
         await until_done(self._closing, self._hasten)

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from restante.client.arguments import MAX_SENT_BYTES
 from restante.client.cli.code_prompt import own_code, prompt_for_code
 from restante.client.cli.event_printer import EventPrinter
 from restante.client.cli.files import Files, StoreOptions, ask_user, show_offer, store_offer
@@ -36,7 +37,7 @@ from restante.client.transfer.receiving import receive as receive_offer
 from restante.client.transfer.text import check_text, send_text
 from restante.client.transit.hints import parse_relay
 from restante.client.transit.records import Role
-from restante.client.wormhole import MAX_SENT_BYTES, Wormhole
+from restante.client.wormhole import Wormhole
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.net import parse_ip
 from restante.common.terminal import Declined, StandardInput, say

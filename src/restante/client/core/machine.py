@@ -34,6 +34,7 @@ from restante.client.events import Closed, CodeKnown, Failed, ReplayEnded, Waiti
 from restante.client.protocol import server_messages
 from restante.client.protocol.code import is_nameplate, nameplate_of
 from restante.client.protocol.server_messages import Greeting, ServerMessage
+from restante.common.errors import Misuse
 from restante.common.texts import cleaned
 
 # ── The state of a connection ─────────────────────────────────────────────────────────────────────
@@ -199,6 +200,12 @@ Mood = Literal["happy", "lonely", "errory", "scary"]
 server counts any other as happy (mailbox server 0.8.0: server.py:446)."""
 
 MOODS: Final = get_args(Mood)
+
+
+def check_mood(mood: object) -> None:
+    """Raise Misuse if a wormhole cannot be closed with a mood."""
+    if mood is not None and mood not in MOODS:
+        raise Misuse(f"a wormhole is closed with the mood {', '.join(MOODS[:-1])} or {MOODS[-1]}, not {mood!r}")
 
 
 def finish_wormhole(state: WormholeState, mood: str) -> None:

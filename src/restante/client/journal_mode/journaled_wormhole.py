@@ -9,13 +9,14 @@ from typing import Any, Self
 
 import msgspec
 
+from restante.client.arguments import checked_message
 from restante.client.connection.server import ServerEndpoint
 from restante.client.core.state import WormholeState
 from restante.client.events import Event
 from restante.client.journal_mode.checkpoint import CheckpointWriter
 from restante.client.protocol.seeds import seed_code, seed_mailbox
 from restante.client.tasks import until_done
-from restante.client.wormhole import BaseWormhole, SentMessage, Until, checked_message
+from restante.client.wormhole import BaseWormhole, SentMessage, Until
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from restante.client.arguments import is_text
+from restante.client.arguments import checked_message, is_text
 from restante.client.errors import TransferError
 from restante.client.transfer.messages import (
     ARRIVED,
@@ -20,7 +20,7 @@ from restante.client.transfer.messages import (
     wait_for_offer,
 )
 from restante.client.transit.records import Role
-from restante.client.wormhole import Wormhole, checked_message
+from restante.client.wormhole import Wormhole
 from restante.common.errors import Misuse
 
 TEXTS_ONLY: Final = "this program receives texts only"
