@@ -270,6 +270,7 @@ URL = "a server's URL begins with ws:// or wss:// and is a text, not int"
         *(({"proxy": f"http://{user}@a:1"}, "has USER:PASSWORD@ before the host") for user in ("me", "é")),
         ({"ssl": True}, "`ssl` is an ssl.SSLContext, not True"),
         ({"options": 5}, "`options` are ConnectionOptions, not 5"),
+        *(({flag: 30}, f"`{flag}` is True or False, not 30") for flag in ("wait", "receipts", "seeds")),
     ],
 )
 def test_an_argument_of_another_kind_is_refused(argument: dict[str, Any], reason: str) -> None:

@@ -25,6 +25,13 @@ def check_seconds(name: str, value: object) -> None:
         raise Misuse(f"`{name}` is a number of seconds above 0, not {value!r}")
 
 
+def check_flags(**flags: object) -> None:
+    """Raise Misuse if an argument is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise Misuse(f"`{name}` is True or False, not {value!r}")
+
+
 def check_path(value: object) -> None:
     """Raise Misuse if a value is not a Path."""
     if not isinstance(value, Path):

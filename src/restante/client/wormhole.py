@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal, Self, get_args
 
-from restante.client.arguments import check_seconds, checked_message
+from restante.client.arguments import check_flags, check_seconds, checked_message
 from restante.client.connection.driver import Driver
 from restante.client.connection.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.client.connection.server import ServerEndpoint
@@ -633,6 +633,7 @@ class Wormhole(BaseWormhole):
 
         """
         check_seconds("silence_seconds", silence_seconds)
+        check_flags(receipts=receipts, seeds=seeds, wait=wait)
         dice = SystemDice()
         state = new_state(app_id, versions or {}, dice.draw(NEW_BYTES), wants_receipts=receipts, seeds=seeds)
         endpoint = ServerEndpoint(server, proxy, ssl, max_work_bits, options)
@@ -691,6 +692,7 @@ class Wormhole(BaseWormhole):
             ServerGoneError: the server has not confirmed all that was sent, or not said whether a peer came.
 
         """
+        check_flags(abandon=abandon)
         if abandon:
             self._error_raised = True
             self._hasten()

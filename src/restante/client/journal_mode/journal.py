@@ -18,7 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from restante.client.arguments import is_text
+from restante.client.arguments import check_flags, is_text
 from restante.client.connection.options import DEFAULT_OPTIONS, ConnectionOptions
 from restante.client.connection.server import ServerEndpoint
 from restante.client.connection.work import DEFAULT_MAX_BITS
@@ -140,6 +140,7 @@ class Journal(Generic[T]):
         """
         if not is_text(name):
             raise Misuse(f"the name of a wormhole is a text, not {name!r}")
+        check_flags(seeds=seeds)
         self._writer.check()
         if name in self._shared.open:
             raise Misuse(f"the wormhole {name!r} is in use already")
