@@ -277,7 +277,7 @@ def test_an_argument_of_another_kind_is_refused(argument: dict[str, Any], reason
     with pytest.raises(Misuse, match=reason):
         Wormhole.create(**{"app_id": APP_ID, "server": NOBODY, **argument})
     with pytest.raises(Misuse, match=r"Wormhole\.create\(app_id"):
-        Wormhole(APP_ID)  # type: ignore[arg-type]
+        Wormhole(APP_ID)  # type: ignore[arg-type, call-arg]
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,12 @@ class BaseWormhole:
     failed, and `ClosedError` if it was closed, or `LonelyError` if that was before the peer came.
     """
 
+    def __new__(cls, *arguments: object, **_: object) -> Self:
+        """Name the functions that make wormholes to a program that calls a class."""
+        if not any(isinstance(argument, WormholeState) for argument in arguments):
+            raise Misuse("a wormhole is made with Wormhole.create(app_id, …), or Journal.wormhole(name, app_id, …)")
+        return super().__new__(cls)
+
     def __init__(
         self,
         state: WormholeState,
@@ -580,15 +586,7 @@ class Wormhole(BaseWormhole):
     """Tells the peer why there will be no transfer."""
     _key_timer: asyncio.TimerHandle | None = None
     _silence_matters = True
-
-    def __init__(
-        self, state: WormholeState | None = None, *arguments: Any, waits: bool = False, **options: Any
-    ) -> None:
-        """Continue from a state. Programs use `create`."""
-        if not isinstance(state, WormholeState):
-            raise Misuse("a wormhole is made with Wormhole.create(app_id, …)")
-        super().__init__(state, *arguments, waits=waits, **options)
-        self._enters_at_once = waits
+    _enters_at_once = False
 
     @classmethod
     def create(
@@ -640,7 +638,13 @@ class Wormhole(BaseWormhole):
         wormhole = cls(state, endpoint, dice, on_event=on_event, waits=wait)
         wormhole.timing = wormhole._driver.timing = timing
         wormhole.silence_seconds = silence_seconds
+        wormhole._enters_at_once = wait
         return wormhole
+
+    def _entered_at_once(self) -> Self:
+        """Return this wormhole. Its context is entered at once, and fails later if the server cannot be reached."""
+        self._enters_at_once = True
+        return self
 
     async def __aenter__(self) -> Self:
         if self._running is None:

@@ -304,8 +304,7 @@ def _print_text(text: str) -> None:
 def _wormhole(rendezvous: Rendezvous, on_event: Callable[[Event], None] | None, timing: TimingLog | None) -> Wormhole:
     server, proxy = rendezvous.server, rendezvous.proxy
     wormhole = Wormhole.create(rendezvous.app_id, server=server, proxy=proxy, on_event=on_event, timing=timing)
-    wormhole._enters_at_once = True  # the code is shown while it connects, and the user sees that a server is busy
-    return wormhole
+    return wormhole._entered_at_once()  # the code is shown while it connects, and the user sees that a server is busy
 
 
 @asynccontextmanager
