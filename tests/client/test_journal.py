@@ -285,10 +285,11 @@ async def test_a_wormhole_stays_at_its_server_and_keeps_its_application(alice: P
 async def test_a_wormhole_that_was_removed_or_got_before_another_use_of_it_is_refused(alice: Program) -> None:
     async with alice.journal() as journal:
         first = journal.wormhole("peer", APP_ID, server=alice.server.url)
-        async with journal.wormhole("peer", APP_ID):
+        async with journal.wormhole("peer", APP_ID) as left:
             pass
-        with pytest.raises(Misuse, match=AGAIN):
-            await first.__aenter__()
+        for call in (first.__aenter__(), left.close()):
+            with pytest.raises(Misuse, match=AGAIN):
+                await call
         removed, other = (journal.wormhole(name, APP_ID, server=alice.server.url) for name in ("peer", "other"))
         with pytest.raises(Misuse, match=AGAIN):  # noqa: PT012 - the step raises it
             async with journal.step() as state:
@@ -297,7 +298,7 @@ async def test_a_wormhole_that_was_removed_or_got_before_another_use_of_it_is_re
                 await journal.remove("other")
         assert journal.state == {"received": []}
         await journal.remove("peer")
-        for use in (removed.send(b"lost"), removed.set_code(CODE), removed.__aenter__()):
+        for use in (removed.send(b"lost"), removed.set_code(CODE), removed.__aenter__(), removed.close()):
             with pytest.raises(Misuse, match=AGAIN):
                 await use
         with pytest.raises(Misuse, match=AGAIN):
@@ -341,6 +342,8 @@ async def test_a_wormhole_that_is_closed_leaves_nothing_and_stays_closed(
         assert wormhole.mood == "happy"
         with pytest.raises(ClosedError):
             await wormhole.send(b"too late")
+        with pytest.raises(Misuse, match="in its context"):
+            await wormhole.close()
         await journal.remove("peer")
         assert journal.names == []
     async with alice.journal() as journal:

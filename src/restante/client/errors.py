@@ -29,13 +29,19 @@ class WrongPasswordError(WormholeError):
 
 
 class LonelyError(WormholeError):
-    """The wormhole had a code, and was closed before a peer came."""
+    """The wormhole was closed before a peer came. It had a code, or a message to send."""
 
     mood = "lonely"
 
+    @classmethod
+    def without_code(cls, count: int) -> Self:
+        """Return the error for a number of messages that were sent before there was a code."""
+        advice = "allocate or set one, or leave with close(abandon=True)"
+        return cls(f"nobody can get {counted(count, 'message')}, because the wormhole had no code: {advice}")
+
 
 class UndeliveredError(WormholeError):
-    """The wormhole was closed before receipts for all messages came. Both sides have receipts.
+    """The wormhole, created with `receipts=True`, was closed before the peer's receipts for all messages came.
 
     `count` is the number of messages without one. The server has stored them, and the peer may still read them.
     """
@@ -148,7 +154,7 @@ class UnsendableFileError(WormholeError):
 
 
 class NoReceiptsError(RestanteError):
-    """Nobody can say whether a message was delivered: one of the two clients takes no part in receipts."""
+    """Nobody can say whether a message was delivered: without `receipts=True`, or if the peer's client sends none."""
 
 
 class NoSeedError(RestanteError):

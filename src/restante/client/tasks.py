@@ -45,6 +45,16 @@ class ChangeNotifier:
         finally:
             del self._waiters[waiter]
 
+    async def while_counting(self, count: Callable[[], int], done: Callable[[], bool], seconds: float) -> None:
+        """Wait until something is done, or until a number has not grown for so many seconds."""
+        counted_before = -1
+        while not done() and count() > counted_before:
+            counted_before = count()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while not done() and count() == counted_before:
+                        await self.next()
+
     def notify(self) -> None:
         """Wake the tasks to which it matters. To check that costs less than a turn of the event loop."""
         for waiter, matters in self._waiters.items():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import ssl as tls
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal, Self, get_args
+from weakref import WeakSet
 
 from restante.client.arguments import check_flags, check_seconds, checked_message
 from restante.client.connection.driver import Driver
@@ -130,6 +131,9 @@ class UnreadMessages:
 
 CLOSED_EARLY: Final = "the wormhole was closed before a peer came"
 
+CANCELLED_SECONDS: Final = 1.0
+"""Seconds after a cancellation for which a wormhole that ends still waits for its server."""
+
 
 class BaseWormhole:
     """A connection of two programs through a mailbox server, encrypted with a key that only they know.
@@ -173,15 +177,21 @@ class BaseWormhole:
             waits=waits,
         )
         self._running: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[WormholeError | None] | None = None
+        self._informed: WeakSet[object] = WeakSet()
+        """Tasks that got the wormhole's error, or want none."""
+        self._abandoned = False
+        """Whether nothing of the peer is waited for any more."""
         self._unread, self._drops_messages = UnreadMessages(server.options), False
         self._nameplates: list[str] | None = None
         self._error: Exception | None = None
-        self._closed = self._error_raised = False
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         if self._running is not None:
             raise Misuse("a wormhole is entered once: create another one")
+        if self._closing is not None:
+            raise ClosedError("the wormhole was closed before it was entered: create another one")
         self._running = asyncio.create_task(self._run())
         return self
 
@@ -358,68 +368,89 @@ class BaseWormhole:
         """Wait until everything sent is stored, then release the nameplate and close the mailbox.
 
         What was sent is lost if no peer was there. If the server does not answer, this takes about twice
-        `ConnectionOptions.close_seconds`. A cancelled task waits as long, and raises the cancellation then.
+        `ConnectionOptions.close_seconds`, or 2 s after a cancellation, which is raised then.
 
         Args:
             mood: how it went, for the server's records. By default `happy`, or `lonely` if no peer came.
 
         Raises:
-            Misuse: it is another mood.
-            WormholeError: the wormhole failed, and no other call has raised the error.
+            Misuse: it is another mood, or this is not in the wormhole's context.
+            WormholeError: the wormhole failed, and no other call of this task has raised the error.
             ServerGoneError: the server has not confirmed all that was sent.
 
         """
         check_mood(mood)
+        self._check_entered()
+        await self._end(lambda: self._close(mood))
+
+    async def _close(self, mood: Mood | None) -> WormholeError | None:
+        """Close the mailbox. Return what `close` raises if the wormhole has not failed."""
+        raise NotImplementedError
+
+    async def _end(
+        self, end: Callable[[], Coroutine[Any, Any, WormholeError | None]], in_block: BaseException | None = None
+    ) -> None:
+        """Let `end` end the wormhole, unless it ends already. Raise its error, or the one that `end` returns.
+
+        A task gets an error of the wormhole once, and none after an exception in its block. Other errors are those of
+        the function for events: they are raised each time, or reported after such an exception.
+        """
+        if isinstance(in_block, asyncio.CancelledError):
+            self._hasten()
+        elif in_block is not None:
+            self._abandon()
         if self._closing is None:
-            self._closing = asyncio.create_task(self._close(mood))
-        await until_done(self._closing, self._hasten)
-        self._raise_unraised()
+            self._closing = asyncio.create_task(end())
+        end_error = await until_done(self._closing, self._hasten)
+        error, task = self._error or end_error, asyncio.current_task()
+        informed = in_block is not None or task in self._informed
+        self._informed.add(task)
+        if error is None or error is in_block or (informed and isinstance(error, WormholeError)):
+            return
+        if in_block is None:
+            raise error
+        message = "`on_event` of a wormhole raised this error, and then the block of the wormhole raised another one"
+        asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+
+    def _abandon(self) -> None:
+        """Wait for nothing of the peer."""
+        self._abandoned = True
+        self._changes.notify()
 
     def _hasten(self) -> None:
-        """Wait no longer for receipts: the task that closes the wormhole is cancelled."""
+        """Nor much longer for the server: a task that waits for the end is cancelled."""
+        self._abandon()
+        asyncio.get_running_loop().call_later(CANCELLED_SECONDS, self._note_closed)
 
-    def _raise_unraised(self) -> None:
-        if self._error is not None and not self._error_raised:
-            self._error_raised = True
-            raise self._error
+    def _note_closed(self) -> None:
+        self._closed = True
+        self._changes.notify()
 
-    async def _close(self, mood: str | None) -> None:
-        if self._running is None:
-            return
+    async def _wait_until_all_stored(self, *, patient: bool) -> None:
+        """Wait until the server has what was sent to a peer. Fail if it does not answer."""
         if self._state.peer_versions is not None and self._state.mood is None:
-            patient = self._has_unstored and mood in {None, "happy"} and not self._machine.lasting
-            seconds = self._options.storing_seconds if patient else self._options.close_seconds
-            await self._flush(lambda: self._machine.all_stored, seconds)
+            seconds = self._options.storing_seconds if patient and self._has_unstored else self._options.close_seconds
+            await self._wait_while_answered(lambda: self._machine.all_stored or self._has_ended, seconds)
             if self._has_unstored and not self._machine.all_stored:
                 self._error = self._error or ServerGoneError("the server has not stored all that was sent")
-        self._machine.close(await self._ending_mood(mood))
-        self._driver.carry_out()
-        await self._finish_closing()
-
-    async def _ending_mood(self, mood: str | None) -> str | None:
-        """Return how the wormhole ends, when all that can be stored is stored. None: as the machine knows it."""
-        return mood
 
     @property
     def _has_unstored(self) -> bool:
         return bool(self._state.unsealed) or not all(own.stored for own in self._state.own.values())
 
-    async def _flush(self, done: Callable[[], bool], seconds: float) -> None:
-        """Wait until everything is stored, as long as the server answers within so many seconds."""
-        await self._wait_while_answered(lambda: done() or self._has_ended, seconds)
-
     @property
     def _has_ended(self) -> bool:
         return self._closed or self._error is not None
 
-    async def _finish_closing(self) -> None:
-        """Wait until the server has closed the mailbox, as long as it answers, and end the connection."""
+    async def _close_mailbox(self, mood: str | None) -> None:
+        """Close the mailbox, wait for that as long as the server answers, and end the connection."""
+        self._machine.close(mood)
+        self._driver.carry_out()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._options.close_seconds):
                     await self._driver.wait_until_saved()
             if not self._driver.ended:
-                # What is not closed is pruned by the server.
                 await self._wait_while_answered(lambda: self._closed, self._options.close_seconds)
         finally:
             await self._disconnect()
@@ -428,25 +459,14 @@ class BaseWormhole:
         """Wait until something is done, or until the server has not answered for so many seconds."""
         self._driver.resume()  # the server answers behind the messages that nobody reads
         self._driver.hurry()
-        await self._wait_while_counting(lambda: self._machine.answers, done, seconds)
-
-    async def _wait_while_counting(self, count: Callable[[], int], done: Callable[[], bool], seconds: float) -> None:
-        """Wait until something is done, or until a number has not grown for so many seconds."""
-        counted_before = -1
-        while not done() and count() > counted_before:
-            counted_before = count()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    while not done() and count() == counted_before:
-                        await self._changes.next()
+        await self._changes.while_counting(lambda: self._machine.answers, done, seconds)
 
     async def _disconnect(self) -> None:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
         self._error = self._error or self._driver.unreached
-        self._closed = True
-        self._changes.notify()
+        self._note_closed()
 
     @property
     def _state(self) -> WormholeState:
@@ -461,8 +481,7 @@ class BaseWormhole:
             await self._driver.run()
         except Exception as error:  # noqa: BLE001 - the methods that wait raise it
             self._error = self._error or error
-        self._closed = True
-        self._changes.notify()
+        self._note_closed()
 
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error
@@ -480,7 +499,8 @@ class BaseWormhole:
                 try:
                     self._on_event(event)
                 except Exception as error:  # noqa: BLE001 - the methods that wait raise it
-                    self._error = self._error or error
+                    if isinstance(self._error, WormholeError | None):
+                        self._error = error
                     self._stop()
         self._changes.notify()
 
@@ -534,13 +554,14 @@ class BaseWormhole:
 
     def _check_open(self) -> None:
         if (error := self._error or self._machine.failure) is not None:
-            self._error_raised = True
+            self._informed.add(asyncio.current_task())
             raise error
-        if self._closed or self._closing is not None or self._state.mood is not None:
-            if self._state.mood not in {None, "lonely"} and not self._closed and self._closing is None:
-                reason = f"this wormhole has ended before ({self._state.mood}): use a new one, with a new code"
-                raise ClosedError(reason)
+        ends, mood = self._closed or self._closing is not None, self._state.mood
+        if not ends and mood not in {None, "lonely"}:
+            raise ClosedError(f"this wormhole has ended before ({mood}): use a new one, with a new code")
+        if ends or mood is not None:
             if self._state.peer_versions is None:
+                self._informed.add(asyncio.current_task())
                 raise LonelyError(CLOSED_EARLY)
             raise ClosedError("the wormhole is closed")
 
@@ -571,13 +592,10 @@ class Wormhole(BaseWormhole):
     URL stands only in the events `Reconnecting`.
 
     Leaving the context is `close`, which raises if no peer came, or if it did not get everything. If it is left with
-    an exception, that exception goes on, the mood is `errory` (`lonely` if no peer came), and nothing is raised in
-    its place.
+    an exception, that exception goes on, and the mood is `errory` (`lonely` if no peer came). If `on_event` raised
+    another one, that is passed to the event loop's exception handler.
     """
 
-    _ending: WormholeError | None = None
-    """What `close` raises because of how the wormhole has ended."""
-    _abandoned = False
     timing: TimingLog | None = None
     """The timing log that `create` was given."""
     silence_seconds: float = SILENCE_SECONDS
@@ -619,7 +637,7 @@ class Wormhole(BaseWormhole):
             ssl: how the server of a `wss://` URL proves who it is. By default, with the system's certificates.
             max_work_bits: the most work that is done if the server demands hashcash. Each bit doubles it.
             on_event: called with each event (`Event`), on the event loop. If it raises, the wormhole is closed, and
-                every call raises the error.
+                every call raises the error, `close(abandon=True)` too.
             timing: logs what is sent and received, and when.
             silence_seconds: seconds without an answer of the peer after which `PeerSilent` is reported: while the key
                 is agreed, and while a text, a file or a directory is sent or received.
@@ -647,106 +665,101 @@ class Wormhole(BaseWormhole):
         return self
 
     async def __aenter__(self) -> Self:
-        if self._running is None:
-            self._check_open()
         await super().__aenter__()
         if not self._enters_at_once:
             try:
                 await self._wait_for_welcome()
-            except BaseException:
-                await self.close(abandon=True)
+            except BaseException as error:
+                await self.__aexit__(type(error), error, None)
                 raise
         return self
 
     async def _wait_for_welcome(self) -> None:
-        limit = asyncio.get_running_loop().call_later(self._options.connect_seconds, self._give_up_entering)
         try:
-            await self._wait_until(lambda: self._machine.answers)
-            self._check_open()
-        finally:
-            limit.cancel()
+            async with asyncio.timeout(self._options.connect_seconds):
+                await self._wait_until(lambda: self._machine.answers)
+        except TimeoutError:
+            self._fail(self._driver.unanswered())
+        self._check_open()
 
-    def _give_up_entering(self) -> None:
-        self._fail(self._driver.unanswered())
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            await self.close("errory" if self._state.peer_versions is not None else None, abandon=True)
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        failed = error is not None and self._state.peer_versions is not None
+        await self._end(lambda: self._close("errory" if failed else None), error)
 
     async def close(self, mood: Mood | None = None, *, abandon: bool = False) -> None:
         """Wait until everything sent is stored, then release the nameplate and close the mailbox.
 
-        If both sides have receipts, wait until the peer has processed everything, as long as a receipt comes within
-        `ConnectionOptions.receipt_seconds`. If the server does not answer, this takes about twice `close_seconds`, or
-        `storing_seconds` more if a message is not stored and the mood is `happy`. A cancelled task waits for no
-        receipts, otherwise as long, and raises the cancellation then.
+        With `receipts=True` it waits until the peer has processed everything, as long as a receipt comes within
+        `ConnectionOptions.receipt_seconds`; clients of other projects send none. If the server does not answer, this
+        takes about twice `close_seconds`, or `storing_seconds` more if a message is not stored and the mood is
+        `happy`. After a cancellation it takes 2 s at most, and the cancellation is raised then.
 
         Args:
             mood: how it went, for the server's records. By default `happy`, `lonely` if no peer came, or `errory` if
                 it did not get everything.
-            abandon: raise no error of the wormhole, and wait for no receipts. What was sent may be lost.
+            abandon: raise no error of the wormhole in this task, and wait for no receipts. What was sent may be lost.
 
         Raises:
             Misuse: it is another mood.
-            LonelyError: there was a code, no peer came, and the mood is not one of a failure.
-            UndeliveredError: both sides have receipts, and the peer has not processed everything, likewise.
-            WormholeError: the wormhole failed, and no other call has raised the error.
+            LonelyError: no peer came, there was a code or a message, and the mood is not one of a failure.
+            UndeliveredError: receipts did not come for everything, likewise.
+            WormholeError: the wormhole failed, and no other call of this task has raised the error.
             ServerGoneError: the server has not confirmed all that was sent, or not said whether a peer came.
 
         """
+        check_mood(mood)
         check_flags(abandon=abandon)
         if abandon:
-            self._error_raised = True
-            self._hasten()
-        await super().close(mood)
+            self._abandon()
+            self._informed.add(asyncio.current_task())
+        await self._end(lambda: self._close(mood))
 
-    def _hasten(self) -> None:
-        self._abandoned = True
-        self._changes.notify()
-
-    def _raise_unraised(self) -> None:
-        super()._raise_unraised()
-        if self._ending is not None and not self._error_raised:
-            self._error_raised = True
-            raise self._ending
-
-    async def _close(self, mood: str | None) -> None:
-        has_code = self._state.nameplate_status is not NameplateStatus.NONE
-        if self._running is not None and has_code and not self._abandoned and mood in {None, "happy"}:
-            await self._flush(lambda: self._knows_whether_peer_came or self._abandoned, self._options.close_seconds)
-        await super()._close(mood)
+    async def _close(self, mood: Mood | None) -> WormholeError | None:
+        # It waits for four things, in this order. If one does not come, `close` raises an error:
+        #   1. the news whether a peer came   LonelyError if none came, ServerGoneError if the server does not say it
+        #   2. the storage of all messages    ServerGoneError
+        #   3. the peer's receipts            UndeliveredError
+        #   4. the end of the mailbox         nothing: the server prunes it
+        # It does not wait for 1 and 3 with the mood of a failure, with `abandon`, and after an exception or a
+        # cancellation. If the wormhole fails, it waits for 4 only, and `close` raises why. Without a code no peer can
+        # come: then it is lonely if it has a message to send.
+        if self._running is None:
+            return None
+        state, options, success = self._state, self._options, mood in {None, "happy"}
+        end_error: WormholeError | None = None
+        end_mood: str | None = mood
+        if state.nameplate_status is NameplateStatus.NONE:
+            if state.next_own:
+                end_error = LonelyError.without_code(state.next_own)
+        elif success:
+            await self._wait_while_answered(
+                lambda: self._knows_whether_peer_came or self._has_ended or self._abandoned, options.close_seconds
+            )
+            if state.peer_versions is None:
+                known = self._knows_whether_peer_came or self._abandoned
+                unknown = ServerGoneError("the server has not said whether a peer came")
+                end_error = LonelyError(CLOSED_EARLY) if known else unknown
+        await self._wait_until_all_stored(patient=success)
+        if state.abilities.wants_receipts and state.peer_abilities.sends_receipts:
+            if success and not self._abandoned:
+                await self._changes.while_counting(
+                    lambda: state.acknowledged,
+                    lambda: state.acknowledged == state.next_own or self._has_ended or self._abandoned,
+                    options.receipt_seconds,
+                )
+                end_mood = mood or (UndeliveredError.mood if state.acknowledged < state.next_own else None)
+            if count := state.next_own - state.acknowledged:
+                end_error = UndeliveredError.of(count)
+        await self._close_mailbox(end_mood)
+        return end_error if success else None
 
     @property
     def _knows_whether_peer_came(self) -> bool:
-        """Whether the server has sent all that it has, and the peer's version has come if the peer has.
-
-        Its version shows whether it has the same code.
-        """
+        """Whether the server has sent all that it has, and the version of a peer that came, which shows its code."""
         if self._state.key is not None:
             return self._state.peer_versions is not None
         connection = self._machine.connection
         return connection is not None and connection.replayed
-
-    async def _ending_mood(self, mood: str | None) -> str | None:
-        state = self._state
-        if self._has_ended or self._abandoned or state.mood is not None or mood not in {None, "happy"}:
-            return mood
-        if state.peer_versions is None:
-            if state.nameplate_status is not NameplateStatus.NONE:
-                unknown = ServerGoneError("the server has not said whether a peer came")
-                self._ending = LonelyError(CLOSED_EARLY) if self._knows_whether_peer_came else unknown
-        elif state.abilities.wants_receipts and state.peer_abilities.sends_receipts:
-            await self._wait_while_counting(
-                lambda: state.acknowledged,
-                lambda: state.acknowledged == state.next_own or self._has_ended or self._abandoned,
-                self._options.receipt_seconds,
-            )
-            if (count := state.next_own - state.acknowledged) and not self._has_ended:
-                self._ending = UndeliveredError.of(count)
-                return mood or UndeliveredError.mood
-        return mood
 
     def _stop(self) -> None:
         self._machine.close(WormholeError.mood)

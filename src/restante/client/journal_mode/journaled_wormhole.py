@@ -11,11 +11,11 @@ import msgspec
 
 from restante.client.arguments import checked_message
 from restante.client.connection.server import ServerEndpoint
+from restante.client.core.machine import Mood
 from restante.client.core.state import WormholeState
 from restante.client.events import Event
 from restante.client.journal_mode.checkpoint import CheckpointWriter
 from restante.client.protocol.seeds import seed_code, seed_mailbox
-from restante.client.tasks import until_done
 from restante.client.wormhole import BaseWormhole, SentMessage, Until
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
@@ -105,19 +105,21 @@ class JournaledWormhole(BaseWormhole):
             self._check_current()
         super()._check_open()
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._suspend(flush=kind is None))
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         try:
-            await until_done(self._closing)
+            await self._end(lambda: self._suspend(flush=error is None), error)
         finally:
             self._shared.open.pop(self.name, None)
-        if kind is None:
-            self._raise_unraised()
 
-    async def _close(self, mood: str | None) -> None:
+    def _check_entered(self) -> None:
+        if self._shared.open.get(self.name) is not self:
+            self._check_current()
+        super()._check_entered()
+
+    async def _close(self, mood: Mood | None) -> None:
         try:
-            await super()._close(mood)
+            await self._wait_until_all_stored(patient=False)
+            await self._close_mailbox(mood)
         finally:
             await self._driver.wait_until_saved()
             await self._shared.writer.save()
@@ -128,10 +130,13 @@ class JournaledWormhole(BaseWormhole):
 
     async def _suspend(self, *, flush: bool) -> None:
         if self._state.mood is not None:
-            await self._finish_closing()
+            await self._close_mailbox(None)
         elif flush and self._state.code is not None:
-            await self._flush(
-                lambda: (connection := self._machine.connection) is not None and connection.all_stored,
+            await self._wait_while_answered(
+                lambda: (
+                    self._has_ended
+                    or ((connection := self._machine.connection) is not None and connection.all_stored)
+                ),
                 self._options.close_seconds,
             )
         await self._disconnect()
