@@ -25,7 +25,7 @@ from client.live import Network, meet, wormhole
 from restante import client
 from restante.client import PeerSilent
 from restante.client.cli.code_prompt import QUESTION, WORD_QUESTION, Completer, own_code
-from restante.client.cli.event_printer import NOBODY_WAITS, WHY_SILENT, EventPrinter
+from restante.client.cli.event_printer import CAUSES, NOBODY_WAITS, EventPrinter
 from restante.client.cli.settings import resolve
 from restante.client.cli.transfer import Rendezvous
 from restante.client.events import Awaited
@@ -111,7 +111,7 @@ async def test_a_code_is_used_up_by_a_receiver_that_was_killed_and_the_next_one_
 @pytest.mark.parametrize(
     ("event", "says"),
     [
-        *((PeerSilent(60.0, awaited), f"for 60 s. {why} Still waiting") for awaited, why in WHY_SILENT.items()),
+        *((PeerSilent(60.0, awaited), f"for 60 s. {cause} Still waiting") for awaited, cause in CAUSES.items()),
         *(
             (PeerSilent(60.0, awaited, 120.0), "s. The transfer fails after 120 s.\n")
             for awaited in get_args(Awaited)

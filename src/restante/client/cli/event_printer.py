@@ -23,7 +23,7 @@ NOBODY_WAITS: Final = "Nobody waits with this code: it was used, is mistyped, or
 
 SILENT: Final = "The other side has not answered for"
 
-WHY_SILENT: Final[dict[Awaited, str]] = {
+CAUSES: Final[dict[Awaited, str]] = {
     "key": "It may have no connection, or it has ended.",
     "offer": "Its user may not have decided yet, or it has ended.",
     "answer": "Its user may not have decided yet, or it has ended.",
@@ -60,7 +60,7 @@ class EventPrinter:
                 self._confirmed = True
                 say("The other side is there.")
             case PeerSilent(seconds, awaited, None):
-                say(f"{SILENT} {seconds:.0f} s. {WHY_SILENT[awaited]} Still waiting; Ctrl-C ends this.")
+                say(f"{SILENT} {seconds:.0f} s. {CAUSES[awaited]} Still waiting; Ctrl-C ends this.")
             case PeerSilent(seconds, "bytes", float(ends_after)) if ends_after > STALL_SECONDS:
                 sooner = f"or from {STALL_SECONDS:.0f} s on if its computer, or the relay, stops answering"
                 say(f"{SILENT} {seconds:.0f} s. The transfer fails after {ends_after:.0f} s, {sooner}.")

@@ -284,10 +284,10 @@ async def store_offer(offered: OfferedFile | OfferedDirectory, options: StoreOpt
     if options.is_replaced_by_log(path):
         await offered.reject("the receiver has another use for this name")
         raise Misuse(f"--dump-timing would write over {visible(str(path))}, or into it: --output names another place")
-    shown_path = path
+    expected_path = path
     if options.rename:
         async with reasons_sent(offered.wormhole, Role.RECEIVER):
-            shown_path = free_path(path, directory=is_directory)
+            expected_path = free_path(path, directory=is_directory)
     exists = not options.rename and os.path.lexists(path)  # noqa: ASYNC240 - one look at a directory
     if exists and options.accept and not replace:
         await offered.reject(EXISTS)
@@ -300,9 +300,9 @@ async def store_offer(offered: OfferedFile | OfferedDirectory, options: StoreOpt
         await _confirm(offered, f"{visible(str(path))} exists already. Replace it by the {description}?")
         replace = True
     elif not options.accept:
-        await _confirm(offered, f"Receive the {description} as {visible(str(shown_path))}?")
+        await _confirm(offered, f"Receive the {description} as {visible(str(expected_path))}?")
     else:
-        say(f"Receiving the {description} as {visible(str(shown_path))}")
+        say(f"Receiving the {description} as {visible(str(expected_path))}")
     await _offer_draft_removal(offered.wormhole, path.parent, ask=not options.accept)
     size = offered.size if isinstance(offered, OfferedFile) else offered.archive_size
     with progress_bar(size, "storing", unpacked_size=offered.size) as bar:

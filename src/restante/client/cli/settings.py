@@ -71,10 +71,10 @@ class SettingsFile(NamedTuple):
         if table and NAME.fullmatch(value):
             from restante.common.settings import did_you_mean
 
-            known = f"its names are {', '.join(urls)}" if urls else "it has no names"
-            advice = (did_you_mean(value, urls) or known) if self.exists else "there is no such file"
-            names = f"[{table}]" if origin.startswith(f"{self.path}: ") else f"[{table}] of {self.path}"
-            raise Misuse(f"{origin}: '{value}' is neither a URL nor a name in {names}: {advice}")
+            names = f"its names are {', '.join(urls)}" if urls else "it has no names"
+            advice = (did_you_mean(value, urls) or names) if self.exists else "there is no such file"
+            file = "" if origin.startswith(f"{self.path}: ") else f" of {self.path}"
+            raise Misuse(f"{origin}: '{value}' is neither a URL nor a name in [{table}]{file}: {advice}")
         _check(key, value, origin)
         return value
 
@@ -157,8 +157,8 @@ def _read(path: Path) -> SettingsFile:
         if name in TABLES and not isinstance(value, dict):
             raise Misuse(f"{path}: '{name}' must be a table, [{name}]")
         if name not in {*KEYS, *TABLES}:
-            known = f"keys are {', '.join(KEYS)}"
-            raise Misuse(f"{path}: '{name}' is not known: {did_you_mean(name, (*KEYS, *TABLES)) or known}")
+            advice = did_you_mean(name, (*KEYS, *TABLES)) or f"keys are {', '.join(KEYS)}"
+            raise Misuse(f"{path}: '{name}' is not known: {advice}")
     urls = {table: dict(_table(path, table, content.get(table, {}))) for table in TABLES}
     file = SettingsFile(path, {name: content[name] for name in KEYS if name in content}, urls)
     for name, value in file.values.items():

@@ -13,7 +13,7 @@ from restante.common.texts import in_one_line
 MAX_NAME_BYTES: Final = 255
 """The longest name in UTF-8 (NAME_MAX of Linux's file systems)."""
 
-MAX_SHOWN: Final = 80
+MAX_QUOTED: Final = 80
 """How many characters of a name an error shows. More would hide the sentence around it."""
 
 UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -43,8 +43,8 @@ def file_name(offered: str) -> str:
     """
     if "/" in offered:
         raise UnsafeNameError(f"the offered name {quoted(offered)} is a path and not the name of a file")
-    if why := name_fault(offered) or visibility_fault(offered):
-        raise UnsafeNameError(f"the offered name {quoted(offered)} {why}")
+    if fault := name_fault(offered) or visibility_fault(offered):
+        raise UnsafeNameError(f"the offered name {quoted(offered)} {fault}")
     return offered
 
 
@@ -93,7 +93,7 @@ def unportable_names(names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def quoted(name: str) -> str:
     """Return a peer's name for an error's text: in quotes, unprintable characters as escapes, and not too long."""
-    return quoted_path(name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}…")
+    return quoted_path(name if len(name) <= MAX_QUOTED else f"{name[:MAX_QUOTED]}…")
 
 
 def quoted_path(path: str) -> str:

@@ -148,16 +148,16 @@ class _Target:
         Beyond MAX_ENTRIES, `add` refuses the archive in any case.
         """
         files = directories = 0
-        known = set[int]()
+        hashes = set[int]()
         for member in members:
             parts = self._parts(member.name)
             if not member.is_directory:
                 files += 1
                 del parts[-1:]
-            while parts and directories <= MAX_ENTRIES and (path := hash("/".join(parts))) not in known:
-                if len(known) == MAX_REMEMBERED:
-                    known.clear()
-                known.add(path)
+            while parts and directories <= MAX_ENTRIES and (path := hash("/".join(parts))) not in hashes:
+                if len(hashes) == MAX_REMEMBERED:
+                    hashes.clear()
+                hashes.add(path)
                 directories += 1
                 parts.pop()
             self._progress(0)
@@ -211,8 +211,8 @@ class _Target:
             raise UnsafeNameError(f"the archive has {quoted(name)}, which is outside of the directory")
         parts = [part for part in name.split("/") if part not in {"", "."}]
         for part in parts:
-            if why := name_fault(part):
-                raise UnsafeNameError(f"the archive has {quoted(name)}, whose path has a part that {why}")
+            if fault := name_fault(part):
+                raise UnsafeNameError(f"the archive has {quoted(name)}, whose path has a part that {fault}")
         if self._top is not None:
             if parts[:1] != [self._top]:
                 raise UnsafeNameError(f"the archive has {quoted(name)}, which is outside of {quoted(self._top)}")

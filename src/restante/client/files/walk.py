@@ -95,14 +95,14 @@ class Walk:
         try:
             status = os.stat(path)  # noqa: PTH116
             kind, identity = stat.S_IFMT(status.st_mode), (status.st_dev, status.st_ino)
-            why = _fault(name, kind, path.count("/", start), identity in ancestors)
-            if not why and not os.access(path, os.R_OK):
-                why = os.strerror(errno.EACCES)
-            names = sorted(os.listdir(path)) if kind == stat.S_IFDIR and not why else []  # noqa: PTH208
+            fault = _fault(name, kind, path.count("/", start), identity in ancestors)
+            if not fault and not os.access(path, os.R_OK):
+                fault = os.strerror(errno.EACCES)
+            names = sorted(os.listdir(path)) if kind == stat.S_IFDIR and not fault else []  # noqa: PTH208
         except OSError as error:
-            why = plain(error)
-        if why:
-            self._leave_out(path, why)
+            fault = plain(error)
+        if fault:
+            self._leave_out(path, fault)
             return
         self._count += 1
         if self._count > MAX_ENTRIES:
@@ -120,11 +120,11 @@ class Walk:
     def note_doubtful(self, folder: str, names: Iterable[str]) -> None:
         """Note which names in one directory other systems cannot store."""
         remaining = MAX_DOUBTFUL - len(self.doubtful)
-        for name, why in islice(unportable_names(names), remaining):
-            self.doubtful.append(f"{quoted_path(f'{folder}/{name}' if folder else name)}: its name {why}")
+        for name, fault in islice(unportable_names(names), remaining):
+            self.doubtful.append(f"{quoted_path(f'{folder}/{name}' if folder else name)}: its name {fault}")
 
-    def _leave_out(self, path: str, why: str) -> None:
-        error = _unsendable(path, why)
+    def _leave_out(self, path: str, reason: str) -> None:
+        error = _unsendable(path, reason)
         if not self._ignore_unsendable:
             raise error
         self.left_out.append(str(error))
@@ -132,8 +132,8 @@ class Walk:
 
 def _fault(name: str, kind: int, depth: int, in_itself: bool) -> str:
     """Return why a file or directory cannot be sent, or nothing. Our receiver would refuse an unsafe name."""
-    if why := name_fault(name):
-        return f"its name {why}"
+    if fault := name_fault(name):
+        return f"its name {fault}"
     if kind in KINDS:
         return f"it is {KINDS[kind]}"
     if in_itself:
@@ -143,5 +143,5 @@ def _fault(name: str, kind: int, depth: int, in_itself: bool) -> str:
     return ""
 
 
-def _unsendable(path: str, why: str) -> UnsendableFileError:
-    return UnsendableFileError(f"cannot send {quoted_path(path)}: {why}")
+def _unsendable(path: str, reason: str) -> UnsendableFileError:
+    return UnsendableFileError(f"cannot send {quoted_path(path)}: {reason}")

@@ -48,7 +48,7 @@ a member, 16 bits each, from the one that is sent on. 0 means that its mode is n
 directories with files would make Go's client fail, which opens every member as a file (cmd/recv.go of 1.0.8), and no
 client could store the mode of the directory that is sent."""
 
-KEPT: Final = 0o170777
+MODE_MASK: Final = 0o170777
 """What is sent of a mode: the kind and the permissions, without set-user-ID, set-group-ID and the sticky bit."""
 
 FULL_16: Final = 0xFFFF

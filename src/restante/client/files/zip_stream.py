@@ -29,11 +29,11 @@ from restante.client.files.zip_layout import (
     END_MARK,
     FULL_16,
     FULL_32,
-    KEPT,
     LOCAL,
     LOCAL_MARK,
     LOCATOR,
     LOCATOR_MARK,
+    MODE_MASK,
     PARENTS_EXTRA,
     SIZES_BEHIND,
     STORED,
@@ -83,9 +83,9 @@ class ZipPlan:
         position = directory = 0
         for member in members:
             self._members.append(member)
-            in_place, in_directory = _sizes(member, position)
-            position += in_place
-            directory += in_directory
+            local_size, central_size = _sizes(member, position)
+            position += local_size
+            directory += central_size
             if not member.is_directory:
                 self.number_of_files += 1
                 self.number_of_bytes += member.size
@@ -161,9 +161,9 @@ def _contents(member: FileEntry) -> Iterator[bytes]:
         raise _unsendable(member, "it changed while it was sent")
 
 
-def _unsendable(member: FileEntry, why: str) -> UnsendableFileError:
-    error = UnsendableFileError(f"cannot send {quoted_path(member.path)}: {why}")
-    return error.with_peer_text(f"cannot send {quoted(member.name)}: {why}")
+def _unsendable(member: FileEntry, reason: str) -> UnsendableFileError:
+    error = UnsendableFileError(f"cannot send {quoted_path(member.path)}: {reason}")
+    return error.with_peer_text(f"cannot send {quoted(member.name)}: {reason}")
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -183,12 +183,12 @@ def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
 def _sizes(member: FileEntry, position: int) -> tuple[int, int]:
     """Return how many bytes a member takes at its position, and in the central directory."""
     name, large = len(member.name.encode()), member.size >= FULL_32
-    in_directory = CENTRAL.size + name + (4 + 2 * len(member.parents) if member.parents else 0)
+    central_size = CENTRAL.size + name + (4 + 2 * len(member.parents) if member.parents else 0)
     if large or position >= FULL_32:
-        in_directory += 4 + 16 * large + 8 * (position >= FULL_32)
+        central_size += 4 + 16 * large + 8 * (position >= FULL_32)
     if member.is_directory:
-        return LOCAL.size + name, in_directory
-    return LOCAL.size + name + member.size + (20 + 24 if large else 16), in_directory
+        return LOCAL.size + name, central_size
+    return LOCAL.size + name + member.size + (20 + 24 if large else 16), central_size
 
 
 def _local(size: int, name: bytes, common: Common) -> bytes:
@@ -210,10 +210,10 @@ def _central(member: FileEntry, name: bytes, common: Common, crc: int, position:
         large.append(position)
     extra = struct.pack(f"<HH{len(large)}Q", ZIP64_EXTRA, 8 * len(large), *large) if large else b""
     if parents := member.parents:
-        modes = [mode & KEPT for mode in parents]
+        modes = [mode & MODE_MASK for mode in parents]
         extra += struct.pack(f"<HH{len(modes)}H", PARENTS_EXTRA, 2 * len(modes), *modes)
     version, size = ZIP64_VERSION if large else ZIP_VERSION, min(member.size, FULL_32)
-    attributes = (member.mode & KEPT) << 16 | (IS_DIRECTORY if member.is_directory else 0)
+    attributes = (member.mode & MODE_MASK) << 16 | (IS_DIRECTORY if member.is_directory else 0)
     head = CENTRAL.pack(
         CENTRAL_MARK,
         UNIX << 8 | version,

@@ -168,9 +168,9 @@ def refusal(answer: str | None) -> str:
     return "it does not say why" if answer is None else cleaned(repr(answer))
 
 
-async def abandon_transfer(wormhole: Wormhole, words: str) -> None:
+async def abandon_transfer(wormhole: Wormhole, reason: str) -> None:
     """Send the peer the reason why there will be no transfer, before the wormhole is closed. Its user sees it."""
-    wormhole._reason = await wormhole.send(encode(PeerMessage(error=words)))
+    wormhole._reason = await wormhole.send(encode(PeerMessage(error=reason)))
 
 
 @asynccontextmanager

@@ -66,10 +66,10 @@ class _Offered:
         self.wormhole = wormhole
         self._answered = False
 
-    async def reject(self, words: str = REJECTED) -> None:
-        """Reject the offer. The sender's user sees the words. Raises Misuse if it was accepted or rejected before."""
+    async def reject(self, reason: str = REJECTED) -> None:
+        """Reject the offer. The sender's user sees the reason. Raises Misuse if it was accepted or rejected."""
         self._answer()
-        await abandon_transfer(self.wormhole, words)
+        await abandon_transfer(self.wormhole, reason)
 
     def _answer(self) -> None:
         """Note that the offer is answered: the sender waits for one answer. Raises Misuse if it was before."""
@@ -150,7 +150,7 @@ class _OfferedBytes(_Offered):
         stored, removals = list[Path](), list[Callable[[], None]]()
 
         def check() -> None:
-            _check_place(path, replace=replace, rename=rename, directory=True)
+            _check_storable(path, replace=replace, rename=rename, directory=True)
             files = archive.limits.files if archive.limits.top is None else 0  # of a tar file, they are counted later
             check_unpacked(files, archive.directories or 0, archive.size)
 
@@ -246,7 +246,7 @@ class OfferedFile(_OfferedBytes):
                 stream.receive(draft.write)
 
         def check() -> None:
-            _check_place(path, replace=replace, rename=rename, directory=False)
+            _check_storable(path, replace=replace, rename=rename, directory=False)
             check_free_space(path.parent, self.size)
 
         await self._run(self.size, check, store, on_progress)
@@ -291,7 +291,7 @@ class OfferedFile(_OfferedBytes):
         return await self._run_archive(archive, path, replace, rename, on_progress, on_unpack)
 
 
-def _check_place(path: Path, *, replace: bool, rename: bool, directory: bool) -> None:
+def _check_storable(path: Path, *, replace: bool, rename: bool, directory: bool) -> None:
     """Raise Misuse or StoreError if nothing can be stored at a path."""
     if replace and rename:
         raise Misuse("replace and rename say what to do if the path exists: set one of them")

@@ -206,13 +206,13 @@ async def send_outgoing(
 
 
 def _doubtful(name: str) -> tuple[str, ...]:
-    return tuple(f"{quoted(name)}: its name {why}" for _, why in unportable_names([name]))
+    return tuple(f"{quoted(name)}: its name {fault}" for _, fault in unportable_names([name]))
 
 
 def _sendable(name: str) -> str:
     """Return a name that may be offered. Raises UnsendableFileError: no receiver could store another."""
-    if why := offered_name_fault(name):
-        raise UnsendableFileError(f"cannot send {quoted(name)}: its name {why}")
+    if fault := offered_name_fault(name):
+        raise UnsendableFileError(f"cannot send {quoted(name)}: its name {fault}")
     return name
 
 
