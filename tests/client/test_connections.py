@@ -95,9 +95,9 @@ NOT_NOW = [
     (b"", HUNG_UP),
     (b"\x15\x03\x01\x00\x02\x02\x46", HUNG_UP),  # an alert of TLS
     (b"SSH-2.0-OpenSSH_9.2\r\n", HUNG_UP),
-    (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", "answered with HTTP status 503: try again"),
-    (b"HTTP/1.0 429 Too Many Requests\r\n\r\n", "answered with HTTP status 429: try again later$"),
-    (b"HTTP/1.1 521 Origin Down\r\n\r\n", "answered with HTTP status 521: try again later$"),
+    (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", "answered with HTTP status 503$"),
+    (b"HTTP/1.0 429 Too Many Requests\r\n\r\n", "answered with HTTP status 429$"),
+    (b"HTTP/1.1 521 Origin Down\r\n\r\n", "answered with HTTP status 521$"),
 ]
 
 

@@ -336,7 +336,7 @@ def _refusal(server: ServerEndpoint, error: WSError) -> ServerGoneError:
     status = int(match[1]) if match else 0
     answer = f"{server.url} answered with HTTP status {status}"
     if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return BusyServerError(f"{answer}: try again later")
+        return BusyServerError(answer)
     if status in _REDIRECTIONS:
         return ServerGoneError(f"{answer}, which redirects{_target(server, header)}")
     if status == HTTPStatus.BAD_REQUEST and _NEEDS_TLS.search(body or b""):
