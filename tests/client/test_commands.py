@@ -565,13 +565,8 @@ async def test_the_tab_key_completes_nameplates_and_words() -> None:
         assert completed(Completer(Mock(side_effect=error), 2), "1") == []
 
 
-@pytest.mark.parametrize(
-    ("server", "uri"),
-    [
-        ("wss://relay.magic-wormhole.io/v1", "wormhole-transfer:7-a-b"),
-        ("wss://example.com/box/v1", "wormhole-transfer:7-a-b?rendezvous=wss%3A%2F%2Fexample.com%2Fbox"),
-    ],
-)
-async def test_a_uri_names_the_server_without_its_version(server: str, uri: str) -> None:
-    made = TransferUri("7-a-b", rendezvous_of(server) or "")
-    assert (str(made), made.server) == (uri, server)
+async def test_a_uri_names_the_server_without_its_version() -> None:
+    elsewhere = "?rendezvous=wss%3A%2F%2Fexample.com%2Fbox"
+    for server, fields in (("wss://relay.magic-wormhole.io/v1", ""), ("wss://example.com/box/v1", elsewhere)):
+        made = TransferUri("7-a-b", rendezvous_of(server) or "")
+        assert (str(made), made.server) == (f"wormhole-transfer:7-a-b{fields}", server)

@@ -70,17 +70,13 @@ async def arrives(desk: Desk, *options: str, **how: Any) -> None:
 
 REJECTED, NOBODY = "transfer rejected", "nobody was there to accept it"
 THERE = "a file or directory of this name exists already"
+ANSWERS = ((b"yes\n", (0, 0), ""), (b"no\n", (1, 1), REJECTED), (b"", (1, 1), NOBODY))
 
 
 @pytest.mark.parametrize(
     ("there", "options", "typed", "codes", "reason"),
     [
-        (False, (), b"yes\n", (0, 0), ""),
-        (False, (), b"no\n", (1, 1), REJECTED),
-        (False, (), b"", (1, 1), NOBODY),
-        (True, (), b"yes\n", (0, 0), ""),
-        (True, (), b"no\n", (1, 1), REJECTED),
-        (True, (), b"", (1, 1), NOBODY),
+        *((there, (), *answer) for there in (False, True) for answer in ANSWERS),
         (True, ("--replace",), b"no\n", (1, 1), REJECTED),
         (True, ("--accept",), b"", (1, 2), THERE),
         (True, ("--accept", "--replace"), b"", (0, 0), ""),

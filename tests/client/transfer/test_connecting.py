@@ -122,15 +122,11 @@ async def test_a_port_that_is_chosen_is_the_one_that_is_told_and_is_not_shared()
 
 
 @pytest.mark.parametrize(
-    ("argument", "reason"),
-    [
-        *(({"port": port}, "`port` is a number") for port in (-1, 65536, True, 1.0, "80")),
-        ({"proxy": "socks5://me:secret@post:1/path"}, r"no path: leave out .* of 'socks5://me:\*\*\*@post:1/path'"),
-    ],
+    "option", [*({"port": port} for port in (-1, 65536, True, 1.0, "80")), {"proxy": "http://a"}]
 )
-def test_an_option_that_cannot_be_used_is_refused(argument: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Misuse, match=reason):
-        TransitOptions(**argument)
+def test_an_option_that_cannot_be_used_is_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(Misuse, match=r"^`port` is a number|^a proxy's URL has a port"):
+        TransitOptions(**option)
 
 
 async def test_visitors_that_say_nothing_do_not_keep_the_peer_out(monkeypatch: pytest.MonkeyPatch) -> None:
