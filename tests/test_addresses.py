@@ -244,9 +244,7 @@ def test_an_address_that_connects_too_often_is_told_when_to_try_again() -> None:
 
 @pytest.mark.parametrize(("real", "invented"), [("X-Real-IP", "X-Forwarded-For"), ("X-Forwarded-For", "X-Real-IP")])
 def test_an_invented_proxy_header_does_not_bypass_a_limit(real: str, invented: str) -> None:
-    at = admission(
-        trusted=parse_networks(["127.0.0.0/8"], "--trust-proxy"), limits=replace(UNLIMITED, address_connections=2)
-    )
+    at = admission(trusted=PROXY, limits=replace(UNLIMITED, address_connections=2))
     came = [admit(at, "127.0.0.1", {real: "8.8.8.8", invented: f"203.0.113.{number}"}) for number in range(5)]
     assert [result.verdict is None for result in came] == [True, True, False, False, False]
     at.release(came[0].address_quotas)
@@ -311,9 +309,7 @@ def test_an_address_has_twice_as_many_handshakes_as_it_may_have_connections() ->
 
 
 def test_connections_of_possible_proxies_are_not_counted_before_their_request() -> None:
-    at = admission(
-        trusted=parse_networks(["8.8.8.0/24"], "--trust-proxy"), limits=replace(UNLIMITED, address_connections=1)
-    )
+    at = admission(trusted=parse_networks(["8.8.8.0/24"], ""), limits=replace(UNLIMITED, address_connections=1))
     for peer in ("127.0.0.1", "10.0.0.1", "8.8.8.8"):  # the last may be anybody's proxy
         assert not any(at.begin_request((peer, port), 1e9).refused for port in range(10))
 

@@ -96,9 +96,7 @@ def test_the_commands_are_all_those_of_their_modules() -> None:
     alone, expected = (typer.main.get_group(group).commands for group in (app, together))
     assert list(alone) == list(expected)
     for name, command in expected.items():
-        assert [parameter.opts for parameter in alone[name].params] == [
-            parameter.opts for parameter in command.params
-        ]
+        assert [option.opts for option in alone[name].params] == [option.opts for option in command.params]
 
 
 def test_config_show_prints_a_file_that_sets_the_same_and_says_where_each_value_comes_from(tmp_path: Path) -> None:

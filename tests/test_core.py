@@ -231,11 +231,8 @@ def test_in_the_reserve_claims_are_charged_whether_or_not_the_nameplate_exists()
     dispatcher.policy.limits = replace(LIMITS, address_claims=1.0, address_claims_at_once=10)
     BoundPeer(dispatcher, "a").say(type="claim", nameplate="7")
     answers = [BoundPeer(dispatcher, "b", rich).say(type="claim", nameplate=str(name))[-1] for name in range(1, 21)]
-    assert [answer.get("error") for answer in answers[:10]] == [
-        *6 * [SERVER_FULL.message],
-        None,
-        *3 * [SERVER_FULL.message],
-    ]
+    full = SERVER_FULL.message
+    assert [answer.get("error") for answer in answers[:10]] == [*6 * [full], None, *3 * [full]]
     assert {answer["error"] for answer in answers[10:]} == {TOO_MANY_CLAIMS.message}
 
 

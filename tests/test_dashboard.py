@@ -175,9 +175,7 @@ async def test_it_says_why_usage_records_cannot_be_read(browser: Browser, busy: 
     file.rename(file.with_suffix(".away"))
     async with opened(browser, busy, **WIDE) as page:
         problem = page.locator("[data-if='recent.problem']")
-        await expect(problem).to_contain_text(
-            "The usage records cannot be read: there is no mailbox server's data in"
-        )
+        await expect(problem).to_contain_text("The usage records cannot be read: there is no mailbox server's data")
         await expect(page.locator("[data-if='recent.results']")).to_be_hidden()
         await expect(page.locator("#state")).to_have_text("Ready")
         file.with_suffix(".away").rename(file)
@@ -272,10 +270,7 @@ async def test_a_server_that_ends_is_said_and_one_that_starts_is_found(browser: 
 
 
 async def test_only_edited_settings_are_changed_by_keyboard_until_sighup(browser: Browser, tmp_path: Path) -> None:
-    async with (
-        watched(tmp_path / "server", "--motd", "As started") as watching,
-        opened(browser, watching, **WIDE) as page,
-    ):
+    async with watched(tmp_path / "s", "--motd", "As started") as watching, opened(browser, watching, **WIDE) as page:
         port = watching.server.port
         motd, bits = page.get_by_label("Message of the day"), page.get_by_label("Difficulty")
         answer = page.locator("#answer")

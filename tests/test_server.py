@@ -301,9 +301,7 @@ async def test_refusals_beyond_the_ten_most_frequent_are_logged_in_one_line(live
         live.server.commit_loop.log_refusals()
         live.server.commit_loop.log_refusals()
     *named, others = logged
-    assert [(line["address"], line["times"]) for line in named] == [
-        (f"address {number}", 12 - number) for number in range(10)
-    ]
+    assert [(line["address"], line["times"]) for line in named] == [(f"address {n}", 12 - n) for n in range(10)]
     assert others == {"event": "other refusals", "log_level": "warning", "times": 2 + 1, "pairs": 2}
 
 

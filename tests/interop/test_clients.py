@@ -263,9 +263,7 @@ async def test_a_directory_arrives(deployment: Deployment, tree: Path, pair: Pai
 
 
 @thorough
-async def test_the_rust_client_stores_our_directory_as_a_zip_file(
-    deployment: Deployment, tmp_path: Path, tree: Path
-) -> None:
+async def test_rust_stores_our_directory_as_a_zip_file(deployment: Deployment, tmp_path: Path, tree: Path) -> None:
     arrived = (await deployment.carry(OURS, RUST_NEW, tree)).folder
     with zipfile.ZipFile(arrived / f"{TREE_NAME}.zip") as archive:
         archive.extractall(tmp_path / "unpacked")

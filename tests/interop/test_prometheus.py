@@ -161,11 +161,6 @@ async def assert_promtool_is_content(here: Scraped, admin: str) -> None:
 
 
 def test_promtool_accepts_the_rules_and_the_example_and_each_alert_fires_when_it_should() -> None:
-    checks = (
-        ("check", "rules", RULES.name),
-        ("check", "config", "prometheus.yml"),
-        ("test", "rules", RULES_TEST.name),
-    )
-    for arguments in checks:
-        done = run(prometheus("promtool"), *arguments, cwd=PROMETHEUS, bound=PATIENCE)
+    for line in (f"check rules {RULES.name}", "check config prometheus.yml", f"test rules {RULES_TEST.name}"):
+        done = run(prometheus("promtool"), *line.split(), cwd=PROMETHEUS, bound=PATIENCE)
         assert (done.returncode, "SUCCESS" in done.stdout) == (0, True), done.stdout + done.stderr

@@ -144,13 +144,10 @@ class Conversation(RuleBasedStateMachine):
         peer = self.seated[slot]
         if peer is None:
             peer, inbox = ModelPeer(), self.world.connect()
-            host, port = inbox.address
+            address = dict(zip(("ipv4", "port"), inbox.address, strict=True))
             [welcome] = inbox.frames
             assert welcome.pop("server_tx") == self.clock.wall()
-            assert welcome == {
-                "type": "welcome",
-                "welcome": {"motd": MOTD, "your-address": {"ipv4": host, "port": port}},
-            }
+            assert welcome == {"type": "welcome", "welcome": {"motd": MOTD, "your-address": address}}
             inbox.frames.clear()
             self.seated[slot] = peer
             self.inboxes[peer] = inbox

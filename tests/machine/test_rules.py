@@ -89,9 +89,7 @@ def test_a_mailbox_id_is_64_random_bits_as_13_letters_and_digits() -> None:
     assert new_mailbox_id(FakeDice(draw=lambda size: b"\xff" * size)) == "7777777777776"
 
 
-@pytest.mark.parametrize(
-    "text", ["x" * 500, "\u00e9" * 100, "\U0001f4ee" * 40, "x" + "\U0001f4ee" * 40, "x" * 128, ""]
-)
+@pytest.mark.parametrize("text", ["x" * 500, "é" * 100, "\U0001f4ee" * 40, "x" + "\U0001f4ee" * 40, "x" * 128, ""])
 def test_a_clients_text_is_cut_between_two_characters(text: str) -> None:
     kept = usage.cut(text)
     assert text.startswith(kept)

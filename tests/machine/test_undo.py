@@ -99,9 +99,7 @@ class UndoneWorld(CoreWorld):
             "addresses": [(quota.nameplates, quota.stored) for quota in self.admission.addresses.quotas.values()],
             "connections": {connection.number for connection in dispatcher.connections},
             "subscribers": {key: sorted(map(drawn, value)) for key, value in dispatcher.subscribers.items()},
-            "sessions": {
-                connection.number: (drawn(connection.session), connection.lost) for connection in self._inboxes
-            },
+            "sessions": {peer.number: (drawn(peer.session), peer.lost) for peer in self._inboxes},
         }
 
 

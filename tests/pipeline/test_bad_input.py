@@ -98,7 +98,7 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def as_anybody() -> None:
+def as_nobody() -> None:
     """Drop the capabilities by which root may read and write any file (prctl(2))."""
     drop, override, read_search = 24, 1, 2
     for capability in (override, read_search):
@@ -121,9 +121,7 @@ def test_a_lake_that_may_not_be_read_or_written_to_is_not_called_damaged(plain: 
         (lake / name).chmod(mode)
         names.append([what, "--lake", str(lake)])
     program = [sys.executable, "-c", ENDS, json.dumps(names)]
-    done = subprocess.run(
-        program, preexec_fn=as_anybody, capture_output=True, check=True, text=True, timeout=PATIENCE
-    )
+    done = subprocess.run(program, preexec_fn=as_nobody, capture_output=True, check=True, text=True, timeout=PATIENCE)
     lines = done.stderr.splitlines()
     assert (lines[1:8:2], lines[8:]) == (["1"] * 4, ["0"]), "what may only be read is read"
     for number, (name, *_, sentence) in enumerate(cases[:4]):

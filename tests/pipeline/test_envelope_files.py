@@ -239,11 +239,7 @@ TABLES: dict[str, tuple[pa.Table, list[tuple[str, str]], int]] = {
     "only envelopes": (table().select(["raw"]), [], 6),
     "columns of other types": (table().set_column(0, "hash", [["x"] * 6]), [], 6),
     "raw is text": (pa.table({"raw": ["x"] * 2}), [(f"x.parquet:{n}", "not an envelope") for n in range(2)], 0),
-    "twice the same": (
-        pa.concat_tables([table(), table()]),
-        [(f"x.parquet:{n}", "duplicate") for n in range(6, 12)],
-        6,
-    ),
+    "twice": (pa.concat_tables([table(), table()]), [(f"x.parquet:{n}", "duplicate") for n in range(6, 12)], 6),
     "no rows": (table().slice(0, 0), [], 0),
 }
 

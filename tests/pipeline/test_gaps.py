@@ -138,10 +138,8 @@ def gaps_command(lake: LakeWorld, options: str, *more: str | Path, ends: int = 0
 
 
 def printed_ranges(lake: LakeWorld, options: str) -> list[tuple[float, list[str] | None, int]]:
-    printed, _ = gaps_command(lake, options)
-    return [
-        ((row["to"] - row["from"]) / HOUR, row["topics"], row["missing"]) for row in json.loads(printed)["ranges"]
-    ]
+    text, _ = gaps_command(lake, options)
+    return [((row["to"] - row["from"]) / HOUR, row["topics"], row["missing"]) for row in json.loads(text)["ranges"]]
 
 
 def test_the_file_has_what_to_request(lake: LakeWorld, tmp_path: Path) -> None:

@@ -273,17 +273,13 @@ def test_times_of_what_is_live_are_rounded_like_those_of_what_has_ended(tmp_path
     with ours(tmp_path / "data", replace(current(60), updated=T0 + 50)) as server:
         add(server, claimed(1, 41.5), claimed(2, 99.0), claimed(3, 39.0))
         saved_at(server, 170)
-        result = live(tmp_path / "data")
-    assert summed(result) == [
-        ("listener", None, 2, 40.0),
-        ("nameplate", -20.0, 1, 160.0),
-        ("nameplate", 40.0, 2, 160.0),
-    ]
-    assert {row["blur_us"] for row in result.clean} == {60_000_000}
+        new = live(tmp_path / "data")
+    assert summed(new) == [("listener", None, 2, 40.0), ("nameplate", -20.0, 1, 160.0), ("nameplate", 40.0, 2, 160.0)]
+    assert {row["blur_us"] for row in new.clean} == {60_000_000}
     with ours(tmp_path / "later", current(None), client(0, blur_time=60.0)) as server:
         add(server, claimed(1, 41.5))
-        result = live(tmp_path / "later")
-    assert [row["blur_us"] for row in result.clean] == [60_000_000] * 2, "it was started so since the last prune"
+        new = live(tmp_path / "later")
+    assert [row["blur_us"] for row in new.clean] == [60_000_000] * 2, "it was started so since the last prune"
 
 
 def test_nothing_is_read_of_a_server_whose_blur_is_not_known(tmp_path: Path) -> None:

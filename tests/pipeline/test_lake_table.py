@@ -232,9 +232,7 @@ def test_columns_are_found_by_name_and_unfit_rows_are_not_staged(spark: SparkSes
 def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     lakes.put(tmp_path, [letter(1)])
     first, *others = LETTERS.columns
-    sentence = (
-        r"\Athe table \S+/letters has other columns [^\n]+: remove it, and run ingest and build again, [^\n]+\Z"
-    )
+    text = r"\Athe table \S+/letters has other columns [^\n]+: remove it, and run ingest and build again, [^\n]+\Z"
     for copy in (
         LETTERS._replace(columns=(*others,)),
         LETTERS._replace(columns=(*LETTERS.columns, Column("more", "INT", "", null=True))),
@@ -242,7 +240,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
         LETTERS._replace(columns=(first._replace(null=True), *others)),
         LETTERS._replace(partitions=("day", "source")),
     ):
-        with pytest.raises(Misuse, match=sentence):
+        with pytest.raises(Misuse, match=text):
             seen(tmp_path, copy)
 
 

@@ -50,11 +50,8 @@ from support.processes import RESTANTE, process_group, run
 def test_an_unreachable_spark_is_reported_at_once(
     options: dict[str, Any], addresses: list[tuple[str, int]], sentence: str
 ) -> None:
-    with (
-        patch("socket.create_connection", side_effect=ConnectionRefusedError) as connect,
-        pytest.raises(RestanteError) as refusal,
-        session(**options),
-    ):
+    refused = patch("socket.create_connection", side_effect=ConnectionRefusedError)
+    with refused as connect, pytest.raises(RestanteError) as refusal, session(**options):
         pass
     assert str(refusal.value) == sentence
     assert [attempt.args[0] for attempt in connect.call_args_list] == addresses
@@ -179,13 +176,10 @@ def test_a_connect_server_gives_our_session_unless_it_is_too_old(address: str, v
 
 
 def test_a_connect_server_that_opens_no_session_is_reported(address: str) -> None:
-    full = PySparkException("java.lang.Error: it is full\nand more")
+    error = PySparkException("java.lang.Error: it is full\nand more")
     message = f"server at {address} opened no session: it is full$"
-    with (
-        patch.object(SparkSession.Builder, "create", side_effect=full),
-        pytest.raises(SparkError, match=message),
-        session(remote=address),
-    ):
+    full = patch.object(SparkSession.Builder, "create", side_effect=error)
+    with full, pytest.raises(SparkError, match=message), session(remote=address):
         pass
 
 

@@ -95,9 +95,7 @@ def inputs_of(name: str) -> Mapping[str, Inputs]:
 @cache
 def alone(name: str) -> Mapping[tuple[str, date], Inputs]:
     build = BUILDS[name]
-    days = [
-        (case, day) for case, (_, expected) in cases_of(name).items() for day in sorted({*map(of(name), expected)})
-    ]
+    days = [(case, day) for case, (_, values) in cases_of(name).items() for day in sorted({*map(of(name), values)})]
     days += [(WEEK, day) for day in DAYS] * (WEEK in inputs_of(name))
     return {
         (case, day): {

@@ -45,9 +45,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def taking(
-    data: Path, channel: Path | None = None, usage: Path | None = None, *, merge: bool = False
-) -> ImportReport:
+def take(data: Path, channel: Path | None = None, usage: Path | None = None, *, merge: bool = False) -> ImportReport:
     return import_databases(data, channel, usage, merge=merge)
 
 

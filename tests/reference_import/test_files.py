@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reference_import.conftest import CHANNEL_V2, content, refused, rows, state, taking
+from reference_import.conftest import CHANNEL_V2, content, refused, rows, state, take
 from restante.common.errors import Misuse, StoreError
 from restante.mailbox.reference_import import importing
 from restante.mailbox.store.sqlite import Store
@@ -52,7 +52,7 @@ def test_what_a_killed_server_left_is_recovered_in_the_copy(their: Their, data: 
     assert log == "wal" or their.relay.read_bytes()[: len(before)] != before  # some of it is in the file
     crashed = prints(their.relay.parent)
     assert f"relay.sqlite-{log}" in crashed
-    taking(data, link)
+    take(data, link)
     assert rows(data, "SELECT phase FROM messages") == [(f'"{phase}"',)]
     assert prints(their.relay.parent) == crashed
 
@@ -73,7 +73,7 @@ def test_an_import_copies_into_a_private_folder_and_refuses_files_that_change_me
     sentence = f"--channel {their.relay} was being written: stop the server that uses it, then try again"
     assert refused(data, their.relay) == sentence
     changes = False
-    taking(data, their.relay, their.usage)
+    take(data, their.relay, their.usage)
     assert seen == [(0o700, True)] * 3
     assert sorted(file.name for file in data.iterdir()) == ["lock", "restante.sqlite"]
 
@@ -87,10 +87,10 @@ def test_files_in_the_folder_of_the_copies_that_no_import_made_stay(their: Their
     link.symlink_to(own)
     for path in (own, link):
         with pytest.raises(Misuse, match=r"--usage: .* is in .*importing, .*: move it to another folder"):
-            taking(data, usage=path)
+            take(data, usage=path)
     own.rename(folder / "notes.txt")
     with pytest.raises(Misuse, match=r"importing has files that no import makes, like notes\.txt: move"):
-        taking(data, their.relay)
+        take(data, their.relay)
     assert [file.name for file in folder.iterdir()] == ["notes.txt"]
     assert sorted(file.name for file in data.iterdir()) == ["importing", "lock"]
 
@@ -99,7 +99,7 @@ def test_a_file_may_have_any_name(their: Their, data: Path) -> None:
     their.bind("a", 1000)
     their.stop()
     odd = their.usage.rename(their.usage.with_name(os.fsdecode(b"%?#\xff'\n.db")))
-    taking(data, usage=odd)
+    take(data, usage=odd)
     assert rows(data, "SELECT origin FROM usage_client_versions") == [("%?#\ufffd'\n.db",)]
 
 
@@ -165,9 +165,9 @@ def test_a_usage_database_is_no_channel_database_nor_the_other_way_round(their: 
 
 def test_a_file_that_cannot_be_opened_is_misuse(tmp_path: Path, data: Path) -> None:
     with pytest.raises(Misuse, match=rf"\A--channel: cannot read {tmp_path}: Is a directory\Z"):
-        taking(data, channel=tmp_path)
+        take(data, channel=tmp_path)
     with pytest.raises(Misuse, match=rf"\A--usage: cannot read {tmp_path}/gone: No such file or directory\Z"):
-        taking(data, usage=tmp_path / "gone")
+        take(data, usage=tmp_path / "gone")
     assert not data.exists()
 
 
@@ -208,9 +208,9 @@ async def work(data: Path) -> None:
 def test_the_same_content_is_not_imported_twice(their: Their, data: Path) -> None:
     """Also if it is renamed, vacuumed, touched or upgraded; what is new is imported with --merge."""
     play(their)
-    taking(data, their.relay)
+    take(data, their.relay)
     refused(data, their.relay, their.usage, merge=True)  # nor is the other file taken then
-    taking(data, usage=their.usage, merge=True)
+    take(data, usage=their.usage, merge=True)
     assert counts(data) == ALL
     recorded = rows(data, "SELECT kind, name, length(digest) FROM imports ORDER BY kind")
     assert recorded == [("channel", "relay.sqlite", 64), ("usage", "usage.sqlite", 64)]
@@ -224,7 +224,7 @@ def test_the_same_content_is_not_imported_twice(their: Their, data: Path) -> Non
     alter(other, *CHANNEL_V2["upgraded"], "UPDATE mailboxes SET updated = 5000", "VACUUM")
     assert "was imported already" in refused(data, other, merge=True)
     their.bind("b", 2000)
-    assert taking(data, usage=their.usage, merge=True).imported["usage_client_versions"] == 2
+    assert take(data, usage=their.usage, merge=True).imported["usage_client_versions"] == 2
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ async def test_a_server_without_clients_leaves_its_directory_empty(their: Their,
     await ledger.commit(store)
     await store.close()
     play(their)
-    taking(data, their.relay, their.usage)
+    take(data, their.relay, their.usage)
     assert counts(data) == ALL
     assert {mailbox.touched for mailbox in state(data).mailboxes()} == {1000.0}, "they start their full idle time"
 
@@ -263,7 +263,7 @@ async def test_a_merge_keeps_both(their: Their, data: Path) -> None:
     before = picture(state(data))["x"]
     mailbox = play(their)
     their.claim("a", "7", 1000, "y")  # the same name in another app is another
-    taking(data, their.relay, their.usage, merge=True)
+    take(data, their.relay, their.usage, merge=True)
     after = picture(state(data))
     for kind in ("mailboxes", "nameplates"):
         for name, row in before[kind].items():
@@ -337,11 +337,11 @@ def test_an_import_that_fails_or_is_killed_imports_nothing(
         if statement == "COMMIT":
             sentence = r"\Athe commit failed \(database or disk is full\): repeat the import; [^\n]*\Z"
         with pytest.raises(StoreError, match=sentence):
-            taking(data, their.relay, their.usage)
+            take(data, their.relay, their.usage)
     assert content(data) == []
     shutil.rmtree(data)
     data.with_name("killed").rename(data)
     assert content(data) == []
-    taking(data, their.relay, their.usage)  # what was left behind is in nobody's way
+    take(data, their.relay, their.usage)  # what was left behind is in nobody's way
     assert counts(data) == ALL
     assert sorted(file.name for file in data.iterdir()) == ["lock", "restante.sqlite"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wormhole_mailbox_server.database import create_or_upgrade_usage_db
 from wormhole_mailbox_server.server import CrowdedError
 
-from reference_import.conftest import CHANNEL_V2, rows, state, taking
+from reference_import.conftest import CHANNEL_V2, rows, state, take
 from restante.common.errors import Misuse, StoreError
 from restante.common.usage_records import CurrentUsage
 from restante.mailbox.core.model import Mailbox, Nameplate
@@ -58,7 +58,7 @@ def test_a_running_transfer_is_imported_completely(their: Their, data: Path) -> 
     for side in ("a", "b"):
         their.open(side, "m", 1000)
     their.close("b", "m", "scary", 1001)
-    report = taking(data, their.relay)
+    report = take(data, their.relay)
     rows = {"mailboxes": 2, "mailbox_sides": 4, "nameplates": 1, "nameplate_sides": 2, "messages": 1}
     assert (report.imported, report.skipped) == (rows, {})
     app = state(data).app("x")
@@ -77,9 +77,9 @@ def test_a_running_transfer_is_imported_completely(their: Their, data: Path) -> 
 @pytest.mark.parametrize("how", CHANNEL_V2)
 def test_channel_v2_is_read_as_v1_is(their: Their, data: Path, tmp_path: Path, how: str) -> None:
     begin(their)
-    taking(data, their.relay)
+    take(data, their.relay)
     alter(their.relay, *CHANNEL_V2[how])
-    assert taking(tmp_path / "other", their.relay).skipped == {}
+    assert take(tmp_path / "other", their.relay).skipped == {}
     assert picture(state(tmp_path / "other")) == picture(state(data))
 
 
@@ -89,7 +89,7 @@ def test_third_and_later_sides_become_the_mark_of_what_was_crowded(their: Their,
     for side in ("c", "d"):
         with pytest.raises(CrowdedError):
             getattr(their, kind)(side, "4" if kind == "claim" else mailbox, 1020)
-    report = taking(data, their.relay)
+    report = take(data, their.relay)
     app = state(data).app("x")
     for members in (app.mailboxes[mailbox].sides, app.nameplates["4"].sides):
         assert [row.side for row in members] == ["a", "b"]
@@ -104,7 +104,7 @@ def test_the_first_two_sides_are_the_earliest_and_then_the_first_rows(their: The
             their.claim(side, "4", when)
         except CrowdedError:
             assert side in "da"
-    taking(data, their.relay)
+    take(data, their.relay)
     assert [row.side for row in state(data).app("x").nameplates["4"].sides] == ["a", "b"]
 
 
@@ -112,7 +112,7 @@ def test_messages_hold_what_the_reference_would_replay_in_its_order(their: Their
     strange = ['é\n"\0', "", 12, 2.5, None, True, "null", '{"a": 1}']
     for when, value in zip((1005.0, 1001.5, 1003.0, 1001.5, 1001.5, 1006.0, 1007.0, 1008.0), strange, strict=True):
         their.add("a", "m", value, value, when, value)
-    taking(data, their.relay)
+    take(data, their.relay)
     replayed = [
         {"side": m.side, "phase": m.phase, "body": m.body, "server_rx": m.server_rx, "id": m.msg_id}
         for m in their.open("nobody", "m", 0).get_messages()
@@ -149,9 +149,9 @@ LEFT_OUT = {
 def test_orphaned_rows_are_skipped_and_counted(their: Their, data: Path) -> None:
     their.claim("a", "4", 1000)
     their.add("a", "m", "p", "b", 1001)
-    imported = taking(data, their.relay).imported
+    imported = take(data, their.relay).imported
     alter(their.relay, *(f"INSERT INTO {rows}" for statements in LEFT_OUT.values() for rows in statements))
-    report = taking(data.with_name("other"), their.relay)
+    report = take(data.with_name("other"), their.relay)
     assert report.skipped == {kind: len(statements) for kind, statements in LEFT_OUT.items()}
     assert report.imported == imported
     assert picture(state(data.with_name("other"))) == picture(state(data))
@@ -162,7 +162,7 @@ async def test_a_nameplate_without_sides_still_leads_to_its_mailbox(their: Their
     their.open("a", "m", 1001)
     their.close("a", "m", "happy", 1002)
     assert select(their.relay, "SELECT * FROM nameplate_sides") == []
-    taking(data, their.relay)
+    take(data, their.relay)
     store = Store.open(data)
     try:
         ledger = Ledger(await store.view())
@@ -182,7 +182,7 @@ def test_rows_that_a_failed_last_close_leaves_in_the_reference_are_imported(thei
     with pytest.raises(sqlite3.IntegrityError):
         their.close("b", mailbox, "happy", 1021)
     their.open("a", "another", 1022)  # which commits
-    taking(data, their.relay)
+    take(data, their.relay)
     app = state(data).app("x")
     assert [row.opened for row in app.mailboxes[mailbox].sides] == [False, False]
     assert [row.side for row in app.nameplates["4"].sides] == ["a"]
@@ -195,7 +195,7 @@ def test_an_unexpected_flag_or_mood_excludes_no_side(their: Their, data: Path) -
         "UPDATE mailbox_sides SET opened = NULL, mood = x'00'",
         "UPDATE mailboxes SET for_nameplate = NULL, updated = 'never'",
     )
-    taking(data, their.relay)
+    take(data, their.relay)
     mailbox = state(data).app("x").mailboxes["m"]
     assert sides(mailbox) == [("a", 1000.0, False, None)]
     assert mailbox.for_nameplate is False
@@ -220,7 +220,7 @@ def play_usage(their: Their) -> None:
 def test_usage_records_are_imported_and_exported_unchanged(their: Their, data: Path, tmp_path: Path) -> None:
     play_usage(their)
     their.stop()
-    report = taking(data, usage=their.usage)
+    report = take(data, usage=their.usage)
     assert report.imported == {"usage_nameplates": 2, "usage_mailboxes": 7, "usage_client_versions": 3}
     assert report.skipped == {}
     export = tmp_path / "export.sqlite"
@@ -239,7 +239,7 @@ def test_usage_records_are_imported_and_exported_unchanged(their: Their, data: P
 
 def test_usage_v1_has_no_client_versions(tmp_path: Path, data: Path) -> None:
     usage_v1(tmp_path / "usage.sqlite")
-    report = taking(data, usage=tmp_path / "usage.sqlite")
+    report = take(data, usage=tmp_path / "usage.sqlite")
     assert report.imported == {"usage_nameplates": 1, "usage_mailboxes": 1, "usage_client_versions": 0}
     times = "app_id, started, waiting_time, total_time, result"
     assert rows(data, f"SELECT {times} FROM usage_nameplates") == [("x", 1.5e9, 2.5, 10.25, "happy")]
@@ -269,7 +269,7 @@ UNUSABLE = {
 def test_invalid_usage_rows_are_skipped_and_counted(their: Their, data: Path) -> None:
     play_usage(their)
     alter(their.usage, *(f"INSERT INTO {rows}" for statements in UNUSABLE.values() for rows in statements))
-    report = taking(data, usage=their.usage)
+    report = take(data, usage=their.usage)
     assert report.skipped == {kind: len(statements) for kind, statements in UNUSABLE.items()}
     assert report.imported == {"usage_nameplates": 2, "usage_mailboxes": 7, "usage_client_versions": 3}
 
@@ -281,7 +281,7 @@ def test_more_records_than_are_held_in_memory_at_a_time(their: Their, data: Path
         f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
         " INSERT INTO mailboxes SELECT 'x', 1, i, 1, 1, CASE i % 2 WHEN 0 THEN 'happy' ELSE 'odd' END FROM n",
     )
-    report = taking(data, usage=their.usage)
+    report = take(data, usage=their.usage)
     assert report.imported["usage_mailboxes"] == RECORDS_PER_CHUNK
     assert report.skipped == {"usage_mailboxes_unusable": RECORDS_PER_CHUNK + 1}
     extent = rows(data, "SELECT count(*), min(started), max(started) FROM usage_mailboxes")
@@ -319,7 +319,7 @@ async def test_exported_records_are_read_by_the_reference_and_its_munin_plugins(
 
 
 def test_an_export_overwrites_nothing_and_leaves_none_if_it_fails(tmp_path: Path, data: Path, their: Their) -> None:
-    taking(data, usage=their.usage)
+    take(data, usage=their.usage)
     there = tmp_path / "there.sqlite"
     there.write_text("something dear")
     with pytest.raises(Misuse, match="exists already"):

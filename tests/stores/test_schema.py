@@ -200,9 +200,7 @@ async def test_damage_is_reported_in_one_sentence(tmp_path: Path, damage: str) -
     thaw(len(migrations()), tmp_path / FILE).close()
     store = Store.open(tmp_path)
     store.database.execute(DAMAGE[damage])
-    with pytest.raises(
-        StoreError, match=r"\Athe database is damaged \([^\n]+\); restore a backup[^\n]*\Z"
-    ) as refusal:
+    with pytest.raises(StoreError, match=r"\Athe database is damaged \([^\n]+\); restore a backup[^\n]*\Z") as error:
         await store.view()
-    assert not isinstance(refusal.value, StoreBusy)
+    assert not isinstance(error.value, StoreBusy)
     await store.close()

@@ -68,9 +68,7 @@ class Options(NamedTuple):
 
     def admission(self) -> Admission:
         """Return an admission whose secrets are all alike, so that scripts can have stamps in them."""
-        terms = AdmissionTerms(
-            mode=self.permission, bits=self.bits, trusted=parse_networks(["127.0.0.0/8"], "--trust-proxy")
-        )
+        terms = AdmissionTerms(mode=self.permission, bits=self.bits, trusted=parse_networks(["127.0.0.0/8"], ""))
         return Admission(terms, lambda: bytes(32), self.policy())
 
     def headers(self) -> dict[str, str]:

@@ -41,9 +41,7 @@ class Server:
         return tuple(self._column(self.usage_file, query) for query in queries)
 
     def live(self) -> dict[str, int]:
-        counts = {
-            table: self._column(self.live_file, f"SELECT COUNT(*) FROM {table}")[0] for table in self.live_tables
-        }
+        counts = {name: self._column(self.live_file, f"SELECT COUNT(*) FROM {name}")[0] for name in self.live_tables}
         return {table: count for table, count in counts.items() if count}
 
     def _column(self, file: str, query: str) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from restante.pipeline.schemas import CLEAN_TABLES, Table
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.tables import BUILT_TABLES
 from restante.pipeline.tables.build import FOLDERS, Build
 from restante.pipeline.tables.sources import LEDGERS
@@ -20,11 +20,7 @@ from restante.pipeline.tables.sources import LEDGERS
 CASES: Final = Path(__file__).parents[2] / "pipeline" / "cases"
 BASE: Final[Mapping[str, dict[str, Any]]] = json.loads((CASES / "base.json").read_text())
 FIRST_TIME: Final = ("started", "connect_time", "start", "server_rx", "sent", "as_of")
-TABLES: Final[Mapping[str, Table]] = {
-    **CLEAN_TABLES,
-    **BUILT_TABLES,
-    **{table.name: table for table in (FOLDERS, LEDGERS)},
-}
+TABLES: Final = {**CLEAN_TABLES, **BUILT_TABLES, **{table.name: table for table in (FOLDERS, LEDGERS)}}
 
 Values = tuple[Any, ...]
 """A row, in the order of its table's columns."""
@@ -114,10 +110,7 @@ def _plain(value: Any) -> Any:
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
-BY_DAY: Final = {
-    *("archived", "envelopes", "traffic", "coverage", "hourly_coverage", "gaps", "lateness"),
-    FOLDERS.name,
-}
+BY_DAY: Final = {"archived", "envelopes", "traffic", "coverage", "hourly_coverage", "gaps", "lateness", FOLDERS.name}
 """Of these, rows of one day belong together whatever their source is; of all others, rows of one source."""
 
 SOURCE_NAMES: Final = {"source", "server", "peer_source", "receiver_source"}
