@@ -27,10 +27,8 @@ from restante.common.descriptors import OWN_DESCRIPTORS, required_descriptors
 from restante.common.errors import Misuse
 from restante.common.listening import ListenAddress, bind_unix_socket, parse_listen_address
 from restante.common.net import EVERYBODY_TRUSTED, parse_networks, trusts_everybody
-from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.server.main import Disk
-from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.user_address import UNENCRYPTED, first_lines, user_address
 from support.bounds import BOUND, bounded
 from support.documents import Document
@@ -411,9 +409,8 @@ async def test_when_descriptors_run_out_further_connections_wait(tmp_path: Path)
 
 
 async def test_claims_are_charged_to_all_addresses_that_a_proxy_s_headers_name(tmp_path: Path) -> None:
-    admission = Admission(AdmissionTerms(trusted=parse_networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
     limits = replace(UNLIMITED, address_claims_at_once=3, address_claims=0.01)
-    async with open_live(tmp_path, admission=admission, limits=limits) as live:
+    async with open_live(tmp_path, trusted=["127.0.0.0/8"], limits=limits) as live:
         answers = []
         with structlog.testing.capture_logs() as logged:
             for number in range(5):

@@ -23,9 +23,7 @@ from msgspec.structs import replace
 from restante.common import read_budget
 from restante.common.client_address import Client
 from restante.common.descriptors import RESERVED_DESCRIPTORS
-from restante.common.net import parse_networks
 from restante.common.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
-from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import MAX_SUBSCRIBERS, Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
@@ -51,7 +49,6 @@ from restante.mailbox.server.server import (
     PING_INTERVAL_SECONDS,
     SILENCE_TIMEOUT_SECONDS,
 )
-from restante.mailbox.server.system import system_secret
 from support.bounds import bounded
 from support.loops import in_every_turn, meanwhile, until
 from support.mailbox.live import LiveServer, open_live
@@ -305,26 +302,22 @@ async def test_refusals_beyond_the_ten_most_frequent_are_logged_in_one_line(live
     assert others == {"event": "other refusals", "log_level": "warning", "times": 2 + 1, "pairs": 2}
 
 
-async def test_usage_records_that_are_left_out_are_logged(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    abroad = Client(IPv4Address("8.8.8.8"), 1, counted=True)
-    monkeypatch.setattr("restante.mailbox.core.admission.identify", lambda *_: abroad)
-    server = live.server
-    server.apply_settings(
-        server.welcome_options, server.admission.terms, replace(server.limits, address_records=1)
-    )  # the record of the bind is stored, and of what ends, none is
-    for _ in range(2):
-        socket = await live.enter()
-        socket.say(type="bind", appid="x", side="a")
-        socket.say(type="claim", nameplate="4")
-        socket.say(type="release", nameplate="4")
-        while (await socket.hear())["type"] != "released":
-            pass
-        await socket.leave()
-    with structlog.testing.capture_logs() as logged:
-        server.commit_loop.log_refusals()
-        server.commit_loop.log_refusals()
+async def test_usage_records_that_are_left_out_are_logged(tmp_path: Path) -> None:
+    limits = replace(LIMITS, address_records=1)  # the record of the bind is stored, and of what ends, none is
+    async with open_live(tmp_path, trusted=["127.0.0.0/8"], limits=limits) as live:
+        for _ in range(2):
+            socket = await live.enter(X_Forwarded_For="8.8.8.8")
+            socket.say(type="bind", appid="x", side="a")
+            socket.say(type="claim", nameplate="4")
+            socket.say(type="release", nameplate="4")
+            while (await socket.hear())["type"] != "released":
+                pass
+            await socket.leave()
+        with structlog.testing.capture_logs() as logged:
+            live.server.commit_loop.log_refusals()
+            live.server.commit_loop.log_refusals()
+        named = live.server.admission.addresses.day_id(IPv4Address("8.8.8.8"), 1e9)
     [refusal, total] = logged
-    named = server.admission.addresses.day_id(abroad.address, 1e9)
     assert (refusal["words"], refusal["times"], refusal["address"]) == (TOO_MANY_RECORDS.message, 3, named)
     assert total["event"] == "usage records were left out"
     assert (total["records"], total["since_start"]) == (3, 3)
@@ -384,9 +377,8 @@ async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(t
 
 
 async def test_of_many_refused_connections_some_may_clean_up_and_all_are_counted(tmp_path: Path) -> None:
-    admission = Admission(AdmissionTerms(trusted=parse_networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
     limits = replace(UNLIMITED, address_connections=1)
-    async with open_live(tmp_path, admission=admission, limits=limits) as live:
+    async with open_live(tmp_path, trusted=["127.0.0.0/8"], limits=limits) as live:
         sockets = [await live.dial(X_Forwarded_For="8.8.8.8")]
         sockets += [await live.dial(X_Forwarded_For="8.8.8.8") for _ in range(REFUSALS_PER_SECOND)]
         at_once = [await live.dial(X_Forwarded_For="8.8.8.8") for _ in range(5)]

@@ -31,15 +31,12 @@ from restante.common import proxy_header
 from restante.common.certificate import ServerCertificate, expiry_time, host_names
 from restante.common.errors import Misuse
 from restante.common.listening import parse_listen_address
-from restante.common.net import parse_networks
 from restante.common.proxy_header import LOCAL, MAX_LINE_BYTES, PROXY, SHORTEST_BYTES, SIGNATURE, SocketPeer
 from restante.common.tls_transport import MAX_RECORDS_WITHOUT_DATA, RECORDS_AT_ONCE
-from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.protocol.refusals import NO_PROXY_HEADER, NO_ROOM_FOR_REQUESTS, TOO_MANY_HANDSHAKES
 from restante.mailbox.server import status_pages, tls
 from restante.mailbox.server.first_request import PENDING_BYTES
-from restante.mailbox.server.system import system_secret
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.effort import examples
@@ -568,8 +565,7 @@ def test_no_bytes_raise_an_error(data: bytes) -> None:
 
 @asynccontextmanager
 async def behind(folder: Path, trusted: str, limits: Limits = UNLIMITED) -> AsyncIterator[tuple[LiveServer, int]]:
-    admission = Admission(AdmissionTerms(trusted=parse_networks([trusted], "--trust-proxy")), system_secret)
-    async with open_live(folder, admission=admission, limits=limits) as live:
+    async with open_live(folder, trusted=[trusted], limits=limits) as live:
         [at] = await live.server.listeners.listen(parse_listen_address("proxy:127.0.0.1:0", "--listen"))
         yield live, int(at.rpartition(":")[2])
 

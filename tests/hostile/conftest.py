@@ -86,10 +86,10 @@ class Siege:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def siege(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Siege]:
     """One server for all attacks of a file. In the end it holds nothing, and its log tells nothing of anybody."""
-    admission = getattr(request.module, "ADMISSION", lambda: None)()
+    trusted = getattr(request.module, "TRUSTED", ())
     data = tmp_path_factory.mktemp("siege") / "data"
     with capture_logs() as lines:
-        async with open_live(data, admission=admission, limits=request.module.LIMITS) as live:
+        async with open_live(data, trusted=trusted, limits=request.module.LIMITS) as live:
             siege = Siege(live)
             yield siege
             siege.everybody_goes()

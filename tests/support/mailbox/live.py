@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Self
@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 from msgspec.structs import replace
 
 from restante.common.listening import parse_listen_address
+from restante.common.net import parse_networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
@@ -40,7 +41,7 @@ class LiveServer:
         *,
         limits: Limits = UNLIMITED,
         retention: Retention | None = None,
-        admission: Admission | None = None,
+        trusted: Sequence[str] = (),
         binary: bool = False,
         **welcome_options: Any,
     ) -> None:
@@ -51,7 +52,7 @@ class LiveServer:
         self.clients: list[RawSocket] = []
         self._data, self._dice = data, FakeDice()
         self._policy, self._retention = Policy(limits=limits), retention or Retention()
-        self._admission, self._binary = admission, binary
+        self._trusted, self._binary = parse_networks(trusted, "--trust-proxy"), binary
         self._welcome = WelcomeOptions(**welcome_options)
 
     @asynccontextmanager
@@ -66,7 +67,7 @@ class LiveServer:
     async def start(self) -> None:
         self.store = Store.open(self._data)
         self.commit_loop = await CommitLoop.open(self.store, self.clock, self._dice, self._policy, self._retention)
-        settings = self._welcome, self._admission or Admission(AdmissionTerms(), system_secret)
+        settings = self._welcome, Admission(AdmissionTerms(trusted=self._trusted), system_secret)
         self.server = Server(self.commit_loop, self.clock, *settings, descriptors=DESCRIPTORS, binary=self._binary)
         await self.server.listeners.listen(parse_listen_address(f"127.0.0.1:{self.port}", "--listen"))
         self.running = asyncio.create_task(self.commit_loop.run())
