@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
 import structlog
-from prometheus_client import Metric
 
 from restante.common import admin_dashboard, admin_http, disk_probe
 from restante.common.admin_access import known_host, read_admin_token, same_origin
@@ -382,10 +382,8 @@ def test_a_sample_has_the_highest_second_since_the_one_before() -> None:
 
 @asynccontextmanager
 async def served(page: admin_http.Page, flushing: float | None) -> AsyncIterator[str]:
-    async def no_metrics(_ready: bool) -> list[Metric]:
-        return []
-
-    pages = admin_http.AdminPages(unready=str, metrics=no_metrics, flushing=lambda: flushing, json={"/page": page})
+    metrics = AsyncMock(return_value=[])
+    pages = admin_http.AdminPages(unready=str, metrics=metrics, flushing=lambda: flushing, json={"/page": page})
     async with admin_http.serving_admin("127.0.0.1", 0, pages) as (_, port):
         yield f"http://127.0.0.1:{port}/page"
 

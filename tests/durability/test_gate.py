@@ -10,9 +10,9 @@ from contextlib import closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import AsyncMock
 
 import pytest
-from prometheus_client import Metric
 
 from restante.common import admin_http
 from restante.common.admin_http import AdminPages
@@ -93,10 +93,7 @@ async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path, monkey
 
 
 async def test_the_health_check_reports_a_blocked_event_loop() -> None:
-    async def metrics(_ready: bool) -> list[Metric]:
-        return []
-
-    pages = AdminPages(unready=str, metrics=metrics, flushing=lambda: None)
+    pages = AdminPages(unready=str, metrics=AsyncMock(return_value=[]), flushing=lambda: None)
     with held_port() as port:
 
         def health() -> tuple[int, bytes]:
