@@ -238,9 +238,6 @@ def test_a_large_text_stays_utf_8_and_means_the_same(end: str) -> None:
         assert isinstance(read, messages.Add)
         assert isinstance(expected, messages.Add)
         assert (bytes(read.id), bytes(read.body)) == (b'"5"', bytes(expected.body))
-    for broken in (payload[:-2] + b'\xff"}', bytearray(b"\xff" * len(payload))):
-        with pytest.raises(UnicodeDecodeError):
-            frame_text.text_of(broken)
 
 
 @pytest.mark.parametrize("before", range(4))
