@@ -126,14 +126,17 @@ async def test_two_people_chat(alice: Person, bob: Person) -> None:
     assert (one.said["stderr"], other.said["stderr"]) == ("", "")
 
 
-async def test_the_program_of_the_readme_exchanges_two_messages(alice: Person, bob: Person) -> None:
-    async with (
-        alice.program(README.blocks["library"]) as one,
-        bob.program(README.blocks["library"], await code_of(one)) as other,
-    ):
+@pytest.mark.parametrize(
+    ("program", "waiting", "joining"),
+    [(README.blocks["library"], "b'hello'\n", "b'hello'\n"), (GUIDE.blocks["note"], "held until called for\n", "")],
+)
+async def test_the_first_programs_exchange_messages(
+    alice: Person, bob: Person, program: str, waiting: str, joining: str
+) -> None:
+    async with alice.program(program) as one, bob.program(program, await code_of(one)) as other:
         assert await end(other, one) == (0, 0), (one.said, other.said)
-    assert one.said["stdout"].endswith(other.said["stdout"])
-    assert other.said == {"stdout": "b'hello'\n", "stderr": ""}
+    assert one.said["stdout"].partition("\n")[2] == waiting
+    assert other.said == {"stdout": joining, "stderr": ""}
 
 
 async def test_events_and_errors_are_shown(alice: Person) -> None:
