@@ -128,6 +128,15 @@ async def test_a_journal_is_used_by_one_process_at_a_time(alice: Program) -> Non
     assert not alice.file.exists()
 
 
+async def test_the_draft_of_a_process_that_was_killed_is_replaced(alice: Program) -> None:
+    draft = alice.file.with_name(f".{alice.file.name}.restante-draft")
+    draft.write_bytes(b"half a checkpoint")
+    async with alice.journal() as journal, journal.step() as state:
+        state["received"].append("saved")
+    assert not draft.exists()
+    assert alice.received == ["saved"]
+
+
 async def test_a_journal_whose_folder_was_removed_is_not_written_over_that_of_another_process(alice: Program) -> None:
     alice.file = alice.file / "journal"
     alice.file.parent.mkdir()

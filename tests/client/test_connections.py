@@ -177,6 +177,15 @@ async def test_a_server_that_stays_busy_is_an_error_after_a_while() -> None:
     assert liar.connections > 1
 
 
+async def test_leaving_a_journaled_wormhole_says_that_no_server_has_answered(tmp_path: Path) -> None:
+    options = ConnectionOptions(close_seconds=0.1)
+    async with answering(None) as port, client.Journal[dict[str, str]](tmp_path / "journal", {}) as journal:
+        alice = journal.wormhole("peer", "x", server=f"ws://127.0.0.1:{port}/v1", options=options)
+        with pytest.raises(client.ServerGoneError, match="no server has answered: the journal keeps"):
+            async with bounded("the end"), alice:
+                await alice.set_code("1-code")
+
+
 async def test_what_waits_asks_for_a_name_again_that_is_unknown_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     heard, unknown = Heard(), socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     answers = chain([unknown, unknown], repeat(DEFAULT))

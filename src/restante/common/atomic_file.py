@@ -50,13 +50,20 @@ def _existing(file: Path) -> Misuse:
 
 
 @contextmanager
-def draft_of(file: Path, *, mode: int = 0o600, replace: bool = True) -> Iterator[Path]:
+def draft_of(file: Path, *, mode: int = 0o600, replace: bool = True, locked: bool = False) -> Iterator[Path]:
     """Yield a temporary file in the same directory; on success flush it and give it the name and the mode.
 
-    On an error the temporary file is removed. Raises OSError; without `replace` FileExistsError if the file exists.
+    On an error the temporary file is removed. If no other process writes the file, because it is `locked`, the
+    temporary one has always the same name: of those that killed processes leave behind, there is one at most.
+    Raises OSError; without `replace` FileExistsError if the file exists.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)  # readable only by its owner
-    draft = Path(name)
+    if locked:
+        draft = file.with_name(f".{file.name}.restante-draft")
+        draft.unlink(missing_ok=True)
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    else:
+        descriptor, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)  # readable only by its owner
+        draft = Path(name)
     try:
         yield draft
         os.fchmod(descriptor, mode)

@@ -107,7 +107,7 @@ class CheckpointFile:
             limit = f"{MAX_CHECKPOINT_BYTES} bytes"
             raise StoreError(f"the journal {self.path} would have more than {limit}: close some wormholes")
         try:
-            with draft_of(self.path) as draft:
+            with draft_of(self.path, locked=True) as draft:
                 draft.write_bytes(content)
         except OSError as error:
             raise StoreError(f"cannot write the journal {self.path}: {plain(error)}") from None

@@ -13,6 +13,7 @@ from restante.client.arguments import checked_message
 from restante.client.connection.server import ServerEndpoint
 from restante.client.core.machine import Mood
 from restante.client.core.state import WormholeState
+from restante.client.errors import ServerGoneError
 from restante.client.events import Event
 from restante.client.journal_mode.checkpoint import CheckpointWriter
 from restante.client.protocol.seeds import seed_code, seed_mailbox
@@ -128,7 +129,8 @@ class JournaledWormhole(BaseWormhole):
         assert self._running is not None
         self._running.cancel()  # as if the process had ended: the next one goes on
 
-    async def _suspend(self, *, flush: bool) -> None:
+    async def _suspend(self, *, flush: bool) -> ServerGoneError | None:
+        error = None
         if self._state.mood is not None:
             await self._close_mailbox(None)
         elif flush and self._state.code is not None:
@@ -139,9 +141,12 @@ class JournaledWormhole(BaseWormhole):
                 ),
                 self._options.close_seconds,
             )
+            if not self._machine.answers:
+                error = ServerGoneError("no server has answered: the journal keeps what was sent for the next time")
         await self._disconnect()
         await self._driver.wait_until_saved()
         await self._shared.writer.save()
+        return error
 
     async def set_seed(self, seed: bytes) -> None:
         """Connect to the peer of an earlier wormhole, by its `seed`. A seed is for one wormhole of each side.

@@ -304,7 +304,7 @@ def load_state(path: Path) -> FetchState:
 def save_state(path: Path, state: FetchState) -> None:
     """Write a state atomically: after a crash, the file contains this state or the one before. Raises StoreError."""
     try:
-        with draft_of(path) as draft:
+        with draft_of(path, locked=True) as draft:
             draft.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror} (--state)") from error
