@@ -139,14 +139,9 @@ async def test_the_first_programs_exchange_messages(
     assert other.said == {"stdout": joining, "stderr": ""}
 
 
-async def test_events_and_errors_are_shown(alice: Person) -> None:
+async def test_events_are_shown(alice: Person) -> None:
     shown = await alice.ends(GUIDE.blocks["events"])
-    assert shown.splitlines() == [
-        "connected ",
-        "waiting for the other side",
-        "nobody came",
-        "the wormhole was closed before a peer came",
-    ]
+    assert shown == "connected \nwaiting for the other side\nnobody came\n"
 
 
 async def test_a_contact_is_met_again_without_a_code(alice: Person, bob: Person) -> None:
