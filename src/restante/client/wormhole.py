@@ -138,11 +138,11 @@ CANCELLED_SECONDS: Final = 1.0
 class BaseWormhole:
     """A connection of two programs through a mailbox server, encrypted with a key that only they know.
 
-    It connects when its context is entered, which is possible once. A lost connection is replaced as often as
-    needed. Methods that wait set no limit of time: use `asyncio.timeout`.
+    It connects when its context is entered, which is possible once. After a lost connection it connects again.
+    Methods wait without a limit: use `asyncio.timeout`.
 
-    A method that would wait raises `Misuse` if the context was not entered, the wormhole's `WormholeError` if it has
-    failed, and `ClosedError` if it was closed, or `LonelyError` if that was before the peer came.
+    A method that would wait raises `Misuse` if the context was not entered, and the wormhole's `WormholeError` if it
+    has failed. If it was closed, the method raises `LonelyError` if no peer came, and otherwise `ClosedError`.
     """
 
     def __new__(cls, *arguments: object, **_: object) -> Self:
@@ -198,9 +198,9 @@ class BaseWormhole:
     # ── the code ──────────────────────────────────────────────────────────────────────────────────
 
     async def allocate_code(self, words: int = DEFAULT_WORDS) -> str:
-        """Ask the server for a number, and return a new code, which is for one peer. Tell it to the person there.
+        """Ask the server for a number, and return a new code. The code is for one peer: tell it to the person there.
 
-        A wormhole that has a code already, or has asked for one in an earlier process, returns that.
+        A wormhole that has a code already, or has asked for one in an earlier process, returns that code.
 
         Args:
             words: words after the number, each of which is 8 bits; 1 to `MAX_WORDS`.
@@ -254,9 +254,9 @@ class BaseWormhole:
         return self._nameplates or []
 
     async def complete(self, prefix: str, words: int = DEFAULT_WORDS) -> Sequence[str]:
-        """Return what the beginning of a code may become next, as `completions`.
+        """Return what the beginning of a code may become next, as `completions` does.
 
-        The server is asked for its nameplates as long as the beginning has no hyphen.
+        If the beginning has no hyphen, the server is asked for its nameplates.
 
         Args:
             prefix: what a user has typed.
@@ -316,12 +316,12 @@ class BaseWormhole:
     # ── messages ──────────────────────────────────────────────────────────────────────────────────
 
     async def send(self, message: bytes, until: Until = "sent") -> SentMessage:
-        """Send a message. Returns when it is on its way, or waits until the server has it, or the peer.
+        """Send a message. `until` says whether to wait until the server has stored it, or the peer has processed it.
 
-        It may be sent before the peer is there, and waits for it. If too many earlier ones are not stored yet
-        (`ConnectionOptions.max_unstored_messages`), this method waits. Read the peer's messages meanwhile: while too
-        many of them wait (`ConnectionOptions.max_unread_messages`), no more are read from the server, so that nothing
-        is known to be stored. A lost connection loses no message.
+        A message that is sent before the peer is there waits for the peer. While too many earlier messages are not
+        stored (`ConnectionOptions.max_unstored_messages`), this method waits. Read the peer's messages meanwhile:
+        while too many of them are unread (`ConnectionOptions.max_unread_messages`), the client reads nothing from the
+        server, and does not learn what is stored. A lost connection loses no message.
 
         Args:
             message: at most `MAX_SENT_BYTES` bytes.
@@ -329,7 +329,7 @@ class BaseWormhole:
 
         Raises:
             TypeError, Misuse: the message is not bytes, or is too long: send it in parts.
-            NoReceiptsError: nobody can say whether it was `delivered`. If this wormhole was created without
+            NoReceiptsError: `until` is `delivered`, and there are no receipts. If this wormhole was created without
                 `receipts=True`, nothing was sent.
 
         """
@@ -359,7 +359,7 @@ class BaseWormhole:
             self._check_entered()
 
     async def flush(self) -> None:
-        """Wait until the server has stored all messages. It gets them when the peer is there: this waits for it."""
+        """Wait until the server has stored all messages. It gets them when the peer is there: this waits for both."""
         await self._wait_until(lambda: self._machine.all_stored)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────
@@ -368,7 +368,7 @@ class BaseWormhole:
         """Wait until everything sent is stored, then release the nameplate and close the mailbox.
 
         What was sent is lost if no peer was there. If the server does not answer, this takes about twice
-        `ConnectionOptions.close_seconds`, or 2 s after a cancellation, which is raised then.
+        `ConnectionOptions.close_seconds`. After a cancellation it takes 2 s at most, and raises the cancellation.
 
         Args:
             mood: how it went, for the server's records. By default `happy`, or `lonely` if no peer came.
@@ -376,7 +376,7 @@ class BaseWormhole:
         Raises:
             Misuse: it is another mood, or this is not in the wormhole's context.
             WormholeError: the wormhole failed, and no other call of this task has raised the error.
-            ServerGoneError: the server has not confirmed all that was sent.
+            ServerGoneError: the server has not stored all that was sent.
 
         """
         check_mood(mood)
@@ -585,15 +585,15 @@ class Wormhole(BaseWormhole):
     """A wormhole that closes when its context is left. Nothing of it outlives the process.
 
     Its context is entered when the server has sent its welcome. A server that asks to try again later is tried again,
-    within `ConnectionOptions.connect_seconds`. Entering raises what stops the wormhole, and leaves nothing open:
-    `ServerGoneError` if the server cannot be reached, or does not answer in time, `WelcomeError` or
-    `PermissionNeededError` if it does not want to be used, `ServerError` if it breaks the protocol. With `wait=True`
-    entering waits for nothing, and the first connection is tried again as a lost one is, whatever the reason: a wrong
-    URL stands only in the events `Reconnecting`.
+    within `ConnectionOptions.connect_seconds`. If the wormhole fails, entering raises the error, and leaves nothing
+    open: `ServerGoneError` if the server cannot be reached, or does not answer in time, `WelcomeError` or
+    `PermissionNeededError` if it refuses this client, `ServerError` if it breaks the protocol. With `wait=True`
+    entering does not wait, and a first connection that fails is tried again, whatever the reason. Then only the event
+    `Reconnecting` says that the URL is wrong.
 
-    Leaving the context is `close`, which raises if no peer came, or if it did not get everything. If it is left with
-    an exception, that exception goes on, and the mood is `errory` (`lonely` if no peer came). If `on_event` raised
-    another one, that is passed to the event loop's exception handler.
+    Leaving the context calls `close`, with its errors. After an exception in the context, leaving raises no error of
+    the wormhole, and the mood is `errory`, or `lonely` if no peer came. If `on_event` raised another exception, the
+    event loop's exception handler gets it.
     """
 
     timing: TimingLog | None = None
@@ -689,22 +689,22 @@ class Wormhole(BaseWormhole):
     async def close(self, mood: Mood | None = None, *, abandon: bool = False) -> None:
         """Wait until everything sent is stored, then release the nameplate and close the mailbox.
 
-        With `receipts=True` it waits until the peer has processed everything, as long as a receipt comes within
-        `ConnectionOptions.receipt_seconds`; clients of other projects send none. If the server does not answer, this
-        takes about twice `close_seconds`, or `storing_seconds` more if a message is not stored and the mood is
-        `happy`. After a cancellation it takes 2 s at most, and the cancellation is raised then.
+        With `receipts=True` it waits for all receipts, until none has come for `ConnectionOptions.receipt_seconds`.
+        Clients of other projects send none. If the server does not answer, this takes about twice `close_seconds`, or
+        `storing_seconds` more if a message is not stored and the mood is `happy`. After a cancellation it takes 2 s
+        at most, and raises the cancellation.
 
         Args:
             mood: how it went, for the server's records. By default `happy`, `lonely` if no peer came, or `errory` if
-                it did not get everything.
+                receipts are missing.
             abandon: raise no error of the wormhole in this task, and wait for no receipts. What was sent may be lost.
 
         Raises:
             Misuse: it is another mood.
             LonelyError: no peer came, there was a code or a message, and the mood is not one of a failure.
-            UndeliveredError: receipts did not come for everything, likewise.
+            UndeliveredError: receipts are missing, and the mood is not one of a failure.
             WormholeError: the wormhole failed, and no other call of this task has raised the error.
-            ServerGoneError: the server has not confirmed all that was sent, or not said whether a peer came.
+            ServerGoneError: the server has not stored all that was sent, or has not said whether a peer came.
 
         """
         check_mood(mood)
@@ -796,10 +796,10 @@ class Wormhole(BaseWormhole):
             timer.cancel()
 
     async def receive(self) -> bytes:
-        """Wait for the peer's next message, and return it. They come in the order of sending, each once.
+        """Wait for the peer's next message, and return it. Messages come in the order of sending, each once.
 
-        Messages that came before the wormhole was closed or failed are returned first, then the error is raised.
-        A receipt says to the peer that a message is processed as soon as this method returns it.
+        Messages that came before the wormhole was closed or failed are returned first, then the error is raised. When
+        this method returns a message, the peer gets a receipt for it.
         """
         message = await self._next_unread()
         self._machine.processed(message.number)

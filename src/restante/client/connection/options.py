@@ -15,43 +15,45 @@ _LOGGER.addHandler(logging.NullHandler())
 
 
 class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a wormhole waits for its server and for its peer, how much it keeps, and how it names itself."""
+    """How long a wormhole waits for its server and for its peer, how much it keeps, and how it names the program."""
 
     connect_seconds: float = 30.0
-    """Seconds within which a connection must be made, with its TLS and WebSocket. To enter a `Wormhole` takes as long
-    at most, and then its server has sent its welcome."""
+    """Seconds within which a connection must be made, with TLS and WebSocket. When a `Wormhole` is entered, the
+    server must also send its welcome within this time."""
     answer_seconds: float = 60.0
-    """Seconds, at least, and at most twice as many, without an answer that is owed. Then a connection is given up. A
-    server under load delays by some seconds, and a busy disk by some more."""
+    """Seconds after which a connection is ended if the server owes an answer and sends none. It is checked only once
+    in this time, so that it may take twice as long. A server under load answers some seconds late, and one with a
+    busy disk even later."""
     ping_seconds: float = 30.0
-    """Seconds of silence after which the server is pinged, and seconds for its answer. Then the connection is
-    lost. In the Python client these are 30 and 60 (_rendezvous.py:87)."""
+    """Seconds of silence after which the server is pinged. If it does not answer for as long, the connection is
+    lost. In the Python client these times are 30 and 60 (_rendezvous.py:87)."""
     first_delay_seconds: float = 1.5
-    """Seconds before the first attempt to connect again. Each further one waits 1.5 times as long, and all wait up to
-    a second more, but at most twice as long (twisted.application.internet, `backoffPolicy`, in the Python client)."""
+    """Seconds before the first attempt to connect again. The delay before each further attempt is 1.5 times as long.
+    A random time is added: up to a second, and no more than the delay (twisted.application.internet, `backoffPolicy`,
+    in the Python client)."""
     max_delay_seconds: float = 60.0
-    """Seconds between attempts to connect again, at most, and so much more, as in the Python client."""
+    """Longest delay between these attempts in seconds, before the random time is added, as in the Python client."""
     storing_seconds: float = 30.0
-    """Seconds without any answer of the server, after which a wormhole that ends happily waits no longer for the
-    storage of a message. The peer may wait for it. A server whose database is locked sends its clients away after
-    5 s."""
+    """Seconds without any answer of the server, after which a wormhole that closes as `happy` waits no longer until
+    its messages are stored. This is more than `close_seconds`, because the peer may wait for a message. A server of
+    this project whose database is locked closes the connection after 5 s."""
     receipt_seconds: float = 5.0
-    """Seconds without a receipt of the peer, after which a closing `Wormhole` waits no longer for further ones."""
+    """Seconds without a receipt of the peer, after which a closing `Wormhole` waits for no more receipts."""
     close_seconds: float = 5.0
-    """Seconds without any answer of the server, after which a closing wormhole waits no longer. The server prunes the
-    rest."""
+    """Seconds without any answer of the server, after which a closing wormhole waits no longer. The server prunes
+    what was not closed."""
     max_received_bytes: int = 8 * 1024 * 1024
-    """Bytes of a message from the server. A larger one ends the connection. A server of this project sends at most a
-    message of 2 MiB and what is around it."""
+    """Bytes of a message from the server. A larger message ends the connection. A server of this project sends
+    messages of little more than 2 MiB."""
     max_unread_messages: int = 1000
-    """Messages of the peer that wait for the application. Then no more are read from the server, until half of them
-    are read."""
+    """Messages of the peer that the application has not read. With so many, nothing more is read from the server
+    until at most half of them are left."""
     max_unread_bytes: int = 16 * 1024 * 1024
-    """Bytes of messages that wait for the application, likewise."""
+    """The same limit in bytes."""
     max_unstored_messages: int = 1000
-    """Messages that `send` accepts while none of them is stored. The next call waits until one is."""
+    """Messages of this side that the server has not stored. With so many, `send` waits until one is stored."""
     max_unstored_bytes: int = 16 * 1024 * 1024
-    """Bytes of such messages, likewise; the last one may exceed it. They are in memory twice as large, in hex."""
+    """The same limit in bytes. The last message may exceed it. In memory the messages are twice as large, in hex."""
     user_agent: str | None = None
     """What the program calls itself in its request to the server, like `chat/1.0`. None: nothing."""
     logger: logging.Logger | logging.LoggerAdapter[logging.Logger] = _LOGGER

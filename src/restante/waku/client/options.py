@@ -24,7 +24,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     connect_seconds: Seconds = 10.0
-    """Seconds within which a node must be connected and have greeted. It has half of them for its handshake."""
+    """Seconds within which a node must be connected and have greeted. Half of them are for its handshake."""
     answer_seconds: Seconds = 30.0
     """Seconds within which a node must confirm an envelope, or send something that was requested. status-go waits as
     long (protocol/messenger_mailserver.go)."""
@@ -34,7 +34,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     close_seconds: Seconds = 5.0
     """Seconds within which a node must read what was sent before the connection is closed."""
     stop_seconds: Seconds = 2.0
-    """Seconds for which a request that is under way goes on after `Subscription.stop`."""
+    """Seconds for which a request that is under way may go on after `Subscription.stop`."""
 
     first_delay_seconds: Seconds = 1.0
     """Seconds before a subscription connects to a lost node again. Each further attempt waits twice as long."""
@@ -53,15 +53,15 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     page_envelopes: Annotated[int, Meta(ge=1, le=MAX_PAGE_ENVELOPES)] = MAX_PAGE_ENVELOPES
     """Envelopes that are requested at a time."""
     max_pages: PositiveInt = 1_000
-    """Answers of a Mailserver."""
+    """Answers that a Mailserver may send."""
     max_envelopes: PositiveInt = 200_000
-    """Envelopes that a Mailserver sends, requested or not."""
+    """Envelopes that a Mailserver may send, requested or not."""
     max_bytes: PositiveInt = 256 << 20
-    """Bytes of these envelopes; also bytes of a subscription's envelopes that wait for the program."""
+    """Bytes of these envelopes. Also bytes of a subscription's envelopes that wait for the program."""
     max_seconds: Seconds = 600.0
-    """Seconds spent on a Mailserver: connecting, asking, and waiting after a failure."""
+    """Seconds that may be spent on a Mailserver: connecting, asking, and waiting after a failure."""
     max_envelope_bytes: PositiveInt = 1 << 20
-    """Bytes of one envelope. Larger ones are not handed over."""
+    """Bytes of one envelope. The program does not get larger ones."""
 
     user_agent: str = CLIENT
     """What the program calls itself when it connects: up to 256 printable ASCII characters, like `chat/1.0`."""

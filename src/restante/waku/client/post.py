@@ -21,11 +21,11 @@ from restante.waku.envelope.payload import SymmetricKey
 
 
 class RefusedError(RestanteError):
-    """The node refused the envelope, or has not archived it. The text names the envelope's hash and says why."""
+    """The node refused the envelope, or has not archived it. The text has the envelope's hash and the reason."""
 
 
 class UnconfirmedError(NodeUnavailableError):
-    """The node confirms envelopes but has not confirmed this one. It may have it."""
+    """The node confirms envelopes, but has not confirmed this one in time. It may have the envelope."""
 
 
 class Posted(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Posted(msgspec.Struct, frozen=True):
 class Poster:
     """Posts envelopes to a node over one connection, which is made when the context is entered.
 
-    If it is lost, the next post makes another one. Several tasks may post at a time.
+    If the connection is lost, the next post makes another one. Several tasks may post at a time.
     """
 
     def __init__(
