@@ -130,7 +130,7 @@ async def assert_that_what_waits_tries_again(path: Path, url: str, **options: An
     ("scheme", "answer", "message"),
     [
         *(("ws", answer, message) for answer, message in (*NO_SERVERS, *NOT_NOW)),
-        *((scheme, None, "did not answer") for scheme in ("ws", "wss")),
+        *((scheme, None, "did not answer within .* s: check its host and port, write ") for scheme in ("ws", "wss")),
         ("wss", b"HTTP/1.1 400 Bad Request\r\n\r\n", r"securely: TLS failed .*it has no TLS: write ws://\S+/v1$"),
         ("wss", b"", r"closed during the TLS handshake: check .* write ws://\S+/v1 if it has no TLS, or try again"),
         *(

@@ -216,10 +216,11 @@ async def test_a_sender_that_dials_a_peer_that_only_listens_speaks_first() -> No
 @pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
 async def test_without_any_way_there_is_an_error_at_once_and_it_names_the_addresses(role: Role) -> None:
     address = Address("127.0.0.1", nobodys_port())
-    by_https = TransitOptions(relays=(), proxy="https://127.0.0.1:1")
+    by_https, by_socks = (TransitOptions(relays=(), proxy=f"{scheme}://{address}") for scheme in ("https", "socks5"))
     for options, hints, reason in (
         (DIAL_ONLY, Hints((address,)), rf"^no connection to the other side \({address}: Connection refused\)$"),
         (by_https, Hints((address,)), rf"\({address}: files cannot go through an https:// proxy: name it as http://"),
+        (by_socks, Hints((address,)), rf"\({address}: the proxy cannot be used: Connection refused\)$"),
         (DIAL_ONLY, Hints(), "names no address, this computer does not listen, and there is no relay"),
     ):
         async with bounded("an error", AT_ONCE), Side(role, options) as ours:

@@ -79,7 +79,7 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
 
     def no_answer(self, *, opened: bool) -> ServerGoneError:
         """Return the error for a server that sent nothing in time, on a WebSocket that is open, or before."""
-        advice = f": {self.advice}" if self.is_secure and not opened else ""
+        advice = "" if opened else f": {self.advice}"
         return ServerGoneError(f"{self.url} did not answer within {self.options.connect_seconds:g} s{advice}")
 
 

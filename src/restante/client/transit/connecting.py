@@ -30,6 +30,7 @@ from restante.client.transit.pipe import STALL_SECONDS, RecordPipe
 from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, TransitKeys
 from restante.common.dice import Dice
 from restante.common.errors import AddressInUse, Misuse, plain
+from restante.common.texts import in_one_line
 
 # ── The addresses of this computer ────────────────────────────────────────────────────────────────
 
@@ -368,7 +369,9 @@ async def _proxied(proxy: str, address: Address) -> socket.socket:
     try:
         return await dial_through(proxy, address.host, address.port)
     except ProxyError as error:
-        raise _NotThePeerError(str(error)) from error
+        raise _NotThePeerError(in_one_line(str(error))) from error
+    except OSError as error:
+        raise _NotThePeerError(f"the proxy cannot be used: {plain(error)}") from error
 
 
 async def _expect(connected: socket.socket, line: bytes) -> None:
