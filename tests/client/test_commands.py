@@ -116,11 +116,12 @@ async def test_a_code_is_used_up_by_a_receiver_that_was_killed_and_the_next_one_
             (PeerSilent(60.0, awaited, 120.0), "s. The transfer fails after 120 s.\n")
             for awaited in get_args(Awaited)
         ),
+        (client.Welcomed("hi\nWormhole code is: 7-a-b", None), "The server says: hi\n    Wormhole code is: 7-a-b\n"),
         (PeerSilent(60.0, "bytes", 600.0), "fails after 600 s, or from 120 s on if its computer, or the relay,"),
     ],
 )
-async def test_a_user_hears_of_a_silent_peer_and_what_happens_next(
-    event: PeerSilent, says: str, capsys: pytest.CaptureFixture[str]
+async def test_a_user_hears_what_the_server_says_of_a_silent_peer_and_what_happens_next(
+    event: client.Event, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     EventPrinter().show(event)  # by commands it would take a minute
     assert says in capsys.readouterr().err
@@ -399,7 +400,6 @@ NO_LENGTH = "--code-length is for a new code, and a code is given: leave one of 
     [
         (("send",), "say what to send: a PATH, or --text TEXT"),
         (("send", "--text", ""), "the text is empty"),
-        (("send", "--text", "x", "--code", "purple"), "a code begins with a number"),
         (("send", "--text", TEXT, "--code", "24-a-b", "-c", "3"), NO_LENGTH),
         (("receive", "24-a-b", "--code-length", "2"), NO_LENGTH),
         (("receive", "7-guitarist-"), "the code ends with a hyphen: its last word is missing"),

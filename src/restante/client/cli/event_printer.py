@@ -46,7 +46,8 @@ class EventPrinter:
         match event:
             case Welcomed(motd) if motd and motd != self._motd:
                 self._motd = motd
-                say(f"The server says: {excerpt(motd)}")
+                # Indented, no line of it looks like one of ours, for example that of the code.
+                say(f"The server says: {excerpt(motd)}".replace("\n", "\n    "))
             case Working(bits) if bits != self._work_bits:
                 self._work_bits = bits
                 say(f"The server demands proof of work ({bits} bits); computing it.")
