@@ -116,7 +116,7 @@ async def test_the_welcome_of_a_server_is_told(network: Network) -> None:
         await heard.until(client.Welcomed)
     assert heard.of(client.Welcomed) == [client.Welcomed("hello", None)]
     network.world.options = Options(error="moved\nto \x1b[2J")
-    with pytest.raises(WelcomeError, match=r"^moved to \\x1b\[2J$"):
+    with pytest.raises(WelcomeError, match=r"to be used: moved to \\x1b\[2J$"):
         await use(wormhole())
 
 

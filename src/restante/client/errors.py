@@ -71,7 +71,7 @@ class CodeExpiredError(WormholeError):
 
 
 class WelcomeError(WormholeError):
-    """The server does not want to be used. The error's text is the server's own, without control characters."""
+    """The server does not want to be used. The error's text has the server's reason."""
 
     mood = "unwelcome"
     exit_code = SERVER_EXIT

@@ -389,7 +389,7 @@ class Machine:
         if self.connection.bound or self.connection.working:
             return
         if greeting.error is not None:
-            self.fail(WelcomeError(cleaned(greeting.error)))
+            self.fail(WelcomeError(f"the server does not want to be used: {cleaned(greeting.error)}"))
             return
         self.answers += 1
         self._outputs.append(Welcomed(greeting.motd, greeting.current_cli_version))
