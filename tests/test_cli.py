@@ -25,7 +25,7 @@ from aiohttp import ClientSession
 from wormhole_mailbox_server.database import create_channel_db
 
 from restante.cli.main import MODULES, app
-from restante.cli.shell_files import FOLDER, MAN_PAGE, SHELLS, Shell
+from restante.cli.shell_files import COMPLETION_FILES, FOLDER, MAN_PAGE, Shell
 from restante.common import logs
 from restante.common.errors import Misuse
 from restante.common.listening import bind_unix_socket
@@ -388,7 +388,7 @@ def test_bash_completes_commands_options_and_values() -> None:
     bash = program("bash", "bash")
     for line, expected in completions.items():
         quoted = " ".join(f"'{word}'" for word in line)
-        script = f". '{FOLDER / SHELLS[Shell.BASH]}'; {BASH.format(words=quoted, last=len(line) - 1)}"
+        script = f". '{FOLDER / COMPLETION_FILES[Shell.BASH]}'; {BASH.format(words=quoted, last=len(line) - 1)}"
         done = run(bash, "--norc", "-c", script)
         assert (done.returncode, done.stderr) == (0, "")
         assert sorted(filter(None, done.stdout.splitlines())) == sorted(expected), line
@@ -400,7 +400,7 @@ def test_the_commands_of_the_guide_put_each_file_where_it_belongs(tmp_path: Path
     done = run("sh", "-e", "-c", commands, variables={"HOME": str(tmp_path), "PATH": path})
     assert (done.returncode, done.stderr) == (0, "")
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    shipped = (MAN_PAGE, *SHELLS.values())
+    shipped = (MAN_PAGE, *COMPLETION_FILES.values())
     assert sorted(written) == sorted((FOLDER / file).read_bytes() for file in shipped)
     assert called("completion", "tcsh").returncode == 2
 

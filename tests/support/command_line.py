@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import typer.main
 
 from restante.cli.main import app
-from restante.cli.shell_files import FOLDER, MAN_PAGE, SHELLS, Shell
+from restante.cli.shell_files import COMPLETION_FILES, FOLDER, MAN_PAGE, Shell
 from restante.common.metrics import Metric
 from restante.common.settings import ServerSettings
 from restante.mailbox.server import status_pages as mailbox_pages
@@ -356,7 +356,8 @@ def _metric_rows(metrics: Mapping[str, Metric[Any]]) -> Iterator[str]:
 
 def files() -> dict[Path, str]:
     root = _command(typer.main.get_group(app))
-    texts = {MAN_PAGE: man_page, SHELLS[Shell.BASH]: bash, SHELLS[Shell.ZSH]: zsh, SHELLS[Shell.FISH]: fish}
+    scripts = {Shell.BASH: bash, Shell.ZSH: zsh, Shell.FISH: fish}
+    texts = {MAN_PAGE: man_page} | {COMPLETION_FILES[shell]: script for shell, script in scripts.items()}
     shell_files = {FOLDER / file: text(root) for file, text in texts.items()}
     return shell_files | {path: guide(path, *server) for path, server in GUIDES.items()}
 

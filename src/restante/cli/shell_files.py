@@ -25,14 +25,14 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-SHELLS: Final = {Shell.BASH: "restante.bash", Shell.ZSH: "_restante", Shell.FISH: "restante.fish"}
-"""The completion of each shell."""
+COMPLETION_FILES: Final = {Shell.BASH: "restante.bash", Shell.ZSH: "_restante", Shell.FISH: "restante.fish"}
+"""The completion of each shell, in FOLDER."""
 
 
 @app.command("completion")
-def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Your shell.")]) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(metavar="|".join(Shell), help="Your shell.")]) -> None:
     """Print a script that completes commands in a shell."""
-    _print(SHELLS[shell])
+    _print(COMPLETION_FILES[shell])
 
 
 @app.command("man")
@@ -45,4 +45,4 @@ def man() -> None:
 
 
 def _print(file: str) -> None:
-    sys.stdout.write((FOLDER / file).read_text())
+    sys.stdout.write((FOLDER / file).read_text("utf-8"))

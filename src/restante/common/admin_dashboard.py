@@ -269,12 +269,12 @@ class DashboardHandlers:
 
     def add_to(self, application: web.Application) -> None:
         """Add the routes."""
-        frame = Template((WEB / "dashboard.html").read_text())
+        frame = Template((WEB / "dashboard.html").read_text("utf-8"))
         page = frame.substitute(title=self._dashboard.title, sections=self._dashboard.sections)
         files = {
             "/": (page, "text/html"),
-            "/dashboard.css": ((WEB / "dashboard.css").read_text(), "text/css"),
-            "/dashboard.js": ((WEB / "dashboard.js").read_text(), "text/javascript"),
+            "/dashboard.css": ((WEB / "dashboard.css").read_text("utf-8"), "text/css"),
+            "/dashboard.js": ((WEB / "dashboard.js").read_text("utf-8"), "text/javascript"),
         }
         for path, (text, kind) in files.items():
             application.router.add_get(path, _static(text, kind))

@@ -56,7 +56,7 @@ class Schema(NamedTuple):
         """Return the numbered migrations. A database's version is the number of those it has had."""
         folder = resources.files(self.package) / "sql"
         files = sorted(file.name for file in folder.iterdir() if file.name.startswith("sqlite-"))
-        return [(folder / name).read_text() for name in files]
+        return [(folder / name).read_text("utf-8") for name in files]
 
     def connect(self, path: str) -> sqlite3.Connection:
         """Open a database for writing and run the migrations it lacks. `:memory:` is for tests.

@@ -339,7 +339,7 @@ def of(server: Server, store: Store, data: Path, settings: RunningSettings) -> A
         json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
         dashboard=Dashboard(
             title="Restante mailbox server",
-            sections=(Path(__file__).with_name("web") / "sections.html").read_text(),
+            sections=(Path(__file__).with_name("web") / "sections.html").read_text("utf-8"),
             sample=dashboard_pages.sample,
             details=dashboard_pages.details,
             change=dashboard_pages.change,
