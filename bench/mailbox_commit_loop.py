@@ -143,7 +143,7 @@ def session_steps(commit_loop: CommitLoop, number: int) -> Iterator[None]:
 async def run(folder: Path, sessions: int) -> None:
     """Carry out `sessions` sessions on a new store in a folder."""
     store = Store.open(folder)
-    commit_loop = await CommitLoop.open(store, SteadyClock(), SeededDice(), Policy(), Retention())
+    commit_loop = await CommitLoop.open(store, SteadyClock(), SeededDice(), Policy(), Retention(prune_after=660.0))
     running = asyncio.create_task(commit_loop.run())
     for start in range(0, sessions, AT_A_TIME):
         numbers = range(start, min(start + AT_A_TIME, sessions))

@@ -15,12 +15,14 @@ from msgspec.structs import replace
 from restante.common.client_address import identify
 from restante.common.net import household_text, network_of, parse_networks, site_of
 from restante.mailbox.core import quotas
-from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
+from restante.mailbox.core.admission import Admission, AdmissionResult
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, AddressQuota, AddressRegistry
 from restante.mailbox.protocol.refusals import TOO_MANY_FROM_ADDRESS
+from restante.mailbox.server.running_settings import admission_terms
 from restante.mailbox.server.system import system_secret
+from restante.mailbox.settings import Serve
 
 LOCAL = ("127.0.0.1", 5000)
 ABROAD = ("8.8.8.8", 5000)
@@ -199,7 +201,7 @@ def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.Mo
 
 
 def admission(*, limits: Limits = UNLIMITED, **terms: Any) -> Admission:
-    return Admission(AdmissionTerms(**terms), system_secret, Policy(limits=limits))
+    return Admission(replace(admission_terms(Serve()), **terms), system_secret, Policy(limits=limits))
 
 
 def admit(

@@ -94,7 +94,7 @@ async def opened(
 ) -> AsyncIterator[CommitLoop]:
     LoopPeer.log = []
     store = LoopPeer.store = Store.open(data)
-    retention = commit_loop.Retention(keep_usage=keep_usage)
+    retention = commit_loop.Retention(prune_after=660.0, keep_usage=keep_usage)
     loop = await CommitLoop.open(store, clock or FakeClock(), FakeDice(), Policy(limits=limits), retention)
     running = asyncio.create_task(loop.run())
     try:

@@ -340,7 +340,7 @@ async def test_service_time_never_decreases_across_restarts_and_clock_changes(en
     served = [0.0]
     for wall, uptime in ((1e9, 5000.0), (2e9, 0.0), (5e8, 10.0), (1e9, 0.0)):
         clock = FakeClock(wall, uptime)
-        commit_loop = await CommitLoop.open(engine.store, clock, FakeDice(), model.Policy(), Retention())
+        commit_loop = await CommitLoop.open(engine.store, clock, FakeDice(), model.Policy(), Retention(660.0))
         assert commit_loop.now() == model.Now(wall, served[-1])
         running = asyncio.create_task(commit_loop.run())
         clock.now += 100.0

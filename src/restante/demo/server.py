@@ -59,7 +59,8 @@ class SimulatedServer:
         self._prune_after = settings.prune_after
         self.prune_every: float = settings.prune_every
         self.dispatcher = Dispatcher(state, SeededDice(dice), Policy(limits=Limits()))
-        self._admission = Admission(AdmissionTerms(), lambda: dice.randbytes(32), self.dispatcher.policy)
+        terms = AdmissionTerms(bits=settings.permission_bits, load=settings.permission_load)
+        self._admission = Admission(terms, lambda: dice.randbytes(32), self.dispatcher.policy)
         self._changes: list[Change] = []
         self.trace: Trace | None = None
         self._trace_file = ExitStack()

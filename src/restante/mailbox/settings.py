@@ -91,7 +91,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     prune_every: Annotated[float, Meta(ge=1), help_text("Time between prunes.", "SECONDS")] = 300.0
     prune_after: Annotated[
         float, Meta(ge=1), help_text("Prune mailboxes that are not open and were not used for this long.", "SECONDS")
-    ] = 660.0
+    ] = 660.0  # as in the reference server (server_tap.py:63, 0.8.0)
     permission: Annotated[
         Mode,
         help_text("When clients must show proof of work."),

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-from restante.common.net import parse_networks
-from restante.mailbox.core.admission import Admission, AdmissionTerms
+from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.core.rules import new_mailbox_id
 from restante.mailbox.protocol.hashcash import Mode
+from restante.mailbox.server.running_settings import admission_terms
 from restante.mailbox.server.server import WelcomeOptions
+from restante.mailbox.settings import Serve
 from support.dice import FakeDice
 
 Frame = dict[str, Any]
@@ -68,8 +69,8 @@ class Options(NamedTuple):
 
     def admission(self) -> Admission:
         """Return an admission whose secrets are all alike, so that scripts can have stamps in them."""
-        terms = AdmissionTerms(mode=self.permission, bits=self.bits, trusted=parse_networks(["127.0.0.0/8"], ""))
-        return Admission(terms, lambda: bytes(32), self.policy())
+        settings = Serve(permission=self.permission, permission_bits=self.bits, trust_proxy=("127.0.0.0/8",))
+        return Admission(admission_terms(settings), lambda: bytes(32), self.policy())
 
     def headers(self) -> dict[str, str]:
         """Return the headers with which a proxy says where clients come from."""

@@ -11,14 +11,15 @@ from typing import Any, Final, Self
 from msgspec.structs import replace
 
 from restante.common.listening import parse_listen_address
-from restante.common.net import parse_networks
-from restante.mailbox.core.admission import Admission, AdmissionTerms
+from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, CommitLoop, Retention
 from restante.mailbox.server.connection import Socket
+from restante.mailbox.server.running_settings import admission_terms
 from restante.mailbox.server.server import Server, WelcomeOptions
 from restante.mailbox.server.system import system_secret
+from restante.mailbox.settings import Serve
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.dice import FakeDice
@@ -51,8 +52,8 @@ class LiveServer:
         self.port = 0
         self.clients: list[RawSocket] = []
         self._data, self._dice = data, FakeDice()
-        self._policy, self._retention = Policy(limits=limits), retention or Retention()
-        self._trusted, self._binary = parse_networks(trusted, "--trust-proxy"), binary
+        self._policy, self._retention = Policy(limits=limits), retention or Retention(prune_after=660.0)
+        self._settings, self._binary = Serve(trust_proxy=tuple(trusted)), binary
         self._welcome = WelcomeOptions(**welcome_options)
 
     @asynccontextmanager
@@ -67,7 +68,7 @@ class LiveServer:
     async def start(self) -> None:
         self.store = Store.open(self._data)
         self.commit_loop = await CommitLoop.open(self.store, self.clock, self._dice, self._policy, self._retention)
-        settings = self._welcome, Admission(AdmissionTerms(trusted=self._trusted), system_secret)
+        settings = self._welcome, Admission(admission_terms(self._settings), system_secret)
         self.server = Server(self.commit_loop, self.clock, *settings, descriptors=DESCRIPTORS, binary=self._binary)
         await self.server.listeners.listen(parse_listen_address(f"127.0.0.1:{self.port}", "--listen"))
         self.running = asyncio.create_task(self.commit_loop.run())

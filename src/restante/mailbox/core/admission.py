@@ -74,9 +74,9 @@ class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms on which the operator admits connections."""
 
     mode: Mode = "none"
-    bits: int = 20
+    bits: int
     """Difficulty in bits whenever work is demanded; mode `adaptive` may raise it."""
-    load: float = 200.0
+    load: float
     """Connections a second above which mode `adaptive` demands work of all clients."""
     trusted: Sequence[Network] = ()
     """Proxies whose headers name the client."""

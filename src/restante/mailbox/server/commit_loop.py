@@ -194,8 +194,8 @@ MAX_LOGGED_ADDRESSES: Final = 10
 class Retention(msgspec.Struct, frozen=True):
     """How long mailboxes and usage records are kept."""
 
-    prune_after: float = 660.0
-    """Seconds of service after which an idle mailbox is pruned (the reference: server_tap.py:63, 0.8.0)."""
+    prune_after: float
+    """Seconds of service after which an idle mailbox is pruned."""
     keep_usage: float | None = None
     """Seconds for which usage records are kept. None: for ever."""
 
