@@ -65,7 +65,7 @@ def known_host(header: str, names: Collection[str]) -> bool:
     """
     parts = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]+)?", header)  # RFC 3986, 3.2.2
     name = (parts[1] or parts[2] or "").lower() if parts else ""
-    if name == "localhost" or (name and name in {known.lower() for known in names}):
+    if name == "localhost" or (name and name in map(str.lower, names)):
         return True
     try:
         ipaddress.ip_address(name)
