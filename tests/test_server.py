@@ -31,7 +31,7 @@ from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.quotas import REFUSALS_PER_SECOND
 from restante.mailbox.protocol import parsing, refusals
 from restante.mailbox.protocol.refusals import TOO_MANY_FROM_ADDRESS, TOO_MANY_RECORDS
-from restante.mailbox.server import connection
+from restante.mailbox.server import connection, first_request
 from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND, ReadPauses, Socket
 from restante.mailbox.server.first_request import (
@@ -723,11 +723,11 @@ TINY_IN_A_TURN = 2 + MAX_FRAMES_PER_TURN * read_budget.BYTES_PER_FRAME // TINY_B
 TINY_IN_A_TURN += read_budget.MIN_READ_BYTES // TINY_BYTES
 """Of a first and a second read: what others read at once is parsed later."""
 LARGE = b'{"type":"ping","ping":"' + b"x" * (MIB // 2) + b'"}'
-LARGE_FRAMES = len(LARGE) // read_budget.PAYLOAD_BYTES_PER_FRAME
+LARGE_FRAMES = len(LARGE) // connection.PAYLOAD_BYTES_PER_FRAME
 LARGE_IN_A_TURN = MAX_FRAMES_PER_TURN + 2 * (LARGE_FRAMES + 1)
 """A message may end with one frame of the budget left, and one that waited goes on (ReadBudget.wait)."""
 PART = frame(TEXT, bytes(MIB // 4))[:-1]
-PART_BYTES = read_budget.PART_BYTES_PER_FRAME
+PART_BYTES = first_request.PART_BYTES_PER_FRAME
 
 
 @pytest.mark.parametrize(
@@ -770,7 +770,7 @@ async def test_requests_that_come_at_once_are_answered_over_several_turns(live: 
         socket.write(handshake())
     for socket in sockets:
         assert b" 101 " in await socket.head()
-    request = read_budget.REQUEST_FRAMES + len(handshake()) // read_budget.REQUEST_BYTES_PER_FRAME
+    request = first_request.REQUEST_FRAMES + len(handshake()) // first_request.REQUEST_BYTES_PER_FRAME
     assert sum(turns) >= 99 * request
     assert max(turns) <= MAX_FRAMES_PER_TURN + (read_budget.READERS_PER_TURN + 1) * request
 
@@ -836,7 +836,7 @@ async def test_a_short_message_waits_neither_for_large_ones_nor_for_a_reserved_t
 
     def end_large() -> None:
         log.append("large")
-        budget.frames += MAX_FRAMES_PER_TURN
+        budget.charge(MAX_FRAMES_PER_TURN)
 
     for _ in range(3):
         budget.wait(end_large, large=True)

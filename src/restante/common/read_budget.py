@@ -15,13 +15,9 @@ MAX_FRAMES_PER_TURN: Final = 400
 """Frames after which no more is parsed in a turn of the loop. A frame takes 1.6 µs, a short command 3 µs until it is
 queued. The last read may exceed the budget: 9,600 bytes are at most 1,600 of the smallest frames."""
 
-MIN_FRAMES_RENEWED: Final = MAX_FRAMES_PER_TURN // 8
+FRAMES_WITHOUT_RENEWAL: Final = MAX_FRAMES_PER_TURN // 8
 """Frames up to which the count goes on over several turns, because a renewal takes as long as reading a message. So a
 turn has 350 frames at least."""
-
-PAYLOAD_BYTES_PER_FRAME: Final = 2048
-"""Bytes of a message that take as long as a frame: to copy and check 2 MiB takes up to 3 ms. So in a turn, two
-messages of 2 MiB end at most, however many clients hold back the last byte of one."""
 
 BYTES_PER_FRAME: Final = 24
 """Bytes that may be read for each frame that the budget has left. The shortest command has some 20."""
@@ -31,22 +27,12 @@ MIN_READ_BYTES: Final = 128
 the socket is paused; libuv would read it up to 32 times in this turn (uv__read, src/unix/stream.c). The bytes are
 parsed in a later turn, because a thousand sockets may have data."""
 
-PART_BYTES_PER_FRAME: Final = 1024
-"""Bytes that take as long as a frame, in a read that ends none. So some fifty such reads, of up to 9,600 bytes, are
-parsed in a turn. libuv would read 2 MB from twenty sockets, in 200 reads: 4 ms."""
-
 FRAMES_OF_A_RESERVED_TURN: Final = MAX_FRAMES_PER_TURN // 4
-"""Frames that are parsed in a turn in which the commit loop handles a long message."""
+"""Frames that are parsed in a turn that is reserved for other work (`ReadBudget.reserve`)."""
 
 READERS_PER_TURN: Final = 32
 """Paused sockets that go on in a turn, if the budget lasts. Of each, what was read is parsed, or its request is
 answered."""
-
-REQUEST_FRAMES: Final = 80
-"""Frames that take as long as an HTTP request and the welcome: 0.14 ms."""
-
-REQUEST_BYTES_PER_FRAME: Final = 64
-"""Bytes of a longer request that take as long as a frame."""
 
 
 class ReadBudget:
@@ -54,7 +40,7 @@ class ReadBudget:
 
     def __init__(self) -> None:
         self.frames = 0
-        """Frames so far. Whoever reads them adds to it; `renew_soon` resets it for the next turn."""
+        """Frames so far in this turn, and what takes as long (`charge`)."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._waiting_large: deque[Callable[[], None]] = deque()
         self._renewing = self._reserved = False
@@ -70,22 +56,28 @@ class ReadBudget:
         """Return how many bytes may be read from a socket now."""
         return max(MIN_READ_BYTES, (MAX_FRAMES_PER_TURN - self.frames) * BYTES_PER_FRAME)
 
+    def charge(self, frames: int) -> None:
+        """Count frames that were read, or work that takes as long as so many."""
+        self.frames += frames
+        if self.frames > FRAMES_WITHOUT_RENEWAL:
+            self._renew_soon()
+
     def wait(self, resume: Callable[[], None], *, large: bool = False) -> None:
         """Call `resume` in one of the next turns, after those that wait already. The caller has paused its socket.
 
         `large`: a large message may end, which uses a whole turn. Such sockets wait apart, and one goes on in a turn.
         """
         (self._waiting_large if large else self._waiting).append(resume)
-        self.renew_soon()
+        self._renew_soon()
 
     def reserve(self) -> None:
         """Let no large message end in the next turn of the loop, because the caller handles one then."""
         self._reserved = True
-        self.renew_soon()
+        self._renew_soon()
 
-    def renew_soon(self) -> None:
+    def _renew_soon(self) -> None:
         """Reset the budget in the next turn of the loop, and read some sockets again that were paused."""
-        used = self.frames > MIN_FRAMES_RENEWED or self._waiting or self._waiting_large or self._reserved
+        used = self.frames > FRAMES_WITHOUT_RENEWAL or self._waiting or self._waiting_large or self._reserved
         if used and not self._renewing:
             self._renewing = True
             self._loop.call_soon(self._renew)
@@ -97,8 +89,8 @@ class ReadBudget:
             if self.exhausted:
                 break
             self._waiting.popleft()()
-        if reserved:
+        if reserved:  # what comes now is parsed in a later turn
             self.frames = max(self.frames, MAX_FRAMES_PER_TURN)
         elif self._waiting_large:
             self._waiting_large.popleft()()
-        self.renew_soon()
+        self._renew_soon()

@@ -194,10 +194,10 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             if self._send():  # it has computed a signature or the like
-                self._charge(HANDSHAKE_FRAMES)
+                self._budget.charge(HANDSHAKE_FRAMES)
             return False
         self._send()
-        self._charge(HANDSHAKE_END_FRAMES)
+        self._budget.charge(HANDSHAKE_END_FRAMES)
         self._protocol = self._end_handshake().handshake_done()
         self._protocol.connection_made(cast("asyncio.Transport", self))  # it has what the protocols here call
         return True
@@ -227,7 +227,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         if self._records > MAX_RECORDS_WITHOUT_DATA:
             self.abort()
             return
-        self._charge(1)
+        self._budget.charge(1)
         self._incoming.write(memoryview(received)[:at])
         self._received = received[at:]
 
@@ -235,12 +235,8 @@ class TlsTransport(asyncio.BufferedProtocol):
         """Charge the records without data that OpenSSL has read."""
         read = self._records - (self._unread > 0 or self._header != b"")  # without one whose end has not come
         if read > self._charged:
-            self._charge(FRAMES_WITHOUT_DATA * (read - self._charged))
+            self._budget.charge(FRAMES_WITHOUT_DATA * (read - self._charged))
             self._charged = read
-
-    def _charge(self, frames: int) -> None:
-        self._budget.frames += frames
-        self._budget.renew_soon()
 
     def _wait_over(self) -> None:
         self._waiting = False

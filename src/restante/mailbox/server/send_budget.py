@@ -21,7 +21,7 @@ WRITE_CHUNK_BYTES: Final = 64 * 1024
 WRITE_BUFFER_BYTES: Final = 16 * 1024
 """Bytes that the transport buffers for a client that does not read. Further messages are owed and counted."""
 
-MIN_BYTES_RENEWED: Final = MAX_BYTES_PER_TURN // 8
+BYTES_WITHOUT_RENEWAL: Final = MAX_BYTES_PER_TURN // 8
 """Bytes up to which the count goes on over several turns, because a renewal takes as long as a short write."""
 
 BYTES_PER_WRITE: Final = 4096
@@ -46,7 +46,7 @@ class SendBudget:
     def wrote(self, size: int) -> None:
         """Count bytes that were written at once."""
         self.written += size + BYTES_PER_WRITE
-        if self.written > MIN_BYTES_RENEWED:
+        if self.written > BYTES_WITHOUT_RENEWAL:
             self._renew_soon()
 
     def wait(self, resume: Callable[[], None]) -> None:
@@ -60,7 +60,7 @@ class SendBudget:
         self._renew_soon()
 
     def _renew_soon(self) -> None:
-        used = self.written > MIN_BYTES_RENEWED or self._waiting or self._reserved
+        used = self.written > BYTES_WITHOUT_RENEWAL or self._waiting or self._reserved
         if used and not self._renewing:
             self._renewing = True
             self._loop.call_soon(self._renew)
