@@ -253,7 +253,11 @@ ABNORMAL_CLOSURE: Final = WSCloseCode.ABNORMAL_CLOSURE
 
 
 class Socket(WSListener):
-    """The WebSocket of one connection."""
+    """The WebSocket of one connection: the `ClientSocket` of the dispatcher and the commit loop.
+
+    What waits to be sent is no class of its own: it closes the socket if it is too much, and counts as the socket's
+    memory. The two would refer to each other, and only the garbage collector would free them.
+    """
 
     __slots__ = (
         "_buffered_bytes",
@@ -320,7 +324,7 @@ class Socket(WSListener):
         self.ignores_input = False
         """Whether all frames but a close are ignored."""
 
-    # ── what picows calls ────────────────────────────────────────────────────────────────────────
+    # ── what picows calls ─────────────────────────────────────────────────────────────────────────
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
@@ -385,10 +389,8 @@ class Socket(WSListener):
         transport.send_close(code)  # does nothing if we have sent our close
         self._drop_queue()
         transport.disconnect()
-        if (
-            self._underlying is not None and self._underlying.get_write_buffer_size()
-        ):  # because the client may never read the rest
-            self._later(CLOSE_TIMEOUT, self.drop)
+        if self._underlying is not None and self._underlying.get_write_buffer_size():
+            self._later(CLOSE_TIMEOUT, self.drop)  # the client may never read the rest
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         self._transport = self._underlying = None
@@ -413,25 +415,7 @@ class Socket(WSListener):
         self._buffered_bytes = 0
         self.catch_up()
 
-    def _answer_ping_soon(self, payload: bytes) -> None:
-        """Answer the last of the pings of this turn of the loop, in the next turn (RFC 6455 section 5.5.3)."""
-        if self._pong is None:
-            asyncio.get_running_loop().call_soon(self._answer_ping)
-        self._pong = payload
-
-    def _answer_ping(self) -> None:
-        payload, self._pong = self._pong, None
-        if self._transport is not None and not self._stuck:
-            self._transport.send_pong(payload)
-
-    def _count_frame(self) -> None:
-        """Count a frame that is no command. Of too many in a second, read the rest in the next one."""
-        self._frames += 1
-        if self._frames == MAX_FRAMES_PER_SECOND and self._server.limits.commands:
-            self._pause_reading(ReadPauses.FRAME_RATE)
-            self._server.slow_down(self)
-
-    # ── frames to text ───────────────────────────────────────────────────────────────────────────
+    # ── frames to text ────────────────────────────────────────────────────────────────────────────
 
     def _take_whole(self, frame: WSFrame, size: int) -> None:
         """Pass on a message that has come in one frame of `size` bytes."""
@@ -493,7 +477,7 @@ class Socket(WSListener):
         self.ignores_input = error.code not in CLEANUP_CLOSE_CODES
         self._server.commit_loop.refuse(self.connection, error)
 
-    # ── reading ──────────────────────────────────────────────────────────────────────────────────
+    # ── when it is read ───────────────────────────────────────────────────────────────────────────
 
     def wait_for_read_budget(self, parse: Callable[[], None]) -> None:
         """Stop reading for this turn of the loop, and parse what was read in a later one (`ReceiveBuffer`)."""
@@ -504,6 +488,13 @@ class Socket(WSListener):
         self.read_again(ReadPauses.READ_BUDGET)
         if self._open() is not None:
             parse()
+
+    def _count_frame(self) -> None:
+        """Count a frame that is no command. Of too many in a second, read the rest in the next one."""
+        self._frames += 1
+        if self._frames == MAX_FRAMES_PER_SECOND and self._server.limits.commands:
+            self._pause_reading(ReadPauses.FRAME_RATE)
+            self._server.slow_down(self)
 
     def ignore(self) -> None:
         """Ignore all frames but a close, and stop reading."""
@@ -517,10 +508,6 @@ class Socket(WSListener):
     def resume(self) -> None:
         """Read again, because few commands wait."""
         self.read_again(ReadPauses.BACKLOG)
-
-    def large_messages_done(self) -> None:
-        """Note that no large message waits any more."""
-        self._server.memory_holders.note(self, self._server.second)
 
     def _pause_reading(self, reason: int) -> None:
         """Add a reason not to read the socket."""
@@ -541,7 +528,7 @@ class Socket(WSListener):
         underlying = self._underlying
         return None if underlying is None or underlying.is_closing() else underlying
 
-    # ── what the dispatcher and the commit loop call (ClientSocket) ────────────────────────────────────
+    # ── what is sent, and what waits to be sent ───────────────────────────────────────────────────
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         """Send each body followed by the stamp, or queue what cannot be written now."""
@@ -580,55 +567,6 @@ class Socket(WSListener):
         self._count_owed(sum(map(len, bodies)))
         self._check_owed()
 
-    def _count_owed(self, size: int) -> None:
-        self._owed_bytes += size
-        self._server.owed_bytes += size
-        self._server.memory_holders.note(self, self._server.second)
-
-    def _check_owed(self) -> None:
-        """Close the connection if it owes too much, and others if all together owe too much."""
-        limit = self._server.limits.mailbox_bytes
-        if limit and self._owed_bytes > limit + MAX_OWED_BEYOND_REPLAY:
-            self.give_up(max_left_bytes=4 * WRITE_CHUNK_BYTES)
-        self._server.make_room()
-
-    @property
-    def held_bytes(self) -> int:
-        """Return the bytes of memory that it holds: owed, being read, and waiting to be handled if these are many."""
-        backlog = self.connection.backlog
-        return self._owed_bytes + self.reading_bytes + (backlog.held_bytes if backlog.large else 0)
-
-    @property
-    def addresses(self) -> Sequence[Hashable]:
-        """Return the quotas of its addresses, or the socket itself if its address is not counted."""
-        return self.connection.address_quotas or (self,)
-
-    def give_up(self, *, max_left_bytes: int = 0) -> None:
-        """Release its memory, discard what waits, and close it. `max_left_bytes` may stay in the transport."""
-        reading_bytes, buffered_bytes = self.reading_bytes, self._buffered_bytes
-        kind = NOT_READ if self._owed_bytes > reading_bytes else NO_ROOM_FOR_LARGE
-        self._server.commit_loop.drop(self.connection)
-        self._server.count_refusal(self, kind.reason)
-        self._server.reading_bytes -= reading_bytes
-        self.reading_bytes = 0
-        self._drop_owed()
-        self.ignores_input = True
-        self._close(1008, kind.message)
-        if reading_bytes or buffered_bytes > max_left_bytes:  # these buffers are freed with the connection
-            asyncio.get_running_loop().call_soon(self.drop)  # not while the transport is writing
-
-    def _drop_owed(self) -> None:
-        self._drop_queue()
-        if self._buffered_bytes:
-            self._count_owed(-self._buffered_bytes)
-            self._buffered_bytes = 0
-
-    def _drop_queue(self) -> None:
-        """Discard the queued messages. What the transport has not handed to the kernel stays counted."""
-        if self._owed is not None:
-            self._count_owed(self._buffered_bytes - self._owed_bytes)
-            self._owed = None
-
     def catch_up(self) -> None:
         """Send queued messages as far as the kernel and the send budget allow."""
         if self._transport is None or self._owed is None:
@@ -648,6 +586,94 @@ class Socket(WSListener):
             self._owed = None
             if self._pending_close is not None and self._pending_close[0] not in CLEANUP_CLOSE_CODES:
                 self._close(*self._pending_close)
+
+    def _count_owed(self, size: int) -> None:
+        self._owed_bytes += size
+        self._server.owed_bytes += size
+        self._server.memory_holders.note(self, self._server.second)
+
+    def _check_owed(self) -> None:
+        """Close the connection if it owes too much, and others if all together owe too much."""
+        limit = self._server.limits.mailbox_bytes
+        if limit and self._owed_bytes > limit + MAX_OWED_BEYOND_REPLAY:
+            self.give_up(max_left_bytes=4 * WRITE_CHUNK_BYTES)
+        self._server.make_room()
+
+    def _drop_owed(self) -> None:
+        self._drop_queue()
+        if self._buffered_bytes:
+            self._count_owed(-self._buffered_bytes)
+            self._buffered_bytes = 0
+
+    def _drop_queue(self) -> None:
+        """Discard the queued messages. What the transport has not handed to the kernel stays counted."""
+        if self._owed is not None:
+            self._count_owed(self._buffered_bytes - self._owed_bytes)
+            self._owed = None
+
+    def unsent(self) -> int:
+        """Return the unacknowledged bytes: those queued here, in the transport, and in our kernel."""
+        under = self._underlying
+        if under is None:
+            return 0
+        return self._owed_bytes - self._buffered_bytes + under.get_write_buffer_size() + unacknowledged_bytes(under)
+
+    # ── its memory ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of memory that it holds: owed, being read, and waiting to be handled if these are many."""
+        backlog = self.connection.backlog
+        return self._owed_bytes + self.reading_bytes + (backlog.held_bytes if backlog.large else 0)
+
+    @property
+    def addresses(self) -> Sequence[Hashable]:
+        """Return the quotas of its addresses, or the socket itself if its address is not counted."""
+        return self.connection.address_quotas or (self,)
+
+    def large_messages_done(self) -> None:
+        """Note that no large message waits any more."""
+        self._server.memory_holders.note(self, self._server.second)
+
+    def give_up(self, *, max_left_bytes: int = 0) -> None:
+        """Release its memory, discard what waits, and close it. `max_left_bytes` may stay in the transport."""
+        reading_bytes, buffered_bytes = self.reading_bytes, self._buffered_bytes
+        kind = NOT_READ if self._owed_bytes > reading_bytes else NO_ROOM_FOR_LARGE
+        self._server.commit_loop.drop(self.connection)
+        self._server.count_refusal(self, kind.reason)
+        self._server.reading_bytes -= reading_bytes
+        self.reading_bytes = 0
+        self._drop_owed()
+        self.ignores_input = True
+        self._close(1008, kind.message)
+        if reading_bytes or buffered_bytes > max_left_bytes:  # these buffers are freed with the connection
+            asyncio.get_running_loop().call_soon(self.drop)  # not while the transport is writing
+
+    # ── keep-alive ────────────────────────────────────────────────────────────────────────────────
+
+    def note_progress(self, second: int, min_bytes: int) -> None:
+        """Take an incomplete frame for a sign of life if it grew by `min_bytes` since the last ping."""
+        growth, self._unfinished_at_ping = self.unfinished_bytes - self._unfinished_at_ping, self.unfinished_bytes
+        if growth >= min_bytes:
+            self.last_frame_second, self._frames = second, 0
+
+    def ping(self) -> None:
+        """Ping the client."""
+        if self._transport is not None:
+            self._transport.send_ping()
+
+    def _answer_ping_soon(self, payload: bytes) -> None:
+        """Answer the last of the pings of this turn of the loop, in the next turn (RFC 6455 section 5.5.3)."""
+        if self._pong is None:
+            asyncio.get_running_loop().call_soon(self._answer_ping)
+        self._pong = payload
+
+    def _answer_ping(self) -> None:
+        payload, self._pong = self._pong, None
+        if self._transport is not None and not self._stuck:
+            self._transport.send_pong(payload)
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────
 
     def hang_up(self, code: int, reason: str) -> None:
         """Close the WebSocket after everything that was sent."""
@@ -678,25 +704,7 @@ class Socket(WSListener):
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, end, *arguments)
 
-    def note_progress(self, second: int, min_bytes: int) -> None:
-        """Take an incomplete frame for a sign of life if it grew by `min_bytes` since the last ping."""
-        growth, self._unfinished_at_ping = self.unfinished_bytes - self._unfinished_at_ping, self.unfinished_bytes
-        if growth >= min_bytes:
-            self.last_frame_second, self._frames = second, 0
-
-    def ping(self) -> None:
-        """Ping the client."""
-        if self._transport is not None:
-            self._transport.send_ping()
-
     def drop(self) -> None:
         """Close the socket at once, and discard what the transport has not sent."""
         if self._transport is not None:
             self._transport.disconnect(graceful=False)
-
-    def unsent(self) -> int:
-        """Return the unacknowledged bytes: those queued here, in the transport, and in our kernel."""
-        under = self._underlying
-        if under is None:
-            return 0
-        return self._owed_bytes - self._buffered_bytes + under.get_write_buffer_size() + unacknowledged_bytes(under)
