@@ -27,8 +27,6 @@ from support.waku.virtual_time import in_virtual_time
 OTHER = b"\xff\xff\xff\xff"
 PASSWORD = "status-offline-inbox"
 NOBODY = waku.Enode(waku.new_key().public, "127.0.0.1", 1)
-ONE: Any = TOPIC
-TEXT: Any = "abcd"
 
 
 def letters(count: int, age: int = 3600, topic: bytes = TOPIC) -> list[waku.Envelope]:
@@ -128,23 +126,29 @@ async def test_an_error_of_the_program_ends_the_fetch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "text"),
+    ("call", "arguments", "text"),
     [
-        (lambda: waku.fetch([], topics=[TOPIC]), "no Mailserver is named"),
-        (lambda: waku.fetch("http://x", topics=[TOPIC]), "not an enode URL"),
-        (lambda: waku.fetch(NOBODY, topics=ONE), "topics are a list of bytes"),
-        (lambda: waku.fetch(NOBODY, topics=[]), "topics are a list of bytes"),
-        (lambda: waku.fetch(NOBODY, topics=[b"abc"]), "topics are a list of bytes, each of 4"),
-        (lambda: waku.fetch(NOBODY, topics=[TEXT]), "topics are a list of bytes"),
-        (lambda: waku.subscribe(NOBODY, topics=TEXT), "topics are a list of bytes"),
-        (lambda: waku.ConnectionOptions(connect_seconds=0), "connect_seconds: 0 is not a number over 0"),
-        (lambda: waku.ConnectionOptions(page_envelopes=1001), "page_envelopes: 1001 is not a whole number from 1"),
-        (lambda: waku.ConnectionOptions(user_agent="a\n"), "1 to 256 printable ASCII characters"),
+        (waku.fetch, {"servers": [], "topics": [TOPIC]}, "no Mailserver is named"),
+        (waku.fetch, {"servers": "http://x", "topics": [TOPIC]}, "not an enode URL"),
+        (waku.fetch, {"servers": NOBODY, "topics": TOPIC}, "topics are a list of bytes"),
+        (waku.fetch, {"servers": NOBODY, "topics": []}, "topics are a list of bytes"),
+        (waku.fetch, {"servers": NOBODY, "topics": [b"abc"]}, "topics are a list of bytes, each of 4"),
+        (waku.fetch, {"servers": NOBODY, "topics": ["abcd"]}, "topics are a list of bytes"),
+        (waku.subscribe, {"servers": NOBODY, "topics": "abcd"}, "topics are a list of bytes"),
+        (
+            waku.subscribe,
+            {"servers": NOBODY, "topics": [TOPIC], "options": {}},
+            "`options` are ConnectionOptions, not {}",
+        ),
+        (waku.Poster, {"node": NOBODY, "options": {}}, "`options` are ConnectionOptions, not {}"),
+        (waku.ConnectionOptions, {"connect_seconds": 0}, "connect_seconds: 0 is not a number over 0"),
+        (waku.ConnectionOptions, {"page_envelopes": 1001}, "page_envelopes: 1001 is not a whole number from 1"),
+        (waku.ConnectionOptions, {"user_agent": "a\n"}, "1 to 256 printable ASCII characters"),
     ],
 )
-def test_arguments_that_cannot_be_used(call: Callable[[], Any], text: str) -> None:
+def test_arguments_that_cannot_be_used(call: Callable[..., Any], arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(Misuse, match=text):
-        call()
+        call(**arguments)
 
 
 async def test_a_fetch_goes_back_a_day_and_a_subscription_begins_now_or_where_its_state_ends() -> None:

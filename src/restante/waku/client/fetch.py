@@ -11,7 +11,7 @@ import msgspec
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
-from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions
+from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions, check_options
 from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import (
@@ -59,6 +59,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     connection: ConnectionOptions = DEFAULT_OPTIONS
 
     def __post_init__(self) -> None:
+        check_options(self.connection)
         if self.form == "envelope" and self.to is None:
             raise Misuse("a request in an envelope is sealed: name the key to seal it with")
 

@@ -75,3 +75,9 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_OPTIONS: Final = ConnectionOptions()
+
+
+def check_options(options: ConnectionOptions) -> None:
+    """Raise Misuse if a program passed something else as its options."""
+    if not isinstance(options, ConnectionOptions):
+        raise Misuse(f"`options` are ConnectionOptions, not {options!r}")

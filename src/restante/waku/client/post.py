@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 from restante.common.errors import Misuse, RestanteError
-from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions
+from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions, check_options
 from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
 from restante.waku.defaults import TTL_SECONDS, make_envelope, mine, seal
 from restante.waku.devp2p import enode
@@ -48,8 +48,9 @@ class Poster:
     ) -> None:
         """`key` identifies this program to the node; by default each connection has a new key.
 
-        Raises Misuse if the node is no enode URL.
+        Raises Misuse for arguments that cannot be used.
         """
+        check_options(options)
         self._enode = enode.as_enode(node)
         self._key = key
         self._options = options
