@@ -39,7 +39,7 @@ from restante.waku.envelope.keccak import keccak
 from restante.waku.limits import Limits
 from restante.waku.node.clock import NodeClock
 from restante.waku.protocol import completion, packets
-from restante.waku.protocol.request import Demands, Request, RequestError
+from restante.waku.protocol.request import NOT_ALLOWED, Demands, Request, RequestError
 from restante.waku.protocol.request import parse as parse_request
 
 MAX_PAGES: Final = 16
@@ -216,7 +216,7 @@ class HistoryRequests:
         """Return why a request is refused, or an empty text."""
         terms = self._terms
         if terms.allow is not None and connection.node_id not in terms.allow:
-            return "this server serves those that it was told to"
+            return NOT_ALLOWED
         queue = self._queues.get(connection, ())
         own = new.size + sum([queued.size for queued in queue])
         full = own > GUARANTEED_QUEUE_BYTES and self.queued_bytes + new.size > MAX_QUEUED_BYTES

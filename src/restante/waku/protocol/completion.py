@@ -17,7 +17,13 @@ import msgspec
 
 from restante.waku.envelope import rlp
 from restante.waku.protocol.packets import HASH_BYTES
-from restante.waku.protocol.request import ID_BYTES, CompletionForm
+from restante.waku.protocol.request import (
+    ID_BYTES,
+    NO_PLAIN_REQUESTS,
+    NO_SEALED_REQUESTS,
+    NOT_ALLOWED,
+    CompletionForm,
+)
 
 NO_HASH: Final = bytes(HASH_BYTES)
 """The last hash of an answer without envelopes."""
@@ -28,8 +34,9 @@ PERMANENT_REFUSALS: Final = {
     "failed to decrypt": "the server uses another password",
     "failed to decode": "the server does not support requests of this form",
     "check message signature failed": "the server requires signed requests",
-    "this server takes no": "use the other form of requests",
-    "this server serves those": "the server does not accept this key",
+    NO_PLAIN_REQUESTS: "use the other form of requests",
+    NO_SEALED_REQUESTS: "use the other form of requests",
+    NOT_ALLOWED: "the server does not accept this key",
     "PoW too low": "the server requires more proof of work",
     "request is invalid": "",
     "query range is invalid": "",

@@ -52,6 +52,11 @@ OPEN_END_MARGIN_SECONDS: Final = 60
 REQUEST_TTL_SECONDS: Final = 50
 """The ttl of a request's envelope in seconds. Servers do not check it (waku/common/const.go, DefaultTTL)."""
 
+NO_PLAIN_REQUESTS: Final = "this server takes no plain requests"
+NO_SEALED_REQUESTS: Final = "this server takes no requests in envelopes"
+NOT_ALLOWED: Final = "this server serves those that it was told to"
+"""Refusals that only this server sends. Its requesters recognise them (`completion.PERMANENT_REFUSALS`)."""
+
 NO_TOPIC: Final = bytes(TOPIC)
 """The topic of a request's envelope (services/wakuext/api.go:43-128). Servers do not check it."""
 
@@ -144,7 +149,7 @@ def parse(payload: bytes, demands: Demands, now: int) -> Request:
 
 def _parse_plain(payload: bytes, outer: list[rlp.ItemSpan], digest: bytes, demands: Demands, now: int) -> Request:
     if "plain" not in demands.forms:
-        raise RequestError("this server takes no plain requests", digest)
+        raise RequestError(NO_PLAIN_REQUESTS, digest)
     _, lower, upper, limit, cursor, filter_, topics = outer
     try:
         draft = _read_draft(payload, lower, upper, filter_, limit, cursor, topics)
@@ -156,7 +161,7 @@ def _parse_plain(payload: bytes, outer: list[rlp.ItemSpan], digest: bytes, deman
 def _parse_sealed(envelope: Envelope, demands: Demands, now: int) -> Request:
     digest = envelope.hash
     if "envelope" not in demands.forms:
-        raise RequestError("this server takes no requests in envelopes", digest)
+        raise RequestError(NO_SEALED_REQUESTS, digest)
     if demands.min_pow > 0 and envelope.pow() < demands.min_pow:
         raise RequestError("PoW too low", digest)
     try:
