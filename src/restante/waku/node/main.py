@@ -44,7 +44,7 @@ from restante.waku.node.mailserver import ArchiveTerms, EnvelopeCount, Mailserve
 from restante.waku.node.node import Node
 from restante.waku.node.pool import Pool
 from restante.waku.passwords import OFFLINE_INBOX, read_password
-from restante.waku.protocol.acceptance import FUTURE, OLD, REFUSAL_REASONS, Policy
+from restante.waku.protocol.acceptance import FUTURE, OLD, REFUSAL_REASONS, Policy, RefusalReason
 from restante.waku.protocol.request import Demands
 from restante.waku.settings import SECONDS_PER_DAY, WakuServe, read_topic
 
@@ -244,7 +244,7 @@ async def _run_until(stop: asyncio.Event, node: Node, peers: list[Enode]) -> Non
 async def _tick(node: Node) -> None:
     """Call the node's `tick` every second, and log the counts of every minute."""
     second = 0
-    before: Counter[str] = Counter()
+    before: Counter[str | RefusalReason] = Counter()
     while True:
         await asyncio.sleep(1)
         second += 1
@@ -255,21 +255,25 @@ async def _tick(node: Node) -> None:
             before = counts
 
 
-def log_counts(node: Node) -> Counter[str]:
-    """Return all counts of a node, by their names in the log."""
-    mailserver, lost = node.mailserver, node.lost.items()
-    refused = Counter({refusal.name: count for refusal, count in mailserver.refusals.items()})
-    ended = Counter(
-        {f"lost: {reason.name.lower() if reason is not None else LOST_TEXT}": count for reason, count in lost}
+def log_counts(node: Node) -> Counter[str | RefusalReason]:
+    """Return all counts of a node, refused envelopes by the reason and others by their names in the log."""
+    mailserver = node.mailserver
+    lost = Counter(
+        {
+            f"lost: {reason.name.lower() if reason is not None else LOST_TEXT}": count
+            for reason, count in node.lost.items()
+        }
     )
-    return refused + mailserver.counts + node.counts + ended + node.relay.counts + node.history_requests.counts
+    counts = mailserver.counts + node.counts + lost + node.relay.counts + node.history_requests.counts
+    return mailserver.refusals + counts
 
 
-def log_minute(node: Node, minute: Counter[str]) -> None:
+def log_minute(node: Node, minute: Counter[str | RefusalReason]) -> None:
     """Log the counts of a minute, without peers and topics."""
-    log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known_hashes), **minute)
-    offered = minute[EnvelopeCount.NEW] + sum(minute[refusal.name] for refusal in REFUSAL_REASONS)
-    untimely = minute[FUTURE.name] + minute[OLD.name]
+    counts = {key.name if isinstance(key, RefusalReason) else key: count for key, count in minute.items()}
+    log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known_hashes), **counts)
+    offered = minute[EnvelopeCount.NEW] + sum(minute[reason] for reason in REFUSAL_REASONS)
+    untimely = minute[FUTURE] + minute[OLD]
     if offered >= CLOCK_WARNING_MIN and untimely > CLOCK_WARNING_SHARE * offered:
         log.warning("a fifth of all envelopes seem to be from the future or too old: check the clock of this machine")
 
