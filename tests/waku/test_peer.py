@@ -350,10 +350,10 @@ TestTheMap.settings = examples(60, 30)
 
 
 def test_the_number_of_remembered_topics_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interest, "REMEMBERED_TOPICS", 3)
+    monkeypatch.setattr(interest, "MAX_CACHED_TOPICS", 3)
     all_of_them: Interests[str] = Interests()
     all_of_them.put("a", Interest(bloom=bloom.filter_of(TOPICS[:2])))
     for _ in range(2):
         for topic in TOPICS:
             assert list(all_of_them.peers_wanting(topic)) == ["a"] * bloom.passes(bloom.filter_of(TOPICS[:2]), topic)
-    assert len(all_of_them._filter_matches) == 3  # nothing else shows it: who is forgotten is looked up again
+    assert len(all_of_them._unlisted_matches) == 3  # nothing else shows it: who is forgotten is looked up again

@@ -13,14 +13,15 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from restante.waku.envelope import bloom
+from restante.waku.envelope.bloom import ALL_BITS, passes
 
 MAX_LISTED_TOPICS: Final = 256
 """Maximum topics of an interest that are entered into the map. A longer list is a sorted array of 4 bytes per topic,
 which is searched."""
 
-REMEMBERED_TOPICS: Final = 4096
-"""Number of topics whose filtering peers are cached. A peer that changes its filter costs one check of each."""
+MAX_CACHED_TOPICS: Final = 4096
+"""Maximum topics whose peers that are not in the map are cached. If such a peer changes its interest, it is compared
+with each."""
 
 
 class Interest(msgspec.Struct, frozen=True):
@@ -28,7 +29,7 @@ class Interest(msgspec.Struct, frozen=True):
 
     topics: array[int] | None = None
     """Sorted topics. Each is the topic's four bytes as a number."""
-    bloom: int = bloom.ALL_BITS
+    bloom: int = ALL_BITS
 
     @classmethod
     def of_topics(cls, topics: Iterable[bytes]) -> Interest:
@@ -38,7 +39,7 @@ class Interest(msgspec.Struct, frozen=True):
     def wants(self, topic: bytes) -> bool:
         """Return whether envelopes of a topic are wanted. A filter also passes some other topics."""
         if self.topics is None:
-            return bloom.passes(self.bloom, topic)
+            return passes(self.bloom, topic)
         number = int.from_bytes(topic, "big")
         index = bisect_left(self.topics, number)
         return index < len(self.topics) and self.topics[index] == number
@@ -67,9 +68,10 @@ class Interests(Generic[P]):
         self._interests: dict[P, Interest] = {}
         self._everything: set[P] = set()
         self._by_topic: dict[bytes, set[P]] = {}
-        self._filters: dict[P, Interest] = {}
-        self._filter_matches: dict[bytes, set[P]] = {}
-        """The peers of `_filters` that want a topic, for recently requested topics."""
+        self._unlisted: dict[P, Interest] = {}
+        """The interests that are not in the fields above: filters, and long lists of topics."""
+        self._unlisted_matches: dict[bytes, set[P]] = {}
+        """The peers of `_unlisted` that want a topic, for the topics of the latest cache misses."""
 
     def __len__(self) -> int:
         return len(self._interests)
@@ -85,10 +87,10 @@ class Interests(Generic[P]):
             for topic in listed:
                 self._by_topic.setdefault(topic, set()).add(peer)
         elif not interest.is_empty():
-            self._filters[peer] = interest
-            for topic, passing in self._filter_matches.items():
+            self._unlisted[peer] = interest
+            for topic, matching in self._unlisted_matches.items():
                 if interest.wants(topic):
-                    passing.add(peer)
+                    matching.add(peer)
 
     def drop(self, peer: P) -> None:
         """Remove a peer."""
@@ -96,9 +98,9 @@ class Interests(Generic[P]):
         if interest is None:
             return
         self._everything.discard(peer)
-        if self._filters.pop(peer, None) is not None:
-            for passing in self._filter_matches.values():
-                passing.discard(peer)
+        if self._unlisted.pop(peer, None) is not None:
+            for matching in self._unlisted_matches.values():
+                matching.discard(peer)
         for topic in interest.listed_topics() or ():
             peers = self._by_topic[topic]
             peers.discard(peer)
@@ -107,20 +109,20 @@ class Interests(Generic[P]):
 
     def any_peer_wants(self, topic: bytes) -> bool:
         """Return whether any peer wants a topic."""
-        return bool(self._everything or topic in self._by_topic or (self._filters and self._peers_by_filter(topic)))
+        return bool(self._everything or topic in self._by_topic or (self._unlisted and self._unlisted_peers(topic)))
 
     def peers_wanting(self, topic: bytes) -> Iterator[P]:
         """Yield each peer that wants a topic, once."""
         yield from self._everything
         yield from self._by_topic.get(topic, ())
-        if self._filters:
-            yield from self._peers_by_filter(topic)
+        if self._unlisted:
+            yield from self._unlisted_peers(topic)
 
-    def _peers_by_filter(self, topic: bytes) -> set[P]:
-        peers = self._filter_matches.get(topic)
+    def _unlisted_peers(self, topic: bytes) -> set[P]:
+        peers = self._unlisted_matches.get(topic)
         if peers is None:
-            if len(self._filter_matches) >= REMEMBERED_TOPICS:
-                del self._filter_matches[next(iter(self._filter_matches))]
-            peers = {peer for peer, interest in self._filters.items() if interest.wants(topic)}
-            self._filter_matches[topic] = peers
+            if len(self._unlisted_matches) >= MAX_CACHED_TOPICS:
+                del self._unlisted_matches[next(iter(self._unlisted_matches))]  # the earliest entry
+            peers = {peer for peer, interest in self._unlisted.items() if interest.wants(topic)}
+            self._unlisted_matches[topic] = peers
         return peers
