@@ -405,7 +405,7 @@ async def test_a_request_waits_for_few_pages_of_others(
     fields: dict[str, Any], alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those in the making may be finished before ours is read, before it is in line, and before its page is heard."""
-    monkeypatch.setattr(history_requests, "REMEMBERED_REQUESTERS", 2)
+    monkeypatch.setattr(history_requests, "MAX_REMEMBERED_REQUESTERS", 2)
     many, body = MAX_PAGES + 4, plain(limit=1000, **{"topics": frozenset()} | fields)
     before, made = (MAX_PAGES_PER_ADDRESS, MAX_PAGES_PER_ADDRESS) if alone else (many, MAX_PAGES)
 

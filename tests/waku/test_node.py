@@ -720,7 +720,7 @@ async def test_a_clock_that_is_probably_wrong_is_logged(tmp_path: Path) -> None:
 
 
 def test_the_quota_that_is_longest_unused_is_forgotten_first_but_none_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "REMEMBERED_ADDRESSES", 3)
+    monkeypatch.setattr(quotas, "MAX_REMEMBERED_ADDRESSES", 3)
     those = AddressQuotas()
     first, second = those.obtain("a"), those.obtain("b")
     for address in ("a", "c", "d"):

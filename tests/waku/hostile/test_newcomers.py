@@ -259,7 +259,7 @@ def test_the_addresses_of_an_ipv6_56_share_a_quota_beside_their_own() -> None:
 def test_the_quota_of_an_ipv6_56_is_not_forgotten_before_those_of_its_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("restante.waku.connection.quotas.REMEMBERED_ADDRESSES", 3)
+    monkeypatch.setattr("restante.waku.connection.quotas.MAX_REMEMBERED_ADDRESSES", 3)
     quotas = AddressQuotas()
     first = quotas.obtain("2001:db8::/64")
     assert quotas.obtain("2001:db8:0:1::/64").of_site is first.of_site

@@ -10,7 +10,7 @@ import msgspec
 
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
-from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
+from restante.waku.client.inbox import DEFAULT_MAX_HASHES, Inbox
 from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions, check_options
 from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
 from restante.waku.client.ranges import FetchState, HistoryQuery
@@ -85,7 +85,7 @@ async def fetch(
     if not servers:
         raise Misuse("no Mailserver is named: name at least one")
     if inbox is None:
-        inbox = Inbox(WANTS_EVERYTHING, max(REMEMBERED_HASHES, len(servers) * options.connection.max_envelopes))
+        inbox = Inbox(WANTS_EVERYTHING, max(DEFAULT_MAX_HASHES, len(servers) * options.connection.max_envelopes))
     requester = Requester(query, len(servers), inbox, state, options.connection)
     return await _FetchRun(servers, requester, options, subscriber, keep).run()
 

@@ -8,14 +8,14 @@ from typing import Final
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.interest import Interest
 
-REMEMBERED_HASHES: Final = 250_000
+DEFAULT_MAX_HASHES: Final = 250_000
 """Hashes that are stored, which take some 40 MB. By default a server may send fewer envelopes (`max_envelopes`)."""
 
 
 class Inbox:
     """An interest, and the hashes of envelopes that were handed over. The oldest hashes are removed first."""
 
-    def __init__(self, interest: Interest, max_hashes: int = REMEMBERED_HASHES) -> None:
+    def __init__(self, interest: Interest, max_hashes: int = DEFAULT_MAX_HASHES) -> None:
         self._interest = interest
         self._max_hashes = max_hashes
         self._hashes: dict[bytes, None] = {}

@@ -23,7 +23,7 @@ import msgspec
 
 from restante.common.errors import Misuse
 from restante.waku.client.fetch import OnState, RequestOptions, Subscriber, do_nothing, fetch
-from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
+from restante.waku.client.inbox import DEFAULT_MAX_HASHES, Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import FetchReport
@@ -35,7 +35,7 @@ from restante.waku.protocol.interest import Interest
 STATE_SAVE_DELAY: Final = 5.0
 """Maximum seconds until live envelopes are recorded in the state. Each save writes the whole file and flushes it."""
 
-REMEMBERED_FAILURES: Final = 16
+MAX_REMEMBERED_FAILURES: Final = 16
 """Failures of one server that are stored, so that each is reported once. Servers choose their error texts, and a
 server that stays connected may send a new one each minute for months."""
 
@@ -83,7 +83,7 @@ class SubscriptionRun:
         """Live envelopes that were handed over, of times that will be requested again."""
         self._save_timer: asyncio.TimerHandle | None = None
         self._reported: dict[int, deque[str]] = {}
-        """By server: the last `REMEMBERED_FAILURES` reported failures since its last connection."""
+        """By server: the last `MAX_REMEMBERED_FAILURES` reported failures since its last connection."""
         self._report = FetchReport(self._state.missing(self._query_until_now()), 0, {}, {})
         self._handed_over = 0
 
@@ -204,7 +204,7 @@ class SubscriptionRun:
         return HistoryQuery(self._query.lower, max(self._query.lower, int(time.time())), self._query.topics)
 
     def _report_failure(self, server: int, reason: str) -> None:
-        reported = self._reported.setdefault(server, deque(maxlen=REMEMBERED_FAILURES))
+        reported = self._reported.setdefault(server, deque(maxlen=MAX_REMEMBERED_FAILURES))
         if reason not in reported:
             reported.append(reason)
             self._on_failure(server, reason)
@@ -216,7 +216,7 @@ class SubscriptionRun:
         self._live_state.known = state.known
         self._live_state.forget(self._query)
         # Without a limit, the hashes would grow while no history request is answered.
-        max_hashes = REMEMBERED_HASHES // len(self._query.topics)
+        max_hashes = DEFAULT_MAX_HASHES // len(self._query.topics)
         for hashes in self._live_state.recent.values():
             while len(hashes) > max_hashes:
                 del hashes[next(iter(hashes))]

@@ -13,7 +13,7 @@ from restante.common import net
 from restante.common.token_bucket import Bucket
 from restante.waku.limits import Limits
 
-REMEMBERED_ADDRESSES: Final = 10_000
+MAX_REMEMBERED_ADDRESSES: Final = 10_000
 """Addresses whose quotas are remembered. The least recently used is forgotten first, unless it has connections."""
 
 MAX_EXAMINED_QUOTAS: Final = 8
@@ -107,7 +107,7 @@ class AddressQuotas:
     def _obtain(self, name: str, share: int) -> AddressQuota:
         quota = self._quotas.get(name)
         if quota is None:
-            make_room(self._quotas, REMEMBERED_ADDRESSES, lambda quota: bool(quota.connections))
+            make_room(self._quotas, MAX_REMEMBERED_ADDRESSES, lambda quota: bool(quota.connections))
             quota = self._quotas[name] = AddressQuota(name, share)
         self._quotas.move_to_end(name)
         return quota

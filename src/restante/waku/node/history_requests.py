@@ -421,7 +421,7 @@ def _position_after(raw: bytes) -> tuple[bytes, bytes]:
 MAX_PAGES_PER_ADDRESS: Final = 4
 """Pages of one address in memory at a time. A requester with many connections delays only its own address."""
 
-REMEMBERED_REQUESTERS: Final = 10_000
+MAX_REMEMBERED_REQUESTERS: Final = 10_000
 """Nodes and addresses whose quotas are remembered. The least recently used is forgotten first, unless it has
 queues."""
 
@@ -470,7 +470,7 @@ class RequesterQuotas:
         """Return the quota of a node id or an address, a new one if necessary."""
         quota = self._quotas.get(name)
         if quota is None:
-            make_room(self._quotas, REMEMBERED_REQUESTERS, lambda quota: bool(quota.queues))
+            make_room(self._quotas, MAX_REMEMBERED_REQUESTERS, lambda quota: bool(quota.queues))
             quota = self._quotas[name] = RequesterQuota()
         self._quotas.move_to_end(name)
         return quota
