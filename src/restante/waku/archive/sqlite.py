@@ -7,11 +7,10 @@ transaction and takes no lock (sqlite.org/wal.html#concurrency).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -54,7 +53,7 @@ class Readers:
         with ExitStack() as stack:
             try:
                 databases = [
-                    stack.enter_context(contextlib.closing(_open_reader(path, READERS_CACHE_BYTES // count)))
+                    stack.enter_context(closing(_open_reader(path, READERS_CACHE_BYTES // count)))
                     for _ in range(count)
                 ]
             except sqlite3.Error as error:
@@ -116,10 +115,10 @@ class ReaderTurn:
                 self._reader.interrupt()
 
 
-def _open_reader(path: Path, cache: int) -> sqlite3.Connection:
+def _open_reader(path: Path, cache_bytes: int) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode=ro"
     reader = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-    reader.execute(f"PRAGMA cache_size = {-cache // 1024}")
+    reader.execute(f"PRAGMA cache_size = {-cache_bytes // 1024}")
     return reader
 
 
@@ -156,13 +155,17 @@ class Archive:
         self._directory_lock = directory_lock
         self._writing = Worker("archive-write")
         self._log_bytes = 0
-        """Approximate bytes written to the log since the last checkpoint."""
+        """Approximate bytes of log since a checkpoint was queued. Only the writing thread uses it."""
         self._failed = False
         """Whether a commit has failed. Nothing is written after that."""
 
     @classmethod
     def open(cls, data: Path) -> Archive:
-        """Lock the data directory and open its database. Create both if they do not exist."""
+        """Open the archive in a data directory, and create both if they do not exist.
+
+        No other process can open it until it is closed. Raises StoreError if another process uses it, or it is
+        another program's, newer than this program, or damaged.
+        """
         directory_lock = lock_data_directory(data)
         try:
             path = data / FILE
@@ -210,28 +213,30 @@ class Archive:
 
     async def _write(self, work: Callable[[], WriteResult]) -> WriteResult:
         try:
-            result = await self._writing.do(work)
+            return await self._writing.do(work)
         except StoreBusy:
             # If the disk is full, the database may have free pages for the log's contents, mainly after pruning. A
             # checkpoint then lets SQLite overwrite the log from its beginning.
             self._writing.later(self._checkpoint)
             raise
-        if self._log_bytes >= CHECKPOINT_BYTES:
-            self._log_bytes = 0
-            self._writing.later(self._checkpoint)  # the caller gets its result meanwhile
-        return result
 
     def _save(self, batch: Sequence[Envelope], arrived: int) -> None:
         with self._transaction():
             saved = statements.save_envelopes(self.database, batch, arrived)
-        self._log_bytes += saved * DATABASE_PAGE_BYTES + sum(len(envelope.raw) for envelope in batch)
+        self._add_log_bytes(saved * DATABASE_PAGE_BYTES + sum(len(envelope.raw) for envelope in batch))
 
     def _prune(self, work: Callable[[], PruneResult]) -> int:
         with self._transaction():
             pruned = work()
-        self._log_bytes += pruned.envelopes * DATABASE_PAGE_BYTES
+        self._add_log_bytes(pruned.envelopes * DATABASE_PAGE_BYTES)
         self.pruned_until = max(self.pruned_until, pruned.until)
         return pruned.envelopes
+
+    def _add_log_bytes(self, count: int) -> None:
+        self._log_bytes += count
+        if self._log_bytes >= CHECKPOINT_BYTES:
+            self._log_bytes = 0
+            self._writing.later(self._checkpoint)  # the caller gets its result first
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -304,13 +309,7 @@ class Archive:
         self._directory_lock.close()
 
 
-def open_archive(data: Path) -> Archive:
-    """Open the archive in a data directory, and create both if they do not exist.
-
-    No other process can open it until it is closed. Raises StoreError if another process uses it, or it is another
-    program's, newer than this program, or damaged.
-    """
-    return Archive.open(data)
+open_archive = Archive.open
 
 
 def _check_readable(database: sqlite3.Connection) -> None:

@@ -7,13 +7,12 @@ Before May 2019 keys had no topic (status-go pull request 1459).
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +53,7 @@ def read(folder: Path) -> files.FileItems:
                 f"{folder} cannot be opened as a LevelDB database: {_message(error, copied, folder)}"
             ) from error
         last_key = b""
-        with contextlib.closing(database):
+        with closing(database):
             try:
                 for key, value in database.iterator(verify_checksums=True, fill_cache=False):
                     yield _parse_item(key, value)
@@ -101,7 +100,7 @@ def _copy(folder: Path) -> Iterator[Path]:
 
 def _link_or_copy(file: Path, to: Path) -> None:
     if file.suffix in _TABLE_SUFFIXES:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             to.hardlink_to(file)
             return
     shutil.copyfile(file, to)
