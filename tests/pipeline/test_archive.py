@@ -19,7 +19,7 @@ from restante.pipeline.sources import archive
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError
 from restante.waku.archive import ids
-from restante.waku.archive.schema import FILE
+from restante.waku.archive.schema import ARCHIVE_FILE
 from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope
 from support.effort import examples
@@ -151,10 +151,10 @@ def test_an_older_copy_or_another_archive_is_noticed_and_the_rows_that_were_read
     data = tmp_path / "data"
     with Keeping(data, *SOME[:3]):
         pass
-    older = (data / FILE).read_bytes()
+    older = (data / ARCHIVE_FILE).read_bytes()
     with Keeping(data, *SOME[3:6]):
         first = read_new(data)
-    (data / FILE).write_bytes(older)
+    (data / ARCHIVE_FILE).write_bytes(older)
     with Keeping(data, SOME[7]) as server:
         second = read_new(data, first)
         server.save(SOME[9])
@@ -183,7 +183,7 @@ FAULTS = {
 def test_a_changed_envelope_is_reported_and_not_read(name: str, tmp_path: Path) -> None:
     change, fault = FAULTS[name]
     with Keeping(tmp_path / "data", *SOME) as server:
-        alter(server.data / FILE, f"UPDATE envelopes SET {change} WHERE id = {ids.home(SOME[2])}")
+        alter(server.data / ARCHIVE_FILE, f"UPDATE envelopes SET {change} WHERE id = {ids.home(SOME[2])}")
         read = read_new(server.data)
     assert read.faults == [("3", fault)]
     assert hashes(read.clean) == names([*SOME[:2], *SOME[3:]])
@@ -208,8 +208,8 @@ def test_envelopes_that_arrive_during_a_read_are_left_for_the_next(tmp_path: Pat
 @pytest.mark.parametrize("version", archive.SCHEMA_VERSIONS)
 def test_archives_of_every_schema_are_read(version: int, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    thaw(version, tmp_path / "data" / FILE)
-    read = read_new(tmp_path / "data" / FILE)
+    thaw(version, tmp_path / "data" / ARCHIVE_FILE)
+    read = read_new(tmp_path / "data" / ARCHIVE_FILE)
     assert hashes(read.clean) == names([envelope(5, 2, topic=b"\xff\xee\xdd\xcc"), envelope(3, 3)])
     assert (read.span.missed, read.span.counted, read.said) == (1, 2, [])
 
@@ -227,8 +227,8 @@ def test_an_archive_of_another_shape_is_refused_with_one_sentence(statement: str
     with Keeping(tmp_path / "data", *SOME):
         pass
     if statement == "cut off":
-        os.truncate(tmp_path / "data" / FILE, 3 * 4096)
+        os.truncate(tmp_path / "data" / ARCHIVE_FILE, 3 * 4096)
     else:
-        alter(tmp_path / "data" / FILE, statement)
+        alter(tmp_path / "data" / ARCHIVE_FILE, statement)
     with pytest.raises(SourceError, match=REFUSED[statement]):
         read_new(tmp_path / "data")

@@ -13,7 +13,7 @@ import structlog
 
 from restante.common.errors import StoreDamaged, StoreError
 from restante.waku.archive.query import Bounds, PageQuery
-from restante.waku.archive.schema import FILE
+from restante.waku.archive.schema import ARCHIVE_FILE
 from restante.waku.archive.sqlite import Readers
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import Envelope, make
@@ -419,7 +419,7 @@ async def test_a_request_waits_for_few_pages_of_others(
         await here.archive.save([*LETTERS, *CROWD], EPOCH)
         here.archive.readers.close()
         # With more readers, how many pages other threads search meanwhile would be chance.
-        here.archive.readers = Readers.open(tmp_path / FILE, 1)
+        here.archive.readers = Readers.open(tmp_path / ARCHIVE_FILE, 1)
         attackers = [await elsewhere(here, 100 if alone else 100 + number) for number in range(many)]
         attacks = [asyncio.create_task(ask_on(peer)) for peer in attackers]
         peer, counts, waited = await elsewhere(here), here.node.history_requests.counts, []

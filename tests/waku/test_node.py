@@ -13,7 +13,7 @@ import structlog
 
 from restante.common.listening import parse_listen_address
 from restante.common.net import parse_networks
-from restante.waku.archive.schema import FILE
+from restante.waku.archive.schema import ARCHIVE_FILE
 from restante.waku.connection import quotas
 from restante.waku.connection.peer_connection import (
     CLOSE_TIMEOUT,
@@ -538,7 +538,7 @@ async def test_a_peer_that_outruns_the_disk_is_not_read_meanwhile(tmp_path: Path
     """In a drain it is not read again, although its envelopes are saved: who goes on would have it go on, too."""
     async with inside(tmp_path, policy=FREE, limits=Limits(unsaved_bytes=MIB)) as here:
         poster, other = await here.greet(NOTHING), await here.greet(NOTHING)
-        with beside(tmp_path / FILE, LOCK):
+        with beside(tmp_path / ARCHIVE_FILE, LOCK):
             first = other.offer([letter(1)])
             await other.fence()
             await here.until("a batch that waits", lambda: not here.node.mailserver.gathered)
@@ -580,7 +580,7 @@ async def test_a_locked_archive_is_not_called_a_full_disk(tmp_path: Path, monkey
     async with inside(tmp_path) as here:
         poster = await here.greet(NOTHING)
         with structlog.testing.capture_logs() as logs:
-            with beside(tmp_path / FILE, LOCK):
+            with beside(tmp_path / ARCHIVE_FILE, LOCK):
                 for envelope in (letter(1), letter(2)):
                     [refusal] = (await poster.post(envelope)).refusals
                     assert (refusal.code, refusal.text) == (waku_packets.OTHER_ERROR, LOCKED_TEXT)

@@ -29,7 +29,7 @@ from restante.common.errors import Misuse
 from restante.common.settings import resolve_settings
 from restante.waku import key_file
 from restante.waku import settings as waku_settings
-from restante.waku.archive.schema import FILE
+from restante.waku.archive.schema import ARCHIVE_FILE
 from restante.waku.archive.sqlite import DATABASE_PAGE_BYTES, open_archive
 from restante.waku.client.arguments import request_options
 from restante.waku.devp2p.enode import Enode
@@ -72,7 +72,7 @@ async def test_a_node_prints_its_enode_serves_and_drains_and_its_log_names_nobod
             assert Key(bytes.fromhex(key.read_text())).public == node.enode.public
             poster, reader, stranger = await node.greet(), await node.greet(), await node.enter()
             assert (await look.counts())["waku_peers"] == 2
-            with beside(data / FILE, LOCK):
+            with beside(data / ARCHIVE_FILE, LOCK):
                 packets = [poster.offer([envelope]) for envelope in letters]
                 await poster.fence()  # all of it was read
                 node.serving.send(signal.SIGTERM)
@@ -176,7 +176,7 @@ async def test_the_first_prune_is_announced_and_a_full_disk_pruned(tmp_path: Pat
 
 @pytest.mark.parametrize("damaged", ["pageno > 1", "name = 'envelopes_topic' AND pagetype = 'leaf' LIMIT 1 OFFSET 2"])
 async def test_a_damaged_archive_is_not_served(tmp_path: Path, damaged: str) -> None:
-    archive, path = open_archive(tmp_path), tmp_path / FILE
+    archive, path = open_archive(tmp_path), tmp_path / ARCHIVE_FILE
     await archive.save([letter(number) for number in range(5000)], EPOCH)
     await archive.close()
     pages = select(path, f"SELECT pageno FROM dbstat WHERE {damaged}")
@@ -198,7 +198,7 @@ async def test_a_failing_disk_ends_the_node_with_one_sentence_and_confirms_nobod
     async with node_process(data, "--min-pow", "0") as node:
         poster = await node.greet()
         await poster.post(letter(1, now=now))
-        size = (data / f"{FILE}-wal").stat().st_size
+        size = (data / f"{ARCHIVE_FILE}-wal").stat().st_size
         resource.prlimit(node.serving.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         poster.offer([letter(2, now=now, size=100_000, ttl=1000)])
         assert await node.serving.ended() == 1

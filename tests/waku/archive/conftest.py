@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from restante.waku.archive import sqlite
 from restante.waku.archive.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
-from restante.waku.archive.schema import FILE
+from restante.waku.archive.schema import ARCHIVE_FILE
 from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
@@ -54,7 +54,7 @@ def open_altered(data: Path) -> Archive:
 
 class Engine(DataDirectory[Archive]):
     def __init__(self) -> None:
-        super().__init__(open_altered, FILE)
+        super().__init__(open_altered, ARCHIVE_FILE)
 
     def refusing(self) -> contextlib.AbstractContextManager[None]:
         return beside(self.file, LOCK, "UPDATE totals SET envelopes = 12345")

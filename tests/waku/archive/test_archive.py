@@ -18,7 +18,7 @@ from restante.common import sqlite
 from restante.common.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 from restante.waku.archive import checking
 from restante.waku.archive.records import Counts, TopicCount
-from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA, backup
+from restante.waku.archive.schema import APPLICATION_ID, ARCHIVE_FILE, SCHEMA, backup
 from restante.waku.archive.sqlite import open_archive
 from restante.waku.envelope.envelope import Envelope
 from stores.test_schema import schema, version
@@ -243,16 +243,16 @@ async def test_a_refused_batch_causes_a_checkpoint_so_that_the_next_needs_no_mor
     await engine.store.prune(0, 1)  # waits for its turn behind it
     with closing(sqlite3.connect(f"file:{engine.file}?immutable=1", uri=True)) as without_log:
         assert without_log.execute("SELECT count(*) FROM envelopes").fetchone() == (len(first),)
-    log = (engine.data / f"{FILE}-wal").stat().st_size
+    log = (engine.data / f"{ARCHIVE_FILE}-wal").stat().st_size
     await engine.store.save(second, 2)
-    assert (engine.data / f"{FILE}-wal").stat().st_size == log
+    assert (engine.data / f"{ARCHIVE_FILE}-wal").stat().st_size == log
 
 
 async def test_a_long_write_ahead_log_causes_a_checkpoint(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT_BYTES", 1 << 20)
     for second in range(30):
         await engine.store.save([envelope(second, number, size=4000) for number in range(100)], 1)
-    log = (engine.data / f"{FILE}-wal").stat().st_size
+    log = (engine.data / f"{ARCHIVE_FILE}-wal").stat().st_size
     assert log < 6 << 20 < (engine.file).stat().st_size
 
 
@@ -263,7 +263,7 @@ VERSIONS = range(1, len(SCHEMA.migrations()) + 1)
 async def test_every_old_archive_opens_with_all_rows_and_the_schema_of_a_new_one(old: int, tmp_path: Path) -> None:
     for folder in ("old", "new"):
         (tmp_path / folder).mkdir()
-    thaw(old, tmp_path / "old" / FILE)
+    thaw(old, tmp_path / "old" / ARCHIVE_FILE)
     upgraded, new = open_archive(tmp_path / "old"), open_archive(tmp_path / "new")
     try:
         assert schema(upgraded.database) == schema(new.database)
@@ -288,7 +288,7 @@ async def test_damage_is_reported_in_one_sentence(tmp_path: Path) -> None:
     await archive.save([envelope(number, number, size=500) for number in range(100)], 1)
     await archive.close()
     archive = open_archive(tmp_path)
-    with (tmp_path / FILE).open("r+b") as file:
+    with (tmp_path / ARCHIVE_FILE).open("r+b") as file:
         file.seek(4096)
         file.write(b"\xa5" * 4096 * 12)
     archive.database.execute("PRAGMA shrink_memory")
@@ -344,7 +344,7 @@ DAMAGE = {
 @pytest.mark.parametrize(("damage", "sentence"), DAMAGE.items())
 def test_damage_is_found_and_named(tmp_path: Path, damage: str, sentence: str) -> None:
     archive_of(tmp_path, ROWS)
-    with closing(sqlite3.connect(tmp_path / FILE)) as database:
+    with closing(sqlite3.connect(tmp_path / ARCHIVE_FILE)) as database:
         database.executescript(damage)
     lines = problems(tmp_path)
     assert any(sentence in line for line in lines), lines
@@ -358,7 +358,7 @@ def test_an_envelope_with_a_moved_id_is_in_its_place_while_the_collision_exists(
     monkeypatch.setattr("restante.waku.archive.ids.home", lambda kind: kind.sent << 31 | 8 + kind.hash[0] % 8)
     archive_of(tmp_path, [envelope(0, number) for number in range(12)])
     assert problems(tmp_path) == []
-    alter(tmp_path / FILE, "DELETE FROM envelopes WHERE id = (SELECT max(id) FROM envelopes)")
+    alter(tmp_path / ARCHIVE_FILE, "DELETE FROM envelopes WHERE id = (SELECT max(id) FROM envelopes)")
     assert any("belong to" in sentence for sentence in problems(tmp_path))
 
 

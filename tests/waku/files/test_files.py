@@ -25,7 +25,7 @@ from restante.common.errors import InUse, Misuse, StoreError
 from restante.common.extras import how_to_install
 from restante.waku import open_archive, read_envelopes
 from restante.waku.archive.records import Archived
-from restante.waku.archive.schema import FILE
+from restante.waku.archive.schema import ARCHIVE_FILE
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make, parse
 from restante.waku.envelope.rlp import RlpError
@@ -438,7 +438,7 @@ def test_an_export_file_appears_only_when_it_is_complete(
     data = archive_of(tmp_path / "data", [make(T0 + 50, 50, b"\1\2\3\4", dice.randbytes(2000)) for _ in range(200)])
     with no_file_beyond(100_000), pytest.raises(StoreError, match=r"\Acannot write [^\n]+File too large\Z"):
         export(data, tmp_path / f"all{suffix}")
-    alter(data / FILE, "DELETE FROM arrivals WHERE arrival = 7")
+    alter(data / ARCHIVE_FILE, "DELETE FROM arrivals WHERE arrival = 7")
     lost = r"counts 200 envelopes, and 199 of them can be found: run `restante waku check`"
     with pytest.raises(StoreError, match=lost):
         export(data, tmp_path / f"all{suffix}")
@@ -479,7 +479,7 @@ def test_check_prints_that_all_is_well_or_each_error(data: Path) -> None:
     screen = on_a_terminal(*RESTANTE, "waku", "check", "--data", data, streams=["stderr"])
     assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in screen
     assert "of" not in screen
-    alter(data / FILE, "UPDATE totals SET bytes = 7")
+    alter(data / ARCHIVE_FILE, "UPDATE totals SET bytes = 7")
     wrong = waku("check", "--data", data)
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert f"the count of bytes is 7, but there are {size}\n" in wrong.stderr
@@ -530,11 +530,11 @@ def test_a_foreign_file_is_reported_in_one_sentence_with_exit_code_1(tmp_path: P
         result = waku("import", tmp_path / name, "--data", tmp_path / "new")
         assert result.returncode == 1
         assert only_line(result).startswith(f"restante: {tmp_path / name} ")
-    (tmp_path / FILE).write_bytes(b"not a database at all, but long enough to be one" * 99)
+    (tmp_path / ARCHIVE_FILE).write_bytes(b"not a database at all, but long enough to be one" * 99)
     for command in (["check"], ["export", tmp_path / "all.rlp"], ["backup", tmp_path / "copy"]):
         result = waku(*command, "--data", tmp_path)
         assert result.returncode == 1
-        assert only_line(result) == f"restante: cannot read {tmp_path / FILE}: file is not a database"
+        assert only_line(result) == f"restante: cannot read {tmp_path / ARCHIVE_FILE}: file is not a database"
 
 
 async def test_an_archive_that_is_open_is_read_as_it_was(tmp_path: Path) -> None:
@@ -553,7 +553,7 @@ async def test_an_archive_that_is_open_is_read_as_it_was(tmp_path: Path) -> None
 def test_what_is_no_envelope_is_an_error_or_the_program_s(tmp_path: Path) -> None:
     file, data = tmp_path / "file.rlp", archive_of(tmp_path / "data", ROWS[:3])
     file.write_bytes(RAWS[0] + b"\x07" + RAWS[1])
-    alter(data / FILE, "UPDATE envelopes SET raw = x'07' WHERE arrival = 2")
+    alter(data / ARCHIVE_FILE, "UPDATE envelopes SET raw = x'07' WHERE arrival = 2")
     for path, text in (
         (file, rf"file\.rlp, byte {len(RAWS[0])}: "),
         (data, "data, arrival 2: an envelope is a list"),

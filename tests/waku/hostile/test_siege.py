@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from restante.waku.archive.history import MAX_PAIRED_BITS, MAX_SINGLE_BITS
-from restante.waku.archive.schema import FILE
+from restante.waku.archive.schema import ARCHIVE_FILE
 from restante.waku.archive.sqlite import READER_COUNT, open_archive
 from restante.waku.devp2p.hello import CAPABILITY_CODES, Reason
 from restante.waku.devp2p.rlpx import MAX_HANDSHAKE_BYTES
@@ -126,7 +126,7 @@ class Siege:
 
     def _resources(self) -> tuple[int, int, int]:
         pid = self.node.serving.pid
-        archive = sum(file.stat().st_size for file in self.node.serving.data.glob(f"{FILE}*"))
+        archive = sum(file.stat().st_size for file in self.node.serving.data.glob(f"{ARCHIVE_FILE}*"))
         return descriptors(pid), resident(pid), archive
 
     async def warm_up(self) -> None:

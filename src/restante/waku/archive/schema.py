@@ -12,12 +12,12 @@ from restante.common.data_directory import lock_data_directory
 from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.common.sqlite import Schema, copy_database, primary_code
 
-FILE: Final = "archive.sqlite"
+ARCHIVE_FILE: Final = "archive.sqlite"
 
 APPLICATION_ID: Final = 0x52737441
 """Marks the file as an archive ("RstA"; sqlite.org/pragma.html#pragma_application_id)."""
 
-SCHEMA: Final = Schema("restante.waku.archive", FILE, APPLICATION_ID, "Waku mailserver")
+SCHEMA: Final = Schema("restante.waku.archive", ARCHIVE_FILE, APPLICATION_ID, "Waku mailserver")
 
 
 def unreadable(error: sqlite3.Error) -> StoreError:
@@ -39,5 +39,5 @@ def backup(data: Path, target: Path, advance: Callable[[int], None]) -> None:
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Misuse(f"{target} exists already and is not an empty directory: name another")
-    with SCHEMA.reading(data) as database, lock_data_directory(target), new_file(target / FILE) as unfinished:
+    with SCHEMA.reading(data) as database, lock_data_directory(target), new_file(target / ARCHIVE_FILE) as unfinished:
         copy_database(database, unfinished, advance)

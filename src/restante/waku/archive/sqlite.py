@@ -22,7 +22,7 @@ from restante.common.worker import Worker
 from restante.waku.archive import history, statements
 from restante.waku.archive.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.records import Archived, Counts, TopicCount
-from restante.waku.archive.schema import FILE, SCHEMA, unreadable
+from restante.waku.archive.schema import ARCHIVE_FILE, SCHEMA, unreadable
 from restante.waku.archive.statements import PruneResult
 from restante.waku.envelope.envelope import Envelope
 
@@ -168,7 +168,7 @@ class Archive:
         """
         directory_lock = lock_data_directory(data)
         try:
-            path = data / FILE
+            path = data / ARCHIVE_FILE
             database = SCHEMA.connect(str(path))
             try:
                 database.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")

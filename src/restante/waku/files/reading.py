@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from restante.common.errors import Misuse, StoreError, plain
-from restante.waku import files
 from restante.waku.archive import statements
-from restante.waku.archive.schema import FILE, SCHEMA
+from restante.waku.archive.schema import ARCHIVE_FILE, SCHEMA
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.files import FileItems, UnreadableItem, leveldb, rlp_file
+from restante.waku.files import FileItems, UnreadableItem, leveldb, parse_item, rlp_file
 
 
 def read_envelopes(
@@ -22,12 +21,12 @@ def read_envelopes(
     running, or the LevelDB directory of a status-go node that is stopped. `on_unreadable` is called with each item
     that is not an envelope; without it, the first one raises StoreError.
 
-    Raises Misuse if there is no such file, its type is unknown, or a status-go node uses it; StoreError if it cannot
-    be read. Iterate in one thread.
+    The iteration raises Misuse if there is no such file, its type is unknown, or a status-go node uses it; StoreError
+    if it cannot be read. Iterate in one thread.
     """
     path = Path(path)
     try:
-        for item in _read_archive(path) if (path / FILE).exists() else read_items(path):
+        for item in _read_archive(path) if (path / ARCHIVE_FILE).exists() else read_items(path):
             if isinstance(item, Envelope):
                 yield item
             elif on_unreadable is None:
@@ -59,4 +58,4 @@ def _read_archive(data: Path) -> FileItems:
         database.execute("BEGIN")
         for page in statements.read_all(database):
             for row in page:
-                yield files.parse_item(row.raw, f"arrival {row.arrival}")
+                yield parse_item(row.raw, f"arrival {row.arrival}")
