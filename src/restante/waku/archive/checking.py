@@ -83,8 +83,8 @@ def _is_reachable(database: sqlite3.Connection, id_: int, home: int) -> bool:
     if id_ >> ids.BITS != home >> ids.BITS or not home - ids.PROBES < id_ < home:
         return False
     statement = "SELECT count(*) FROM envelopes WHERE id > ? AND id <= ?"
-    [(taken,)] = database.execute(statement, (id_, home))
-    return bool(taken == home - id_)
+    [(count,)] = database.execute(statement, (id_, home))
+    return bool(count == home - id_)
 
 
 def _check_totals(database: sqlite3.Connection, totals: _Totals) -> Iterator[str]:

@@ -480,14 +480,14 @@ def _ids_after_cursor(database: sqlite3.Connection, after: bytes) -> tuple[int, 
     envelope with the same hash prefix is left out.
     """
     home, digest = read_cursor(after)
-    at, end = home, max(home - ids.PROBES, ids.lowest_id(home >> ids.BITS) - 1)
-    while digest is not None and at > end and (raw := _stored_raw(database, at)) is not None:
+    id_, end = home, max(home - ids.PROBES, ids.lowest_id(home >> ids.BITS) - 1)
+    while digest is not None and id_ > end and (raw := _stored_raw(database, id_)) is not None:
         if keccak(raw) == digest:
-            return at + 1, at - 1
-        at -= 1
-    return at + 1, home if at < home else home - 1
+            return id_ + 1, id_ - 1
+        id_ -= 1
+    return id_ + 1, home if id_ < home else home - 1
 
 
-def _stored_raw(database: sqlite3.Connection, at: int) -> bytes | None:
-    rows = database.execute("SELECT raw FROM envelopes WHERE id = ?", (at,)).fetchall()
+def _stored_raw(database: sqlite3.Connection, id_: int) -> bytes | None:
+    rows = database.execute("SELECT raw FROM envelopes WHERE id = ?", (id_,)).fetchall()
     return rows[0][0] if rows else None

@@ -90,15 +90,15 @@ class Page(msgspec.Struct, frozen=True):
         return [self.encoded[start:stop] for start, stop in pairwise([0, *self.stops])]
 
 
-def make_cursor(at: int, digest: bytes | None) -> bytes:
-    """Return the cursor that continues after the id `at`.
+def make_cursor(id_: int, digest: bytes | None) -> bytes:
+    """Return the cursor that continues after the id `id_`.
 
     `digest` is the hash of the envelope there, if it is known.
     """
-    sent = (at >> ids.BITS).to_bytes(4, "big")
-    if digest is not None and ids.home_of(at >> ids.BITS, digest) == at:
+    sent = (id_ >> ids.BITS).to_bytes(4, "big")
+    if digest is not None and ids.home_of(id_ >> ids.BITS, digest) == id_:
         return sent + digest
-    return sent + ((at & ids.HASH_MASK) << 1).to_bytes(4, "big") + ID_CURSOR_MARK
+    return sent + ((id_ & ids.HASH_MASK) << 1).to_bytes(4, "big") + ID_CURSOR_MARK
 
 
 def read_cursor(wire: bytes) -> tuple[int, bytes | None]:

@@ -61,11 +61,11 @@ def _insert_at_home(database: sqlite3.Connection, rows: list[EnvelopeRow], arriv
 
 def _find_free_ids(database: sqlite3.Connection, homed: list[EnvelopeRow]) -> list[EnvelopeRow]:
     """Return the rows of the envelopes that are not stored yet, with free ids."""
-    taken: dict[int, bytes] = {}
+    raws: dict[int, bytes] = {}
 
     def read_raw(id_: int) -> bytes | None:
-        if id_ in taken:
-            return taken[id_]
+        if id_ in raws:
+            return raws[id_]
         row = database.execute("SELECT raw FROM envelopes WHERE id = ?", (id_,)).fetchone()
         return None if row is None else row[0]
 
@@ -73,14 +73,14 @@ def _find_free_ids(database: sqlite3.Connection, homed: list[EnvelopeRow]) -> li
     for home, topic, raw in homed:
         id_ = ids.find_free_id(home, raw, read_raw)
         if id_ is not None:
-            taken[id_] = raw
+            raws[id_] = raw
             placed.append((id_, topic, raw))
     return placed
 
 
 def _insert_envelopes(database: sqlite3.Connection, envelopes: list[EnvelopeRow], arrival: int) -> int:
     """Insert the envelopes. Return how many of their ids were free."""
-    rows = [(at, topic, number, raw) for number, (at, topic, raw) in enumerate(envelopes, arrival)]
+    rows = [(id_, topic, number, raw) for number, (id_, topic, raw) in enumerate(envelopes, arrival)]
     rows.sort()  # most rows are then appended to the table, which fills its pages
     return _insert_rows(database, _ENVELOPES_SQL, rows)
 
@@ -88,8 +88,8 @@ def _insert_envelopes(database: sqlite3.Connection, envelopes: list[EnvelopeRow]
 def _topic_rows(rows: list[EnvelopeRow]) -> list[list[int]]:
     """Return a row for each topic: its count, and its first and last time of sending."""
     by_topic: dict[int, list[int]] = {}
-    for at, topic, _ in rows:
-        sent = at >> ids.BITS
+    for id_, topic, _ in rows:
+        sent = id_ >> ids.BITS
         totals = by_topic.get(topic)
         if totals is None:
             by_topic[topic] = [topic, 1, sent, sent]
@@ -100,14 +100,14 @@ def _topic_rows(rows: list[EnvelopeRow]) -> list[list[int]]:
 
 def _insert_rows(database: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]]) -> int:
     """Insert rows with few statements. Return the number of rows inserted."""
-    start = changed = 0
+    start = inserted = 0
     for size in _ROWS_PER_STATEMENT:
         while len(rows) - start >= size:
             chunk = rows[start : start + size]
             sql = _with_placeholders(statement, len(chunk[0]), size)
-            changed += database.execute(sql, tuple(chain.from_iterable(chunk))).rowcount
+            inserted += database.execute(sql, tuple(chain.from_iterable(chunk))).rowcount
             start += size
-    return changed
+    return inserted
 
 
 @lru_cache

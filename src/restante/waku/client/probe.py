@@ -69,12 +69,12 @@ async def probe(node: Enode, options: RequestOptions, seconds: float) -> ProbeRe
 
 
 async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions) -> ProbeResult:
-    began = time.monotonic()
+    start = time.monotonic()
     envelopes: list[Envelope] = []
     query = HistoryQuery(envelope.sent, envelope.sent, frozenset([envelope.topic]))
     report = await fetch([node], query, options, envelopes.extend)
     if envelope in envelopes:
-        milliseconds = (time.monotonic() - began) * 1000
+        milliseconds = (time.monotonic() - start) * 1000
         return ProbeResult(Outcome.WELL, f"all is well: posted, and fetched in {milliseconds:.0f} ms")
     if 0 in report.refusals:
         return ProbeResult(Outcome.REFUSED, f"it answers the request with an error: {report.refusals[0]}")
