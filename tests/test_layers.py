@@ -42,7 +42,7 @@ LAYERS = by_name(_LAYERS)
 _BETWEEN_PARTS = """
     demo.client: client.protocol.server_messages client.timing_log
     demo.conversations: client.timing_log
-    demo.envelopes: waku.archive waku.defaults waku.envelope
+    demo.envelopes: waku.archive waku.envelope waku.protocol.policy
     demo.server: mailbox.core mailbox.protocol mailbox.server.commit_loop mailbox.server.trace mailbox.settings
     demo.server: mailbox.store
     pipeline.clean: timing.logs waku.archive.ids waku.envelope

@@ -177,7 +177,7 @@ async def answer_pings(peer: RawPeer) -> None:
 
 
 async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_is_silent(tmp_path: Path) -> None:
-    async with inside(tmp_path, peer_limits=PeerLimits(max_peers=2)) as here:
+    async with inside(tmp_path, peer_limits=PeerLimits(max_peers=2, max_peers_per_address=50)) as here:
         first = await here.greet(key=KEY)
         [its_connection] = here.node.connections
         async with meanwhile(answer_pings(first)):
@@ -202,10 +202,8 @@ async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_
 
 
 async def test_a_full_node_keeps_its_best_and_static_peers(tmp_path: Path) -> None:
-    async with (
-        inside(tmp_path / "a", peer_limits=PeerLimits(max_peers=2, max_handshakes=2)) as here,
-        inside(tmp_path / "b", number=2) as other,
-    ):
+    two = PeerLimits(max_peers=2, max_peers_per_address=50, max_handshakes=2)
+    async with inside(tmp_path / "a", peer_limits=two) as here, inside(tmp_path / "b", number=2) as other:
         first, second = await here.greet(), await here.greet()
         assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
         first.cut()
@@ -490,7 +488,7 @@ async def test_a_peer_that_closes_its_half_and_does_not_read_is_disconnected(tmp
 async def test_a_peer_that_gave_way_and_does_not_read_is_closed_when_a_newcomer_needs_the_room(
     tmp_path: Path,
 ) -> None:
-    two = PeerLimits(max_peers=2, max_handshakes=1)
+    two = PeerLimits(max_peers=2, max_peers_per_address=50, max_handshakes=1)
     async with inside(tmp_path, policy=FREE, limits=FEW_OWED, peer_limits=two) as here:
         _, _, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent_bytes()))
         for _ in range(admission.MAX_ERRORS):
@@ -753,7 +751,7 @@ async def test_a_timer_goes_off_at_the_first_deadline_and_can_be_set_again_for_t
 
 @on_uvloop
 async def test_connections_of_one_address_are_limited_also_of_that_which_a_proxy_names(tmp_path: Path) -> None:
-    async with inside(tmp_path, peer_limits=PeerLimits(max_peers_per_address=1)) as here:
+    async with inside(tmp_path, peer_limits=PeerLimits(max_peers=1000, max_peers_per_address=1)) as here:
         where, ports, writers = parse_listen_address("proxy:127.0.0.1:0", "--listen"), [], []
         for trusted in ("127.0.0.0/8", "10.0.0.0/8"):
             [at] = await here.node.listen(where, parse_networks([trusted], "--trust-proxy"))

@@ -13,10 +13,10 @@ from restante.demo.events import Events, MailserverGap
 from restante.demo.fleet import DAY_SECONDS, ENVELOPES_PER_TRANSFER, MAILSERVERS, Fleet, SeededDice, log_normal
 from restante.demo.load import Load
 from restante.waku.archive.sqlite import Archive, open_archive
-from restante.waku.defaults import POLICY, TTL_SECONDS
 from restante.waku.envelope.envelope import U32, Envelope, make
 from restante.waku.envelope.mining import mine
 from restante.waku.envelope.payload import SYMMETRIC_KEY_BYTES, SymmetricKey, seal, topic_of
+from restante.waku.protocol.policy import MIN_POW, TTL_SECONDS
 
 CHANNELS: Final = 48
 CHANNEL_EXPONENT: Final = 3.0
@@ -99,4 +99,4 @@ def _envelope(at: float, topic: bytes, key: SymmetricKey, dice: Random) -> Envel
     seconds_ahead = dice.uniform(0, AHEAD_SECONDS) if dice.random() < AHEAD_SHARE else 0.0
     sealed = seal(text, to=key, dice=SeededDice(dice))
     bare = make(int(at + seconds_ahead) + TTL_SECONDS, TTL_SECONDS, topic, sealed)
-    return mine(bare, POLICY.min_pow, start=dice.randrange(U32))
+    return mine(bare, MIN_POW, start=dice.randrange(U32))

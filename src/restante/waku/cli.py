@@ -16,6 +16,7 @@ from restante.cli.extra_commands import group_that_needs
 from restante.cli.serve_options import JsonOption, ReadSettings, data_path, prepare, print_settings, with_options
 from restante.common.errors import Misuse
 from restante.common.texts import counted
+from restante.waku.protocol.policy import TTL_SECONDS
 from restante.waku.settings import DEFAULT_DATA, WAKU
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def post(
         typer.Option(metavar="KEY", help="Public key of the receiver to seal for, 128 hexadecimal digits."),
     ] = None,
     sign: Annotated[Path | None, typer.Option(metavar="FILE", help="File with the private key to sign with.")] = None,
-    ttl: Annotated[str, typer.Option(metavar="SECONDS", help="Time to live of the envelope.")] = "50",
+    ttl: Annotated[str, typer.Option(metavar="SECONDS", help="Time to live of the envelope.")] = str(TTL_SECONDS),
 ) -> None:
     """Seal a text and send it to a node. Prints the hash of the envelope.
 
@@ -126,12 +127,13 @@ FormOption = Annotated[
 NodesArgument = Annotated[
     list[str], typer.Argument(metavar="ENODE...", help="Enode URLs of Mailservers; the next is asked if one fails.")
 ]
+DEFAULT_FROM = "-24h"
 FromOption = Annotated[
     str | None,
     typer.Option(
         "--from",
         metavar="TIME",
-        help="First time: 1700000000, 2026-11-21T13:00 (UTC), -24h or now. Default: -24h.",
+        help=f"First time: 1700000000, 2026-11-21T13:00 (UTC), -24h or now. Default: {DEFAULT_FROM}.",
     ),
 ]
 ToOption = Annotated[
@@ -224,7 +226,7 @@ def request_command(
         return
     live_seconds = _live_seconds(live, end, seconds)
     topics, channel_key = requested_topics(channel, topic or [])
-    query = _query(begin or "-24h", end, topics)
+    query = _query(begin or DEFAULT_FROM, end, topics)
     keys = opening_keys(channel_key, open_password, open_key)
     destination = Destination(output_file=output, keys=keys, state_file=state, text=_text_only(text, output, keys))
     report = (

@@ -17,9 +17,7 @@ from restante.waku.envelope.keys import Key
 from restante.waku.envelope.mining import EXTRA_TTL_SECONDS, MAX_HASHES
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol.acceptance import Policy, RefusalReason, judge
-
-TTL_SECONDS: Final = 50
-"""Seconds that an envelope lives: what status-go sends (waku/common/const.go, DefaultTTL)."""
+from restante.waku.protocol.policy import TTL_SECONDS
 
 POLICY: Final = Policy()
 """What a node accepts that was not configured otherwise."""

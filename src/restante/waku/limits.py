@@ -7,6 +7,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from restante.waku.protocol.policy import MAX_ENVELOPE_SIZE
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
@@ -21,7 +23,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bytes of a packet after decompression; a larger one ends the connection. status-go sends everything that it has
     in one packet, without a limit, and accepts 10 MiB itself. devp2p allows at most 16 MiB."""
 
-    envelope_bytes: Annotated[int, Meta(ge=KIB, le=MIB)] = MIB
+    envelope_bytes: Annotated[int, Meta(ge=KIB, le=MIB)] = MAX_ENVELOPE_SIZE
     """Bytes of an envelope (its data and 20): status-go's default. Larger ones are refused. An envelope that takes
     more than 1,048,572 bytes with all its fields is refused in any case, because shipped nodes accept no packet that
     could contain it."""

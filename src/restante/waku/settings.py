@@ -24,6 +24,7 @@ from restante.common.settings import (
     help_text,
 )
 from restante.waku.limits import Limits
+from restante.waku.protocol.policy import MAX_TTL_SECONDS, MIN_POW
 
 SECONDS_PER_DAY: Final = 86400
 
@@ -79,10 +80,10 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=0, le=1e9),
         help_text("Refuse envelopes with less proof of work.", "POW"),
         guide_text("It is 2 to the number of leading zero bits, divided by bytes and by seconds."),
-    ] = 2e-6
+    ] = MIN_POW
     max_ttl: Annotated[
         int, Meta(ge=1, le=2**31), help_text("Refuse envelopes with a longer time to live.", "SECONDS")
-    ] = 7 * SECONDS_PER_DAY
+    ] = MAX_TTL_SECONDS
     retention: Annotated[
         float,
         Meta(ge=0, le=36525),

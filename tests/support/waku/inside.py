@@ -154,7 +154,7 @@ async def inside(
     assert isinstance(archive, ControlledArchive)
     mailserver = Mailserver(policy or Policy(), terms or ArchiveTerms(), Pool(limits.known_bytes, limits.pool_bytes))
     key = Key(bytes([number]) * 32)
-    peer_limits = peer_limits or PeerLimits()
+    peer_limits = peer_limits or PeerLimits(max_peers=1000, max_peers_per_address=50)
     node = Node(key, mailserver, archive, peer_limits, limits, history, clock=clock, save_interval=save_interval)
     here = Inside(node, archive, clock)
     try:

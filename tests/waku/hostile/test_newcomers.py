@@ -31,7 +31,7 @@ NEVER: Final = float("-inf")
 
 SIZES: Final = [
     pytest.param(PeerLimits(max_peers=60, max_peers_per_address=20), id="small"),
-    pytest.param(PeerLimits(), id="default", marks=pytest.mark.thorough),
+    pytest.param(PeerLimits(max_peers=1000, max_peers_per_address=50), id="default", marks=pytest.mark.thorough),
 ]
 
 
@@ -106,7 +106,7 @@ async def test_a_peer_that_sends_envelopes_or_requests_history_is_not_silent(tmp
 async def test_nodes_that_the_operator_has_named_come_in_and_stay(tmp_path: Path) -> None:
     allowed, static = Key(b"\x11" * 32), Key(b"\x12" * 32)
     terms = HistoryTerms(allow=frozenset([node_id(allowed.public)]))
-    async with inside(tmp_path, peer_limits=PeerLimits(max_peers=4), history=terms) as here:
+    async with inside(tmp_path, peer_limits=PeerLimits(max_peers=4, max_peers_per_address=50), history=terms) as here:
         here.node.admission.protected.add(node_id(static.public))
         first, *others = await here.greet(key=allowed), *[await here.greet() for _ in range(3)]
         assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS

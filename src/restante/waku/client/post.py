@@ -12,12 +12,13 @@ import msgspec
 from restante.common.errors import Misuse, RestanteError
 from restante.waku.client.options import DEFAULT_OPTIONS, ConnectionOptions, check_options
 from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
-from restante.waku.defaults import TTL_SECONDS, make_envelope, mine, seal
+from restante.waku.defaults import make_envelope, mine, seal
 from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import SymmetricKey
+from restante.waku.protocol.policy import TTL_SECONDS
 
 
 class RefusedError(RestanteError):

@@ -55,8 +55,8 @@ ERRORS_FORGOTTEN: Final = 100 / 3600
 class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How many connections a node accepts."""
 
-    max_peers: int = 1000
-    max_peers_per_address: int = 50
+    max_peers: int
+    max_peers_per_address: int
     max_handshakes: int = 256
     """Connections beyond `max_peers`, for those that are in their handshake when the node is full. When these are
     taken, too, a new one displaces another (`HalfOpen.oldest`). A handshake takes half a second on a slow line: 256

@@ -257,13 +257,9 @@ async def _tick(node: Node) -> None:
 
 def log_counts(node: Node) -> Counter[str | RefusalReason]:
     """Return all counts of a node, refused envelopes by the reason and others by their names in the log."""
-    mailserver = node.mailserver
-    lost = Counter(
-        {
-            f"lost: {reason.name.lower() if reason is not None else LOST_TEXT}": count
-            for reason, count in node.lost.items()
-        }
-    )
+    mailserver, lost = node.mailserver, Counter[str]()
+    for reason, count in node.lost.items():
+        lost[f"lost: {reason.name.lower() if reason is not None else LOST_TEXT}"] = count
     counts = mailserver.counts + node.counts + lost + node.relay.counts + node.history_requests.counts
     return mailserver.refusals + counts
 

@@ -13,6 +13,7 @@ import msgspec
 
 from restante.waku.envelope.envelope import U32, Envelope
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES, OTHER_ERROR, TIME_ERROR
+from restante.waku.protocol.policy import MAX_ENVELOPE_SIZE, MAX_TTL_SECONDS, MIN_POW
 
 MAX_CLOCK_AHEAD_SECONDS: Final = 10
 """Maximum seconds that a sender's clock may be ahead of ours (waku/common/const.go, DefaultSyncAllowance)."""
@@ -45,16 +46,13 @@ REFUSAL_REASONS: Final = (FUTURE, OLD, EXPIRED, TOO_LONG, TOO_LARGE, TOO_CHEAP)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What this node accepts.
+    """What this node accepts."""
 
-    The defaults are those of a status-go mailserver (params/config.go), except for the ttl.
-    """
-
-    min_pow: float = 2e-6
+    min_pow: float = MIN_POW
     """Minimum proof of work: 2^(leading zero bits) per byte and second."""
-    max_size: int = 1 << 20
+    max_size: int = MAX_ENVELOPE_SIZE
     """Maximum size in bytes, as `Envelope.size` counts it. An envelope must also fit into a packet."""
-    max_ttl: int = 7 * 24 * 60 * 60
+    max_ttl: int = MAX_TTL_SECONDS
     """Maximum ttl in seconds."""
 
 

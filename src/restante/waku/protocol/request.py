@@ -30,6 +30,7 @@ from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import TOPIC, Envelope, cut, make
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import SymmetricKey, UnreadableError, WrongKeyError, open_sealed, seal
+from restante.waku.protocol.policy import TTL_SECONDS
 
 Form = Literal["plain", "envelope"]
 CompletionForm = Literal["string", "list"]
@@ -49,16 +50,13 @@ MAX_REQUEST_TOPICS: Final = 1000
 OPEN_END_MARGIN_SECONDS: Final = 60
 """Seconds from now of the upper end if a request has none (mailserver/mailserver.go, whisperTTLSafeThreshold)."""
 
-REQUEST_TTL_SECONDS: Final = 50
-"""The ttl of a request's envelope in seconds. Servers do not check it (waku/common/const.go, DefaultTTL)."""
-
 NO_PLAIN_REQUESTS: Final = "this server takes no plain requests"
 NO_SEALED_REQUESTS: Final = "this server takes no requests in envelopes"
 NOT_ALLOWED: Final = "this server serves those that it was told to"
 """Refusals that only this server sends. Its requesters recognise them (`completion.PERMANENT_REFUSALS`)."""
 
 NO_TOPIC: Final = bytes(TOPIC)
-"""The topic of a request's envelope (services/wakuext/api.go:43-128). Servers do not check it."""
+"""The topic of a request's envelope (services/wakuext/api.go:43-128). Servers do not check it, nor the ttl."""
 
 
 class RequestError(PeerError):
@@ -345,7 +343,7 @@ def seal_request(
             int(request.batch),
         ]
     )
-    return make(now + REQUEST_TTL_SECONDS, REQUEST_TTL_SECONDS, NO_TOPIC, seal(body, to=to, dice=dice, sign=sign))
+    return make(now + TTL_SECONDS, TTL_SECONDS, NO_TOPIC, seal(body, to=to, dice=dice, sign=sign))
 
 
 def _filter(request: Request) -> bytes:
