@@ -38,7 +38,7 @@ PACKETS = [bytes([number]) * 32 for number in range(10)]
 
 
 def mailserver(min_pow: float = 1e-6) -> Mailserver:
-    return Mailserver(Policy(min_pow=min_pow), ArchiveTerms(), Pool(MIB, MIB))
+    return Mailserver(Policy(min_pow=min_pow), ArchiveTerms(), Pool(MIB, MIB), 64 * MIB)
 
 
 def relayed(server: Mailserver) -> list[Envelope]:
@@ -120,7 +120,7 @@ class Interleaved(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = EPOCH
-        self.server = Mailserver(Policy(min_pow=1e-6), TERMS, Pool(*self.memory))
+        self.server = Mailserver(Policy(min_pow=1e-6), TERMS, Pool(*self.memory), 64 * MIB)
         self.saving: Batch | None = None
         self.saved: dict[bytes, int] = {}
         self.large: OfferedPacket | None = None

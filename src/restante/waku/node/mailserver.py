@@ -49,9 +49,6 @@ REFUSAL_MEMORY: Final = 250
 """Bytes of memory, about, for a packet that waits to be confirmed, for each of its envelopes that is being archived,
 and for each refused one."""
 
-DEFAULT_WAITING_BYTES: Final = 1 << 26
-"""Default maximum of the memory for these packets."""
-
 
 class EnvelopeCount(StrEnum):
     """What became of offered envelopes. The values are the names in the log of a minute."""
@@ -119,9 +116,7 @@ class OfferedPacket:
 class Mailserver:
     """Decides about each offered envelope, and gathers those that are to be archived in batches."""
 
-    def __init__(
-        self, policy: Policy, terms: ArchiveTerms, pool: Pool, max_waiting_bytes: int = DEFAULT_WAITING_BYTES
-    ) -> None:
+    def __init__(self, policy: Policy, terms: ArchiveTerms, pool: Pool, max_waiting_bytes: int) -> None:
         self.policy = policy
         self.terms = terms
         self.pool = pool
