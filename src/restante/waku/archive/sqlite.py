@@ -166,22 +166,20 @@ class Archive:
         No other process can open it until it is closed. Raises StoreError if another process uses it, or it is
         another program's, newer than this program, or damaged.
         """
-        directory_lock = lock_data_directory(data)
-        try:
+        with ExitStack() as stack:
+            directory_lock = stack.enter_context(lock_data_directory(data))
             path = data / ARCHIVE_FILE
-            database = SCHEMA.connect(str(path))
+            database = stack.enter_context(closing(SCHEMA.connect(str(path))))
+            database.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
+            database.execute(f"PRAGMA journal_size_limit = {2 * CHECKPOINT_BYTES}")  # readers make the log grow
+            database.execute(f"PRAGMA cache_size = {-WRITER_CACHE_BYTES // 1024}")
             try:
-                database.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
-                database.execute(f"PRAGMA journal_size_limit = {2 * CHECKPOINT_BYTES}")  # readers make the log grow
-                database.execute(f"PRAGMA cache_size = {-WRITER_CACHE_BYTES // 1024}")
-                _check_readable(database)
-                return cls(database, Readers.open(path), directory_lock)
-            except BaseException:
-                database.close()
-                raise
-        except BaseException:
-            directory_lock.close()
-            raise
+                statements.read_ends(database)
+            except sqlite3.Error as error:
+                raise unreadable(error) from error
+            archive = cls(database, Readers.open(path), directory_lock)
+            stack.pop_all()
+        return archive
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -310,11 +308,3 @@ class Archive:
 
 
 open_archive = Archive.open
-
-
-def _check_readable(database: sqlite3.Connection) -> None:
-    """Raise StoreError if the archive cannot be read."""
-    try:
-        statements.read_ends(database)
-    except sqlite3.Error as error:
-        raise unreadable(error) from error
