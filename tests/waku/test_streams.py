@@ -135,11 +135,7 @@ async def test_an_error_of_the_program_ends_the_fetch() -> None:
         (waku.fetch, {"servers": NOBODY, "topics": [b"abc"]}, "topics are a list of bytes, each of 4"),
         (waku.fetch, {"servers": NOBODY, "topics": ["abcd"]}, "topics are a list of bytes"),
         (waku.subscribe, {"servers": NOBODY, "topics": "abcd"}, "topics are a list of bytes"),
-        (
-            waku.subscribe,
-            {"servers": NOBODY, "topics": [TOPIC], "options": {}},
-            "`options` are ConnectionOptions, not {}",
-        ),
+        (waku.subscribe, {"servers": NOBODY, "topics": [TOPIC], "options": {}}, "`options` are ConnectionOptions"),
         (waku.Poster, {"node": NOBODY, "options": {}}, "`options` are ConnectionOptions, not {}"),
         (waku.ConnectionOptions, {"connect_seconds": 0}, "connect_seconds: 0 is not a number over 0"),
         (waku.ConnectionOptions, {"page_envelopes": 1001}, "page_envelopes: 1001 is not a whole number from 1"),
