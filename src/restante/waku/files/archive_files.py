@@ -80,9 +80,6 @@ BATCH_BYTES: Final = 8 << 20
 MAX_LISTED_ITEMS: Final = 20
 """Maximum number of unreadable items in a report."""
 
-TOO_LARGE_FOR_PACKET: Final = "too large for a packet of 1 MiB"
-"""The reason for refusing an envelope that could not be sent to any peer."""
-
 
 class ImportReport(msgspec.Struct):
     """The result of an import. Every item read counts once: as new, as already stored, or as refused."""
@@ -132,7 +129,9 @@ async def _import_file(archive: Archive, path: Path, report: ImportReport) -> No
         for item in _read_items(path):
             report.read += 1
             if isinstance(item, UnreadableItem):
-                _add_unreadable(report, path, item)
+                report.refused[item.reason] += 1
+                if len(report.unreadable) < MAX_LISTED_ITEMS:
+                    report.unreadable.append(f"{path}, {item.where}: {item.reason}")
                 continue
             report.old += item.sent < old
             batch.append(item)
@@ -144,17 +143,11 @@ async def _import_file(archive: Archive, path: Path, report: ImportReport) -> No
         await archive.save(batch, int(time.time()))
 
 
-def _add_unreadable(report: ImportReport, path: Path, unreadable: UnreadableItem) -> None:
-    report.refused[unreadable.reason] += 1
-    if len(report.unreadable) < MAX_LISTED_ITEMS:
-        report.unreadable.append(f"{path}, {unreadable.where}: {unreadable.reason}")
-
-
 def _read_items(path: Path) -> FileItems:
     try:
         for item in read_items(path):
             if isinstance(item, Envelope) and len(item.raw) > MAX_ENVELOPE_BYTES:
-                yield UnreadableItem(f"envelope {item.hash.hex()}", TOO_LARGE_FOR_PACKET)
+                yield UnreadableItem(f"envelope {item.hash.hex()}", "too large for a packet of 1 MiB")
             else:
                 yield item
     except OSError as error:

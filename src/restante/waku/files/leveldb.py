@@ -28,11 +28,6 @@ _TABLE_SUFFIXES: Final = {".ldb", ".sst"}
 """Suffixes of files that LevelDB never changes after it has written them."""
 
 
-def is_archive(folder: Path) -> bool:
-    """Return whether a directory is a LevelDB database: each has the file CURRENT."""
-    return (folder / "CURRENT").is_file()
-
-
 def read(folder: Path) -> files.FileItems:
     """Yield each value as an envelope, or as an unreadable item if the key is not the envelope's.
 
@@ -43,7 +38,7 @@ def read(folder: Path) -> files.FileItems:
         import plyvel
     except ModuleNotFoundError:
         raise Misuse(f"a LevelDB archive needs the extra 'leveldb': {how_to_install('leveldb')}") from None
-    if not is_archive(folder):
+    if not (folder / "CURRENT").is_file():
         raise StoreError(f"{folder} is not a LevelDB database: it has no file CURRENT")
     with _copy(folder) as copied:
         try:

@@ -207,7 +207,7 @@ class Mailserver:
 
     def _gather(self, envelope: Envelope, packet: OfferedPacket, now: int) -> int:
         """Gather an accepted envelope, or name it in the response. Return the number of its batch."""
-        unarchived = self._why_unarchived(envelope, now)
+        unarchived = self._unarchived_text(envelope, now)
         if unarchived is not None:
             packet.refuse(envelope.hash, OTHER_ERROR, unarchived)
             return UNARCHIVED_BATCH
@@ -222,7 +222,7 @@ class Mailserver:
         """Return whether nothing is archived, because the store refused a batch a moment ago."""
         return 0 < self.refused_until - now <= ARCHIVE_RETRY_DELAY  # more is left if the clock was set back
 
-    def _why_unarchived(self, envelope: Envelope, now: int) -> str | None:
+    def _unarchived_text(self, envelope: Envelope, now: int) -> str | None:
         """Return why an accepted envelope is not to be archived, or None if it is."""
         if not envelope.ttl and envelope.pow(late=1) < self.policy.min_pow:
             return WORK_TEXT  # its work is infinite, as in Go; to be archived it must have as much as others
