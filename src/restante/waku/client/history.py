@@ -391,16 +391,8 @@ def _write_lines(
     output.flush()
 
 
-def _text_line(envelope: Envelope, keys: Keys) -> bytes:
-    return text_line(envelope, keys).encode()
-
-
 def _json_line(envelope: Envelope, keys: Keys) -> bytes:
-    return msgspec.json.encode(json_fields(envelope, keys))
-
-
-def json_fields(envelope: Envelope, keys: Keys) -> dict[str, Any]:
-    """Return the content of an envelope's line: all its fields, and its payload if a key decrypts it."""
+    """Return an envelope's line: all its fields, and its payload if a key decrypts it."""
     fields: dict[str, Any] = {
         "hash": envelope.hash.hex(),
         "sent": envelope.sent,
@@ -411,30 +403,28 @@ def json_fields(envelope: Envelope, keys: Keys) -> dict[str, Any]:
         "data": envelope.data.hex(),
     }
     opened = _opened(envelope, keys)
-    if opened is None:
-        return fields
-    try:
-        fields["text"] = opened.payload.decode()
-    except UnicodeDecodeError:
-        fields["payload"] = opened.payload.hex()
-    if opened.signer is not None:
-        fields["signer"] = opened.signer.hex()
-    return fields
+    if opened is not None:
+        try:
+            fields["text"] = opened.payload.decode()
+        except UnicodeDecodeError:
+            fields["payload"] = opened.payload.hex()
+        if opened.signer is not None:
+            fields["signer"] = opened.signer.hex()
+    return msgspec.json.encode(fields)
 
 
-def text_line(envelope: Envelope, keys: Keys) -> str:
+def _text_line(envelope: Envelope, keys: Keys) -> bytes:
     """Return when an envelope was sent (UTC), and its text in one line, or why there is none.
 
     Anybody may have sent it, so control characters are escapes.
     """
     sent = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(envelope.sent))
     opened = _opened(envelope, keys)
-    if opened is None:
-        return f"{sent} (no key opens it)"
     try:
-        return f"{sent} {in_one_line(opened.payload.decode())}"
-    except UnicodeDecodeError:
-        return f"{sent} ({counted(len(opened.payload), 'byte')} that are not text)"
+        text = "(no key opens it)" if opened is None else in_one_line(opened.payload.decode())
+    except UnicodeDecodeError as error:
+        text = f"({counted(len(error.object), 'byte')} that are not text)"
+    return f"{sent} {text}".encode()
 
 
 def _opened(envelope: Envelope, keys: Keys) -> Opened | None:
