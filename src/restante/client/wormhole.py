@@ -465,7 +465,7 @@ class BaseWormhole:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
-        self._error = self._error or self._driver.unreached
+        self._error = self._error or self._driver.connect_error
         self._note_closed()
 
     @property
@@ -679,7 +679,7 @@ class Wormhole(BaseWormhole):
             async with asyncio.timeout(self._options.connect_seconds):
                 await self._wait_until(lambda: self._machine.answers)
         except TimeoutError:
-            self._fail(self._driver.unanswered())
+            self._fail(self._driver.no_welcome_error())
         self._check_open()
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:

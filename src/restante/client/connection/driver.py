@@ -91,6 +91,7 @@ class Driver:
         self._saving: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._work: asyncio.Task[None] | None = None
+        self._next_check: asyncio.TimerHandle
         self._reading = asyncio.Event()
         self._reading.set()
         self._hurry = asyncio.Event()
@@ -139,7 +140,7 @@ class Driver:
                 self._saving = asyncio.create_task(self._save_first(outputs))
                 return
             for output in outputs:
-                self._carry_out(output)
+                self._carry_out_one(output)
 
     @property
     def all_saved(self) -> bool:
@@ -147,11 +148,11 @@ class Driver:
         return self._saving is None and self._store_error is None
 
     @property
-    def unreached(self) -> ServerGoneError | None:
+    def connect_error(self) -> ServerGoneError | None:
         """Why the last attempt failed, if no server has answered yet."""
         return None if self._machine.answers else self._connect_error
 
-    def unanswered(self) -> ServerGoneError:
+    def no_welcome_error(self) -> ServerGoneError:
         """Return the error for a server that has sent no welcome in time."""
         if self._connect_error is None:
             return self._server.no_answer(opened=self._connection is not None)
@@ -175,7 +176,6 @@ class Driver:
 
         """
         attempt = bad_connections = hurried_connections = 0
-        served = False
         while not self.ended:
             await self._reading.wait()
             if self._store_error is not None:
@@ -183,22 +183,17 @@ class Driver:
             self._report(Connecting(self._server.url))
             answers = self._machine.answers
             error = await self._connect()
-            hurried = self._hurry.is_set()
-            busy = isinstance(error, BusyServerError)
-            if self._machine.answers > answers:
-                served = True
-                hurried_connections += hurried
-                attempt = attempt if busy else 0
+            answered = self._machine.answers > answers
+            hurried, busy = self._hurry.is_set(), isinstance(error, BusyServerError)
+            hurried_connections += answered and hurried
             if self.ended or hurried_connections >= MAX_HURRIED_CONNECTIONS:
                 return
-            attempt += 1
             bad_connections = bad_connections + 1 if isinstance(error, BadServerError) else 0
-            if not served:
-                if not (busy or self._waits):
-                    raise error
-                self._connect_error = ServerGoneError(str(error))  # programs get no BusyServerError
-            if bad_connections >= MAX_BAD_CONNECTIONS:
+            if not self._may_retry(error, bad_connections):
                 raise error
+            if not self._machine.answers:
+                self._connect_error = ServerGoneError(str(error))  # programs get no BusyServerError
+            attempt = 1 if answered and not busy else attempt + 1
             delay = HURRIED_DELAY_SECONDS if hurried else delay_before(attempt, self._dice, self._server.options)
             self._report(Reconnecting(delay, str(error), busy))
             if hurried:
@@ -208,7 +203,13 @@ class Driver:
                 async with asyncio.timeout(delay):
                     await self._hurry.wait()
 
-    def _carry_out(self, output: Output) -> None:
+    def _may_retry(self, error: ServerGoneError, bad_connections: int) -> bool:
+        """Return whether another connection may be better than the last, which ended with an error."""
+        if bad_connections >= MAX_BAD_CONNECTIONS:
+            return False
+        return self._waits or self._machine.answers > 0 or isinstance(error, BusyServerError)
+
+    def _carry_out_one(self, output: Output) -> None:
         if isinstance(output, SendFrame):
             if self._connection is not None:
                 text = output.text
@@ -232,11 +233,11 @@ class Driver:
             await self._save()
             for output in outputs:
                 if not isinstance(output, SendFrame | Reconnect) or self._connection is connection:
-                    self._carry_out(output)
+                    self._carry_out_one(output)
         except StoreError as error:
             self._store_error = self._store_error or error
             self._on_store_error(self._store_error)
-            self._end_connection(ServerGoneError(str(error)))
+            self._end_connection(self._store_error)
             self._hurry.set()
             self._reading.set()  # `run` ends, whatever it waits for
             return
@@ -247,17 +248,16 @@ class Driver:
             self._changed()
 
     async def _connect(self) -> ServerGoneError:
-        """Serve one connection until it ends. Return why."""
+        """Serve one connection until it ends. Return why. Raises StoreError if the state cannot be saved."""
         from restante.client.connection.websocket import connect
 
         try:
             async with connect(self._server, self._set_connection, self._receive) as connection:
                 self._watch()
                 try:
-                    reason = self._store_error or await connection.ended
+                    raise self._store_error or await connection.ended
                 finally:
                     self._next_check.cancel()
-                raise self._store_error or reason
         except ServerGoneError as error:
             return error
         except ServerError as error:
@@ -290,7 +290,7 @@ class Driver:
         if self.all_saved:
             self._changed()
 
-    def _end_connection(self, reason: ServerGoneError) -> None:
+    def _end_connection(self, reason: ServerGoneError | StoreError) -> None:
         if self._connection is not None:
             self._connection.end(reason)
 

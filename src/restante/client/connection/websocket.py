@@ -33,7 +33,7 @@ from restante.client.connection.server import SCHEMES, WEBSOCKET_SCHEMES, Server
 from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError
 from restante.client.protocol.server_messages import TOO_MANY_CONNECTIONS
 from restante.client.tasks import until_done
-from restante.common.errors import plain
+from restante.common.errors import StoreError, plain
 from restante.common.texts import in_one_line, redacted_url
 
 MAX_UNSENT_BYTES: Final = 1024 * 1024
@@ -55,8 +55,8 @@ class Connection(WSListener):
         self._transport: WSTransport | None = None
         self._fragments: bytearray | None = None
         self._paused = False
-        self.ended: asyncio.Future[WormholeError] = asyncio.get_running_loop().create_future()
-        """Why the connection ended: ServerGoneError, or ServerError if the server sent what no server sends."""
+        self.ended: asyncio.Future[WormholeError | StoreError] = asyncio.get_running_loop().create_future()
+        """Why it ended. ServerError: the server sent what no server sends. StoreError: our state cannot be saved."""
 
     def send(self, text: bytes) -> None:
         """Send a text. It is lost if the connection is."""
@@ -81,7 +81,7 @@ class Connection(WSListener):
         if self._transport is not None:
             self._transport.underlying_transport.resume_reading()
 
-    def end(self, reason: WormholeError, code: WSCloseCode = WSCloseCode.OK) -> None:
+    def end(self, reason: WormholeError | StoreError, code: WSCloseCode = WSCloseCode.OK) -> None:
         """Close the connection for a reason."""
         if not self.ended.done():
             self.ended.set_result(reason)
@@ -145,10 +145,11 @@ class Connection(WSListener):
 
     def _reason_of(self, close: WSFrame) -> WormholeError:
         reason = (close.get_close_message() or b"").decode(errors="replace")
-        if close.get_close_code() == WSCloseCode.MESSAGE_TOO_BIG:
+        code = close.get_close_code()
+        if code == WSCloseCode.MESSAGE_TOO_BIG:
             return ServerError(f"the server refused a message because of its size: {reason!r}")
-        refused = close.get_close_code() == WSCloseCode.POLICY_VIOLATION and reason.startswith(TOO_MANY_CONNECTIONS)
-        busy = refused or close.get_close_code() in _TRY_AGAIN
+        refused = code == WSCloseCode.POLICY_VIOLATION and reason.startswith(TOO_MANY_CONNECTIONS)
+        busy = refused or code in _TRY_AGAIN
         kind = BusyServerError if busy else ServerGoneError
         return kind(f"{self._url} closed the connection" + (f": {reason!r}" if reason else ""))
 
