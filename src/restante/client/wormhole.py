@@ -736,9 +736,10 @@ class Wormhole(BaseWormhole):
                 lambda: self._knows_whether_peer_came or self._has_ended or self._abandoned, options.close_seconds
             )
             if state.peer_versions is None:
-                known = self._knows_whether_peer_came or self._abandoned
-                unknown = ServerGoneError("the server has not said whether a peer came")
-                end_error = LonelyError(CLOSED_EARLY) if known else unknown
+                if self._knows_whether_peer_came or self._abandoned:
+                    end_error = LonelyError(CLOSED_EARLY)
+                else:
+                    end_error = ServerGoneError("the server has not said whether a peer came")
         await self._wait_until_all_stored(patient=success)
         if state.abilities.wants_receipts and state.peer_abilities.sends_receipts:
             if success and not self._abandoned:

@@ -112,8 +112,8 @@ def find_demo(folder: Path) -> GroundTruth | None:
             return None
         return decode_truth((folder / SOURCES / TRUTH).read_bytes())
     except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
-        why = plain(error) if isinstance(error, OSError) else str(error)
-        raise Misuse(f"{folder} has no fleet of this version's demo ({why}): name a new folder") from error
+        reason = plain(error) if isinstance(error, OSError) else str(error)
+        raise Misuse(f"{folder} has no fleet of this version's demo ({reason}): name a new folder") from error
 
 
 def make_demo(

@@ -31,7 +31,7 @@ from python_socks import ProxyError
 from restante.client.connection.dialling import dial, dial_through
 from restante.client.connection.server import SCHEMES, WEBSOCKET_SCHEMES, ServerEndpoint
 from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError
-from restante.client.protocol.server_messages import TOO_MANY_CONNECTIONS
+from restante.client.protocol.server_messages import CONNECTION_LIMIT_PREFIX
 from restante.client.tasks import until_done
 from restante.common.errors import StoreError, plain
 from restante.common.texts import in_one_line, redacted_url
@@ -148,7 +148,7 @@ class Connection(WSListener):
         code = close.get_close_code()
         if code == WSCloseCode.MESSAGE_TOO_BIG:
             return ServerError(f"the server refused a message because of its size: {reason!r}")
-        refused = code == WSCloseCode.POLICY_VIOLATION and reason.startswith(TOO_MANY_CONNECTIONS)
+        refused = code == WSCloseCode.POLICY_VIOLATION and reason.startswith(CONNECTION_LIMIT_PREFIX)
         busy = refused or code in _TRY_AGAIN
         kind = BusyServerError if busy else ServerGoneError
         return kind(f"{self._url} closed the connection" + (f": {reason!r}" if reason else ""))

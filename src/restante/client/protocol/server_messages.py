@@ -65,7 +65,7 @@ class ServerMessage(msgspec.Struct, frozen=True):
     """The message that an error answers."""
 
 
-TOO_MANY_CONNECTIONS: Final = "too many connections"
+CONNECTION_LIMIT_PREFIX: Final = "too many connections"
 """How an error of a server of this project begins, or the reason of its close with 1008, if the client's address has
 too many connections, or makes them too fast (docs/mailbox/protocol.md, "Errors")."""
 
@@ -89,7 +89,7 @@ _decode_original: Final = msgspec.json.Decoder(_Original).decode
 
 def asks_to_return(error: ServerMessage) -> bool:
     """Return whether an error asks the client to connect again later."""
-    return error.retry or str(error.error).startswith(TOO_MANY_CONNECTIONS)
+    return error.retry or str(error.error).startswith(CONNECTION_LIMIT_PREFIX)
 
 
 def refused_command(error: ServerMessage) -> str | None:
