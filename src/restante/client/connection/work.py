@@ -100,7 +100,7 @@ async def find_stamp(bits: int, resource: str, report: Callable[[Working], None]
 
 
 async def _search_in_processes(prefix: str, bits: int, count: int, report: Callable[[Working], None]) -> str:
-    began, steps = time.monotonic(), 0
+    start_time, steps = time.monotonic(), 0
 
     async def listen(process: asyncio.subprocess.Process) -> str:
         nonlocal steps
@@ -110,7 +110,7 @@ async def _search_in_processes(prefix: str, bits: int, count: int, report: Calla
             if word == FOUND:
                 return stamp
             steps += 1
-            report(Working(bits, 2**bits, steps * HASHES_PER_STEP, time.monotonic() - began))
+            report(Working(bits, 2**bits, steps * HASHES_PER_STEP, time.monotonic() - start_time))
         raise PermissionNeededError("the process that searched for a stamp ended without one")
 
     processes: list[asyncio.subprocess.Process] = []

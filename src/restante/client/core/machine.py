@@ -276,10 +276,10 @@ class Machine:
 
     # ── what the application wants ───────────────────────────────────────────────────────────────
 
-    def allocate(self, password: str) -> None:
-        """Ask the server for a nameplate. The code is the nameplate and this password, which is some words."""
+    def allocate(self, words: str) -> None:
+        """Ask the server for a nameplate. The code is the nameplate and these words."""
         self._check_no_code()
-        self.state.words, self.state.nameplate_status = password, NameplateStatus.ALLOCATING
+        self.state.words, self.state.nameplate_status = words, NameplateStatus.ALLOCATING
         self._send_missing()
 
     def set_code(self, code: str, mailbox: str | None = None) -> None:

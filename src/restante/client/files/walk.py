@@ -82,13 +82,13 @@ class Walk:
         self.note_doubtful(path, names)
         for name in names:
             ancestors = ((status.st_dev, status.st_ino),)
-            yield from self._at(f"{path}/{name}", name, len(path) + 1, ancestors, (status.st_mode,))
+            yield from self._walk(f"{path}/{name}", name, len(path) + 1, ancestors, (status.st_mode,))
 
-    def at(self, path: Path) -> Iterator[FileEntry]:
+    def entries(self, path: Path) -> Iterator[FileEntry]:
         """Yield a file, or what is below a directory, named relative to its parent. Raises UnsendableFileError."""
-        yield from self._at(os.fspath(path), path.name, len(os.fspath(path)) - len(path.name), (), (0,))
+        yield from self._walk(os.fspath(path), path.name, len(os.fspath(path)) - len(path.name), (), (0,))
 
-    def _at(
+    def _walk(
         self, path: str, name: str, start: int, ancestors: tuple[tuple[int, int], ...], parents: tuple[int, ...]
     ) -> Iterator[FileEntry]:
         """Yield a file or a directory. Paths are texts: a Path for each of 100,000 files takes a second."""
@@ -115,7 +115,7 @@ class Walk:
         if not names:
             yield FileEntry(f"{path}/", start, 0, status.st_mode, status.st_mtime, parents)
         for entry in names:
-            yield from self._at(f"{path}/{entry}", entry, start, (*ancestors, identity), (*parents, status.st_mode))
+            yield from self._walk(f"{path}/{entry}", entry, start, (*ancestors, identity), (*parents, status.st_mode))
 
     def note_doubtful(self, folder: str, names: Iterable[str]) -> None:
         """Note which names in one directory other systems cannot store."""

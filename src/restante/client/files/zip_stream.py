@@ -133,7 +133,7 @@ def plan_paths(paths: Iterable[Path], *, ignore_unsendable: bool = False) -> Zip
     if len(names) < len(named_paths):
         raise Misuse("two of the files have the same name, and the receiver could store only one")
     walk.note_doubtful("", sorted(names))
-    return ZipPlan(chain.from_iterable(walk.at(path) for path in named_paths), walk)
+    return ZipPlan(chain.from_iterable(walk.entries(path) for path in named_paths), walk)
 
 
 def _contents(member: FileEntry) -> Iterator[bytes]:
