@@ -414,7 +414,7 @@ SHAPES: dict[bytes, list[tuple[int, bytes, bool]]] = {
 
 @pytest.mark.parametrize("log", SHAPES)
 def test_a_log_is_split_at_its_commas_up_to_its_first_fault(log: bytes) -> None:
-    assert [(item.at, item.raw, item.fault is None) for item in log_items(log)] == SHAPES[log]
+    assert [(item.offset, item.raw, item.fault is None) for item in log_items(log)] == SHAPES[log]
 
 
 @given(st.lists(json_values, max_size=6), st.sampled_from((None, 1)), st.data())

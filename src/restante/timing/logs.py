@@ -238,6 +238,7 @@ def fault_of(error: Exception) -> str:
     """Return what is wrong with an event or a line that raised one of READ_ERRORS."""
     if not isinstance(error, msgspec.ValidationError):
         return NOT_JSON
+    # msgspec 0.22 has one class for both, and its errors have nothing but a text.
     return MISSING_VALUE if "missing required field" in str(error) else WRONG_TYPE
 
 
@@ -289,7 +290,7 @@ JSON_SPACE: Final = b" \t\n\r"
 class EventItem(NamedTuple):
     """An event, or the bytes between two commas that are none."""
 
-    at: int
+    offset: int
     """Offset in the file."""
     raw: bytes
     fault: str | None = None

@@ -149,15 +149,16 @@ def read_log(path: Path, remark: Remark) -> LogFile:
             break
         if len(events) + len(bad) == MAX_EVENTS:
             raise _too_many_events(path)
-        try:
-            events.append(_read_plausible_event(item.raw))
-        except READ_ERRORS as error:
-            bad.append((item.at, error.args[0] if isinstance(error, _Implausible) else fault_of(error)))
+        event = _event_or_fault(item.raw)
+        if isinstance(event, str):
+            bad.append((item.offset, event))
+        else:
+            events.append(event)
     if end is not None and not events:
         raise _not_a_log(path, content)
     if end is not None:
         remark(
-            f"{path_text(path)} is damaged or cut off at byte {end.at:,}:"
+            f"{path_text(path)} is damaged or cut off at byte {end.offset:,}:"
             f" the {counted(len(events), 'event')} before it are shown"
         )
     if not events:
@@ -184,9 +185,10 @@ def _undamaged_events(path: Path, content: bytes) -> list[Event]:
     if len(items) > MAX_EVENTS:
         raise _too_many_events(path)
     try:
-        return [_read_plausible_event(item) for item in items]
+        events = [read_event(item) for item in items]
     except READ_ERRORS:
         return []
+    return [] if any(map(_time_fault, events)) else events
 
 
 def _too_many_events(path: Path) -> Misuse:
@@ -273,21 +275,23 @@ def _not_a_log(path: Path, content: bytes) -> Misuse:
     return Misuse(f"{path_text(path)} is not a timing log, which is a JSON list of events (see --dump-timing)")
 
 
-class _Implausible(ValueError):  # noqa: N818 - it is the event's fault, not an error of ours
-    """The times of an event cannot be: NO_TIME or ENDS_EARLIER."""
+def _event_or_fault(raw: bytes) -> Event | str:
+    try:
+        event = read_event(raw)
+    except READ_ERRORS as error:
+        return fault_of(error)
+    return _time_fault(event) or event
 
 
-def _read_plausible_event(raw: bytes | msgspec.Raw) -> Event:
-    event = read_event(raw)
+def _time_fault(event: Event) -> str:
+    """Return why the times of an event cannot be, or nothing."""
     start, stop = to_us(event.start), to_us(event.stop)
     if start is None or start < 0 or (event.stop is not None and stop is None):
-        raise _Implausible(NO_TIME)
+        return NO_TIME
     for stamp in (event.server_rx, event.server_tx):
         if stamp is not None and ((time := to_us(stamp)) is None or time < 0):
-            raise _Implausible(NO_TIME)
-    if stop is not None and stop < start:
-        raise _Implausible(ENDS_EARLIER)
-    return event
+            return NO_TIME
+    return ENDS_EARLIER if stop is not None and stop < start else ""
 
 
 def _report_bad_items(path: Path, kind: str, bad: list[tuple[int, str]], remark: Remark) -> None:

@@ -221,7 +221,7 @@ class LogTask(NamedTuple):
             values = Fault(item.fault) if item.fault else timing.clean_event(item.raw, self.limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(item.raw).hexdigest()
-                where = f"{self.file.printable_name}:{item.at}"
+                where = f"{self.file.printable_name}:{item.offset}"
                 yield (self.digest, index, self.server, *(None,) * 11, self.source, str(values), where, digest)
             else:
                 yield (self.digest, index, self.server, *values, self.source, None, None, None)
