@@ -47,7 +47,10 @@ class Fault(str):
 
 
 class Faulty(Exception):  # noqa: N818 - it is the row's fault, not an error of ours
-    """A value is rejected; the argument is one of USAGE_FAULTS."""
+    """A value is rejected; the fault is one of USAGE_FAULTS."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = Fault(fault)
 
 
 class TimeLimits(NamedTuple):
@@ -84,19 +87,19 @@ def time_limits(first_day: date, now: float) -> TimeLimits:
     )
 
 
-def clean_values(rules: Sequence[Rule], row: SourceRow, within: TimeLimits) -> CleanValues | Fault:
+def clean_values(rules: Sequence[Rule], row: SourceRow, limits: TimeLimits) -> CleanValues | Fault:
     """Return the clean values of a row, or its fault. The values are in the order of the rules."""
     values: CleanValues = []
     try:
-        for (_, read, null), value in zip(rules, row, strict=True):
+        for (_, clean, null), value in zip(rules, row, strict=True):
             if value is not None:
-                values.append(read(value, within))
+                values.append(clean(value, limits))
             elif null:
                 values.append(None)
             else:
                 return Fault(MISSING_VALUE)
     except Faulty as faulty:
-        return Fault(faulty.args[0])
+        return faulty.fault
     return values
 
 
@@ -105,7 +108,7 @@ def row_digest(row: SourceRow) -> str:
     return hashlib.sha256(ascii(tuple(row)).encode()).hexdigest()
 
 
-def clean_text(value: Any, _within: TimeLimits | None = None) -> str:
+def clean_text(value: Any, _limits: TimeLimits | None = None) -> str:
     """Return a text that a client chose: cut to the length that is kept, in a form that any program can read.
 
     Some programs end strings at NUL, and a surrogate, which is no character, cannot be written as UTF-8. Each of
@@ -120,15 +123,15 @@ def clean_text(value: Any, _within: TimeLimits | None = None) -> str:
 _UNREADABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
-def clean_time(value: Any, within: TimeLimits) -> int:
+def clean_time(value: Any, limits: TimeLimits) -> int:
     """Return a time, given in seconds since 1970, in microseconds."""
     us = _microseconds(value)
-    if within.earliest <= us <= within.latest:
+    if limits.earliest <= us <= limits.latest:
         return us
     raise Faulty(OUT_OF_RANGE)
 
 
-def clean_duration(value: Any, within: TimeLimits) -> int:
+def clean_duration(value: Any, limits: TimeLimits) -> int:
     """Return a duration, given in seconds, in microseconds.
 
     A negative one becomes 0: the clock was set back meanwhile, which happens and does not invalidate the rest of the
@@ -136,12 +139,12 @@ def clean_duration(value: Any, within: TimeLimits) -> int:
     was measured by a clock that jumped: its result would be counted with a waiting time that never happened.
     """
     us = _microseconds(value)
-    if us > within.latest - within.earliest:
+    if us > limits.latest - limits.earliest:
         raise Faulty(OUT_OF_RANGE)
     return max(us, 0)
 
 
-def clean_flag(value: Any, _within: TimeLimits) -> bool:
+def clean_flag(value: Any, _limits: TimeLimits) -> bool:
     """Return a boolean, which SQLite stores as 1 or 0."""
     if not isinstance(value, int):
         raise Faulty(WRONG_TYPE)
@@ -150,7 +153,7 @@ def clean_flag(value: Any, _within: TimeLimits) -> bool:
     return bool(value)
 
 
-def clean_number(value: Any, _within: TimeLimits) -> int:
+def clean_number(value: Any, _limits: TimeLimits) -> int:
     """Return a count."""
     if not isinstance(value, int):
         raise Faulty(WRONG_TYPE)
@@ -159,7 +162,7 @@ def clean_number(value: Any, _within: TimeLimits) -> int:
     return value
 
 
-def clean_result(value: Any, _within: TimeLimits) -> str:
+def clean_result(value: Any, _limits: TimeLimits) -> str:
     """Return the result."""
     if value in KNOWN_RESULTS:
         return str(value)

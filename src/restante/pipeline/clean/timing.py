@@ -28,52 +28,52 @@ _BIGINT_LIMIT: Final = 1 << 63
 """A BIGINT is less than this."""
 
 
-def clean_command(line: bytes, within: TimeLimits) -> CleanValues | Fault:
+def clean_command(line: bytes, limits: TimeLimits) -> CleanValues | Fault:
     """Return the columns of `server_commands` from `connection` on, and the day, or the line's fault."""
     try:
-        read = read_line(line)
-        received = clean_time(read.server_rx, within)
-    except Faulty as error:
-        return Fault(error.args[0])
+        command = read_line(line)
+        received_us = clean_time(command.server_rx, limits)
+    except Faulty as faulty:
+        return faulty.fault
     except READ_ERRORS as error:
         return Fault(fault_of(error))
-    if not 0 <= read.connection < _BIGINT_LIMIT:
+    if not 0 <= command.connection < _BIGINT_LIMIT:
         return Fault(OUT_OF_RANGE)
     return [
-        read.connection,
-        read.command,
-        _id(read.id),
-        read.server_rx,
-        read.commit_began,
-        read.commit,
-        read.server_tx,
-        received // MICROSECONDS_PER_DAY,
+        command.connection,
+        command.command,
+        _id(command.id),
+        command.server_rx,
+        command.commit_began,
+        command.commit,
+        command.server_tx,
+        received_us // MICROSECONDS_PER_DAY,
     ]
 
 
-def clean_event(item: bytes, within: TimeLimits) -> CleanValues | Fault:
+def clean_event(item: bytes, limits: TimeLimits) -> CleanValues | Fault:
     """Return the columns of `client_events` from `name` on, and the day, or the event's fault."""
     try:
-        read = read_event(item)
-        began = clean_time(read.start, within)
-    except Faulty as error:
-        return Fault(error.args[0])
+        event = read_event(item)
+        start_us = clean_time(event.start, limits)
+    except Faulty as faulty:
+        return faulty.fault
     except READ_ERRORS as error:
         return Fault(fault_of(error))
     return [
-        read.name,
-        read.start,
-        read.stop,
-        read.waiting,
-        read.command,
-        _id(read.id),
-        read.phase,
-        read.own,
-        read.server_rx,
-        read.server_tx,
-        began // MICROSECONDS_PER_DAY,
+        event.name,
+        event.start,
+        event.stop,
+        event.waiting,
+        event.command,
+        _id(event.id),
+        event.phase,
+        event.own,
+        event.server_rx,
+        event.server_tx,
+        start_us // MICROSECONDS_PER_DAY,
     ]
 
 
-def _id(read: str | None) -> str | None:
-    return None if read is None else clean_text(read)
+def _id(text: str | None) -> str | None:
+    return None if text is None else clean_text(text)

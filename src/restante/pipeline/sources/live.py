@@ -104,7 +104,7 @@ def _starts(database: sqlite3.Connection, scan: LiveScan) -> Iterator[LiveRow]:
                 started, as_of = (_floored(value, scan) for value in times)
                 counts[started, as_of] += count
             except Faulty as faulty:
-                yield LiveRow(kind, None, count, None, faulty.args[0], rules.row_digest((kind, joined)))
+                yield LiveRow(kind, None, count, None, faulty.fault, rules.row_digest((kind, joined)))
         for (started, as_of), count in counts.items():
             yield LiveRow(kind, started, count, as_of)
 
@@ -122,7 +122,7 @@ def _listeners(database: sqlite3.Connection, scan: LiveScan) -> Iterator[LiveRow
         as_of = _floored(rules.clean_time(updated, scan.limits), scan)
         yield LiveRow(LIVE_LISTENER, None, rules.clean_number(connections, scan.limits), as_of)
     except Faulty as faulty:
-        yield LiveRow(LIVE_LISTENER, None, 0, None, faulty.args[0], rules.row_digest((updated, connections)))
+        yield LiveRow(LIVE_LISTENER, None, 0, None, faulty.fault, rules.row_digest((updated, connections)))
 
 
 def _floored(us: int, scan: LiveScan) -> int:

@@ -127,7 +127,7 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     return "id" if shape.own else free[0]
 
 
-def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules.TimeLimits) -> int | None:
+def blur_us(database: sqlite3.Connection, shape: Shape, name: str, limits: rules.TimeLimits) -> int | None:
     """Return the server's setting at its last prune: what it floors times to, in microseconds.
 
     None means that it does not floor them, or has not recorded the setting yet. Raises SourceError.
@@ -138,7 +138,7 @@ def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules
     rows = database.execute(f"SELECT blur_time FROM {sql_name}").fetchall()  # noqa: S608
     blur = rows[-1][0] if rows else None
     try:
-        return (rules.clean_duration(blur, within) if blur else 0) or None
+        return (rules.clean_duration(blur, limits) if blur else 0) or None
     except Faulty:
         raise SourceError(
             f"source {name}: blur_time in the table {sql_name} is not a number of seconds: correct it"

@@ -101,7 +101,7 @@ def clean_rows(
     """
     seen = seen or SeenAddresses()
     new: tuple[bool | None, ...] = (None, None) if scan.table == CLIENT_VERSIONS.name else ()
-    rules, within, source = (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table]), scan.limits, scan.source
+    rules, limits, source = (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table]), scan.limits, scan.source
     when = next(index for index, rule in enumerate(rules) if rule.column in {"started", "connect_time"})
     nothing = (None,) * (len(rules) + len(new) + 1)  # one value for each rule and of the address, and one for the day
     for row_id, *row in rows:
@@ -111,7 +111,7 @@ def clean_rows(
         if row[0] in scan.duplicates:
             fault: str = DUPLICATE
         else:
-            values = clean_values(rules, row, within)
+            values = clean_values(rules, row, limits)
             if not isinstance(values, Fault):
                 own = values[0] == ""  # another server wrote an imported row, with its own setting
                 values[-1] = blur_us(values[-1], scan.setting_us if own else None, values[when])
