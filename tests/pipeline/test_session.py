@@ -362,7 +362,7 @@ def test_a_file_that_workers_do_not_see_is_named(spark: SparkSession, tmp_path: 
         growing.write(b"2")
     assert check_workers(spark, [seen]) == "", "a trace may grow"
     sentence = f"the worker on {socket.gethostname()} does not see {{}} as this machine does"
-    for other in (seen._replace(size=3), seen._replace(number=1)):
+    for other in (seen._replace(size=3), seen._replace(inode_number=1)):
         assert check_workers(spark, [seen, other]) == sentence.format(file)
     many = check_workers(spark, [seen] * 12_000 + [unseen] * 300)
     assert many == sentence.format(gone), "of many files some of all parts are checked"

@@ -39,8 +39,8 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     first_digest: str
     """The digest of that row; "" if there was none."""
     seen: str = ""
-    """The state of a file that is identified by its digest (SourceFile.seen); "" if the state would not reveal a
-    later change."""
+    """The fingerprint of a file that is identified by its digest (SourceFile.fingerprint); "" if it would not reveal
+    a later change."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,18 +30,17 @@ class SourceFile(NamedTuple):
 
     path: Path
     size: int
-    changed: int
-    """Time of the last modification (mtime), in nanoseconds."""
-    number: int
-    """Inode number."""
+    mtime_ns: int
+    """Time of the last modification."""
+    inode_number: int
     device: int
-    touched: int
-    """Time of the inode's last change (ctime), in nanoseconds: of its content, times, names or permissions."""
+    ctime_ns: int
+    """Time of the inode's last change: of its content, times, names or permissions."""
 
     @property
     def inode(self) -> Inode:
         """Return the device and inode number, which identify the file whatever its name."""
-        return self.device, self.number
+        return self.device, self.inode_number
 
     @property
     def printable_name(self) -> str:
@@ -56,18 +55,18 @@ class SourceFile(NamedTuple):
     @property
     def shared(self) -> SharedFile:
         """Return what tells a worker whether it sees the file."""
-        return SharedFile(str(self.absolute.path), self.size, self.number)
+        return SharedFile(str(self.absolute.path), self.size, self.inode_number)
 
-    def seen(self, now: float) -> str:
+    def fingerprint(self, now: float) -> str:
         """Return a text that differs after the file is written to again.
 
         It consists of the size, the inode's change time, which programs cannot set, the inode number and the device.
         It is "" if the file was written to just before `now`: another write in the same tick of that clock would not
         change the text.
         """
-        if now - self.touched / 1e9 < STABLE_AFTER_SECONDS:
+        if now - self.ctime_ns / 1e9 < STABLE_AFTER_SECONDS:
             return ""
-        return f"{self.size} {self.touched} {self.number} {self.device}"
+        return f"{self.size} {self.ctime_ns} {self.inode_number} {self.device}"
 
 
 def path_text(path: Path) -> str:
@@ -97,9 +96,11 @@ def say_empty(source: str, files: Sequence[SourceFile], say: Say) -> None:
     empty = [file for file in files if not file.size]
     if not empty:
         return
-    first_path, more = path_text(empty[0].path), len(empty) - 1
-    others = f"and {counted(more, 'other file')} are empty: nothing was written to them yet"
-    say(f"source {source}: {first_path} {others if more else 'is empty: nothing was written to it yet'}")
+    path, more = path_text(empty[0].path), len(empty) - 1
+    if more:
+        say(f"source {source}: {path} and {counted(more, 'other file')} are empty: nothing was written to them yet")
+    else:
+        say(f"source {source}: {path} is empty: nothing was written to it yet")
 
 
 def _paths(path: Path, suffixes: frozenset[str] | None) -> list[Path]:
@@ -131,10 +132,12 @@ def open_unchanged(file: SourceFile) -> Iterator[BufferedReader]:
     It is checked before and after it is read.
     """
     with open_growing(file) as data:
-        _require_unchanged(file, os.fstat(data.fileno()).st_size == file.size)
+        if os.fstat(data.fileno()).st_size != file.size:
+            raise changed_error(file.path)
         yield data
         status = os.fstat(data.fileno())
-        _require_unchanged(file, (status.st_size, status.st_mtime_ns) == (file.size, file.changed))
+        if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
+            raise changed_error(file.path)
 
 
 @contextmanager
@@ -146,7 +149,8 @@ def open_growing(file: SourceFile) -> Iterator[BufferedReader]:
     try:
         with file.path.open("rb") as data:
             status = os.fstat(data.fileno())
-            _require_unchanged(file, status.st_ino == file.number and status.st_size >= file.size)
+            if status.st_ino != file.inode_number or status.st_size < file.size:
+                raise changed_error(file.path)
             yield data
     except OSError as error:
         raise SourceError(f"cannot read {path_text(file.path)}: {plain(error)}") from error
@@ -173,9 +177,11 @@ def new_marks(
     files: Mapping[str, SourceFile], rows: Mapping[str, int], marks: Mapping[str, Mark], now: float
 ) -> dict[str, Mark]:
     """Return the marks by digest: new ones with the rows that were read, found ones with their current state."""
-    new = {name: Mark(count - 1, "", 0, "") for name, count in rows.items()}
+    new = {name: Mark(last=count - 1, last_digest="", first=0, first_digest="") for name, count in rows.items()}
     all_marks = {**marks, **new}
-    return all_marks | {name: structs.replace(all_marks[name], seen=file.seen(now)) for name, file in files.items()}
+    for name, file in files.items():
+        all_marks[name] = structs.replace(all_marks[name], seen=file.fingerprint(now))
+    return all_marks
 
 
 def files_by_digest(files: Iterable[SourceFile], marks: Mapping[str, Mark], now: float) -> dict[str, SourceFile]:
@@ -186,7 +192,7 @@ def files_by_digest(files: Iterable[SourceFile], marks: Mapping[str, Mark], now:
     digests = {mark.seen: name for name, mark in marks.items() if mark.seen}
     by_digest: dict[str, SourceFile] = {}
     for file in files:
-        by_digest.setdefault(digests.get(file.seen(now)) or file_digest(file), file)
+        by_digest.setdefault(digests.get(file.fingerprint(now)) or file_digest(file), file)
     return by_digest
 
 
@@ -198,8 +204,3 @@ def changed_error(path: Path) -> SourceError:
 def missing_error(name: str, path: Path) -> SourceError:
     """Return the error for a source whose files disappeared after it was recognised."""
     return SourceError(f"source {name}: the files of {path} disappeared: put them back, and run this again")
-
-
-def _require_unchanged(file: SourceFile, unchanged: bool) -> None:
-    if not unchanged:
-        raise changed_error(file.path)

@@ -38,8 +38,8 @@ class SharedFile(NamedTuple):
     path: str
     size: int
     """Bytes at least; a trace grows."""
-    number: int
-    """Inode number. A network file system gives all machines the same."""
+    inode_number: int
+    """A network file system gives all machines the same."""
 
 
 class _Worker(NamedTuple):
@@ -64,7 +64,7 @@ def check_workers(spark: SparkSession, files: Sequence[SharedFile] = ()) -> str:
     from pyspark.sql import functions as f
 
     look = f.udf(
-        _look_function(_MODULES, [(file.path, file.size, file.number) for file in _sample(files)]),
+        _look_function(_MODULES, [(file.path, file.size, file.inode_number) for file in _sample(files)]),
         "string",
         useArrow=False,
     )
@@ -129,10 +129,10 @@ def _look_function(modules: Sequence[str], files: Sequence[tuple[str, int, int]]
                 importlib.import_module(name)
         except (ImportError, OSError, AttributeError) as error:
             fault = str(error)
-        for path, size, number in files:
+        for path, size, inode_number in files:
             try:
                 status = os.stat(path)  # noqa: PTH116 - Path has a name more
-                seen = status.st_size >= size and status.st_ino == number
+                seen = status.st_size >= size and status.st_ino == inode_number
             except OSError:
                 seen = False
             if not seen:
