@@ -29,6 +29,7 @@ from restante.pipeline.build.freshness import DayRange
 from restante.pipeline.build.run import build_tables
 from restante.pipeline.clean.envelopes import StoredValues
 from restante.pipeline.ingest import Run
+from restante.pipeline.lake.columns import spark_schema
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import FIRST_DAY, Lake
 from restante.pipeline.lake.staging import stage_rows
@@ -203,7 +204,7 @@ def by_spark(spark: SparkSession, table: str) -> Callable[[Path, Path], None]:
         inputs = {}
         for name, schema in (("archived", ARCHIVED), ("mailboxes", MAILBOXES)):
             if name in build.inputs:
-                inputs[name] = spark.read.schema(schema.ddl).parquet(str(into))
+                inputs[name] = spark.read.schema(spark_schema(schema)).parquet(str(into))
         if "nameplates" in build.inputs:
             inputs["nameplates"] = inputs["mailboxes"].limit(0).drop("for_nameplate")
         days = (START.astype("datetime64[D]") + np.arange(MONTH_DAYS)).astype(date).tolist()
@@ -324,7 +325,7 @@ def _ingest(run: Run, folder: Path, new_day: int, rows: int, start_day: date) ->
 
         write_usage_files(folder / table.name, table, rows * share // 10, dice, draw_days, start_id=new_day * 10**8)
         target = run.lake.table(table)
-        read = run.spark().read.schema(table.ddl).parquet(str(folder / table.name))
+        read = run.spark().read.schema(spark_schema(table)).parquet(str(folder / table.name))
         staged = target.stage(read.hint("rebalance", "day"))
         target.commit([staged], info=CommitInfo(run="bench", table=table.name, finished=time.time()))
 

@@ -69,11 +69,6 @@ class Table(NamedTuple):
         names = {column.name for column in self.columns}
         return tuple(name for name in BY_DAY_AND_SOURCE if name in names) if self.by_month else self.partitions
 
-    @property
-    def ddl(self) -> str:
-        """Return the schema as Spark reads it. Partition columns come last, as in Delta tables."""
-        return ", ".join(f"{c.name} {c.type}{'' if c.null else ' NOT NULL'}" for c in self.columns)
-
 
 MICROSECONDS: Final = "microseconds"
 SECONDS: Final = "seconds"

@@ -47,7 +47,7 @@ def delta_arrow_schema(table: Table) -> pa.Schema:
     Spark (StructField.getComment) and DuckDB call the meaning the column's comment.
     """
     fields = [
-        pa.field(column.name, column_type(column).arrow, column.null, {"comment": column.comment})
+        pa.field(column.name, column_type(column).arrow, nullable=column.null, metadata={"comment": column.comment})
         for column in table.stored
     ]
     return pa.schema(fields)
