@@ -17,7 +17,7 @@ import pyarrow as pa
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import MICROSECONDS_PER_DAY, Faulty, TimeLimits
 from restante.pipeline.schemas import LIVE, LIVE_LISTENER, LIVE_MAILBOX, LIVE_NAMEPLATE
-from restante.pipeline.sources.rows import row_batches
+from restante.pipeline.sources.rows import fault_row, row_batches
 from restante.pipeline.sources.snapshot import reading
 
 _TABLES: Final = {LIVE_NAMEPLATE: "nameplates", LIVE_MAILBOX: "mailboxes"}
@@ -153,7 +153,7 @@ class LiveTask(NamedTuple):
 def _values(row: LiveRow, scan: LiveScan) -> tuple[Any, ...]:
     """Return a row of the lake's table and its fault. A row with a fault has no other values."""
     if row.fault is not None:
-        return (*(None,) * 6, scan.source, row.fault, row.kind, row.digest)
+        return fault_row(LIVE, (), scan.source, row.fault, row.kind, row.digest)
     when = row.as_of if row.started is None else row.started
     day = None if when is None else when // MICROSECONDS_PER_DAY
     return (row.kind, row.started, row.number, row.as_of, scan.blur_us or None, day, scan.source, None, None, None)

@@ -20,7 +20,7 @@ from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
 from restante.pipeline.sources import paths, traces
 from restante.pipeline.sources.paths import SourceFile
-from restante.pipeline.sources.rows import row_batches
+from restante.pipeline.sources.rows import fault_row, row_batches
 from restante.pipeline.sources.source import IngestContext, Inode, PathPreview, Say, SourceSpec, Span, SpanPart
 from restante.pipeline.spark.workers import SharedFile
 from restante.timing.logs import EventItem, log_items
@@ -104,10 +104,10 @@ class OpenedLogs:
 
     def _add_trace(self, file: SourceFile) -> None:
         with paths.open_growing(file) as data:
-            name = traces.first_line(data)
-        if name is None and file.size >= traces.MAX_LINE_BYTES:
+            name = traces.trace_digest(data)
+        if not name and file.size >= traces.MAX_LINE_BYTES:
             self._other_files.append(file)
-        elif name is not None and (name not in self._traces or self._traces[name].size < file.size):
+        elif name and (name not in self._traces or self._traces[name].size < file.size):
             self._traces[name] = file
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
@@ -121,7 +121,7 @@ class OpenedLogs:
         for name, file in self._traces.items():
             with paths.open_growing(file) as data:
                 mark = valid_marks.get(name)
-                if mark is not None and traces.last_line(data, mark) is traces.LastLine.GONE:
+                if mark is not None and traces.last_line_state(data, mark) is traces.LastLine.GONE:
                     self._say(
                         f"source {self._name}: {paths.path_text(file.path)} is shorter than it was and is left out"
                     )
@@ -150,7 +150,7 @@ class OpenedLogs:
         for name, file in self._traces.items():
             if name in marks:
                 with paths.open_growing(file) as data:
-                    if traces.last_line(data, marks[name]) is traces.LastLine.CHANGED:
+                    if traces.last_line_state(data, marks[name]) is traces.LastLine.CHANGED:
                         return file.path
         return None
 
@@ -221,7 +221,8 @@ class LogTask(NamedTuple):
             values = Fault(item.fault) if item.fault else timing.clean_event(item.raw, self.limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(item.raw).hexdigest()
-                where = f"{self.file.printable_name}:{item.offset}"
-                yield (self.digest, index, self.server, *(None,) * 11, self.source, str(values), where, digest)
+                identity = f"{self.file.printable_name}:{item.offset}"
+                ids = (self.digest, index, self.server)
+                yield fault_row(CLIENT_EVENTS, ids, self.source, values, identity, digest)
             else:
                 yield (self.digest, index, self.server, *values, self.source, None, None, None)

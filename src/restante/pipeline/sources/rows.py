@@ -25,7 +25,7 @@ FAULT_COLUMNS: Final = (
 NUMBER_COLUMN: Final = Column(
     "rejected", "INT", "of a row with a fault that is no duplicate: its number among those of its task", null=True
 )
-"""The column that `numbered` adds."""
+"""The column that `number_rejected` adds."""
 
 
 def columns(table: Table) -> tuple[Column, ...]:
@@ -46,6 +46,13 @@ def arrow_schema(table: Table) -> pa.Schema:
 def numbered_schema(table: Table) -> pa.Schema:
     """Return the schema of numbered rows from a source for Arrow."""
     return lake_columns.row_schema((*columns(table), NUMBER_COLUMN))
+
+
+def fault_row(
+    table: Table, ids: tuple[Any, ...], source: str, fault: str, identity: str, digest: str | None
+) -> tuple[Any, ...]:
+    """Return a row with a fault: NULL in the table's columns between its ids and its source."""
+    return (*ids, *(None,) * (len(table.columns) - len(ids) - 1), source, str(fault), identity, digest)
 
 
 def number_rejected(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import SERVER_COMMANDS
 from restante.pipeline.sources import paths
 from restante.pipeline.sources.paths import SourceFile
-from restante.pipeline.sources.rows import row_batches
+from restante.pipeline.sources.rows import fault_row, row_batches
 from restante.timing.logs import NOT_JSON
 
 MAX_LINE_BYTES: Final = 1 << 16
@@ -45,11 +45,11 @@ class NewLines(NamedTuple):
     mark: Mark
 
 
-def first_line(data: BufferedReader) -> str | None:
-    """Return the digest that identifies a trace; None if its first line is incomplete, or too long for a trace."""
+def trace_digest(data: BufferedReader) -> str:
+    """Return the digest that identifies a trace; "" if its first line is incomplete, or too long for a trace."""
     data.seek(0)
     line = data.readline(MAX_LINE_BYTES)
-    return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else None
+    return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else ""
 
 
 class LastLine(Enum):
@@ -61,9 +61,9 @@ class LastLine(Enum):
     """The trace is shorter than it was."""
 
 
-def last_line(data: BufferedReader, mark: Mark) -> LastLine:
+def last_line_state(data: BufferedReader, mark: Mark) -> LastLine:
     """Return the state of the line that was read last."""
-    digest = _digest_at(data, mark.last)
+    digest = _line_digest(data, mark.last)
     if not digest:
         return LastLine.GONE
     return LastLine.SAME if digest == mark.last_digest else LastLine.CHANGED
@@ -71,29 +71,30 @@ def last_line(data: BufferedReader, mark: Mark) -> LastLine:
 
 def find_new_lines(data: BufferedReader, name: str, size: int, mark: Mark | None) -> NewLines | None:
     """Return the lines behind the mark among the first `size` bytes, or None if there is no complete one."""
-    start = at = last_start = stop = 0 if mark is None else _line_end(data, mark.last)
+    start = 0 if mark is None else _line_end(data, mark.last)
+    position = last_start = stop = start
     data.seek(start)
     lines = 0
     cuts = [start]
-    while chunk := data.read(min(CHUNK_BYTES, size - at)):
+    while chunk := data.read(min(CHUNK_BYTES, size - position)):
         lines += chunk.count(b"\n")
         end = chunk.rfind(b"\n")
         if end >= 0:
             before = chunk.rfind(b"\n", 0, end)
-            last_start = at + before + 1 if before >= 0 else stop
-            stop = at + end + 1
+            last_start = position + before + 1 if before >= 0 else stop
+            stop = position + end + 1
             if stop - cuts[-1] >= TASK_BYTES:
                 cuts.append(stop)
-        at += len(chunk)
+        position += len(chunk)
     if not lines:
         return None
-    return NewLines(
-        stop, tuple(cut for cut in cuts if cut < stop), lines, Mark(last_start, _digest_at(data, last_start), 0, name)
-    )
+    mark = Mark(last=last_start, last_digest=_line_digest(data, last_start), first=0, first_digest=name)
+    return NewLines(stop, tuple(cut for cut in cuts if cut < stop), lines, mark)
 
 
-def _digest_at(data: BufferedReader, at: int) -> str:
-    data.seek(at)
+def _line_digest(data: BufferedReader, offset: int) -> str:
+    """Return the digest of the line that begins there; "" if it is incomplete."""
+    data.seek(offset)
     line = data.readline(MAX_LINE_BYTES)
     return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") or len(line) == MAX_LINE_BYTES else ""
 
@@ -115,29 +116,29 @@ class TraceTask(NamedTuple):
             yield from row_batches(SERVER_COMMANDS, self._rows(data))
 
     def _rows(self, data: BufferedReader) -> Iterator[tuple[Any, ...]]:
-        for at, line in _lines(data, self.start, self.stop):
+        for offset, line in _lines(data, self.start, self.stop):
             values = Fault(NOT_JSON) if len(line) == MAX_LINE_BYTES else timing.clean_command(line, self.limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(line).hexdigest()
-                where = f"{self.file.printable_name}:{at}"
-                yield (self.name, at, *(None,) * 8, self.source, str(values), where, digest)
+                identity = f"{self.file.printable_name}:{offset}"
+                yield fault_row(SERVER_COMMANDS, (self.name, offset), self.source, values, identity, digest)
             else:
-                yield (self.name, at, *values, self.source, None, None, None)
+                yield (self.name, offset, *values, self.source, None, None, None)
 
 
 def _lines(data: BufferedReader, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """Yield each line with its offset; of a line longer than MAX_LINE_BYTES, only the beginning."""
-    at = start
-    while at < stop:
-        data.seek(at)
+    offset = start
+    while offset < stop:
+        data.seek(offset)
         line = data.readline(MAX_LINE_BYTES)
-        yield at, line
-        at = at + len(line) if line.endswith(b"\n") else _line_end(data, at)
+        yield offset, line
+        offset = offset + len(line) if line.endswith(b"\n") else _line_end(data, offset)
 
 
-def _line_end(data: BufferedReader, at: int) -> int:
+def _line_end(data: BufferedReader, offset: int) -> int:
     """Return where the line that begins there ends."""
-    data.seek(at)
+    data.seek(offset)
     while not (piece := data.readline(MAX_LINE_BYTES)).endswith(b"\n"):
         if not piece:
             raise paths.changed_error(Path(data.name))
