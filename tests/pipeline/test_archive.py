@@ -140,7 +140,7 @@ def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps:
                 if read.span is not None:
                     last = read
                     missed += read.span.missed
-                    assert read.span.why == ""
+                    assert read.span.reason == ""
                 rows += [(row["arrival"], row["hash"]) for row in read.clean]
                 readable |= {arrival: name for arrival, name in kept.items() if arrival not in readable}
     assert rows == sorted(readable.items())
@@ -159,14 +159,14 @@ def test_an_older_copy_or_another_archive_is_noticed_and_the_rows_that_were_read
         second = read_new(data, first)
         server.save(SOME[9])
         third = read_new(data, second)
-    assert "its last id was 6 and is 4 now" in second.span.why
-    assert "the rows that the lake has of it stay" in second.span.why
+    assert "its last id was 6 and is 4 now" in second.span.reason
+    assert "the rows that the lake has of it stay" in second.span.reason
     assert not second.span.replace
     assert hashes(second.rows) == names([*SOME[:3], SOME[7]])
     assert hashes(third.rows) == names(SOME[9:])
     with Keeping(tmp_path / "b", *reversed(SOME)) as other:  # it has more
         fourth = read_new(other.data, first)
-    assert "has changed" in fourth.span.why
+    assert "has changed" in fourth.span.reason
     assert hashes(fourth.rows) == names(reversed(SOME))
     assert {row["file"] for row in first.rows}.isdisjoint(row["file"] for row in fourth.rows)
 

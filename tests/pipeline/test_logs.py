@@ -166,7 +166,7 @@ def test_a_trace_that_is_rewritten_is_read_again_and_a_shorter_or_empty_one_is_r
     path.write_bytes(b"".join([LINES[0], LINES[1], line(7), LINES[3]]))
     second = commands(path, first)
     assert (second.span.replace, ids(second)) == (True, [0, 1, 7, 3])
-    assert "foo was rewritten" in second.span.why
+    assert "foo was rewritten" in second.span.reason
     path.rename(logs / "trace.1")
     path.write_bytes(b"")
     empty = commands(path, second)

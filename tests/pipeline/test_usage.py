@@ -142,11 +142,11 @@ def test_a_restored_older_copy_is_noticed(tmp_path: Path, scratch: Path) -> None
     file.write_bytes(backup)
     at_once = read(f"a={file}", scratch, dict(marks))["nameplates"]
     assert (at_once.span.replace, at_once.ids, at_once.span.missed) == (True, [1, 2, 3], 0)
-    assert at_once.span.why == OLDER.format(6, 3)
+    assert at_once.span.reason == OLDER.format(6, 3)
     with ours(tmp_path / "data", *map(nameplate, range(50, 58))):  # ids 4 to 11: more than were read
         later = read(f"a={file}", scratch, marks)["nameplates"]
     assert (later.span.replace, later.ids) == (True, list(range(1, 12)))
-    assert later.span.why.startswith("the row with id 6 has changed")
+    assert later.span.reason.startswith("the row with id 6 has changed")
 
 
 def test_what_is_done_to_a_file_of_the_reference_server_is_noticed(tmp_path: Path, scratch: Path) -> None:
@@ -166,7 +166,7 @@ def test_what_is_done_to_a_file_of_the_reference_server_is_noticed(tmp_path: Pat
     tables = read(source, scratch, marks)
     assert list(tables) == ["nameplates"]
     again = tables["nameplates"]
-    assert (again.ids, again.span.replace, again.span.why) == ([1, 2, 3, 4, 5], True, OLDER.format(7, 5))
+    assert (again.ids, again.span.replace, again.span.reason) == ([1, 2, 3, 4, 5], True, OLDER.format(7, 5))
     their.usage.rename(tmp_path / "usage-2023.sqlite")
     Their(tmp_path / "their").stop()
     tables = read(source, scratch, marks)
@@ -216,7 +216,7 @@ def test_imported_rows_are_duplicates_once_their_file_is_a_source_itself(tmp_pat
         "client_versions": {"duplicate": 4, None: 1},
     }
     assert tables["nameplates"].span.replace
-    assert tables["nameplates"].span.why == "another source has the rows that it imported from usage.sqlite"
+    assert tables["nameplates"].span.reason == "another source has the rows that it imported from usage.sqlite"
     assert faults(read(old, scratch, context=context_of(new, old)))["nameplates"] == {None: 4}
     assert read(new, scratch, marks, context=context_of(new)) == {}, "a run without that source remembers it"
     with ours(data, nameplate(501)):

@@ -193,9 +193,9 @@ def _ingest_table(
             )
     if span is None or plan:
         return IngestResult(source.name, table.name, span)
-    if span.why:
+    if span.reason:
         rows = ", and its rows replaced" if span.replace else ""
-        run.steps.say(f"source {source.name}: {table.name} is read again from the beginning{rows}: {span.why}")
+        run.steps.say(f"source {source.name}: {table.name} is read again from the beginning{rows}: {span.reason}")
     size = small_jobs.JobSize(span.counted, file_bytes=span.envelope_bytes)
     if not size.small:
         run.large_jobs()

@@ -290,7 +290,7 @@ def _show_ingested(results: Sequence[IngestResult], *, plan: bool) -> None:
         if result.span is None:
             print(f"{result.source}: {result.table}: nothing new")
         elif plan or result.ledger is None:
-            anew = f"; all rows again, because {result.span.why}" if result.span.why else ""
+            anew = f"; all rows again, because {result.span.reason}" if result.span.reason else ""
             print(f"{result.source}: {result.table}: {counted(result.span.counted, 'row')} to read{anew}")
         else:
             ledger = result.ledger

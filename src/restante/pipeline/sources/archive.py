@@ -156,12 +156,12 @@ class OpenedArchive:
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is. Raises SourceError."""
         mark = marks.get("")
-        why = contradiction(mark, self._ids, self._digest) if mark else ""
-        if why:
+        reason = contradiction(mark, self._ids, self._digest) if mark else ""
+        if reason:
             mark = None  # all is read again
         start = mark.last if mark else 0
         last_arrival = self._ids.last_id
-        if start == last_arrival and not why:
+        if start == last_arrival and not reason:
             return None
         counted, first_arrival = self._database.execute(
             "SELECT count(*), coalesce(min(arrival), 0) FROM arrivals WHERE arrival > ?", (start,)
@@ -176,7 +176,7 @@ class OpenedArchive:
             counted=counted,
             missed=last_arrival - start - counted,
             replace=False,
-            why=f"{why}; the rows that the lake has of it stay" if why else "",
+            reason=f"{reason}; the rows that the lake has of it stay" if reason else "",
             marks={"": Mark(last_arrival, self._digest(last_arrival), first_arrival, first_digest)},
             envelope_bytes=counted * self._mean_bytes(),
         )

@@ -117,7 +117,7 @@ class OpenedFiles:
             counted=sum(new.values()),
             missed=0,
             replace=False,
-            why="",
+            reason="",
             marks=paths.new_marks(self._files, new, marks, self._context.now),
             envelope_bytes=sum(self._files[digest].size for digest in new),
         )

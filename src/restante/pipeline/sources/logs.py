@@ -130,7 +130,7 @@ class OpenedLogs:
         self._new_lines = lines_by_trace
         if not lines_by_trace:
             return None
-        why = (
+        reason = (
             f"{paths.path_text(rewritten)} was rewritten: an older copy was put back, or its lines were changed"
             if rewritten
             else ""
@@ -141,7 +141,7 @@ class OpenedLogs:
             counted=sum(new.lines for new in lines_by_trace.values()),
             missed=0,
             replace=bool(rewritten),
-            why=why,
+            reason=reason,
             marks={**valid_marks, **{name: new.mark for name, new in lines_by_trace.items()}},
         )
 
@@ -165,7 +165,7 @@ class OpenedLogs:
             counted=sum(new.values()),
             missed=0,
             replace=False,
-            why="",
+            reason="",
             marks=paths.new_marks(self._logs, new, marks, self._now),
         )
 

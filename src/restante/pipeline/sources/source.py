@@ -97,7 +97,7 @@ class Span(NamedTuple):
     replace: bool
     """Whether the lake's rows of this source and table are to be removed, because the data that they came from is
     gone."""
-    why: str
+    reason: str
     """Why the source is read again, for the operator; "" if it is not."""
     marks: Mapping[str, Mark]
     """Where reading stands afterwards, by part: all parts, including those that are not read this time."""

@@ -139,12 +139,12 @@ class OpenedUsage:
             rows = UsageTable(database, self._shape, table, self._ids[table])
             ids, mark = rows.ids(), marks.get("")
             duplicates = known_origins | self._duplicate_origins(rows, known_origins)
-            why = contradiction(mark, ids, rows.digest) if mark else ""
-            if mark and not why and duplicates > known_origins:
+            reason = contradiction(mark, ids, rows.digest) if mark else ""
+            if mark and not reason and duplicates > known_origins:
                 origin = printable_name(min(duplicates - known_origins))
-                why = f"another source has the rows that it imported from {origin}"
-            after = mark.last if mark and not why else 0
-            if after == ids.last_id and not why:
+                reason = f"another source has the rows that it imported from {origin}"
+            after = mark.last if mark and not reason else 0
+            if after == ids.last_id and not reason:
                 return None
             counted = rows.count(after)
             return Span(
@@ -152,8 +152,8 @@ class OpenedUsage:
                 parts=(SpanPart("", after + 1, ids.last_id),) if ids.last_id > after else (),
                 counted=counted,
                 missed=ids.last_id - after - counted,
-                replace=bool(why),
-                why=why,
+                replace=bool(reason),
+                reason=reason,
                 marks={"": mark_after(ids, rows.digest)} | {origin: Mark(0, "", 0, "") for origin in duplicates},
             )
 
@@ -221,7 +221,7 @@ class OpenedUsage:
             counted=len(rows),
             missed=0,
             replace=True,
-            why="",
+            reason="",
             marks={"": current},
         )
 
