@@ -106,8 +106,8 @@ class TableWithInputs(NamedTuple):
 
     def first_day(self) -> date:
         """Return the first day that can be built. Rows that reach into earlier days were dropped by age."""
-        kept = [(name, commit.kept) for name, commit in self.input_commits().items() if commit.kept]
-        return max((day for name, text in kept for day in self.build.touches(name, _dates([text]))), default=date.min)
+        kept_from = [(name, _dates([commit.kept])) for name, commit in self.input_commits().items() if commit.kept]
+        return max((day for name, days in kept_from for day in self.build.touches(name, days)), default=date.min)
 
     def last_day(self, pending: Mapping[str, Collection[date]]) -> date:
         """Return the last day of which the table or an input has rows, or will have some (`pending`)."""
@@ -124,8 +124,8 @@ class TableWithInputs(NamedTuple):
         commits = dict(self.target.state.inputs)
         for name, table in self.inputs.items():
             if current := table.current_commit:
-                kept = {commit.kept for commit in (current, commits.get(name)) if commit and commit.kept}
-                commits[name] = msgspec.structs.replace(current, kept=max(kept, default=None))
+                kept_from = {commit.kept for commit in (current, commits.get(name)) if commit and commit.kept}
+                commits[name] = msgspec.structs.replace(current, kept=max(kept_from, default=None))
         return commits
 
     def replaced_inputs(self) -> dict[str, str]:

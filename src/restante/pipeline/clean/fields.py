@@ -43,9 +43,9 @@ class Fields:
     def __init__(self, raws: Sequence[bytes]) -> None:
         gap = bytes(GAP_BYTES)
         self._bytes = bytearray(gap.join((b"", *raws, b"")))
-        self._at_each = np.frombuffer(self._bytes, np.uint8)
+        self._uint8 = np.frombuffer(self._bytes, np.uint8)
         positions = len(self._bytes) - 7
-        self._words: np.ndarray[Any, Any] = np.ndarray((positions,), ">u8", self._bytes, strides=(1,))
+        self._uint64: np.ndarray[Any, Any] = np.ndarray((positions,), ">u8", self._bytes, strides=(1,))
         """The eight bytes that begin at each position, as a number."""
         self.size = np.fromiter(map(len, raws), np.int64, len(raws))
         stop = np.cumsum(self.size + GAP_BYTES)
@@ -54,7 +54,7 @@ class Fields:
         self._inner = at
         self.expiry, at = self._read_number(at, 4)
         self.ttl, at = self._read_number(at, 4)
-        self.good &= self._at_each[at] == TOPIC_TAG
+        self.good &= self._uint8[at] == TOPIC_TAG
         self.topic = self._read(at + 1) >> 32
         at = self._skip_string(at + 5, stop)
         self._data_stop = at
@@ -62,11 +62,11 @@ class Fields:
         self.good &= at == stop
 
     def _read(self, at: Numbers) -> Any:
-        return self._words[at].astype(np.uint64)
+        return self._uint64[at].astype(np.uint64)
 
     def _enter_list(self, at: Numbers, stop: Numbers) -> Numbers:
         """Return the position of the first item of the list there, which must reach to `stop`."""
-        tag = self._at_each[at].astype(np.int64)
+        tag = self._uint8[at].astype(np.int64)
         size = np.clip(tag - 0xF7, 0, 4)
         self.good &= (tag >= 0xC0) & (size < 4)
         length = self._read_length(at, size)
@@ -83,7 +83,7 @@ class Fields:
 
     def _read_number(self, at: Numbers, max_bytes: int) -> tuple[Any, Numbers]:
         """Return numbers of up to `max_bytes`, and the positions behind them."""
-        tag = self._at_each[at].astype(np.int64)
+        tag = self._uint8[at].astype(np.int64)
         size = np.clip(tag - 0x80, 0, max_bytes)
         behind = self._read(at + 1) >> (64 - 8 * np.maximum(size, 1)).astype(np.uint64)
         number = np.where(tag < 0x80, tag.astype(np.uint64), np.where(size > 0, behind, np.uint64(0)))
@@ -92,10 +92,10 @@ class Fields:
 
     def _skip_string(self, at: Numbers, stop: Numbers) -> Numbers:
         """Return the position behind the string there, or the end of the envelope if it is no string or too long."""
-        tag = self._at_each[at].astype(np.int64)
+        tag = self._uint8[at].astype(np.int64)
         size = np.clip(tag - 0xB7, 0, 4)
         self.good &= (tag < 0xC0) & (size < 4)
-        self.good &= (tag != 0x81) | (self._at_each[at + 1] >= 0x80)
+        self.good &= (tag != 0x81) | (self._uint8[at + 1] >= 0x80)
         short = np.where(tag < 0x80, 0, tag - 0x80)
         behind = at + 1 + size + np.where(size == 0, short, self._read_length(at, size))
         self.good &= behind <= stop
@@ -108,7 +108,7 @@ class Fields:
         The bytes that are hashed are written over the envelopes' own, so no other method may be called afterwards.
         """
         at, size = self._write_bare_head()
-        self._words[self._data_stop] = self.nonce
+        self._uint64[self._data_stop] = self.nonce
         bytes_ = memoryview(self._bytes)
         stops = (self._data_stop + 8).tolist()
         hashes = keccaks(bytes_[start:stop] for start, stop in zip(at.tolist(), stops, strict=True))
@@ -130,6 +130,6 @@ class Fields:
             selected = size == bytes_
             inner, long = self._inner[selected], length[selected]
             for byte in range(bytes_):
-                self._at_each[inner - 1 - byte] = long >> 8 * byte & 0xFF
-            self._at_each[inner - 1 - bytes_] = 0xF7 + bytes_ if bytes_ else 0xC0 + long
+                self._uint8[inner - 1 - byte] = long >> 8 * byte & 0xFF
+            self._uint8[inner - 1 - bytes_] = 0xF7 + bytes_ if bytes_ else 0xC0 + long
         return self._inner - 1 - size, length + 1 + size

@@ -150,7 +150,7 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> TableState:
     """Return the state after later versions, given in order with their commit infos."""
-    commits, kept, sources, inputs = [state.commits], state.kept, dict(state.sources), dict(state.inputs)
+    commits, kept_from, sources, inputs = [state.commits], state.kept, dict(state.sources), dict(state.inputs)
     totals, definition, last_change = dict(state.totals), state.definition, state.last_change
     versions = decode_changes(state.changed)
     for version, info in infos:
@@ -159,7 +159,7 @@ def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> T
         if info.days or info.kept or info.ledger:
             last_change = version
         if info.kept:
-            kept = max(kept or "", info.kept)
+            kept_from = max(kept_from or "", info.kept)
         if info.source and info.ledger:
             sources[info.source] = version
             totals[info.source] = _add_ledger(totals.get(info.source), info.ledger, info.finished)
@@ -167,9 +167,9 @@ def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> T
         definition = info.definition or definition
     return TableState(
         commits="".join(commits)[-MAX_COMMIT_IDS * COMMIT_ID_CHARACTERS :],
-        changed=encode_changes({day: version for day, version in versions.items() if day >= (kept or "")}),
+        changed=encode_changes({day: version for day, version in versions.items() if day >= (kept_from or "")}),
         last_change=last_change,
-        kept=kept,
+        kept=kept_from,
         sources=sources,
         totals=totals,
         inputs=inputs,

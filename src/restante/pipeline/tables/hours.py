@@ -124,17 +124,17 @@ def mailbox_pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return _pressure(inputs[MAILBOXES.name], inputs[LIVE.name].where(f.col("kind") == LIVE_MAILBOX))
 
 
-def _pressure(ended: DataFrame, live: DataFrame) -> DataFrame:
+def _pressure(ended_rows: DataFrame, live_rows: DataFrame) -> DataFrame:
     """Return what lived in each hour, counted from starts and ends within the hour, and from what lived before it.
 
     What is still live counts as if it had ended when its server last wrote to its database.
     """
     start = f.unix_micros("started").alias("at")
     so_far = _so_far().alias("total_us")
-    together = ended.select("source", "day", "total_us", "blur_us", start, f.lit(1).cast("bigint").alias("count"))
-    together = together.unionAll(live.select("source", "day", so_far, "blur_us", start, "count"))
+    rows = ended_rows.select("source", "day", "total_us", "blur_us", start, f.lit(1).cast("bigint").alias("count"))
+    rows = rows.unionAll(live_rows.select("source", "day", so_far, "blur_us", start, "count"))
     cut = f.when(f.col("total_us") > MAX_LIFE_US, f.col("count")).otherwise(0).alias("cut")
-    rows = together.select("*", cut)
+    rows = rows.select("*", cut)
     unknown = rows.where(~hour_is_known()).groupBy("source", "day")
     blurred = unknown.agg(f.sum("count").alias("started"), f.sum("cut").alias("cut")).select(
         "source",

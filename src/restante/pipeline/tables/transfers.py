@@ -93,11 +93,13 @@ def transfers(inputs: Mapping[str, DataFrame]) -> DataFrame:
     roles_known = ~one_role.eqNullSafe(two_role)
     by_role = f.coalesce(one_role == "sender", f.lit(False)) | f.coalesce(two_role == "receiver", f.lit(False))
     one_sends = f.when(roles_known, by_role).otherwise(f.col("began.file") == f.col("one_file"))
-    one, two = (f.struct(*(f.col(f"{side}_{name}").alias(name) for name in _OF_CLIENT)) for side in ("one", "two"))
+    client_one, client_two = (
+        f.struct(*(f.col(f"{side}_{name}").alias(name) for name in _OF_CLIENT)) for side in ("one", "two")
+    )
     sides = pairs.withColumns(
         {
-            "sender": f.when(one_sends, one).otherwise(two),
-            "receiver": f.when(one_sends, two).otherwise(one),
+            "sender": f.when(one_sends, client_one).otherwise(client_two),
+            "receiver": f.when(one_sends, client_two).otherwise(client_one),
             "ahead": f.when(one_sends, f.col("best.ahead")).otherwise(-f.col("best.ahead")),
         }
     )
@@ -195,8 +197,8 @@ def _roles(events: DataFrame) -> DataFrame:
 
 
 def _shows(sign: RoleSign) -> Expression:
-    named = f.col("name").isin(*sorted(sign.names))
-    return named if sign.command is None else named & (f.col("command") == sign.command)
+    has_name = f.col("name").isin(*sorted(sign.names))
+    return has_name if sign.command is None else has_name & (f.col("command") == sign.command)
 
 
 BUILDS: Final = (Build(TRANSFERS, {"client_events": (1, 1), "deliveries": (1, 1)}, transfers),)

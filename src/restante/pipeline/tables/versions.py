@@ -78,9 +78,9 @@ def versions(inputs: Mapping[str, DataFrame]) -> DataFrame:
     no_results = [f.lit(0).cast("bigint").alias(result) for result in RESULTS]
     bound = binds.agg(f.count("*").alias("connections"), *no_results)
     no_connections = f.lit(0).cast("bigint").alias("connections")
-    ended = _attributed_mailboxes(inputs).groupBy(*_VERSION_KEY).agg(no_connections, *result_counts())
+    results = _attributed_mailboxes(inputs).groupBy(*_VERSION_KEY).agg(no_connections, *result_counts())
     mailboxes = reduce(lambda a, b: a + b, (f.col(result) for result in RESULTS))
-    rows = _sums(task_per_day(bound.unionAll(ended).withColumn("mailboxes", mailboxes)))
+    rows = _sums(task_per_day(bound.unionAll(results).withColumn("mailboxes", mailboxes)))
     weighed = group_rare(rows.withColumn("weight", f.col("connections") + f.col("mailboxes")), "weight", "app_id")
     return _sums(group_rare(weighed, "weight", *_CLIENT_COLUMNS, where=f.col("attribution") == "version"))
 
