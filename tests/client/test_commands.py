@@ -376,10 +376,10 @@ URLS = [
     (
         "server",
         "ws://me:secret@post/v1",
-        "a server's URL has no user and no password: leave out what is before the @ ",
+        "a server's URL has no user and no password: leave out what is before the @",
     ),
     ("server", "me:secret@post", "a server's URL has no user and no password: leave out "),
-    ("server", "https://post/v1", "a server's URL begins with ws:// or wss://, like wss://example.org/v1, not 'http"),
+    ("server", "https://post", "wss://, like wss://example.org/v1, not 'https://post': write wss://post/v1"),
     ("server", "ws://post/v1#7", "a server's URL has no fragment: leave out the # of 'ws://post/v1#7'"),
     ("server", "ws://post/\x1b", r"a server's URL has no spaces and no control characters, not 'ws://post/\x1b'"),
     *(

@@ -119,8 +119,8 @@ def _parts(url: object, kind: str, schemes: tuple[str, ...], example: str) -> Sp
     except ValueError:
         raise _misuse(f"{kind} has a valid host, not", url) from None
     if parts.scheme not in schemes:
-        scheme = WEBSOCKET_SCHEMES.get(parts.scheme)
-        advice = f": write {parts._replace(scheme=scheme).geturl()}" if scheme in schemes else ""
+        scheme, path = WEBSOCKET_SCHEMES.get(parts.scheme), parts.path if parts.path not in {"", "/"} else "/v1"
+        advice = f": write {parts._replace(scheme=scheme, path=path).geturl()}" if scheme in schemes else ""
         raise Misuse(f"{_misuse(f'{kind} begins with {beginnings}, like {example}, not', url)}{advice}")
     if "@" in f"{parts.path}{parts.query}{parts.fragment}":
         raise _misuse(f"{kind} has %2F, %3F and %23 for a /, ? and # in its password, not", url)

@@ -483,7 +483,9 @@ class Machine:
         if crowded or not self.lasting:
             give_up_command(self.state, server_messages.refused_command(message), crowded=crowded)
         if crowded:
-            self.fail(CrowdedError(f"the code is used by two sides already{hint}"))
+            self.fail(
+                CrowdedError(f"the code is used by two sides already, perhaps one of a killed process of yours{hint}")
+            )
         else:
             self.fail(ServerError(f"the server refused: {reason}{hint}"))
 
