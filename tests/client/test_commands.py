@@ -372,6 +372,7 @@ async def test_a_receiver_on_a_terminal_is_asked_for_the_second_word(
     assert receiver.said["stdout"] == f"{TEXT}\n"
 
 
+BEGINNING = "a server's URL begins with ws:// or wss://, like wss://example.org/v1"
 URLS = [
     (
         "server",
@@ -379,7 +380,11 @@ URLS = [
         "a server's URL has no user and no password: leave out what is before the @",
     ),
     ("server", "me:secret@post", "a server's URL has no user and no password: leave out "),
-    ("server", "https://post", "wss://, like wss://example.org/v1, not 'https://post': write wss://post/v1"),
+    (
+        "server",
+        "https://post",
+        f"{BEGINNING}, not 'https://post': write wss://post/v1",
+    ),
     ("server", "ws://post/v1#7", "a server's URL has no fragment: leave out the # of 'ws://post/v1#7'"),
     ("server", "ws://post/\x1b", r"a server's URL has no spaces and no control characters, not 'ws://post/\x1b'"),
     *(

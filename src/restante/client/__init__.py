@@ -29,6 +29,7 @@ __all__ = [
     "CrowdedError",
     "Event",
     "Failed",
+    "GaveUpError",
     "Hints",
     "Journal",
     "JournaledWormhole",
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
         CodeExpiredError,
         ConnectionLostError,
         CrowdedError,
+        GaveUpError,
         LonelyError,
         NoReceiptsError,
         NoSeedError,
@@ -152,7 +154,7 @@ else:
         "restante.client.core.machine": "Mood",
         "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER DEFAULT_TRANSIT_RELAY",
         "restante.client.errors": "ArchiveError ClosedError CodeExpiredError ConnectionLostError CrowdedError "
-        "LonelyError NoReceiptsError NoSeedError "
+        "GaveUpError LonelyError NoReceiptsError NoSeedError "
         "OldCheckpointError PeerMessageError PeerStalledError PermissionNeededError ServerError ServerGoneError "
         "TransferError UndeliveredError UnsafeNameError UnsendableFileError WelcomeError WormholeError "
         "WrongPasswordError",

@@ -133,6 +133,10 @@ class TransferError(WormholeError):
         return error
 
 
+class GaveUpError(TransferError):
+    """The peer said why there will be no transfer: it gave up, or rejected what was offered. The text has it, too."""
+
+
 class ConnectionLostError(TransferError):
     """The connection to the peer ended before the transfer did."""
 

@@ -116,9 +116,9 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """The wormhole is closed: its nameplate is released, and its mailbox is closed. It is the last event.
+    """The wormhole is closed, and its nameplate and mailbox at the server, if it had any. It is the last event.
 
-    It is not reported if the server did not answer in time.
+    It is not reported if the server did not confirm that in time.
     """
 
     mood: str

@@ -413,6 +413,15 @@ async def test_an_unusable_place_is_told_without_its_path(folder: Path, path: st
     assert (folder / "secret file").read_bytes() == b"mine"
 
 
+@pytest.mark.parametrize("send", [send_file, send_directory])
+async def test_a_peer_that_waits_is_told_that_there_is_nothing_to_send(folder: Path, send: Any) -> None:
+    async with pair() as (ours, theirs):
+        await ours.verifier()
+        with pytest.raises(Misuse, match=str(folder / "missing")):
+            await send(ours, folder / "missing")
+        assert (await heard(theirs, "error"))[0] == "the sender failed"
+
+
 @pytest.mark.parametrize("first", ["accept", "reject"])
 async def test_an_offer_is_answered_once(folder: Path, first: str) -> None:
     async with pair() as (ours, theirs):

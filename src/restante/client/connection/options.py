@@ -57,8 +57,8 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     user_agent: str | None = None
     """What the program calls itself in its request to the server, like `chat/1.0`. None: nothing."""
     logger: logging.Logger | logging.LoggerAdapter[logging.Logger] = _LOGGER
-    """Where the WebSocket's requests, frames and failures are logged, by default `restante.client`. Methods raise the
-    failures in any case."""
+    """Where the opening and the end of each WebSocket are logged (INFO), and its requests and reads (level 9, below
+    DEBUG). By default `restante.client`. Failures are not logged: methods raise them, and `Reconnecting` has them."""
 
     def __post_init__(self) -> None:
         """Raise Misuse if one of them cannot be used."""

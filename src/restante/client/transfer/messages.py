@@ -15,6 +15,7 @@ import msgspec
 
 from restante.client.errors import (
     ConnectionLostError,
+    GaveUpError,
     PeerMessageError,
     PeerStalledError,
     TransferError,
@@ -91,10 +92,6 @@ class Acknowledgement(msgspec.Struct, omit_defaults=True):
     ack: str = ""
     sha256: str | None = None
     """The digest of all bytes, hexadecimal. Without it the sender does not know what the receiver has."""
-
-
-class GaveUpError(TransferError):
-    """The peer said why there will be no transfer."""
 
 
 class NotAMessageError(PeerMessageError):

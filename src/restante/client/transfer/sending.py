@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -77,7 +78,8 @@ async def send_file(
         on_progress: called with the number of bytes sent so far. If it raises an error, the transfer ends with it.
 
     Raises:
-        Misuse: the path is not a file that can be read.
+        Misuse: the path is not a file that can be read. A peer that is there already is told that
+            there is no transfer.
         TransferError: the receiver does not want it or has other bytes, or the two sides cannot be connected.
         ConnectionLostError: the connection was lost. The text says so if the receiver may have everything.
         PeerStalledError: the receiver has not taken a byte, or has not confirmed, for too long.
@@ -85,7 +87,9 @@ async def send_file(
         PeerMessageError: the peer is no receiver of files.
 
     """
-    await send_outgoing(wormhole, outgoing_file(path, name), transit=transit, on_progress=on_progress)
+    async with _prepared(wormhole):
+        outgoing = outgoing_file(path, name)
+    await send_outgoing(wormhole, outgoing, transit=transit, on_progress=on_progress)
 
 
 async def send_directory(
@@ -109,7 +113,8 @@ async def send_directory(
         on_progress: called with the number of bytes sent so far. If it raises an error, the transfer ends with it.
 
     Raises:
-        Misuse: there is no path, a path is neither a file nor a directory, or two have the same name.
+        Misuse: there is no path, a path is neither a file nor a directory, or two have the same name. A peer that is
+            there already is told that there is no transfer.
         UnsendableFileError: a file in it cannot be read, or changed while it was sent.
         TransferError: the receiver does not want it or has other bytes, or the two sides cannot be connected.
         ConnectionLostError: the connection was lost. The text says so if the receiver may have everything.
@@ -117,8 +122,14 @@ async def send_directory(
         PeerMessageError: the peer is no receiver of directories.
 
     """
-    outgoing = await asyncio.to_thread(outgoing_directory, paths, name, ignore_unsendable=ignore_unsendable)
+    async with _prepared(wormhole):
+        outgoing = await asyncio.to_thread(outgoing_directory, paths, name, ignore_unsendable=ignore_unsendable)
     await send_outgoing(wormhole, outgoing, transit=transit, on_progress=on_progress)
+
+
+def _prepared(wormhole: Wormhole) -> AbstractAsyncContextManager[None]:
+    """Send a peer that is there already the reason if the block ends with an error. Another one learns of none."""
+    return nullcontext() if wormhole._state.peer_versions is None else reasons_sent(wormhole, Role.SENDER)
 
 
 def outgoing_file(path: Path, name: str | None = None) -> Outgoing:
