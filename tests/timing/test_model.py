@@ -55,7 +55,7 @@ def computed_deliveries(vector: Mapping[str, Any]) -> list[tuple[Any, ...]]:
             partners[file, day].add(peer_file)
             partners[peer_file, day].add(file)
             durations = (item.network_out_us, item.at_server_us, item.network_in_us, item.us, item.error_us)
-            computed.append((day, (file, item.at, peer_file, item.received_at, item.phase, *durations)))
+            computed.append((day, (file, item.index, peer_file, item.peer_index, item.phase, *durations)))
     return [
         row
         for day, row in computed

@@ -28,11 +28,11 @@ def timing_rows(events: Sequence[Event], lines: Iterable[TraceLine]) -> list[Tim
     days = estimate_offsets(paired, events)
     rows: list[TimingRow] = []
     for row in split_phases(events, paired, days):
-        start = to_us(events[row.at].start)
+        start = to_us(events[row.index].start)
         assert start is not None
         offset = days.get(day_of(start))
         ahead = None if offset is None else offset.us
-        rows.append((row.at, row.kind, row.phase, row.us, row.error_us, ahead))
+        rows.append((row.index, row.kind, row.phase, row.us, row.error_us, ahead))
     return rows
 
 

@@ -43,7 +43,7 @@ class ServerTimes(msgspec.Struct, frozen=True):
 class Exchange(msgspec.Struct, frozen=True):
     """A command and its answer. `t0` and `t3` are by the client's clock, `rx` and `tx` by the server's."""
 
-    at: int
+    index: int
     """Index of the command in the log."""
     command: str | None
     phase: str | None
@@ -77,28 +77,28 @@ def pair_exchanges(events: Sequence[Event], lines: Mapping[str, Sequence[TraceLi
     replies: dict[str, list[Event]] = {}
     senders: dict[tuple[str, int], int] = {}
     for event in events:
-        began = to_us(event.start)
-        if event.id is None or began is None:
+        start = to_us(event.start)
+        if event.id is None or start is None:
             continue
         if event.name == "ws_receive" and (event.command == "ack" or (event.command == "message" and event.own)):
             replies.setdefault(event.id, []).append(event)
         elif event.name == "ws_send":
-            key = (event.id, day_of(began))
+            key = (event.id, day_of(start))
             senders[key] = senders.get(key, 0) + 1
     exchanges = []
-    for at, event in enumerate(events):
-        began = to_us(event.start)
-        if event.name == "ws_send" and began is not None:
-            ambiguous = event.id is None or senders[event.id, day_of(began)] > 1
-            exchanges.append(
-                Exchange(at, event.command, event.phase, began, None, None, None, None)
-                if ambiguous
-                else _pair_exchange(at, event, began, replies.get(event.id or "", ()), lines.get(event.id or "", ()))
-            )
+    for index, event in enumerate(events):
+        start = to_us(event.start)
+        if event.name == "ws_send" and start is not None:
+            exchange = Exchange(index, event.command, event.phase, start, None, None, None, None)
+            if event.id is not None and senders[event.id, day_of(start)] == 1:
+                exchange = _pair_exchange(index, event, start, replies.get(event.id, ()), lines.get(event.id, ()))
+            exchanges.append(exchange)
     return exchanges
 
 
-def _pair_exchange(at: int, event: Event, t0: int, replies: Iterable[Event], lines: Iterable[TraceLine]) -> Exchange:
+def _pair_exchange(
+    index: int, event: Event, t0: int, replies: Iterable[Event], lines: Iterable[TraceLine]
+) -> Exchange:
     acks, echoes, stamps = [], [], []
     for reply in replies:
         t3 = to_us(reply.start)
@@ -120,7 +120,7 @@ def _pair_exchange(at: int, event: Event, t0: int, replies: Iterable[Event], lin
         server = ServerTimes(
             to_us(line.server_rx), to_us(line.commit_began), to_us(line.commit), to_us(line.server_tx)
         )
-    return Exchange(at, event.command, event.phase, t0, to_us(rx), to_us(tx), t3, server)
+    return Exchange(index, event.command, event.phase, t0, to_us(rx), to_us(tx), t3, server)
 
 
 def _reply_order(reply: tuple[int, float | None]) -> tuple[int, float]:

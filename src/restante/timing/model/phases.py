@@ -49,7 +49,7 @@ ALL_PHASES: Final = tuple(dict.fromkeys((*EXCHANGE_PHASES, *SPAN_PHASES.values()
 class Phase(msgspec.Struct, frozen=True):
     """A phase of an event. Durations are in microseconds."""
 
-    at: int
+    index: int
     """Index of the event in the log."""
     kind: str
     """Type of the command, "" if it is unknown or missing; message: a message of the other side; otherwise the name
@@ -67,16 +67,16 @@ def split_phases(
     """Yield the phases of a log's events: of commands, of the other side's messages, and of spans."""
     for exchange in exchanges:
         yield from _exchange_phases(exchange, offsets.get(day_of(exchange.t0)))
-    for at, event in enumerate(events):
-        began = to_us(event.start)
-        if began is None:
+    for index, event in enumerate(events):
+        start = to_us(event.start)
+        if start is None:
             continue
         if event.name == "ws_receive" and event.command == "message" and event.own is False:
-            offset = offsets.get(day_of(began))
-            yield _network_in_phase(at, event.command, to_us(event.server_tx), began, offset)
+            offset = offsets.get(day_of(start))
+            yield _network_in_phase(index, event.command, to_us(event.server_tx), start, offset)
         phase = span_phase(event)
         if phase is not None:
-            yield Phase(at, event.name, phase, difference(to_us(event.stop), began), None)
+            yield Phase(index, event.name, phase, difference(to_us(event.stop), start), None)
 
 
 def span_phase(event: Event) -> str | None:
@@ -85,21 +85,21 @@ def span_phase(event: Event) -> str | None:
 
 
 def _exchange_phases(exchange: Exchange, offset: Offset | None) -> Iterator[Phase]:
-    at, kind = exchange.at, exchange.command or ""
+    index, kind = exchange.index, exchange.command or ""
     # The client's clock is `offset` ahead of the server's.
     duration = difference(exchange.rx, exchange.t0)
     if duration is None or offset is None:
-        yield Phase(at, kind, NETWORK_OUT, None, None)
+        yield Phase(index, kind, NETWORK_OUT, None, None)
     else:
-        yield Phase(at, kind, NETWORK_OUT, duration + offset.us, offset.error_us)
-    yield Phase(at, kind, SERVER, difference(exchange.tx, exchange.rx), None)
+        yield Phase(index, kind, NETWORK_OUT, duration + offset.us, offset.error_us)
+    yield Phase(index, kind, SERVER, difference(exchange.tx, exchange.rx), None)
     if (server := exchange.server) is not None:
         before = server.rx
         for phase, until in server_phases(server.began, server.commit, server.tx):
-            yield Phase(at, kind, phase, difference(until, before), None)
+            yield Phase(index, kind, phase, difference(until, before), None)
             before = until
-    yield _network_in_phase(at, kind, exchange.tx, exchange.t3, offset)
-    yield Phase(at, kind, ROUND_TRIP, difference(exchange.t3, exchange.t0), None)
+    yield _network_in_phase(index, kind, exchange.tx, exchange.t3, offset)
+    yield Phase(index, kind, ROUND_TRIP, difference(exchange.t3, exchange.t0), None)
 
 
 def server_phases(began: int | None, commit: int | None, tx: int | None) -> list[tuple[str, int | None]]:
@@ -111,11 +111,11 @@ def server_phases(began: int | None, commit: int | None, tx: int | None) -> list
     return [(QUEUE, began), (COMMIT, commit), (ANSWER, tx)]
 
 
-def _network_in_phase(at: int, kind: str, tx: int | None, t3: int | None, offset: Offset | None) -> Phase:
+def _network_in_phase(index: int, kind: str, tx: int | None, t3: int | None, offset: Offset | None) -> Phase:
     duration = difference(t3, tx)
     if duration is None or offset is None:
-        return Phase(at, kind, NETWORK_IN, None, None)
-    return Phase(at, kind, NETWORK_IN, duration - offset.us, offset.error_us)
+        return Phase(index, kind, NETWORK_IN, None, None)
+    return Phase(index, kind, NETWORK_IN, duration - offset.us, offset.error_us)
 
 
 def difference(after: int | None, before: int | None) -> int | None:

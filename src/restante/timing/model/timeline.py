@@ -237,7 +237,7 @@ def build_timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[Trace
             deliveries.extend(timeline_deliveries(lane.role, lane.measured, peer.measured, len(commands)))
         for exchange in lane.exchanges:
             if exchange.command == "add":
-                key = (lane.side, exchange.phase, lane.events[exchange.at].id)
+                key = (lane.side, exchange.phase, lane.events[exchange.index].id)
                 indices.setdefault(key, []).append((len(commands), exchange))
             commands.append(_timeline_command(lane, exchange))
     sides: dict[str | None, Author] = {lane.side: lane.role for lane in lanes if lane.side is not None}
@@ -415,9 +415,9 @@ class MeasuredLog(NamedTuple):
 class MessageDelivery(msgspec.Struct, frozen=True):
     """A message that the other client received. Times and durations are in microseconds; None: not known."""
 
-    at: int
+    index: int
     """Index of the command in the author's log."""
-    received_at: int
+    peer_index: int
     """Index of the frame in the peer's log."""
     phase: str
     """Phase of the message."""
@@ -434,7 +434,7 @@ class MessageDelivery(msgspec.Struct, frozen=True):
 
 
 class _Receipt(NamedTuple):
-    at: int
+    event_index: int
     t3: int
     tx: int | None
 
@@ -444,7 +444,7 @@ def match_deliveries(author: MeasuredLog, peer: MeasuredLog) -> Iterator[Message
     receipts = _receipts(peer.events)
     for exchange in author.exchanges:
         offset = author.offsets.get(day_of(exchange.t0))
-        event = author.events[exchange.at]
+        event = author.events[exchange.index]
         rx = exchange.rx
         if exchange.command != "add" or rx is None or offset is None or abs(exchange.t0 - rx) > MAX_APART_US:
             continue
@@ -457,22 +457,22 @@ def timeline_deliveries(
     role: Role, author: MeasuredLog, peer: MeasuredLog, first_index: int
 ) -> Iterator[TimelineDelivery]:
     """Yield the deliveries of a timeline, in which the author's commands begin at `first_index`."""
-    indices = {exchange.at: first_index + number for number, exchange in enumerate(author.exchanges)}
+    indices = {exchange.index: first_index + number for number, exchange in enumerate(author.exchanges)}
     for delivery in match_deliveries(author, peer):
-        durations = delivery.network_out_us, delivery.at_server_us, delivery.network_in_us
-        yield TimelineDelivery(role, delivery.phase, indices[delivery.at], *durations, delivery.us, delivery.error_us)
+        durations = delivery.network_out_us, delivery.at_server_us, delivery.network_in_us, delivery.us
+        yield TimelineDelivery(role, delivery.phase, indices[delivery.index], *durations, delivery.error_us)
 
 
 def _receipts(events: Sequence[Event]) -> dict[tuple[str | None, str | None, int], _Receipt]:
     """Return the first receipt of each message of the other side, by its id, phase and `server_rx`."""
     receipts: dict[tuple[str | None, str | None, int], _Receipt] = {}
-    for at, event in enumerate(events):
+    for index, event in enumerate(events):
         t3, rx = to_us(event.start), to_us(event.server_rx)
         if event.name != "ws_receive" or event.command != "message" or event.own is not False:
             continue
         if t3 is None or rx is None or event.id is None or event.phase is None or abs(t3 - rx) > MAX_APART_US:
             continue
-        receipt = _Receipt(at, t3, to_us(event.server_tx))
+        receipt = _Receipt(index, t3, to_us(event.server_tx))
         key = event.id, event.phase, rx
         receipts[key] = min(receipts.get(key, receipt), receipt, key=_receipt_order)
     return receipts
@@ -480,7 +480,7 @@ def _receipts(events: Sequence[Event]) -> dict[tuple[str | None, str | None, int
 
 def _receipt_order(receipt: _Receipt) -> tuple[int, bool, int, int]:
     """Order receipts by time, then by server_tx, None first, then by their position in the log."""
-    return receipt.t3, receipt.tx is not None, receipt.tx or 0, receipt.at
+    return receipt.t3, receipt.tx is not None, receipt.tx or 0, receipt.event_index
 
 
 def _message_delivery(
@@ -492,4 +492,6 @@ def _message_delivery(
     duration = error = None
     if peer is not None and at_server is not None and network_in is not None:
         duration, error = network_out + at_server + network_in, offset.error_us + peer.error_us
-    return MessageDelivery(exchange.at, receipt.at, phase, rx, network_out, at_server, network_in, duration, error)
+    return MessageDelivery(
+        exchange.index, receipt.event_index, phase, rx, network_out, at_server, network_in, duration, error
+    )
