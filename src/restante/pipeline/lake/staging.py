@@ -211,7 +211,7 @@ def data_file(path: Path, partition: Mapping[str, str | None], footer: pq.FileMe
 def _null_columns(footer: pq.FileMetaData) -> set[str]:
     """Return the columns of a file that contain NULL, according to its statistics."""
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-    chunks = [group.column(at) for group in groups for at in range(footer.num_columns)]
+    chunks = [group.column(index) for group in groups for index in range(footer.num_columns)]
     return {chunk.path_in_schema for chunk in chunks if chunk.statistics and chunk.statistics.null_count}
 
 

@@ -128,7 +128,7 @@ class ReportTable(msgspec.Struct, frozen=True):
 class StackedBars(msgspec.Struct, frozen=True):
     """A bar for each row, upright and in the rows' order, of several counts on top of each other."""
 
-    at: str
+    across: str
     parts: tuple[str, ...]
     """From below. Their sum is the height of the bar."""
 
@@ -229,8 +229,8 @@ def value_columns(chart: Chart | None) -> tuple[str, ...]:
 def name_columns(chart: Chart | None) -> tuple[str, ...]:
     """Return the columns that say what a mark of a chart belongs to."""
     match chart:
-        case StackedBars(at=at):
-            return (at,)
+        case StackedBars(across=across):
+            return (across,)
         case RankedBars(labels=labels) | PercentileStrip(labels=labels):
             return labels
         case (

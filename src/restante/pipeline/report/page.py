@@ -173,7 +173,7 @@ def _table(figure: Figure) -> str:
     heads = "".join(element("th", escape(column.head), scope="col", class_=_class(column)) for _, column in columns)
     header = _header_place(figure)
     rows = "\n".join(
-        element("tr", "".join(_cell(column, row[at], is_header=at == header) for at, column in columns))
+        element("tr", "".join(_cell(column, row[index], is_header=index == header) for index, column in columns))
         for row in table.rows
     )
     return element(
@@ -187,16 +187,16 @@ def _table(figure: Figure) -> str:
 def _shown_columns(table: ReportTable) -> list[tuple[int, ReportColumn]]:
     """Return the columns that the page has, with their places: not those that say the usual in every row."""
     return [
-        (at, column)
-        for at, column in enumerate(table.columns)
-        if column.usual is None or any(row[at] != column.usual for row in table.rows)
+        (index, column)
+        for index, column in enumerate(table.columns)
+        if column.usual is None or any(row[index] != column.usual for row in table.rows)
     ]
 
 
 def _header_place(figure: Figure) -> int:
     """Return the place of the column whose values are the headers of the rows: the first without drawn numbers."""
     names = value_columns(figure.chart)
-    return next((at for at, column in enumerate(figure.table.columns) if column.name not in names), -1)
+    return next((index for index, column in enumerate(figure.table.columns) if column.name not in names), -1)
 
 
 def _cell(column: ReportColumn, value: Cell, *, is_header: bool) -> str:

@@ -90,4 +90,4 @@ def _lines(text: str, width: int, indent: str) -> list[str]:
             lines[-1] += f" {word}"
         else:
             lines += chop_cells(word, room)
-    return [f"{' ' * len(indent) if at else indent}{line}".rstrip() for at, line in enumerate(lines or [""])]
+    return [f"{' ' * len(indent) if index else indent}{line}".rstrip() for index, line in enumerate(lines or [""])]

@@ -126,7 +126,7 @@ _MAX_ARROW_WIDTH: Final = 40
 class _DiagramRow(msgspec.Struct):
     """A line of the diagram: a message, or a span of a client."""
 
-    at: int
+    start_us: int
     role: Role
     label: str
     duration_us: int | None
@@ -141,7 +141,7 @@ class _DiagramRow(msgspec.Struct):
 
 def timeline_diagram(timeline: Timeline, width: int) -> list[str]:
     """Return the lines of the diagram."""
-    rows = sorted(_diagram_rows(timeline), key=lambda row: row.at)
+    rows = sorted(_diagram_rows(timeline), key=lambda row: row.start_us)
     joined = _join_rows(rows)
     drawn_rows = _longest_rows(joined)
     lanes = _lanes(timeline)
@@ -151,12 +151,12 @@ def timeline_diagram(timeline: Timeline, width: int) -> list[str]:
     if not drawn_rows:
         return ["No messages."]
     lines = [_heading_line(lanes, arrow_width, with_duration)]
-    before = drawn_rows[0].at
+    before = drawn_rows[0].start_us
     for row in drawn_rows:
-        if row.at - before > GAP_SHARE * timeline.duration_us:
+        if row.start_us - before > GAP_SHARE * timeline.duration_us:
             lines.append(" " * _MOMENT_WIDTH + (" " * arrow_width).join("⋮" * len(lanes)))
         lines.append(_row_line(row, lanes, arrow_width, with_duration))
-        before = max(before, row.at)
+        before = max(before, row.start_us)
     left_out = sum(row.count for row in joined) - sum(row.count for row in drawn_rows)
     if left_out:
         sentence = f"{left_out:,} of {sum(row.count for row in joined):,} are left out: those that took least."
@@ -181,8 +181,8 @@ def _diagram_rows(timeline: Timeline) -> Iterator[_DiagramRow]:
                 continue
         if frame.author != "server" or frame.type in {"welcome", "error"}:
             yield _frame_row(frame)
-    for at, command in enumerate(timeline.commands):
-        yield _command_row(command, delivered.get(at))
+    for index, command in enumerate(timeline.commands):
+        yield _command_row(command, delivered.get(index))
     for span in timeline.spans:
         if span.phase is not None:
             yield _span_row(span)
@@ -270,7 +270,7 @@ def _row_line(row: _DiagramRow, lanes: Sequence[str], arrow_width: int, with_dur
         cells[client_arrow] = _arrow_cell(label, arrow_width, rightwards=rightwards)
         if row.through and len(lanes) == 3:
             cells[1 - client_arrow] = _arrow_cell("", arrow_width, rightwards=rightwards)
-    line = moment(row.at).rjust(_MOMENT_WIDTH - 1) + " "
+    line = moment(row.start_us).rjust(_MOMENT_WIDTH - 1) + " "
     line += "".join(mark + cell for mark, cell in zip(marks, [*cells, ""], strict=True))
     return line + (_duration_text(row.duration_us).rjust(_DURATION_WIDTH) if with_duration else "")
 

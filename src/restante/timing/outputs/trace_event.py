@@ -162,8 +162,8 @@ def _frame_slices(frame: TimelineFrame, error_us: int | None) -> Iterator[_Slice
     yield _moment_slice(frame.role, RECEIVED, label, frame.received_us, {"from": frame.author, "error_us": error_us})
 
 
-def _moment_slice(process: Author, thread: str, name: str, at: int, args: dict[str, Any]) -> _Slice:
-    return _Slice(process, thread, name, at, at + MOMENT_US, args)
+def _moment_slice(process: Author, thread: str, name: str, time_us: int, args: dict[str, Any]) -> _Slice:
+    return _Slice(process, thread, name, time_us, time_us + MOMENT_US, args)
 
 
 def _slice_stop(start: int, stop: int | None) -> int:

@@ -77,7 +77,7 @@ def spaced(labels: Sequence[str], width: float) -> list[bool]:
     """Return which of several labels are written, so that none touches the next. The first one is."""
     longest = max((len(label) for label in labels), default=0) * CHARACTER_WIDTH + CHARACTER_WIDTH
     interval = max(math.ceil(longest / width), 1) if width > 0 else len(labels)
-    return [at % interval == 0 for at in range(len(labels))]
+    return [index % interval == 0 for index in range(len(labels))]
 
 
 def short_label(label: str) -> str:

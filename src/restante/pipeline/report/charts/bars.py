@@ -36,7 +36,7 @@ def stacked_bars(chart: StackedBars, table: ReportTable) -> tuple[str, float]:
     parts = [upright_axis(scale, _TOP, bottom, table.column(chart.parts[0]).kind)]
     slot = (WIDTH - LEFT) / max(len(sums), 1)
     width = min(slot * _BAR_SHARE, MAX_BAR_WIDTH)
-    labels = [short_label(cell_text(table, row, chart.at)) for row in range(len(sums))]
+    labels = [short_label(cell_text(table, row, chart.across)) for row in range(len(sums))]
     written = spaced(labels, slot)
     for row, total in enumerate(sums):
         middle = LEFT + slot * (row + 0.5)
@@ -52,7 +52,7 @@ def stacked_bars(chart: StackedBars, table: ReportTable) -> tuple[str, float]:
             y -= height
             if value:
                 shape = filled_rectangle(middle - width / 2, y, width, height, number)
-                parts.append(mark(table, row, column, shape, (chart.at,)))
+                parts.append(mark(table, row, column, shape, (chart.across,)))
     return "".join(parts), bottom + _BOTTOM
 
 

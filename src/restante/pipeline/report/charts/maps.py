@@ -26,14 +26,14 @@ MIN_MISSING_HEIGHT: Final = 3
 def punch_card(chart: PunchCard, table: ReportTable) -> tuple[str, float]:
     """Return the shapes of squares whose areas are the values, and their height."""
     weekdays, hours = (lanes_of(table, column) for column in (chart.down, chart.across))
-    across = {row: at for at, rows in enumerate(hours.values()) for row in rows}
+    across = {row: index for index, rows in enumerate(hours.values()) for row in rows}
     values = table.numbers(chart.value)
     largest = max((value for value in values if value is not None), default=0) or 1
     side = min((WIDTH - _LEFT) / max(len(hours), 1), _MAX_CELL)
     labels = [short_label(hour) for hour in hours]
     parts = [
-        text_element(_LEFT + side * (at + 0.5), 11, labels[at], "middle")
-        for at, is_written in enumerate(spaced(labels, side))
+        text_element(_LEFT + side * (index + 0.5), 11, labels[index], "middle")
+        for index, is_written in enumerate(spaced(labels, side))
         if is_written
     ]
     for down, (weekday, rows) in enumerate(weekdays.items()):
@@ -56,7 +56,7 @@ def coverage_map(chart: CoverageMap, table: ReportTable) -> tuple[str, float]:
     lanes, times = (lanes_of(table, column) for column in (chart.down, chart.across))
     present, missing = table.numbers(chart.present), table.numbers(chart.missing)
     slot = WIDTH / max(len(times), 1)
-    at_time = {row: at for at, rows in enumerate(times.values()) for row in rows}
+    at_time = {row: index for index, rows in enumerate(times.values()) for row in rows}
     parts = []
     for lane, (lane_name, rows) in enumerate(lanes.items()):
         y = _LANE_HEIGHT * lane
@@ -66,9 +66,9 @@ def coverage_map(chart: CoverageMap, table: ReportTable) -> tuple[str, float]:
             parts.extend(_cell(table, chart, row, (x, y + 17, slot - 1.5), (present[row], missing[row]), of))
     labels = [short_label(time) for time in times]
     bottom = _LANE_HEIGHT * len(lanes)
-    for at, is_written in enumerate(spaced(labels, slot)):
+    for index, is_written in enumerate(spaced(labels, slot)):
         if is_written:
-            parts.append(text_element(slot * (at + 0.5), bottom + 9, labels[at], "middle"))
+            parts.append(text_element(slot * (index + 0.5), bottom + 9, labels[index], "middle"))
     return "".join(parts), bottom + 14
 
 

@@ -22,7 +22,7 @@ def step_lines(chart: StepLines, table: ReportTable) -> tuple[str, float]:
     values = table.numbers(chart.value)
     lanes = lanes_of(table, chart.down)
     times = lanes_of(table, chart.across)
-    at_time = {row: at for at, rows in enumerate(times.values()) for row in rows}
+    at_time = {row: index for index, rows in enumerate(times.values()) for row in rows}
     slot = (WIDTH - LEFT) / max(len(times), 1)
     scale = ticks(max((value for value in values if value is not None), default=0))
     scale = [0, scale[-1]]
@@ -37,15 +37,15 @@ def step_lines(chart: StepLines, table: ReportTable) -> tuple[str, float]:
             if value is None:
                 parts.append(text_element(x + slot / 2, bottom - 4, "?", "middle"))
                 continue
-            at = bottom - (bottom - top) * value / scale[-1]
-            area = path_element(f"M{point(x, bottom)}V{at:.2f}h{slot:.2f}V{bottom:.2f}z", "area")
-            shape = area + path_element(f"M{point(x, at)}h{slot:.2f}", "step")
+            value_y = bottom - (bottom - top) * value / scale[-1]
+            area = path_element(f"M{point(x, bottom)}V{value_y:.2f}h{slot:.2f}V{bottom:.2f}z", "area")
+            shape = area + path_element(f"M{point(x, value_y)}h{slot:.2f}", "step")
             parts.append(mark(table, row, chart.value, shape, (chart.down, chart.across)))
         y = bottom + 8
     labels = [short_label(time) for time in times]
-    for at, is_written in enumerate(spaced(labels, slot)):
+    for index, is_written in enumerate(spaced(labels, slot)):
         if is_written:
-            parts.append(text_element(LEFT + slot * (at + 0.5), y + 8, labels[at], "middle"))
+            parts.append(text_element(LEFT + slot * (index + 0.5), y + 8, labels[index], "middle"))
     return "".join(parts), y + _BOTTOM
 
 

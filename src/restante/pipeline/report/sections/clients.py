@@ -183,14 +183,14 @@ def guesses_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
 
 def _wrong_codes(rows: Mapping[str, Rows], scope: Scope) -> Figure:
     is_day = scope.period.kind is PeriodKind.DAY
-    unit, at = ("hour", HOUR_COLUMN) if is_day else ("day", DAY_COLUMN)
+    unit, time_column = ("hour", HOUR_COLUMN) if is_day else ("day", DAY_COLUMN)
     counts = hourly(rows["hours"], scope, 2) if is_day else daily(rows["days"], scope, 2)
     return Figure(
         f"guesses-by-{unit}",
         f"Results of wrong codes by {unit}",
         "Each bar is the number of nameplates and mailboxes that ended as they do after a guess of a code."
         " Mistyped codes end in the same way, so a few on each day are normal.",
-        ReportTable((at, _CROWDED, _SCARY), tuple(counts)),
+        ReportTable((time_column, _CROWDED, _SCARY), tuple(counts)),
         StackedBars(unit, (_CROWDED.name, _SCARY.name)),
     )
 

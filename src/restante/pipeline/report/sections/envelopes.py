@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any, Final
 
 from restante.pipeline.report.model import (
@@ -52,7 +53,7 @@ def traffic_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section of traffic."""
     if not rows["topics"]:
         return Section("traffic", "Traffic by topic")
-    envelopes, size = (sum(row[at] for row in rows["days"]) for at in (1, 2))
+    envelopes, size = (sum(row[index] for row in rows["days"]) for index in (1, 2))
     ranked = top_rows([((topic,), counts) for topic, *counts in rows["topics"]], 0)
     return Section(
         "traffic",
@@ -127,7 +128,7 @@ def coverage_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
             "coverage", "Coverage and gaps", nothing="The lake has no Mailserver's envelopes of the period."
         )
     is_day = scope.period.kind is PeriodKind.DAY
-    unit, at = ("hour", HOUR_COLUMN) if is_day else ("day", DAY_COLUMN)
+    unit, time_column = ("hour", HOUR_COLUMN) if is_day else ("day", DAY_COLUMN)
     present, missing = (sum(row[index] for row in rows["days"]) for index in (2, 3))
     return Section(
         "coverage",
@@ -142,14 +143,14 @@ def coverage_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
                 ReportTable(
                     (
                         MAILSERVER_COLUMN,
-                        at,
+                        time_column,
                         count_column("envelopes", "There", "Envelopes that the Mailserver has."),
                         count_column("missing", "Missing", "Envelopes that it lacks and another source has."),
                         count_column("alone", "Alone", "Envelopes that no other Mailserver has."),
                     ),
                     tuple(_cells(rows[f"{unit}s"], scope, unit)),
                 ),
-                CoverageMap(at.name, "source", "envelopes", "missing"),
+                CoverageMap(time_column.name, "source", "envelopes", "missing"),
             ),
             _gaps(rows["gaps"], rows["number_of_gaps"][0][0]),
         ),
@@ -167,8 +168,8 @@ def _cells(rows: Rows, scope: Scope, unit: str) -> list[tuple[Any, ...]]:
     by_cell = {(row[0], row[1]): row for row in rows}
     sources = sorted({row[0] for row in rows})
     times: list[Any] = list(range(24)) if unit == "hour" else list(scope.period.days)
-    nothing = 0 if unit == "hour" else None
-    return [by_cell.get((source, at), (source, at, nothing, nothing, nothing)) for source in sources for at in times]
+    nothing = (0 if unit == "hour" else None,) * 3
+    return [by_cell.get(cell, (*cell, *nothing)) for cell in product(sources, times)]
 
 
 def _gaps(rows: Rows, number: int) -> Figure:

@@ -99,17 +99,17 @@ def _busy_hour(weekday: int, hour: int, days: int, counts: tuple[int, ...]) -> R
     return (WEEKDAYS[weekday - 1], hour, days, counts[0] / days, *counts)
 
 
-def _pressure_sql(table: str, at: str) -> str:
+def _pressure_sql(table: str, unit: str) -> str:
     return (
-        f"SELECT source, {at}, max(peak), sum(started), sum(live_us), sum(cut)"  # noqa: S608 - constants
+        f"SELECT source, {unit}, max(peak), sum(started), sum(live_us), sum(cut)"  # noqa: S608 - constants
         f" FROM {table} WHERE {DAYS} GROUP BY ALL ORDER BY ALL"
     )
 
 
 PRESSURE_QUERIES: Final[Mapping[str, str]] = {
-    f"{kind}_by_{at}": _pressure_sql(table, at)
+    f"{kind}_by_{unit}": _pressure_sql(table, unit)
     for kind, table in (("nameplates", "pressure"), ("mailboxes", "mailbox_pressure"))
-    for at in ("day", "hour")
+    for unit in ("day", "hour")
 }
 
 
@@ -143,7 +143,7 @@ def _unit(scope: Scope) -> str:
 
 def _pressure(kind: str, rows: Rows, scope: Scope) -> Figure:
     unit, servers = _unit(scope), len({row[0] for row in rows})
-    at = HOUR_COLUMN if unit == "hour" else DAY_COLUMN
+    time_column = HOUR_COLUMN if unit == "hour" else DAY_COLUMN
     return Figure(
         f"live-{kind}",
         f"Live {kind} by {unit}",
@@ -152,7 +152,7 @@ def _pressure(kind: str, rows: Rows, scope: Scope) -> Figure:
         ReportTable(
             (
                 MAILBOX_SERVER_COLUMN,
-                at,
+                time_column,
                 count_column("peak", "Peak", f"Largest number of live {kind}."),
                 count_column("started", "Started"),
                 ReportColumn("live_us", "Live time", ValueKind.DURATION, "Time for which they were live, added up."),
@@ -162,7 +162,7 @@ def _pressure(kind: str, rows: Rows, scope: Scope) -> Figure:
             ),
             tuple(_filled(rows, scope, unit)),
         ),
-        StepLines(at.name, "source", "peak"),
+        StepLines(time_column.name, "source", "peak"),
         (f"The chart has the {MAX_LANES} servers with the highest peaks. The table has all {servers}.",)
         if servers > MAX_LANES
         else (),
@@ -177,9 +177,9 @@ def _filled(rows: Rows, scope: Scope, unit: str) -> list[tuple[Any, ...]]:
         peaks[source] = max(peaks.get(source, 0), peak or 0)
     times: list[int | date] = [*range(HOURS_A_DAY)] if unit == "hour" else [*scope.period.days]
     return [
-        with_time.get((source, at), (source, at, *(0 if isinstance(at, int) or scope.has(at) else None,) * 4))
+        with_time.get((source, time), (source, time, *(0 if isinstance(time, int) or scope.has(time) else None,) * 4))
         for source in sorted(peaks, key=lambda source: (-peaks[source], source))
-        for at in times
+        for time in times
     ]
 
 

@@ -68,7 +68,7 @@ _KINDS: Final[Mapping[str, str]] = {
 
 def results_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     """Return the section."""
-    totals = [sum(row[at] for row in rows["days"]) for at in range(1, len(RESULT_MEANINGS) + 1)]
+    totals = [sum(row[index] for row in rows["days"]) for index in range(1, len(RESULT_MEANINGS) + 1)]
     total, failed = sum(totals), sum(totals[1:])
     if not rows["kinds"]:
         return Section("results", "Success")
