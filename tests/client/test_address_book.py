@@ -157,7 +157,7 @@ ENTRY: Final = "an entry is a line of text with at most 1000 characters"
     ("options", "command", "sentence"),
     [
         *(((), ("add", "Carol", line), ENTRY) for line in ("\udcff", "one\ntwo", 1001 * "x")),
-        ((), ("accept", "purple"), "a code begins with a number, like 7-purple-sausages"),
+        ((), ("accept", "purple"), "a code begins with a number and a hyphen, like 7-purple-sausages"),
         (("--server", "ws://a..b/v1"), ("invite",), "address_book: a server's URL has a valid host, not "),
         (("--move-after", "0"), ("list",), "invalid positive value: '0'"),
         ((), ("list",), " is not a journal"),

@@ -36,7 +36,7 @@ def nameplate_of(code: str) -> str:
     if any(char.isspace() for char in code):
         raise CodeError("a code has no spaces: write it with hyphens, like 7-purple-sausages")
     if not is_nameplate(nameplate):
-        raise CodeError("a code begins with a number, like 7-purple-sausages")
+        raise CodeError("a code begins with a number and a hyphen, like 7-purple-sausages")
     if not hyphen or not password:
         raise CodeError("a code has words after its number, like 7-purple-sausages")
     return nameplate
