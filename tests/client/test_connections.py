@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import time
 from asyncio.subprocess import Process
 from collections import Counter
@@ -21,7 +22,7 @@ from client.liar import NO_ROOM, carry, honest, instead_of, listening, lying
 from client.live import Heard, meet, read, url_of, use, wormhole
 from restante import client
 from restante.client import ConnectionOptions
-from restante.client.connection import driver, work
+from restante.client.connection import driver, websocket, work
 from restante.mailbox.protocol.hashcash import Demand, problem
 from restante.mailbox.store import backup
 from support.bounds import bounded
@@ -50,6 +51,17 @@ async def exchange(alice: client.Wormhole, bob: client.Wormhole) -> None:
         await meet(alice, bob)
         await alice.send(bytes(100_000))
         assert await read(bob, 1) == [bytes(100_000)]
+
+
+async def test_the_certificates_of_the_system_are_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    read_certificates = Mock(wraps=ssl.create_default_context)
+    monkeypatch.setattr(ssl, "create_default_context", read_certificates)
+    websocket._system_tls.cache_clear()
+    async with lying(honest, Certificate(tmp_path).server) as liar:
+        for _ in range(2):
+            with pytest.raises(client.ServerGoneError, match="certificate is not valid"):
+                await use(wormhole(liar.url))
+    read_certificates.assert_called_once()
 
 
 @pytest.mark.parametrize(
@@ -148,8 +160,9 @@ async def test_what_is_no_server_or_no_proxy_is_an_error_and_what_waits_tries_ag
         url = f"{scheme}://127.0.0.1:{port}{'' if 'write ws://127' in message else '/v1'}"
         if scheme[0] != "w":
             url, limits = NOWHERE, limits | {"proxy": url.removesuffix("/v1")}
-        with pytest.raises(client.ServerGoneError, match=message):
-            await use(wormhole(url, **limits))
+        for program in (wormhole(url, **limits), wormhole(url, **limits)._entered_at_once()):
+            with pytest.raises(client.ServerGoneError, match=message):
+                await use(program)
         await assert_that_what_waits_tries_again(tmp_path / "x", url, **limits)
 
 

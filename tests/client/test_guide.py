@@ -127,16 +127,16 @@ async def test_two_people_chat(alice: Person, bob: Person) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "waiting", "joining"),
-    [(README.blocks["library"], "b'hello'\n", "b'hello'\n"), (GUIDE.blocks["note"], "held until called for\n", "")],
+    ("program", "texts"),
+    [(README.blocks["library"], ["b'hello'\n"] * 2), (GUIDE.blocks["note"], ["held until called for\n", ""])],
 )
 async def test_the_first_programs_exchange_messages(
-    alice: Person, bob: Person, program: str, waiting: str, joining: str
+    alice: Person, bob: Person, program: str, texts: list[str]
 ) -> None:
     async with alice.program(program) as one, bob.program(program, await code_of(one)) as other:
         assert await end(other, one) == (0, 0), (one.said, other.said)
-    assert one.said["stdout"].partition("\n")[2] == waiting
-    assert other.said == {"stdout": joining, "stderr": ""}
+    assert [side.said["stdout"].partition("\n")[2] for side in (one, other)] == texts
+    assert one.said["stderr"] + other.said["stderr"] == ""
 
 
 async def test_events_are_shown(alice: Person) -> None:

@@ -155,6 +155,19 @@ async def test_each_task_that_closes_gets_the_error_once_unless_it_abandons(netw
             await alice.send(b"lost")
 
 
+@simulated
+async def test_a_wormhole_that_is_abandoned_waits_less_for_a_server_that_is_away(network: Network) -> None:
+    loop = asyncio.get_running_loop()
+    async with wormhole() as bob, wormhole() as alice:
+        await meet(alice, bob)
+        network.go_down()
+        await alice.send(b"lost")
+        began = loop.time()
+        await alice.close(abandon=True)
+        assert loop.time() - began <= 2 * DEFAULT_OPTIONS.close_seconds
+        network.up = True
+
+
 @pytest.mark.parametrize(
     ("how", "read_after", "seconds", "error", "moods"),
     [

@@ -25,6 +25,7 @@ import typer.main
 
 from restante import waku
 from restante.common.dice import SystemDice
+from restante.common.lazy_names import lazy_names
 from restante.waku import key_file
 from restante.waku.cli import app
 from restante.waku.client.arguments import LIMITS
@@ -226,6 +227,9 @@ def test_importing_the_library_loads_nothing_heavy_nor_does_any_name_of_it() -> 
     first, last = loaded_by("restante.waku")
     ours = {name for name in first if name.startswith("restante.")}
     assert ours == {"restante.waku", "restante.common", "restante.common.lazy_names"}
+    find = lazy_names("restante.waku", {"a_module_of_the_extra": "post"}, extra="waku")
+    with pytest.raises(ModuleNotFoundError, match=r"restante\.waku\.post needs the extra 'waku': .* install "):
+        find("post")
     assert "asyncio" not in first
     assert not HEAVY & last
 

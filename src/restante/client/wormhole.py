@@ -388,12 +388,16 @@ class BaseWormhole:
         raise NotImplementedError
 
     async def _end(
-        self, end: Callable[[], Coroutine[Any, Any, WormholeError | None]], in_block: BaseException | None = None
+        self,
+        end: Callable[[], Coroutine[Any, Any, WormholeError | None]],
+        in_block: BaseException | None = None,
+        *,
+        silent: bool = False,
     ) -> None:
         """Let `end` end the wormhole, unless it ends already. Raise its error, or the one that `end` returns.
 
         A task gets an error of the wormhole once, and none after an exception in its block. Other errors are those of
-        the function for events: they are raised each time, or reported after such an exception.
+        the function for events: they are raised each time, or reported after such an exception. `silent`: raise none.
         """
         if isinstance(in_block, asyncio.CancelledError):
             self._hasten()
@@ -405,7 +409,7 @@ class BaseWormhole:
         error, task = self._error or end_error, asyncio.current_task()
         informed = in_block is not None or task in self._informed
         self._informed.add(task)
-        if error is None or error is in_block or (informed and isinstance(error, WormholeError)):
+        if error is None or silent or error is in_block or (informed and isinstance(error, WormholeError)):
             return
         if in_block is None:
             raise error
@@ -604,7 +608,8 @@ class Wormhole(BaseWormhole):
     """Tells the peer why there will be no transfer."""
     _key_timer: asyncio.TimerHandle | None = None
     _silence_matters = True
-    _enters_at_once = False
+    _welcome_timer: asyncio.TimerHandle | None = None
+    _waits = _enters_at_once = False
 
     @classmethod
     def create(
@@ -637,7 +642,7 @@ class Wormhole(BaseWormhole):
             ssl: how the server of a `wss://` URL proves who it is. By default, with the system's certificates.
             max_work_bits: the most work that is done if the server demands hashcash. Each bit doubles it.
             on_event: called with each event (`Event`), on the event loop. If it raises, the wormhole is closed, and
-                every call raises the error, `close(abandon=True)` too.
+                every other call raises the error.
             timing: logs what is sent and received, and when.
             silence_seconds: seconds without an answer of the peer after which `PeerSilent` is reported: while the key
                 is agreed, and while a text, a file or a directory is sent or received.
@@ -656,7 +661,7 @@ class Wormhole(BaseWormhole):
         wormhole = cls(state, endpoint, dice, on_event=on_event, waits=wait)
         wormhole.timing = wormhole._driver.timing = timing
         wormhole.silence_seconds = silence_seconds
-        wormhole._enters_at_once = wait
+        wormhole._waits = wormhole._enters_at_once = wait
         return wormhole
 
     def _entered_at_once(self) -> Self:
@@ -666,21 +671,22 @@ class Wormhole(BaseWormhole):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
+        if not self._waits:
+            loop = asyncio.get_running_loop()
+            self._welcome_timer = loop.call_later(self._options.connect_seconds, self._check_welcome)
         if not self._enters_at_once:
             try:
-                await self._wait_for_welcome()
+                await self._wait_until(lambda: self._machine.answers)
+                self._check_open()
             except BaseException as error:
                 await self.__aexit__(type(error), error, None)
                 raise
         return self
 
-    async def _wait_for_welcome(self) -> None:
-        try:
-            async with asyncio.timeout(self._options.connect_seconds):
-                await self._wait_until(lambda: self._machine.answers)
-        except TimeoutError:
+    def _check_welcome(self) -> None:
+        """Fail, unless the server has sent its welcome."""
+        if not self._machine.answers:
             self._fail(self._driver.no_welcome_error())
-        self._check_open()
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         failed = error is not None and self._state.peer_versions is not None
@@ -697,7 +703,8 @@ class Wormhole(BaseWormhole):
         Args:
             mood: how it went, for the server's records. By default `happy`, `lonely` if no peer came, or `errory` if
                 receipts are missing.
-            abandon: raise no error of the wormhole in this task, and wait for no receipts. What was sent may be lost.
+            abandon: raise no error, also when this task leaves the context, and wait for no receipts. What was sent
+                may be lost. An error of `on_event` is raised there.
 
         Raises:
             Misuse: it is another mood.
@@ -711,8 +718,7 @@ class Wormhole(BaseWormhole):
         check_flags(abandon=abandon)
         if abandon:
             self._abandon()
-            self._informed.add(asyncio.current_task())
-        await self._end(lambda: self._close(mood))
+        await self._end(lambda: self._close(mood), silent=abandon)
 
     async def _close(self, mood: Mood | None) -> WormholeError | None:
         # It waits for four things, in this order. If one does not come, `close` raises an error:
@@ -740,7 +746,7 @@ class Wormhole(BaseWormhole):
                     end_error = LonelyError(CLOSED_EARLY)
                 else:
                     end_error = ServerGoneError("the server has not said whether a peer came")
-        await self._wait_until_all_stored(patient=success)
+        await self._wait_until_all_stored(patient=success and not self._abandoned)
         if state.abilities.wants_receipts and state.peer_abilities.sends_receipts:
             if success and not self._abandoned:
                 await self._changes.while_counting(
@@ -778,8 +784,9 @@ class Wormhole(BaseWormhole):
 
     async def _disconnect(self) -> None:
         self._silence_matters = False
-        if self._key_timer is not None:
-            self._key_timer.cancel()
+        for timer in (self._welcome_timer, self._key_timer):
+            if timer is not None:
+                timer.cancel()
         await super()._disconnect()
 
     def _report_silence(self, awaited: Awaited, ends_after: float | None = None) -> asyncio.TimerHandle:

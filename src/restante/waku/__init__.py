@@ -120,7 +120,7 @@ else:
     }
     """The imports above, which are made when a name is used."""
 
-    __getattr__ = lazy_names(__name__, _MODULES)
+    __getattr__ = lazy_names(__name__, _MODULES, extra="waku")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import re
 import socket
@@ -280,7 +281,7 @@ async def _open(server: ServerEndpoint, connection: Connection) -> WSTransport:
         transport, _ = await ws_connect(
             lambda: connection,
             server.url,
-            ssl_context=server.ssl,
+            ssl_context=(server.ssl or _system_tls()) if server.is_secure else None,
             proxy=server.proxy if socks is None else None,
             socket_factory=dial_once,
             websocket_handshake_timeout=options.connect_seconds,
@@ -301,6 +302,12 @@ async def _open(server: ServerEndpoint, connection: Connection) -> WSTransport:
             await until_done(asyncio.create_task(_close(dialled[0])))
         raise
     return transport
+
+
+@functools.cache
+def _system_tls() -> ssl.SSLContext:
+    """Return the TLS of the system's certificates. To read them takes 60 ms, in which the event loop stands still."""
+    return ssl.create_default_context()
 
 
 async def _close(dialled: socket.socket) -> None:

@@ -129,8 +129,7 @@ class JournaledWormhole(BaseWormhole):
         assert self._running is not None
         self._running.cancel()  # as if the process had ended: the next one goes on
 
-    async def _suspend(self, *, flush: bool) -> ServerGoneError | None:
-        error = None
+    async def _suspend(self, *, flush: bool) -> None:
         if self._state.mood is not None:
             await self._close_mailbox(None)
         elif flush and self._state.code is not None:
@@ -142,11 +141,11 @@ class JournaledWormhole(BaseWormhole):
                 self._options.close_seconds,
             )
             if not self._machine.answers:
-                error = ServerGoneError("no server has answered: the journal keeps what was sent for the next time")
+                reason = self._driver.connect_error or "no server has answered"
+                self._fail(ServerGoneError(f"{reason}: the journal keeps what was sent for the next time"))
         await self._disconnect()
         await self._driver.wait_until_saved()
         await self._shared.writer.save()
-        return error
 
     async def set_seed(self, seed: bytes) -> None:
         """Connect to the peer of an earlier wormhole, by its `seed`. A seed is for one wormhole of each side.
