@@ -395,7 +395,12 @@ URLS = [
     *(("proxy", f"http://me:{text}/secret@post:1", "a proxy's URL has %2F, %3F and ") for text in ("", "1", "@")),
     ("proxy", "socks5://me:@secret@post:1/path", "a proxy's URL has no path: leave out what is behind the port of "),
     ("proxy", "http://me:secret@post", "a proxy's URL has a port, like socks5://example.org:1080, not "),
-    ("proxy", "http://me:secret@post:secret", "a proxy's URL has a port from 1 to 65535, not 'http://me:***@post"),
+    (
+        "proxy",
+        "http://me@work:secret@post",
+        "a proxy's URL has a port, like socks5://example.org:1080, not 'http://***@post'",
+    ),
+    ("proxy", "http://me:secret@post:secret", "a proxy's URL has a port from 1 to 65535, not 'http://***@post"),
 ]
 NO_LENGTH = "--code-length is for a new code, and a code is given: leave one of them out"
 
@@ -457,7 +462,7 @@ async def test_a_flag_overrides_a_variable_that_the_file_and_each_may_be_a_name(
     assert shown[:4] == [
         ("server", '"ws://127.0.0.1:4000/v1"', "RESTANTE_CLIENT_SERVER (local)"),
         ("transit-relay", '"tcp:relay.example.org:4001"', f"{file} (home)"),
-        ("proxy", '"socks5://me:***@127.0.0.1:1080"', str(file)),
+        ("proxy", '"socks5://***@127.0.0.1:1080"', str(file)),
         ("home", '"wss://relay.example.org/v1"', str(file)),
     ]
     assert resolve("home", "", "", variables)[:3] == ("wss://relay.example.org/v1", "", None)

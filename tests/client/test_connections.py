@@ -96,6 +96,7 @@ NO_SERVERS = [
     (b"HTTP/1.1 426 Upgrade Required\r\n\r\n", r"write wss://\S+/v1 if it has TLS, or .* Upgrade and Connection$"),
     (b"HTTP/1.1 400 Bad\r\n\r\nclient sent an HTTP request to an HTTPS server", r"TLS: write wss://\S+/v1$"),
     (b"HTTP/1.1 400 Bad Request\r\n\r\nthis port needs TLS: wss://\n", r"TLS: write wss://\S+/v1$"),
+    (b"HTTP/1.1 501 Not Implemented\r\n\r\n", r"is not a mailbox server \(.*501.*: check its host and port$"),
     (b"HTTP/1.1 401 Unauthorized\r\n\r\n", "demands a login, which no mailbox client sends: ask"),
     (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "name it as the proxy, like http://USER:PASSWORD@HOST"),
     (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000, USUAL),

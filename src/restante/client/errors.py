@@ -93,14 +93,15 @@ class ServerError(WormholeError):
 class ServerGoneError(WormholeError):
     """The server cannot be reached at the first attempt, or does not answer what it has to.
 
-    In Journal Mode and with `wait=True` the first connection is tried again.
+    In Journal Mode and with `wait=True` the first connection is tried again, unless the server owes an answer, or
+    breaks the protocol, three times in a row.
     """
 
     exit_code = SERVER_EXIT
 
 
 class BusyServerError(ServerGoneError):
-    """The server asks to try again later. Programs do not get this error: the driver connects again."""
+    """The server says that it cannot serve now. Programs do not get this error: the driver connects again."""
 
 
 class ClosedError(WormholeError):

@@ -368,7 +368,7 @@ class BaseWormhole:
         """Wait until everything sent is stored, then release the nameplate and close the mailbox.
 
         What was sent is lost if no peer was there. If the server does not answer, this takes about twice
-        `ConnectionOptions.close_seconds`. After a cancellation it takes 2 s at most, and raises the cancellation.
+        `ConnectionOptions.close_seconds`. After a cancellation it takes 2 s, and the time of the disk, at most.
 
         Args:
             mood: how it went, for the server's records. By default `happy`, or `lonely` if no peer came.
@@ -504,6 +504,7 @@ class BaseWormhole:
                     self._on_event(event)
                 except Exception as error:  # noqa: BLE001 - the methods that wait raise it
                     if isinstance(self._error, WormholeError | None):
+                        error.__context__ = error.__context__ or self._error
                         self._error = error
                     self._stop()
         self._changes.notify()

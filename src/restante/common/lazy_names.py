@@ -30,7 +30,7 @@ def lazy_names(package: str, modules: Mapping[str, str], extra: str | None = Non
         try:
             value = getattr(import_module(module), source_name)
         except ModuleNotFoundError as error:
-            if extra is None:
+            if extra is None or (error.name or "").startswith("restante"):
                 raise
             from restante.common.extras import how_to_install
 

@@ -41,13 +41,13 @@ def cleaned(text: str) -> str:
     return in_one_line(" ".join(text.split()), MAX_SENTENCE)
 
 
-PASSWORD: Final = re.compile(r"\A((?>(?:[^:/?#@]*:?//)?)[^:@]*):.*@", re.DOTALL)
-"""A URL up to its last @, also if the password has characters that no URL has, or there is no scheme."""
+LOGIN: Final = re.compile(r"\A((?>(?:[^:/?#@]*:?//)?)).*@", re.DOTALL)
+"""A URL up to its last @, also if the login has characters that no URL has, or there is no scheme."""
 
 
 def redacted_url(url: str) -> str:
-    """Return a URL for people: in one line, and without its password."""
-    return in_one_line(PASSWORD.sub(r"\1:***@", url))
+    """Return a URL for people: in one line, and without its user, which may be a token, and its password."""
+    return in_one_line(LOGIN.sub(r"\1***@", url))
 
 
 # ── numbers with their nouns: 1 row, 2,000 rows ──────────────────────────────────────────────────

@@ -188,8 +188,12 @@ _PROTOCOL_ERRORS: Final = {
 
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])\b")
 
-_TEMPORARY: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
-"""HTTP statuses below 500 that ask to try again (RFC 9110 section 15.5.9, RFC 6585 section 4)."""
+_TEMPORARY: Final = {
+    *(HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.INTERNAL_SERVER_ERROR),
+    *(HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT),
+    *range(520, 531),
+}
+"""HTTP statuses that a later attempt may change (RFC 9110 section 15, RFC 6585 section 4; from 520: Cloudflare)."""
 
 _NO_UPGRADE: Final = {HTTPStatus.BAD_REQUEST, HTTPStatus.UPGRADE_REQUIRED}
 """What a server answers to a request without the headers of a WebSocket (RFC 6455 section 4.2.1 and RFC 9110 section
@@ -228,7 +232,7 @@ async def connect(
 
     Raises:
         ServerGoneError: it cannot be opened.
-        BusyServerError: the server says that a later attempt may succeed.
+        BusyServerError: the server says that it cannot serve now.
 
     """
     connection = Connection(server, opened, receive)
@@ -343,7 +347,7 @@ def _refusal(server: ServerEndpoint, error: WSError) -> ServerGoneError:
     match = _STATUS.match(header)  # picows reads no numbers that http.HTTPStatus lacks, like Cloudflare's 521
     status = int(match[1]) if match else 0
     answer = f"{server.url} answered with HTTP status {status}"
-    if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if status in _TEMPORARY:
         return BusyServerError(answer)
     if status in _REDIRECTIONS:
         return ServerGoneError(f"{answer}, which redirects{_target(server, header)}")

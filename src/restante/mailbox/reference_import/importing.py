@@ -135,7 +135,7 @@ def refuse_unreadable(kind: DatabaseKind, path: Path) -> None:
 
 def _copy(label: str, path: Path, copy: Path) -> None:
     """Copy a database with its -journal and -wal. Raises StoreError if they change meanwhile."""
-    path = Path(os.path.realpath(path))  # if it is a link, the foreign_files are beside its target
+    path = Path(os.path.realpath(path))  # if it is a link, the other files are beside its target
     before = _fingerprints(path)
     try:
         for suffix in before:

@@ -64,7 +64,11 @@ class Poster:
     async def __aenter__(self) -> Self:
         """Connect. Raises NodeUnavailableError."""
         self._entered = True
-        await self._connected()
+        try:
+            await self._connected()
+        except BaseException:
+            self._entered = False
+            raise
         return self
 
     async def __aexit__(

@@ -231,7 +231,7 @@ def admin_pages(node: Node, data: Path, reports_url: str | None = None) -> Admin
         json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
         dashboard=Dashboard(
             title="Restante Waku node",
-            sections=(Path(__file__).with_name("web") / "sections.html").read_text(),
+            sections=(Path(__file__).with_name("web") / "sections.html").read_text("utf-8"),
             sample=pages.sample,
             details=pages.details,
         ),
