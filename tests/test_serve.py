@@ -434,7 +434,9 @@ async def test_a_trusted_proxy_s_clients_are_told_their_own_addresses_and_counte
             assert greeting["your-address"] == {"ipv4": "198.51.100.7", "port": 0}
         greeting = await welcome(server.port, X_Real_IP="2001:db8::1", X_Real_Port="99")
         assert greeting["your-address"] == {"ipv6": "2001:db8::1", "port": 99}
-        one = await RawSocket.dial(server.port, X_Forwarded_For="6.6.6.6\r\nX-Forwarded-For: 6.6.6.6, 198.51.100.8")
+        one = await RawSocket.dial(
+            server.port, X_Forwarded_For="6.6.6.6\r\nX-Forwarded-For: 203.0.113.9, 198.51.100.8"
+        )
         assert (await one.hear())["welcome"]["your-address"] == {"ipv4": "198.51.100.8", "port": 0}
         two = await RawSocket.dial(server.port, X_Real_IP="198.51.100.8")
         assert (await two.hear())["type"] == "welcome"

@@ -144,7 +144,10 @@ def test_without_room_or_a_folder_no_copy_is_begun(tmp_path: Path, monkeypatch: 
         )
         assert list((tmp_path / "s").iterdir()) == []
         (tmp_path / "file").touch()
-        with pytest.raises(SourceError, match="make a folder"), snapshot(tmp_path / "d", tmp_path / "file", "a"):
+        with (
+            pytest.raises(SourceError, match="cannot make a folder"),
+            snapshot(tmp_path / "d", tmp_path / "file", "a"),
+        ):
             pass
 
 

@@ -81,7 +81,7 @@ class Driver:
 
         `save` is awaited before anything is sent that the machine's state must not forget. If it raises StoreError,
         `on_store_error` is called, and nothing more is sent. If this driver `waits`, a first connection that cannot
-        be made is tried again, as a lost one is: nobody knows whether the cause is the network of today.
+        be made is tried again, as a lost one is, whatever the error: another network may not have it.
         """
         self._machine, self._server, self._report, self._dice = machine, server, report, dice
         self._changed, self._on_store_error = changed, on_store_error
