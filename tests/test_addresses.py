@@ -12,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from restante.common import address_registry
+from restante.common.address_registry import AddressRegistry
 from restante.common.client_address import identify
 from restante.common.net import household_text, network_of, parse_networks, site_of
 from restante.mailbox.core import quotas
 from restante.mailbox.core.admission import Admission, AdmissionResult
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Now, Policy
-from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, AddressQuota, AddressRegistry
+from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, AddressQuota
 from restante.mailbox.protocol.refusals import TOO_MANY_FROM_ADDRESS
 from restante.mailbox.server.running_settings import admission_terms
 from restante.mailbox.server.system import system_secret
@@ -134,7 +136,7 @@ def test_the_site_and_the_network_of_a_household(text: str, its_site: str, its_n
 
 
 def test_an_ipv4_address_and_an_ipv6_network_have_a_quota_each() -> None:
-    book = AddressRegistry(system_secret)
+    book = AddressRegistry(AddressQuota, system_secret)
 
     def quota(text: str) -> AddressQuota:
         return book.get_or_add(identify((text, 1), {}, ()).address)
@@ -148,7 +150,7 @@ def test_an_ipv4_address_and_an_ipv6_network_have_a_quota_each() -> None:
 
 def test_the_name_of_an_address_changes_at_midnight_and_with_the_process() -> None:
     address = identify(ABROAD, {}, ()).address
-    book = AddressRegistry(system_secret)
+    book = AddressRegistry(AddressQuota, system_secret)
     day = 20_000 * 86400.0
     first = book.day_id(address, day)
     assert book.day_id(address, day + 86399) == first
@@ -161,24 +163,24 @@ LIMITS = replace(UNLIMITED, address_claims=60.0)
 
 
 def test_a_quota_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    book = AddressRegistry(system_secret)
+    book = AddressRegistry(AddressQuota, system_secret)
     address_quotas = [book.get_or_add(identify((f"8.8.8.{n}", 1), {}, ()).address) for n in range(4)]
     address_quotas[0].connections = 1
     address_quotas[1].nameplates = 1
     address_quotas[2].charge_claim(None, 0.0, LIMITS)
-    book.forget(0.0, LIMITS)
+    book.forget(lambda quota: quota.idle(0.0, LIMITS))
     assert set(book.quotas.values()) == set(address_quotas[:3])
-    book.forget(1000.0, LIMITS)
+    book.forget(lambda quota: quota.idle(1000.0, LIMITS))
     assert set(book.quotas.values()) == set(address_quotas[:2])
-    monkeypatch.setattr(quotas, "MAX_ADDRESSES", 3)
+    monkeypatch.setattr(address_registry, "MAX_ADDRESSES", 3)
     fresh = [book.get_or_add(identify((f"8.8.9.{n}", 1), {}, ()).address) for n in range(3)]
     assert set(book.quotas.values()) == {*address_quotas[:2], fresh[-1]}  # never one that has something live
 
 
 @pytest.mark.parametrize("live", [0, 1], ids=["nothing live", "all live"])
 def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.MonkeyPatch, live: int) -> None:
-    monkeypatch.setattr(quotas, "MAX_ADDRESSES", 3000)
-    book = AddressRegistry(system_secret)
+    monkeypatch.setattr(address_registry, "MAX_ADDRESSES", 3000)
+    book = AddressRegistry(AddressQuota, system_secret)
     address_quotas, taken_out, checks = book.quotas, [0], []
 
     def popitem(last: bool = True) -> tuple[bytes, AddressQuota]:
@@ -191,11 +193,11 @@ def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.Mo
         quota = book.get_or_add(ipaddress.IPv4Address(number))
         quota.connections = live if number < 3000 else 0
         if number % 100 == 0:
-            book.forget(0.0, LIMITS)
+            book.forget(lambda quota: quota.idle(0.0, LIMITS))
         checks.append(taken_out[0] - before)
     assert 0 < max(checks) < 1000
-    for _ in range(len(address_quotas) // quotas.FORGET_CHECKS_PER_SECOND + 1):
-        book.forget(0.0, LIMITS)
+    for _ in range(len(address_quotas) // address_registry.FORGET_CHECKS_PER_SECOND + 1):
+        book.forget(lambda quota: quota.idle(0.0, LIMITS))
     assert len(address_quotas) == live * 3000, "all that are idle are found in the end"
     assert sum(quota.connections for quota in address_quotas.values()) == live * 3000
 

@@ -239,7 +239,7 @@ async def test_connections_are_shown_in_parts_and_without_what_clients_store(loo
 
 async def test_limits_are_shown_with_their_use_and_refusals(look: Admin) -> None:
     await look.clients.opened(look.here.url, "app", "a", "m")
-    look.here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG.reason, "an-address")
+    look.here.commit_loop.dispatcher.quotas.refusal_counts.count(refusals.TOO_BIG.reason, "an-address")
     limits = (await look.page("/limitz"))["limits"]
     assert set(limits) == set(UNLIMITED.__struct_fields__)
     assert limits["connections"]["used"] == 1
@@ -257,7 +257,7 @@ async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: 
     async with open_live(tmp_path) as here:
         now = [0.0]
         pages = dashboard_pages(here, tmp_path, now)
-        count = here.commit_loop.dispatcher.quotas.count_refusal
+        count = here.commit_loop.dispatcher.quotas.refusal_counts.count
 
         async def rows_after(minutes: int) -> list[tuple[str, int, int]]:
             for _ in range(minutes):
@@ -279,7 +279,7 @@ async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: 
 async def test_the_manual_has_every_field_of_the_pages_and_no_other(look: Admin) -> None:
     manual = documented("both servers", "the mailbox server")
     await look.clients.opened(look.here.url, "app", "a", "m")
-    look.here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG.reason, "an-address")
+    look.here.commit_loop.dispatcher.quotas.refusal_counts.count(refusals.TOO_BIG.reason, "an-address")
     look.here.commit_loop.measurements.latest_slow_commits.append(commit_loop.SlowCommit(1.0, 0.3, 4))
     counts = await look.page("/varz")
     assert set(other_fields(counts, status_pages.METRICS)) == {*manual, "schema"}

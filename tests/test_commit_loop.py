@@ -380,13 +380,13 @@ async def test_a_refusal_counts_unless_its_batch_was_undone(tmp_path: Path) -> N
             peer.add()
             await loop.idle.wait()
             assert (peer.errors, peer.verdict) == (errors, verdict)
-            assert quotas.refusals == refusals
+            assert quotas.refusal_counts.since_start == refusals
         assert [loop.measurements.commands(Add, outcome) for outcome in (OK, REFUSED, UNDONE)] == [1, 1, 2]
         # A text that is too expensive to decode is a refusal, too.
         loop.receive(peer.connection, "," * (MAX_SHORT_MESSAGE_CHARACTERS + MAX_LONG_MESSAGE_SIGNS), loop.now())
         await loop.idle.wait()
         assert peer.verdict == (1009, TOO_EXPENSIVE.message)
-        assert quotas.refusals == {MAILBOX_FULL.reason: 1, TOO_EXPENSIVE.reason: 1}
+        assert quotas.refusal_counts.since_start == {MAILBOX_FULL.reason: 1, TOO_EXPENSIVE.reason: 1}
         assert loop.measurements.commands(type(None), REFUSED) == 1
 
 

@@ -293,7 +293,7 @@ async def test_refusals_beyond_the_ten_most_frequent_are_logged_in_one_line(live
     quotas = live.server.commit_loop.dispatcher.quotas
     for number in range(12):
         for _ in range(12 - number):
-            quotas.count_refusal("bind", f"address {number}")
+            quotas.refusal_counts.count("bind", f"address {number}")
     with structlog.testing.capture_logs() as logged:
         live.server.commit_loop.log_refusals()
         live.server.commit_loop.log_refusals()
@@ -338,7 +338,7 @@ async def test_connections_without_a_request_are_limited(live: LiveServer, monke
     for socket, request in zip(silent, (b"", b"G", b"HEAD / HT"), strict=True):
         socket.write(request)
     await until_asking(3)
-    refused = server.commit_loop.dispatcher.quotas.refused
+    refused = server.commit_loop.dispatcher.quotas.refusal_counts.this_minute
     assert not refused
     late = await live.connect()
     assert await late.rest() == b""
@@ -386,7 +386,7 @@ async def test_of_many_refused_connections_some_may_clean_up_and_all_are_counted
             await socket.rest()  # to its end; the others have a second
         assert len(live.server.sockets()) == len(sockets)
         await live.server.commit_loop.idle.wait()
-        refused = live.server.commit_loop.dispatcher.quotas.refused
+        refused = live.server.commit_loop.dispatcher.quotas.refusal_counts.this_minute
         assert [reason for reason, _ in refused] == [TOO_MANY_FROM_ADDRESS.reason]
         assert refused.total() == REFUSALS_PER_SECOND + 5
 
@@ -411,7 +411,7 @@ async def opened(data: Path, limits: Limits = LIMITS) -> AsyncIterator[LiveServe
 
 
 def reasons(live: LiveServer) -> Counter[tuple[str, str | None]]:
-    return live.server.commit_loop.dispatcher.quotas.refused
+    return live.server.commit_loop.dispatcher.quotas.refusal_counts.this_minute
 
 
 def transports(live: LiveServer) -> list[asyncio.Transport]:

@@ -213,7 +213,7 @@ async def test_handshakes_are_given_up_when_memory_is_short(tmp_path: Path) -> N
     async with secure(tmp_path, replace(UNLIMITED, held_bytes=2 * one)) as here:
         for socket in [await here.connect() for _ in range(3)]:
             socket.write(HALF_A_HELLO)
-        refusals = here.live.server.commit_loop.dispatcher.quotas.refusals
+        refusals = here.live.server.commit_loop.dispatcher.quotas.refusal_counts.since_start
         await until("a handshake that is given up", lambda: refusals[NO_ROOM_FOR_REQUESTS.reason] > 0)
         await here.holds(2 * one)
 
@@ -578,7 +578,7 @@ async def test_the_client_is_whom_the_header_names_however_it_is_cut(tmp_path: P
                 greeting = await welcome(port, whole[:cut], whole[cut:])
                 assert greeting["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}, (whole, cut)
         assert (await welcome(port, b"PROXY UNKNOWN\r\n"))["your-address"]["ipv4"] == "127.0.0.1"
-        assert live.server.commit_loop.dispatcher.quotas.refusals == {}
+        assert live.server.commit_loop.dispatcher.quotas.refusal_counts.since_start == {}
         # A proxy of TCP passes on what the client has written.
         greeting = await welcome(port, header(), X_Forwarded_For="198.51.100.1", X_Real_IP="198.51.100.1")
         assert greeting["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}
@@ -589,11 +589,11 @@ async def test_the_client_is_whom_the_header_names_however_it_is_cut(tmp_path: P
 
 async def refused(live: LiveServer, port: int, data: bytes) -> None:
     """Send something that must close the connection and count once."""
-    before = live.server.commit_loop.dispatcher.quotas.refusals[NO_PROXY_HEADER.reason]
+    before = live.server.commit_loop.dispatcher.quotas.refusal_counts.since_start[NO_PROXY_HEADER.reason]
     socket = await RawSocket.connect(port)
     socket.write(data)
     assert await socket.rest() == b""
-    assert live.server.commit_loop.dispatcher.quotas.refusals[NO_PROXY_HEADER.reason] == before + 1
+    assert live.server.commit_loop.dispatcher.quotas.refusal_counts.since_start[NO_PROXY_HEADER.reason] == before + 1
 
 
 @on_uvloop
@@ -631,7 +631,7 @@ async def test_tls_begins_after_the_header_and_an_address_has_a_limit_of_handsha
     limits = replace(UNLIMITED, address_connects=1.0, address_connects_at_once=1)
     async with behind(tmp_path / "data", "127.0.0.0/8", limits) as (live, port):
         live.server.certificate = ServerCertificate(certificate.path, certificate.path)
-        refusals = live.server.commit_loop.dispatcher.quotas.refusals
+        refusals = live.server.commit_loop.dispatcher.quotas.refusal_counts.since_start
         sockets = [await RawSocket.connect(port) for _ in range(3)]
         for socket in sockets[:2]:
             socket.write(header())

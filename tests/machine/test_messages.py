@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from restante.common.errors import PeerError
+from restante.common.refusals import Refusal
 from restante.mailbox.core import session
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import frame_text, hashcash, messages, parsing
 from restante.mailbox.protocol.parsing import Malformed
-from restante.mailbox.protocol.refusals import Refusal
 from support.effort import examples
 
 KEYS: dict[str, tuple[str, ...]] = {

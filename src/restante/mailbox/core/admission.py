@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from restante.common.address_registry import AddressRegistry
 from restante.common.client_address import Client, identify
 from restante.common.errors import PeerError
 from restante.common.net import Network
 from restante.mailbox.core.model import Now, Policy
-from restante.mailbox.core.quotas import CONNECTION_ABUSE_SCORE, AddressQuota, AddressRegistry
+from restante.mailbox.core.quotas import CONNECTION_ABUSE_SCORE, AddressQuota
 from restante.mailbox.protocol.hashcash import MAX_BITS, Demand, Mode, offer
 from restante.mailbox.protocol.refusals import TOO_MANY_CONNECTIONS, TOO_MANY_FROM_ADDRESS
 
@@ -114,7 +115,7 @@ class Admission:
     def __init__(self, terms: AdmissionTerms, secret: Callable[[], bytes], policy: Policy | None = None) -> None:
         self.terms = terms
         self.policy = policy or Policy()
-        self.addresses = AddressRegistry(secret)
+        self.addresses = AddressRegistry(AddressQuota, secret)
         self.load_level = LoadLevel()
         self.demanded = 0
         """Connections of which work was demanded, since the start."""
@@ -201,6 +202,11 @@ class Admission:
         """Count one open connection less for these addresses."""
         for quota in address_quotas:
             quota.connections -= 1
+
+    def forget_idle(self, now: float) -> None:
+        """Forget addresses that have nothing to be remembered. Call this once a second."""
+        limits = self.policy.limits
+        self.addresses.forget(lambda quota: quota.idle(now, limits))
 
     def _address_quotas(self, client: Client) -> tuple[AddressQuota, ...]:
         if not client.counted:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from restante.common.dice import Dice
 from restante.common.errors import PeerError
+from restante.common.refusals import Refusal
 from restante.common.usage_records import ClientVersion
 from restante.mailbox.core import model, session
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
@@ -38,7 +39,7 @@ from restante.mailbox.protocol import messages, parsing
 from restante.mailbox.protocol.frame_text import FrameText
 from restante.mailbox.protocol.messages import Received
 from restante.mailbox.protocol.parsing import Malformed
-from restante.mailbox.protocol.refusals import DENIED, MAILBOX_FULL, SERVER_FULL, TOO_MANY_RECORDS, Refusal
+from restante.mailbox.protocol.refusals import DENIED, MAILBOX_FULL, SERVER_FULL, TOO_MANY_RECORDS
 
 INTERNAL_ERROR: Final = "internal error"
 NOT_STORED: Final = "the server could not store this, try again"

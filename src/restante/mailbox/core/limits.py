@@ -15,7 +15,6 @@ from msgspec import Meta
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
-SECONDS_PER_DAY: Final = 86400.0
 
 Count = Annotated[int, Meta(ge=0)]
 Rate = Annotated[float, Meta(ge=0, le=1e12)]

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
+from restante.common.refusals import Refusal
 from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core.limits import UNLIMITED, Limits
-from restante.mailbox.protocol.refusals import Refusal
 
 
 class Now(msgspec.Struct, frozen=True, gc=False):

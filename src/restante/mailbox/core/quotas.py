@@ -6,42 +6,20 @@ These refusals depend on the address (limits.py, `address_…`). Refusals by the
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
-from hashlib import blake2b
+from collections.abc import Sequence
 from typing import Final
 
-from restante.common.net import Address, household
+from restante.common.address_registry import SECONDS_PER_DAY
+from restante.common.refusals import Refusal, RefusalCounts
 from restante.common.token_bucket import Bucket
 from restante.common.usage_records import MailboxUsage
 from restante.mailbox.core import model, session
-from restante.mailbox.core.limits import KIB, SECONDS_PER_DAY, Limits
+from restante.mailbox.core.limits import KIB, Limits
 from restante.mailbox.core.model import BatchCounts, Change, Mailbox, Now
 from restante.mailbox.core.session import Command
 from restante.mailbox.core.state import MAILBOX_BYTES, MESSAGE_BYTES, State
 from restante.mailbox.protocol.hashcash import MAX_BITS
-from restante.mailbox.protocol.refusals import (
-    SERVER_FULL,
-    TOO_MANY_CLAIMS,
-    TOO_MANY_NAMEPLATES,
-    TOO_MUCH_STORED,
-    Refusal,
-)
-
-# Addresses of one household (restante.common.net) share a quota. The registry knows a household by a keyed hash whose
-# key lives as long as the process. Logs and usage records name it by another keyed hash, whose key lives for a day.
-
-
-MAX_ADDRESSES: Final = 100_000
-"""Maximum number of address quotas in memory, of about 500 bytes each. Beyond it, each new quota replaces one that
-has nothing live."""
-
-FORGET_CHECKS_PER_SECOND: Final = 500
-"""Address quotas that are checked for idleness in a second. This takes 0.7 ms, and 200 s for all of them."""
-
-EVICTION_CHECKS: Final = 50
-"""Maximum number of address quotas that are checked to make room for a new one. This takes 0.03 ms. If all of them
-have something live, none is removed, and the registry exceeds `MAX_ADDRESSES`."""
+from restante.mailbox.protocol.refusals import SERVER_FULL, TOO_MANY_CLAIMS, TOO_MANY_NAMEPLATES, TOO_MUCH_STORED
 
 MAX_KNOWN_NAMEPLATES: Final = 64
 """Maximum number of live nameplates that an address is known to have claimed, the latest ones. Claiming one of them
@@ -198,60 +176,8 @@ class AddressQuota:
         return min(MAX_BITS, base + int(over // ABUSE_SCORE_PER_BIT)) if over > 0 else None
 
 
-class AddressRegistry:
-    """The quotas of all addresses, and the names of addresses in logs."""
-
-    def __init__(self, secret: Callable[[], bytes]) -> None:
-        self._secret = secret
-        self._key = secret()
-        self._day = -1
-        self._day_key = b""
-        self.quotas: OrderedDict[bytes, AddressQuota] = OrderedDict()
-        """The least recently checked quota is first. A plain dict whose first item is removed repeatedly becomes
-        slow at finding the next one."""
-
-    def get_or_add(self, address: Address) -> AddressQuota:
-        """Return the quota of an address; add one if it has none."""
-        key = _hash(address, self._key)
-        quota = self.quotas.get(key)
-        if quota is None:
-            if len(self.quotas) >= MAX_ADDRESSES:
-                self._forget_one()
-            quota = self.quotas[key] = AddressQuota()
-        return quota
-
-    def day_id(self, address: Address, wall: float) -> str:
-        """Return the address's name in logs and usage records. It changes at 00:00 UTC."""
-        day = int(wall // SECONDS_PER_DAY)
-        if day != self._day:
-            self._day, self._day_key = day, self._secret()
-        return _hash(address, self._day_key).hex()[:10]
-
-    def forget(self, now: float, limits: Limits) -> None:
-        """Remove idle quotas, checking FORGET_CHECKS_PER_SECOND of them. The server calls this once a second."""
-        for _ in range(min(FORGET_CHECKS_PER_SECOND, len(self.quotas))):
-            key, quota = self.quotas.popitem(last=False)
-            if not quota.idle(now, limits):
-                self.quotas[key] = quota
-
-    def _forget_one(self) -> None:
-        """Remove one quota that has nothing live, if there is one among the next EVICTION_CHECKS."""
-        for _ in range(min(EVICTION_CHECKS, len(self.quotas))):
-            key, quota = self.quotas.popitem(last=False)
-            if not quota.live:
-                return
-            self.quotas[key] = quota
-
-
-def _hash(address: Address, key: bytes) -> bytes:
-    return blake2b(household(address), key=key, digest_size=8).digest()
-
-
 # ── quotas ────────────────────────────────────────────────────────────────────────────────────────
 
-
-MAX_REFUSAL_COUNTERS: Final = 10_000
-"""Maximum number of pairs of reason and address whose refusals are counted separately in a minute."""
 
 HOLDS_MUCH: Final = "the remaining room is reserved for addresses that hold less than {} KiB; try again later"
 
@@ -263,12 +189,8 @@ class Quotas:
     """Which addresses created which nameplates and mailboxes, and counters of refusals and visitors."""
 
     def __init__(self) -> None:
-        self.refused: Counter[tuple[str, str | None]] = Counter()
-        """Refusals for lack of permission or room, by reason and address id. `end_minute` clears them."""
-        self.refusals: Counter[str] = Counter()
-        """The same since the start, by reason."""
-        self.lately_refused: Counter[tuple[str, str | None]] = Counter()
-        """`refused`, and what it was in the last whole minute."""
+        self.refusal_counts = RefusalCounts()
+        """Refusals for lack of permission or room."""
         self.visited = 0
         """Mailboxes that ended and had visitors. The caller that logs it clears it."""
         self.visitors = 0
@@ -281,26 +203,12 @@ class Quotas:
         self._mailbox_bytes_before: dict[int, dict[AddressQuota, int]] = {}
         """The entries of both that the current batch has changed, as they were before it."""
 
-    def count_refusal(self, reason: str, address_id: str | None) -> None:
-        """Count a refusal. Beyond MAX_REFUSAL_COUNTERS, new pairs of reason and address count without an address."""
-        self.refusals[reason] += 1
-        key: tuple[str, str | None] = reason, address_id
-        if key not in self.refused and len(self.refused) >= MAX_REFUSAL_COUNTERS:
-            key = reason, None
-        self.refused[key] += 1
-        self.lately_refused[key] += 1
-
-    def end_minute(self) -> Counter[tuple[str, str | None]]:
-        """Return the refusals of the minute that has ended, and begin another one."""
-        refused, self.refused, self.lately_refused = self.refused, Counter(), self.refused.copy()
-        return refused
-
     def count_batch(self, batch: BatchCounts) -> None:
         """Count what a batch refused, and the visitors of mailboxes that ended in it. An undone batch has none."""
         self._owners_before.clear()
         self._mailbox_bytes_before.clear()
         for reason, address_id in batch.refused:
-            self.count_refusal(reason, address_id)
+            self.refusal_counts.count(reason, address_id)
         for record in batch.usage:
             if type(record) is MailboxUsage and record.visitors:
                 self.visited += 1

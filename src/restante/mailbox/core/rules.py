@@ -15,6 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from restante.common.dice import Dice
+from restante.common.refusals import Refusal
 from restante.mailbox.core import model, session, usage
 from restante.mailbox.core.limits import KIB
 from restante.mailbox.core.model import (
@@ -29,7 +30,7 @@ from restante.mailbox.core.model import (
 )
 from restante.mailbox.core.state import App, State
 from restante.mailbox.protocol import messages
-from restante.mailbox.protocol.refusals import MAILBOX_FULL, SERVER_FULL, Refusal
+from restante.mailbox.protocol.refusals import MAILBOX_FULL, SERVER_FULL
 
 MAX_MEMBERS: Final = 2
 """Maximum number of sides of a nameplate or a mailbox: the two ends of a transfer."""

@@ -14,11 +14,12 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
+from restante.common.refusals import Refusal
 from restante.mailbox.core.model import Decision
 from restante.mailbox.protocol import hashcash, messages, parsing
 from restante.mailbox.protocol.messages import Received
 from restante.mailbox.protocol.parsing import Malformed
-from restante.mailbox.protocol.refusals import DENIED, MUST_BIND, Refusal
+from restante.mailbox.protocol.refusals import DENIED, MUST_BIND
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):

@@ -7,42 +7,9 @@ reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, final
+from typing import Final
 
-import msgspec
-
-from restante.common.errors import PeerError
-
-
-@final
-class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """The answer to what is not carried out."""
-
-    message: str
-    """The `error` of the answer. Programs may compare it: it never varies."""
-    reason: str = ""
-    """The reason of its kind. Empty: it is a mistake of the client, which is not counted."""
-    hint: str = ""
-    """What the client can do about it."""
-
-
-class RefusalKind(msgspec.Struct, frozen=True):
-    """A kind of refusals for lack of permission or room."""
-
-    reason: str
-    message: str
-    limits: tuple[str, ...] = ()
-    """The fields of `Limits` that cause it."""
-
-    def refusal(self, hint: str) -> Refusal:
-        """Return a refusal of this kind."""
-        return Refusal(self.message, self.reason, hint)
-
-    def error(self, code: int, hint: str) -> PeerError:
-        """Return the error that ends a connection with a close code (RFC 6455 section 7.4.1)."""
-        return PeerError(code, self.message, hint=hint, reason=self.reason)
-
+from restante.common.refusals import RefusalKind, kinds_by_reason
 
 TOO_MANY_CONNECTIONS: Final = RefusalKind(
     "connections", "the server has no room for more connections", ("connections",)
@@ -99,32 +66,24 @@ TOO_MANY_RECORDS: Final = RefusalKind(
 SERVER_FULL: Final = RefusalKind("server_full", "the server is full", ("stored_bytes", "free_disk"))
 MAILBOX_FULL: Final = RefusalKind("mailbox_full", "the mailbox is full", ("mailbox_messages", "mailbox_bytes"))
 
-KINDS: Final[Mapping[str, RefusalKind]] = {
-    kind.reason: kind
-    for kind in (
-        TOO_MANY_CONNECTIONS,
-        TOO_MANY_FROM_ADDRESS,
-        TOO_MANY_WITHOUT_REQUEST,
-        NO_ROOM_FOR_REQUESTS,
-        TOO_MANY_HANDSHAKES,
-        NO_PROXY_HEADER,
-        NO_ROOM_FOR_LARGE,
-        NOT_READ,
-        MUST_BIND,
-        TOO_BIG,
-        TOO_EXPENSIVE,
-        DENIED,
-        TOO_MANY_CLAIMS,
-        TOO_MANY_NAMEPLATES,
-        TOO_MUCH_STORED,
-        TOO_MANY_RECORDS,
-        SERVER_FULL,
-        MAILBOX_FULL,
-    )
-}
+KINDS: Final = kinds_by_reason(
+    TOO_MANY_CONNECTIONS,
+    TOO_MANY_FROM_ADDRESS,
+    TOO_MANY_WITHOUT_REQUEST,
+    NO_ROOM_FOR_REQUESTS,
+    TOO_MANY_HANDSHAKES,
+    NO_PROXY_HEADER,
+    NO_ROOM_FOR_LARGE,
+    NOT_READ,
+    MUST_BIND,
+    TOO_BIG,
+    TOO_EXPENSIVE,
+    DENIED,
+    TOO_MANY_CLAIMS,
+    TOO_MANY_NAMEPLATES,
+    TOO_MUCH_STORED,
+    TOO_MANY_RECORDS,
+    SERVER_FULL,
+    MAILBOX_FULL,
+)
 """All kinds, by their reason."""
-
-
-def times_by_reason(refusals: Mapping[str, int]) -> dict[str, int]:
-    """Return how often each reason occurs in counts by reason. Those that never occur have 0."""
-    return {reason: refusals.get(reason, 0) for reason in KINDS}

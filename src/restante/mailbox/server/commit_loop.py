@@ -311,12 +311,12 @@ class CommitLoop:
         Call this once a minute and at the end.
         """
         quotas = self.dispatcher.quotas
-        pairs = quotas.end_minute().most_common()
+        pairs = quotas.refusal_counts.end_minute().most_common()
         for (reason, address_id), times in pairs[:MAX_LOGGED_ADDRESSES]:
             log.warning("refused", words=REFUSAL_KINDS[reason].message, times=times, address=address_id)
         if unlogged := pairs[MAX_LOGGED_ADDRESSES:]:
             log.warning("other refusals", times=sum(times for _, times in unlogged), pairs=len(unlogged))
-        left_out = quotas.refusals[TOO_MANY_RECORDS.reason]
+        left_out = quotas.refusal_counts.since_start[TOO_MANY_RECORDS.reason]
         if left_out > self._left_out:
             log.warning("usage records were left out", records=left_out - self._left_out, since_start=left_out)
             self._left_out = left_out

@@ -15,6 +15,7 @@ from typing import Final
 import uvloop
 
 from restante import __version__
+from restante.common.address_registry import SECONDS_PER_DAY
 from restante.common.admin_access import read_admin_token
 from restante.common.certificate import ServerCertificate
 from restante.common.data_directory import refuse_unusable_directory
@@ -29,7 +30,6 @@ from restante.common.settings import parse_address
 from restante.common.signals import ServerSignals, listening_for_signals
 from restante.common.worker import Worker
 from restante.mailbox.core.admission import Admission
-from restante.mailbox.core.limits import SECONDS_PER_DAY
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.running_settings import ReadSettings, RunningSettings, admission_terms, welcome_options

@@ -212,7 +212,7 @@ class Server:
         """Charge a TLS handshake, and count the refusal if the address has had too many."""
         if self.admission.charge_handshake(pending, self.commit_loop.now().service):
             return True
-        self.commit_loop.dispatcher.quotas.count_refusal(TOO_MANY_HANDSHAKES.reason, pending.address_id)
+        self.commit_loop.dispatcher.quotas.refusal_counts.count(TOO_MANY_HANDSHAKES.reason, pending.address_id)
         return False
 
     def count_failed_handshake(self) -> None:
@@ -226,7 +226,7 @@ class Server:
     def _refuse_proxy(self, proxy: SocketPeer) -> None:
         """Count a connection that had to begin with a PROXY header of a trusted proxy, and did not."""
         address_id = self.admission.address_id(proxy, self.clock.wall())
-        self.commit_loop.dispatcher.quotas.count_refusal(NO_PROXY_HEADER.reason, address_id)
+        self.commit_loop.dispatcher.quotas.refusal_counts.count(NO_PROXY_HEADER.reason, address_id)
         self._warn_once(
             "connections without a valid PROXY header from a --trust-proxy network are closed:"
             " configure the proxy to send one, or listen without proxy:"
@@ -236,7 +236,9 @@ class Server:
         """Count a connection that has not sent its request, or its refusal if its address has too many of them."""
         pending = self.admission.begin_request(peer, self.clock.wall())
         if pending.refused:
-            self.commit_loop.dispatcher.quotas.count_refusal(TOO_MANY_WITHOUT_REQUEST.reason, pending.address_id)
+            self.commit_loop.dispatcher.quotas.refusal_counts.count(
+                TOO_MANY_WITHOUT_REQUEST.reason, pending.address_id
+            )
         return pending
 
     def end_request(self, pending: PendingRequest) -> None:
@@ -245,7 +247,7 @@ class Server:
 
     def give_up_request(self, pending: PendingRequest) -> None:
         """Count a connection that was closed to make room before its request was complete."""
-        self.commit_loop.dispatcher.quotas.count_refusal(NO_ROOM_FOR_REQUESTS.reason, pending.address_id)
+        self.commit_loop.dispatcher.quotas.refusal_counts.count(NO_ROOM_FOR_REQUESTS.reason, pending.address_id)
 
     def _answer(
         self, request: WSUpgradeRequest, peer: SocketPeer | None = None
@@ -322,7 +324,7 @@ class Server:
 
     def count_refusal(self, socket: Socket, reason: str) -> None:
         """Count a connection that was closed because of a limit."""
-        self.commit_loop.dispatcher.quotas.count_refusal(reason, socket.connection.session.address_id)
+        self.commit_loop.dispatcher.quotas.refusal_counts.count(reason, socket.connection.session.address_id)
 
     @property
     def limits(self) -> Limits:
@@ -361,7 +363,7 @@ class Server:
         for socket in slowed:
             socket.read_again(ReadPauses.FRAME_RATE)
         self._close_unbound()
-        self.admission.addresses.forget(self.commit_loop.now().service, self.limits)
+        self.admission.forget_idle(self.commit_loop.now().service)
         self._log_changed_work()
         self._ping(list(self.buckets[self.second % PING_INTERVAL_SECONDS]))
 

@@ -21,11 +21,12 @@ from restante.common.disk_probe import DiskProbe
 from restante.common.errors import Misuse, StoreError
 from restante.common.last_hour import LastHour
 from restante.common.metrics import CounterMetric, Family, GaugeMetric, HistogramMetric, Metric, families, page, total
+from restante.common.refusals import times_by_reason
 from restante.common.usage_records import MEANINGS, MailboxUsage, NameplateUsage, Result
 from restante.common.worker import Worker
 from restante.mailbox.core.model import OUTCOMES
 from restante.mailbox.protocol.hashcash import Mode
-from restante.mailbox.protocol.refusals import KINDS, times_by_reason
+from restante.mailbox.protocol.refusals import KINDS
 from restante.mailbox.server.commit_loop import COMMAND_TYPES
 from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.running_settings import RunningSettings
@@ -142,7 +143,7 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
     ),
     "restante_refusals": CounterMetric(
         "Refusals for lack of permission or room, by reason",
-        lambda its: times_by_reason(its.dispatcher.quotas.refusals),
+        lambda its: times_by_reason(KINDS, its.dispatcher.quotas.refusal_counts.since_start),
         "refusals",
         ("reason",),
     ),
@@ -221,6 +222,7 @@ class DashboardPages:
         self._data = data
         self._settings = settings
         self._clock = clock
+        self._refusal_counts = server.commit_loop.dispatcher.quotas.refusal_counts
         self._refusals = LastHour(clock)
         self._recent: dict[str, Any] = {"reading": True}
         self._recent_until = float("-inf")
@@ -230,7 +232,7 @@ class DashboardPages:
 
     async def sample(self) -> dict[str, float]:
         """Return the values whose history is kept: counts since the start, and gauges."""
-        self._refusals.remember(self._server.commit_loop.dispatcher.quotas.refusals)
+        self._refusals.remember(self._refusal_counts.since_start)
         parts = Parts(self._server)
         return {name: total(METRICS, parts, metric) for name, metric in SERIES.items()}
 
@@ -252,7 +254,7 @@ class DashboardPages:
 
     def _refused_last_hour(self, since_start: dict[str, int]) -> list[dict[str, Any]]:
         """Return the reasons of refusals in the last hour, the most frequent first."""
-        last_hour = self._refusals.growth(dict(self._server.commit_loop.dispatcher.quotas.refusals))
+        last_hour = self._refusals.growth(dict(self._refusal_counts.since_start))
         rows = [
             {
                 "reason": reason,
@@ -260,7 +262,7 @@ class DashboardPages:
                 "last_hour": times,
                 "since_start": since_start[reason],
             }
-            for reason, times in times_by_reason(last_hour).items()
+            for reason, times in times_by_reason(KINDS, last_hour).items()
             if times
         ]
         return sorted(rows, key=lambda row: row["last_hour"], reverse=True)
@@ -377,7 +379,7 @@ class StatusPages:
             "time": now.wall,
             "started": self._started.wall,
             "uptime_seconds": now.service - self._started.service,
-            "refused_addresses": _most_refused(self._loop.dispatcher.quotas.lately_refused),
+            "refused_addresses": _most_refused(self._loop.dispatcher.quotas.refusal_counts.lately),
             "commits.count": measured.commit_seconds.count,
             "commits.latest_slow": [commit._asdict() for commit in measured.latest_slow_commits],
             "permission.mode": terms.mode,
@@ -414,7 +416,7 @@ class StatusPages:
             "stored_bytes": state.stored,
             "held_bytes": server.held_bytes,
         }
-        times = times_by_reason(self._loop.dispatcher.quotas.refusals)
+        times = times_by_reason(KINDS, self._loop.dispatcher.quotas.refusal_counts.since_start)
         reasons: dict[str, list[str]] = {}
         for kind in KINDS.values():
             for name in kind.limits:
