@@ -291,12 +291,12 @@ def test_an_address_has_a_limit_of_connections_without_a_request_which_does_not_
     assert [result.verdict for result in came] == [None, None]
     first, second = (at.begin_request(("8.8.8.8", port), 1e9) for port in (1, 2))
     assert (first.refused, second.refused) == (False, False)
-    [quota] = first.address_quotas
+    [quota] = came[0].address_quotas
     assert (quota.connections, quota.pending_requests) == (2, 2)
     third = at.begin_request(("8.8.8.8", 3), 1e9)
     assert (third.refused, third.address_quotas) == (True, ()), "who is refused does not count"
     assert not at.begin_request(("9.9.9.9", 1), 1e9).refused
-    at.end_request(first)
+    at.addresses.end_request(first)
     assert not at.begin_request(("8.8.8.8", 4), 1e9).refused
     for result in came:
         at.release(result.address_quotas)

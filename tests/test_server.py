@@ -20,10 +20,12 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
-from restante.common import read_budget
+from restante.common import read_budget, websocket_request
 from restante.common.client_address import Client
 from restante.common.descriptors import RESERVED_DESCRIPTORS
+from restante.common.newcomers import PENDING_BYTES
 from restante.common.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
+from restante.common.websocket_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import MAX_SUBSCRIBERS, Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
@@ -31,17 +33,10 @@ from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.quotas import REFUSALS_PER_SECOND
 from restante.mailbox.protocol import parsing, refusals
 from restante.mailbox.protocol.refusals import TOO_MANY_FROM_ADDRESS, TOO_MANY_RECORDS
-from restante.mailbox.server import connection, first_request
+from restante.mailbox.server import connection, receive_buffer
 from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND, ReadPauses, Socket
-from restante.mailbox.server.first_request import (
-    END_OF_REQUEST,
-    MAX_READ_BYTES,
-    MAX_REQUEST_BYTES,
-    PENDING_BYTES,
-    READ_BYTES,
-    ReceiveBuffer,
-)
+from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import BYTES_PER_WRITE, MAX_BYTES_PER_TURN, WRITE_BUFFER_BYTES, SendBudget
 from restante.mailbox.server.server import (
     MAX_PINGS_PER_TURN,
@@ -727,7 +722,7 @@ LARGE_FRAMES = len(LARGE) // connection.PAYLOAD_BYTES_PER_FRAME
 LARGE_IN_A_TURN = MAX_FRAMES_PER_TURN + 2 * (LARGE_FRAMES + 1)
 """A message may end with one frame of the budget left, and one that waited goes on (ReadBudget.wait)."""
 PART = frame(TEXT, bytes(MIB // 4))[:-1]
-PART_BYTES = first_request.PART_BYTES_PER_FRAME
+PART_BYTES = receive_buffer.PART_BYTES_PER_FRAME
 
 
 @pytest.mark.parametrize(
@@ -770,7 +765,7 @@ async def test_requests_that_come_at_once_are_answered_over_several_turns(live: 
         socket.write(handshake())
     for socket in sockets:
         assert b" 101 " in await socket.head()
-    request = first_request.REQUEST_FRAMES + len(handshake()) // first_request.REQUEST_BYTES_PER_FRAME
+    request = websocket_request.REQUEST_FRAMES + len(handshake()) // websocket_request.REQUEST_BYTES_PER_FRAME
     assert sum(turns) >= 99 * request
     assert max(turns) <= MAX_FRAMES_PER_TURN + (read_budget.READERS_PER_TURN + 1) * request
 

@@ -27,16 +27,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from client.live import meet, read, wormhole
-from restante.common import proxy_header
+from restante.common import proxy_header, tls_handshake
 from restante.common.certificate import ServerCertificate, expiry_time, host_names
 from restante.common.errors import Misuse
 from restante.common.listening import parse_listen_address
+from restante.common.newcomers import PENDING_BYTES
 from restante.common.proxy_header import LOCAL, MAX_LINE_BYTES, PROXY, SHORTEST_BYTES, SIGNATURE, SocketPeer
 from restante.common.tls_transport import MAX_RECORDS_WITHOUT_DATA, RECORDS_AT_ONCE
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.protocol.refusals import NO_PROXY_HEADER, NO_ROOM_FOR_REQUESTS, TOO_MANY_HANDSHAKES
-from restante.mailbox.server import status_pages, tls
-from restante.mailbox.server.first_request import PENDING_BYTES
+from restante.mailbox.server import status_pages
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.effort import examples
@@ -86,7 +86,7 @@ async def test_failed_handshakes_are_counted_and_leave_nothing_behind(tmp_path: 
     async with secure(tmp_path) as here:
         leaver = await here.connect()
         leaver.write(HALF_A_HELLO)
-        await here.holds(PENDING_BYTES + tls.TLS_BYTES)
+        await here.holds(PENDING_BYTES + tls_handshake.TLS_BYTES)
         leaver.cut()
         await here.failed(1)
         old = here.certificate.client
@@ -201,7 +201,7 @@ async def test_who_stops_before_halfway_or_after_the_handshake_is_closed_in_time
         await here.failed(1)
         requesting = await here.connect(here.certificate.client)
         requesting.write(handshake()[:30])
-        await here.holds(PENDING_BYTES + tls.IDLE_TLS_BYTES + 30)
+        await here.holds(PENDING_BYTES + tls_handshake.IDLE_TLS_BYTES + 30)
         for socket in (halfway, requesting):
             assert await socket.ended()
         await here.holds(0)
@@ -209,7 +209,7 @@ async def test_who_stops_before_halfway_or_after_the_handshake_is_closed_in_time
 
 @on_uvloop
 async def test_handshakes_are_given_up_when_memory_is_short(tmp_path: Path) -> None:
-    one = PENDING_BYTES + tls.TLS_BYTES
+    one = PENDING_BYTES + tls_handshake.TLS_BYTES
     async with secure(tmp_path, replace(UNLIMITED, held_bytes=2 * one)) as here:
         for socket in [await here.connect() for _ in range(3)]:
             socket.write(HALF_A_HELLO)
@@ -239,7 +239,7 @@ async def test_the_server_does_its_part_of_one_handshake_in_a_turn_of_the_loop(t
 @on_uvloop
 async def test_a_long_hello_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
     async with secure(tmp_path) as here:
-        for size in (tls.MAX_HELLO_BYTES + 1, 0xFFFFFF):
+        for size in (tls_handshake.MAX_HELLO_BYTES + 1, 0xFFFFFF):
             long = await here.connect()
             long.write(bytes.fromhex("16 0301 4000 01") + size.to_bytes(3))
             assert await long.rest() == b""
@@ -248,8 +248,8 @@ async def test_a_long_hello_is_refused_before_it_takes_memory(tmp_path: Path) ->
         assert await parts.rest() == b""
         await here.failed(3)
         longest = await here.connect()
-        longest.write(bytes.fromhex("16 0301 4000 01") + tls.MAX_HELLO_BYTES.to_bytes(3))
-        await here.holds(PENDING_BYTES + tls.TLS_BYTES)
+        longest.write(bytes.fromhex("16 0301 4000 01") + tls_handshake.MAX_HELLO_BYTES.to_bytes(3))
+        await here.holds(PENDING_BYTES + tls_handshake.TLS_BYTES)
 
 
 @on_uvloop
@@ -260,7 +260,7 @@ async def test_a_client_that_is_asked_for_another_hello_counts_for_more_until_it
         socket = await here.connect()
         client = ByHand(here.certificate.client, socket)
         socket.write(client.hello())
-        await here.holds(PENDING_BYTES + tls.TLS_BYTES + tls.RETRY_BYTES)
+        await here.holds(PENDING_BYTES + tls_handshake.TLS_BYTES + tls_handshake.RETRY_BYTES)
         await client.hear()
         socket.write(client.hello())
         await client.finish()

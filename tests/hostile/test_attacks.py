@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from hostile.conftest import Siege
+from restante.common.newcomers import PENDING_BYTES
 from restante.mailbox.core.limits import MIB, Limits
 from restante.mailbox.protocol.refusals import TOO_MANY_CLAIMS
 from restante.mailbox.server.commit_loop import GRACE_SECONDS
 from restante.mailbox.server.connection import ReadPauses
-from restante.mailbox.server.first_request import PENDING_BYTES
 from support.bounds import BOUND
 from support.loops import move_clock
 from support.mailbox.raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake

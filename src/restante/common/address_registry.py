@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
+import msgspec
+
+from restante.common.client_address import Client
 from restante.common.net import Address, household
+from restante.common.token_bucket import Bucket
 
 SECONDS_PER_DAY: Final = 86400.0
 
@@ -27,15 +31,51 @@ EVICTION_CHECKS: Final = 50
 have something live, none is removed, and the registry exceeds `MAX_ADDRESSES`."""
 
 
-class Quota(Protocol):
-    """What one address uses of its limits."""
+HANDSHAKES_PER_CONNECT: Final = 2
+"""TLS handshakes of an address for each connection that it may make. Who connects too often is told so after the
+handshake; who has twice as many handshakes is closed before another one, which would take 0.5 to 2 ms of processor
+time."""
+
+
+class BaseQuota:
+    """What one address uses before its requests. A server adds what else it limits."""
+
+    __slots__ = ("_handshakes", "pending_requests")
+
+    def __init__(self) -> None:
+        self.pending_requests = 0
+        """Connections whose request has not come yet."""
+        self._handshakes = Bucket()
 
     @property
     def live(self) -> bool:
         """Whether the address has something that is counted now, such as a connection."""
+        return self.pending_requests > 0
+
+    def charge_handshake(self, now: float, connects_per_second: float, connects_at_once: float) -> bool:
+        """Charge a TLS handshake, and return whether it may begin. A rate of 0 allows any number."""
+        rate = HANDSHAKES_PER_CONNECT * connects_per_second
+        if rate and self._handshakes.spent(now, rate) + 1 > HANDSHAKES_PER_CONNECT * connects_at_once:
+            return False
+        self._handshakes.take(now, rate, 1)
+        return True
+
+    def remembers_handshakes(self, now: float, connects_per_second: float) -> bool:
+        """Return whether there were so many TLS handshakes lately that they must be remembered."""
+        return self._handshakes.spent(now, HANDSHAKES_PER_CONNECT * connects_per_second) > 0
 
 
-Q = TypeVar("Q", bound=Quota)
+class PendingRequest(msgspec.Struct, frozen=True):
+    """A connection whose request has not come yet."""
+
+    address_quotas: tuple[BaseQuota, ...]
+    """The quotas of the address that it counts for. Empty if the address is not known yet."""
+    address_id: str
+    refused: bool = False
+    """Whether too many connections of its address have sent no request: it is closed at once."""
+
+
+Q = TypeVar("Q", bound=BaseQuota)
 
 
 class AddressRegistry(Generic[Q]):
@@ -61,6 +101,30 @@ class AddressRegistry(Generic[Q]):
                 self._forget_one()
             quota = self.quotas[key] = self._make_quota()
         return quota
+
+    def quotas_of(self, client: Client) -> tuple[Q, ...]:
+        """Return the quotas of the addresses that a client counts for: none, one, or two."""
+        if not client.counted:
+            return ()
+        addresses = (client.address,) if client.other_address is None else (client.address, client.other_address)
+        return tuple(dict.fromkeys(map(self.get_or_add, addresses)))  # the two may have the same quota
+
+    def begin_request(self, client: Client, limit: int, wall: float) -> PendingRequest:
+        """Count a connection before its request. It ends with `end_request`.
+
+        `limit` is the maximum number of these connections of an address; 0: any number.
+        """
+        address_quotas, address_id = self.quotas_of(client), self.day_id(client.address, wall)
+        if limit and any(quota.pending_requests >= limit for quota in address_quotas):
+            return PendingRequest((), address_id, refused=True)
+        for quota in address_quotas:
+            quota.pending_requests += 1
+        return PendingRequest(address_quotas, address_id)
+
+    def end_request(self, pending: PendingRequest) -> None:
+        """Record that a request has come, or that its connection is gone."""
+        for quota in pending.address_quotas:
+            quota.pending_requests -= 1
 
     def day_id(self, address: Address, wall: float) -> str:
         """Return the address's name in logs and usage records. It changes at 00:00 UTC."""

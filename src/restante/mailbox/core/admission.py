@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from restante.common.address_registry import AddressRegistry
+from restante.common.address_registry import AddressRegistry, PendingRequest
 from restante.common.client_address import Client, identify
 from restante.common.errors import PeerError
 from restante.common.net import Network
@@ -99,16 +99,6 @@ class AdmissionResult(msgspec.Struct, frozen=True):
     """Whether it is closed without time to clean up, because many connections of its address were refused."""
 
 
-class PendingRequest(msgspec.Struct, frozen=True):
-    """A connection whose request has not come yet."""
-
-    address_quotas: tuple[AddressQuota, ...]
-    """The quotas of the address that it counts for. Empty if the address is not known yet."""
-    address_id: str
-    refused: bool = False
-    """Whether too many connections of its address have sent no request: it is closed at once."""
-
-
 class Admission:
     """Decides about connections, by their addresses and the load."""
 
@@ -135,40 +125,30 @@ class Admission:
         return self.terms.bits if self.terms.mode == "hashcash" else 0
 
     def begin_request(self, peer: Sequence[Any], wall: float) -> PendingRequest:
-        """Count a connection before its request. It ends with `end_request`.
+        """Count a connection before its request. It ends with `AddressRegistry.end_request`.
 
         An address may have as many connections without a request as it may have open ones. Connections through a
         trusted proxy are not counted, because their address is not known before the request.
         """
         client = identify(peer, {}, self.terms.trusted)
-        address_quotas, limit = self._address_quotas(client), self.policy.limits.address_connections
-        address_id = self.addresses.day_id(client.address, wall)
-        if limit and any(quota.pending_requests >= limit for quota in address_quotas):
-            return PendingRequest((), address_id, refused=True)
-        for quota in address_quotas:
-            quota.pending_requests += 1
-        return PendingRequest(address_quotas, address_id)
+        return self.addresses.begin_request(client, self.policy.limits.address_connections, wall)
 
     def charge_handshake(self, pending: PendingRequest, now: float) -> bool:
         """Charge a TLS handshake to the addresses of a connection, and return whether it may begin."""
-        allowed = [quota.charge_handshake(now, self.policy.limits) for quota in pending.address_quotas]
+        rate, at_once = self.policy.limits.address_connects / 60, self.policy.limits.address_connects_at_once
+        allowed = [quota.charge_handshake(now, rate, at_once) for quota in pending.address_quotas]
         return all(allowed)  # `all` of a generator would stop at the first
 
     def address_id(self, peer: Sequence[Any], wall: float) -> str:
         """Return the address id of a peer."""
         return self.addresses.day_id(identify(peer, {}, self.terms.trusted).address, wall)
 
-    def end_request(self, pending: PendingRequest) -> None:
-        """Record that the request has come, or that the connection is gone."""
-        for quota in pending.address_quotas:
-            quota.pending_requests -= 1
-
     def admit(self, peer: Sequence[Any], headers: Mapping[str, str], now: Now, connections: int) -> AdmissionResult:
         """Decide about a connection when `connections` are admitted already. If admitted, it ends with `release`."""
         limits = self.policy.limits
         self._connections_this_second += 1
         client = identify(peer, headers, self.terms.trusted)
-        address_quotas, wait = self._address_quotas(client), 0.0
+        address_quotas, wait = self.addresses.quotas_of(client), 0.0
         for quota in address_quotas:
             wait = max(wait, quota.charge_connect(now.service, limits))
             quota.add_abuse_score(now.service, CONNECTION_ABUSE_SCORE)
@@ -207,12 +187,6 @@ class Admission:
         """Forget addresses that have nothing to be remembered. Call this once a second."""
         limits = self.policy.limits
         self.addresses.forget(lambda quota: quota.idle(now, limits))
-
-    def _address_quotas(self, client: Client) -> tuple[AddressQuota, ...]:
-        if not client.counted:
-            return ()
-        addresses = (client.address,) if client.other_address is None else (client.address, client.other_address)
-        return tuple(dict.fromkeys(map(self.addresses.get_or_add, addresses)))  # the two may have the same quota
 
     def _decide_demand(self, address_quotas: tuple[AddressQuota, ...], address_id: str, now: Now) -> Demand | None:
         terms = self.terms

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from restante.common.address_registry import SECONDS_PER_DAY
+from restante.common.address_registry import SECONDS_PER_DAY, BaseQuota
 from restante.common.refusals import Refusal, RefusalCounts
 from restante.common.token_bucket import Bucket
 from restante.common.usage_records import MailboxUsage
@@ -48,20 +48,13 @@ REFUSALS_PER_SECOND: Final = 20
 could keep any number open, a second each."""
 
 
-HANDSHAKES_PER_CONNECT: Final = 2
-"""TLS handshakes of an address for each connection that `address_connects` allows it. Who connects too often is told
-so after the handshake; who has twice as many handshakes is closed before another one, which would take 0.5 to 2 ms of
-processor time."""
-
-
-class AddressQuota:
+class AddressQuota(BaseQuota):
     """What one address has live, and its rates and abuse score."""
 
     __slots__ = (
         "_abuse_score",
         "_claims",
         "_connects",
-        "_handshakes",
         "_recent",
         "_records",
         "_refusals",
@@ -69,15 +62,13 @@ class AddressQuota:
         "connections",
         "demanded",
         "nameplates",
-        "pending_requests",
         "stored",
     )
 
     def __init__(self) -> None:
+        super().__init__()
         self.address_id: str | None = None
         """The name in logs of the client that connected last."""
-        self.pending_requests = 0
-        """Connections that have not requested a WebSocket yet."""
         self.connections = 0
         self.nameplates = 0
         """Live nameplates that this address created."""
@@ -87,7 +78,6 @@ class AddressQuota:
         """Bits that were last demanded of this address because of its own abuse score; 0: none."""
         self._claims = Bucket()
         self._connects = Bucket()
-        self._handshakes = Bucket()
         self._refusals = Bucket()
         self._recent: dict[int, None] = {}
         """Keys of nameplates. A name may belong to another nameplate later; a key may not."""
@@ -105,7 +95,7 @@ class AddressQuota:
             self.live
             or self._claims.spent(now, limits.address_claims / 60)
             or self._connects.spent(now, limits.address_connects / 60)
-            or self._handshakes.spent(now, HANDSHAKES_PER_CONNECT * limits.address_connects / 60)
+            or self.remembers_handshakes(now, limits.address_connects / 60)
             or self._refusals.spent(now, REFUSALS_PER_SECOND)
             or self._records.spent(now, limits.address_records / SECONDS_PER_DAY)
             or self._abuse_score.spent(now, ABUSE_SCORE_DECAY)
@@ -119,15 +109,6 @@ class AddressQuota:
             return self._connects.wait(now, rate, limits.address_connects_at_once - 1)
         self._connects.take(now, rate, 1)
         return 0.0
-
-    def charge_handshake(self, now: float, limits: Limits) -> bool:
-        """Charge a TLS handshake, and return whether it may begin."""
-        rate = HANDSHAKES_PER_CONNECT * limits.address_connects / 60
-        limit = HANDSHAKES_PER_CONNECT * limits.address_connects_at_once
-        if rate and self._handshakes.spent(now, rate) + 1 > limit:
-            return False
-        self._handshakes.take(now, rate, 1)
-        return True
 
     def charge_refusal(self, now: float) -> bool:
         """Charge a refused connection; return whether it must be closed at once, without time to clean up."""

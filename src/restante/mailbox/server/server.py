@@ -16,6 +16,7 @@ import msgspec
 from picows import WSCloseCode, WSMsgType, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
+from restante.common.address_registry import PendingRequest
 from restante.common.certificate import ServerCertificate
 from restante.common.client_address import Client
 from restante.common.errors import PeerError
@@ -23,9 +24,12 @@ from restante.common.listeners import Listeners
 from restante.common.listening import ListenAddress
 from restante.common.logs import log
 from restante.common.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
+from restante.common.newcomers import Newcomer
 from restante.common.proxy_header import THIS_MACHINE, ProxyHeaderReader, SocketPeer, is_trusted
 from restante.common.read_budget import ReadBudget
-from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms, PendingRequest
+from restante.common.tls_handshake import TlsHandshake
+from restante.common.websocket_request import Answer, WebSocketRequest, websocket_protocol
+from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.refusals import (
@@ -38,9 +42,8 @@ from restante.mailbox.protocol.refusals import (
 )
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import Framing, ReadPauses, Socket
-from restante.mailbox.server.first_request import USUAL_READ_BYTES, Answer, FirstBytes, websocket_protocol
+from restante.mailbox.server.receive_buffer import USUAL_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import SendBudget
-from restante.mailbox.server.tls import TlsHandshake
 from restante.mailbox.server.user_address import UserAddress
 
 # ── The welcome: the first message to a client ────────────────────────────────────────────────────
@@ -193,7 +196,11 @@ class Server:
         """Return the protocol of a connection from a client. None: its socket knows the address."""
         if self.certificate is not None and self.speaks_tls(address):
             return TlsHandshake(self, self.certificate.context, peer)
-        return FirstBytes(self, peer)
+        return WebSocketRequest(self, peer)
+
+    def first_bytes(self, peer: SocketPeer | None, newcomer: Newcomer, deadline: float) -> asyncio.BufferedProtocol:
+        """Return the protocol that reads the request after a TLS handshake."""
+        return WebSocketRequest(self, peer, newcomer, deadline)
 
     def speaks_tls(self, address: ListenAddress) -> bool:
         """Return whether connections to an address begin with TLS."""
@@ -207,6 +214,15 @@ class Server:
             max_frame_size=MAX_FRAME_PER_MESSAGE * self.limits.message_bytes,
             read_buffer_size=USUAL_READ_BYTES,
         )
+
+    def receiver(self, websocket: WSProtocol) -> asyncio.BufferedProtocol:
+        """Return the protocol that reads what follows the request."""
+        return ReceiveBuffer(websocket, self.read_budget)
+
+    @property
+    def handshake_seconds(self) -> float:
+        """Return the seconds within which a client must request the WebSocket."""
+        return self.limits.handshake
 
     def admit_handshake(self, pending: PendingRequest) -> bool:
         """Charge a TLS handshake, and count the refusal if the address has had too many."""
@@ -243,7 +259,7 @@ class Server:
 
     def end_request(self, pending: PendingRequest) -> None:
         """Stop counting a connection without a complete request, because it has one or is closed."""
-        self.admission.end_request(pending)
+        self.admission.addresses.end_request(pending)
 
     def give_up_request(self, pending: PendingRequest) -> None:
         """Count a connection that was closed to make room before its request was complete."""

@@ -1,4 +1,4 @@
-"""The first bytes of a connection, up to the end of its request.
+"""The first bytes of a WebSocket's connection, up to the end of its request.
 
 HEAD, OPTIONS and HTTP/1.0, which monitors and load balancers use, are answered here, because picows accepts only GET
 of HTTP/1.1.
@@ -7,10 +7,8 @@ of HTTP/1.1.
 from __future__ import annotations
 
 import asyncio
-import functools
-import math
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
@@ -18,11 +16,9 @@ from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeRe
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.logs import log, trace_text
-from restante.common.memory_holders import MemoryHolder
+from restante.common.newcomers import Newcomer, NewcomerContext
 from restante.common.proxy_header import SocketPeer
-from restante.common.read_budget import BYTES_PER_FRAME, MAX_FRAMES_PER_TURN, ReadBudget
-from restante.mailbox.core.admission import PendingRequest
-from restante.mailbox.core.limits import KIB, Limits
+from restante.common.tls_handshake import HANDSHAKE_RECORD
 
 # ── the transport that picows sees ────────────────────────────────────────────────────────────────
 # For each connection, picows sets two options of TCP and reads four, and asks for both addresses, which it would log
@@ -66,184 +62,6 @@ class PicowsTransport:
         return 0
 
 
-# ── A connection whose request has not come yet: its place among those of its address, and its memory ───
-
-
-PENDING_BYTES: Final = 10 * KIB
-"""Bytes of memory that a connection without a complete request takes, in addition to the request."""
-
-
-class RequestContext(Protocol):
-    """The part of the server that a connection uses before its WebSocket. server.py imports this module."""
-
-    read_budget: ReadBudget
-
-    @property
-    def limits(self) -> Limits:
-        """Return the limits in effect."""
-
-    def begin_request(self, peer: Sequence[object]) -> PendingRequest:
-        """Count a connection before its request."""
-
-    def end_request(self, pending: PendingRequest) -> None:
-        """Record that the request has come, or that the connection is gone."""
-
-    def count_reading(self, holder: MemoryHolder, change: int) -> None:
-        """Count memory in which something is being read."""
-
-    def make_room(self) -> None:
-        """Close some connections if all together hold more memory than they may."""
-
-    def give_up_request(self, pending: PendingRequest) -> None:
-        """Count a connection that is closed for the memory that its request takes."""
-
-    def admit_handshake(self, pending: PendingRequest) -> bool:
-        """Charge a TLS handshake to the address of a connection, and return whether it may begin."""
-
-    def count_failed_handshake(self) -> None:
-        """Count a connection whose TLS handshake failed."""
-
-    def answer_plain(self, path: bytes) -> Answer:
-        """Return the answer to a GET of HTTP/1.0, which HEAD and OPTIONS describe."""
-
-    def websocket(self, peer: SocketPeer | None, handshake_timeout: float) -> WSProtocol:
-        """Return the protocol that reads a request and then speaks WebSocket. `peer`: as in `FirstBytes`."""
-
-
-class Newcomer:
-    """A connection whose request has not come yet (MemoryHolder)."""
-
-    def __init__(self, context: RequestContext) -> None:
-        self._context = context
-        self.pending: PendingRequest | None = None
-        """Its place. None: it has none yet, or none any more."""
-        self._close: Callable[[], None] = lambda: None
-        self.held_bytes = 0
-        """Bytes of memory that the connection and its request take."""
-        self.tls_bytes = 0
-        """Bytes of memory that the connection takes as long as it lives, in addition to one without TLS."""
-
-    def admit(
-        self, transport: asyncio.Transport, peer: SocketPeer | None, close: Callable[[], None] | None = None
-    ) -> bool:
-        """Claim a place for a connection. If its address has no more, close the connection and return False.
-
-        `peer` is the client if the transport does not know it. `close` closes the connection if room is needed; by
-        default it aborts the transport.
-        """
-        name = peer or transport.get_extra_info("peername")  # None if the connection is closed already
-        pending = name and self._context.begin_request(name)
-        if not pending or pending.refused:
-            transport.abort()
-            return False
-        self.pending, self._close = pending, close or transport.abort
-        self.count(0)
-        return not transport.is_closing()  # this connection may be the one that was closed to make room
-
-    @property
-    def addresses(self) -> Sequence[Hashable]:
-        """Return the quotas of its address, or the connection itself if its address is not known or not counted."""
-        return (self.pending and self.pending.address_quotas) or (self,)
-
-    def count(self, size: int) -> None:
-        """Count the bytes that were read so far, and what reads them. It may close this connection or others."""
-        self._count(PENDING_BYTES + self.tls_bytes + size)
-
-    def _count(self, size: int) -> None:
-        change, self.held_bytes = size - self.held_bytes, size
-        self._context.count_reading(self, change)
-        if change > 0:
-            self._context.make_room()
-
-    def end(self) -> None:
-        """Release the place, because the request has come or the connection is gone."""
-        if self.pending is not None:
-            self._count(0)
-            self._context.end_request(self.pending)
-            self.pending = None
-
-    def give_up(self) -> None:
-        """Release the memory that it holds, and close the connection."""
-        if self.pending is not None:
-            self._context.give_up_request(self.pending)
-            self.end()
-            self._close()
-
-
-# ── the receive buffer ──────────────────────────────────────────────────────────────────────────────
-# It passes what a WebSocket receives to picows, and counts the memory that picows uses for it. picows gathers a
-# frame in one buffer, which it doubles as the frame grows. It keeps that size as long as the connection lives
-# (picows 2.3.1: picows.pyx:1478, _maybe_grow_read_buffer, and :2013, _shrink_buffer).
-
-
-MIN_COUNTED_BYTES: Final = 8 * 1024
-"""Bytes of a frame from which on its buffer is counted. Nearly all frames have less than a tenth of that."""
-
-USUAL_READ_BYTES: Final = 2048
-"""Initial bytes of picows' buffer of a connection, which grows with its frames. Most of a connection's memory
-(bench/README.md)."""
-
-FRAMES_WITH_USUAL_READS: Final = MAX_FRAMES_PER_TURN - math.ceil(USUAL_READ_BYTES / BYTES_PER_FRAME)
-"""Frames of a turn up to which the read budget allows a read of USUAL_READ_BYTES."""
-
-MAX_READ_BYTES: Final = 16 * 1024
-"""Maximum bytes of one read. The read budget may allow less. picows' buffer may be up to twice as large as the
-largest frame so far."""
-
-PART_BYTES_PER_FRAME: Final = 1024
-"""Bytes that take as long as a frame, in a read that ends none. So some fifty such reads, of up to 9,600 bytes, are
-parsed in a turn. libuv would read 2 MB from twenty sockets, in 200 reads: 4 ms."""
-
-
-class ReceiveBuffer(asyncio.BufferedProtocol):
-    """A protocol between the transport and `websocket`.
-
-    The listener's `unfinished_bytes` counts the bytes since its last frame; the listener sets it to 0 at each frame.
-    `max_unfinished_bytes` is its maximum. When that has grown and is at least `MIN_COUNTED_BYTES`, `count_read` is
-    called. `read_at` is set to None, because the next frames come with another read.
-    """
-
-    def __init__(self, websocket: WSProtocol, budget: ReadBudget) -> None:
-        self._websocket = websocket
-        self._budget = budget
-        self._updated = websocket.buffer_updated
-        self._buffer = websocket.get_buffer
-        self.pause_writing = websocket.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = websocket.resume_writing  # type: ignore[method-assign]
-        self.eof_received = websocket.eof_received  # type: ignore[method-assign]
-        self.connection_lost = websocket.connection_lost  # type: ignore[method-assign]
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        buffer: memoryview = self._buffer(sizehint)
-        if len(buffer) <= USUAL_READ_BYTES and self._budget.frames <= FRAMES_WITH_USUAL_READS:
-            return buffer
-        max_bytes = min(MAX_READ_BYTES, self._budget.read_bytes)
-        return buffer if len(buffer) <= max_bytes else buffer[:max_bytes]
-
-    def buffer_updated(self, size: int) -> None:
-        listener = self._websocket.listener
-        if listener is None:  # before the end of the handshake
-            self._updated(size)
-        elif self._budget.frames >= MAX_FRAMES_PER_TURN:
-            listener.wait_for_read_budget(functools.partial(self._parse, size))
-        else:
-            self._parse(size)
-
-    def _parse(self, size: int) -> None:
-        """Let picows parse the bytes that were read last, which are in its buffer already."""
-        listener = self._websocket.listener
-        listener.unfinished_bytes += size
-        grown = listener.unfinished_bytes > listener.max_unfinished_bytes
-        if grown:
-            listener.max_unfinished_bytes = listener.unfinished_bytes
-        listener.read_at = None
-        self._updated(size)
-        if listener.unfinished_bytes:  # the read ended no frame
-            self._budget.charge(1 + size // PART_BYTES_PER_FRAME)
-        if grown and listener.max_unfinished_bytes >= MIN_COUNTED_BYTES:
-            listener.count_read()
-
-
 # ── first request ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -265,9 +83,6 @@ REQUEST_BYTES_PER_FRAME: Final = 64
 TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 """Answer to a longer request (RFC 6585 section 5)."""
 
-HANDSHAKE_RECORD: Final = 0x16
-"""The first byte of a TLS connection (RFC 8446 section 5.1)."""
-
 HAS_NO_TLS: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Length: 28\r\nConnection: close\r\n\r\nthis port has no TLS: ws://\n"
 )
@@ -275,6 +90,20 @@ HAS_NO_TLS: Final = (
 
 READ_BYTES: Final = 2048
 """Bytes read at once. A request has some 300."""
+
+
+class RequestContext(NewcomerContext, Protocol):
+    """The part of a server that answers requests."""
+
+    def answer_plain(self, path: bytes) -> Answer:
+        """Return the answer to a GET of HTTP/1.0, which HEAD and OPTIONS describe."""
+
+    def websocket(self, peer: SocketPeer | None, handshake_timeout: float) -> WSProtocol:
+        """Return the protocol that reads a request and then speaks WebSocket. `peer`: as in `WebSocketRequest`."""
+
+    def receiver(self, websocket: WSProtocol) -> asyncio.BufferedProtocol:
+        """Return the protocol that reads what follows the request."""
+
 
 Answer = tuple[HTTPStatus, bytes | None]
 """The status of the answer to a GET that asks for no upgrade, and its body if that is ours and not picows'."""
@@ -329,7 +158,7 @@ def websocket_protocol(
     )
 
 
-class FirstBytes(asyncio.BufferedProtocol):
+class WebSocketRequest(asyncio.BufferedProtocol):
     """Reads a request to its end, answers what picows cannot, and passes all other requests to a WebSocket.
 
     The WebSocket learns of the connection at its beginning, so its handshake timeout covers the request, too.
@@ -364,7 +193,7 @@ class FirstBytes(asyncio.BufferedProtocol):
         if not self._admitted and not self._newcomer.admit(raw, self._peer):
             return
         self._transport = raw
-        seconds = self._context.limits.handshake
+        seconds = self._context.handshake_seconds
         if self._deadline is not None:
             seconds = max(0.001, self._deadline - asyncio.get_running_loop().time())
         self._websocket = self._context.websocket(self._peer, seconds)
@@ -426,7 +255,7 @@ class FirstBytes(asyncio.BufferedProtocol):
     def _hand_over(self, transport: asyncio.Transport) -> None:
         websocket = self._websocket
         assert websocket is not None
-        transport.set_protocol(ReceiveBuffer(websocket, self._budget))
+        transport.set_protocol(self._context.receiver(websocket))
         remaining = memoryview(self._read)
         while remaining and not transport.is_closing():
             room = websocket.get_buffer(len(remaining))

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
+from restante.common.address_registry import PendingRequest
+from restante.common.newcomers import Newcomer, NewcomerContext
 from restante.common.proxy_header import SocketPeer
 from restante.common.read_budget import ReadBudget
 from restante.common.tls_transport import TlsTransport
-from restante.mailbox.core.limits import KIB
-from restante.mailbox.server.first_request import HANDSHAKE_RECORD, FirstBytes, Newcomer, RequestContext
+
+HANDSHAKE_RECORD: Final = 0x16
+"""The first byte of a TLS connection (RFC 8446 section 5.1)."""
 
 NO_TLS: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Length: 28\r\nConnection: close\r\n\r\nthis port needs TLS: wss://\n"
@@ -32,27 +35,44 @@ MESSAGE_HEADER_BYTES: Final = 4
 """Bytes of the type and the length of a message. The first record must have them, though a message may be split over
 records (section 5.1): none of the clients that are tested sends them apart."""
 
-MAX_HELLO_BYTES: Final = 16 * KIB
+MAX_HELLO_BYTES: Final = 16 * 1024
 """Bytes of a ClientHello. OpenSSL allocates what its length says, up to 128 KiB, when the first bytes have come."""
 
 RETRY_RANDOM: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
 """The random of a ServerHello that asks for another ClientHello (RFC 8446 section 4.1.3)."""
 
-RETRY_BYTES: Final = 128 * KIB
+RETRY_BYTES: Final = 128 * 1024
 """Bytes of memory that the second ClientHello may take. A client sends one if it has guessed a key exchange that the
 server does not have."""
 
-TLS_BYTES: Final = 65 * KIB
+TLS_BYTES: Final = 65 * 1024
 """Bytes of memory that a connection takes during the handshake, in addition to PENDING_BYTES."""
 
-IDLE_TLS_BYTES: Final = 20 * KIB
+IDLE_TLS_BYTES: Final = 20 * 1024
 """Bytes of memory that a connection takes after the handshake, in addition to one without TLS."""
 
 
-class TlsHandshake(asyncio.BufferedProtocol):
-    """Reads the beginning of a ClientHello, does the handshake, and passes what follows to FirstBytes."""
+class TlsContext(NewcomerContext, Protocol):
+    """The part of a server that a TLS handshake uses."""
 
-    def __init__(self, context: RequestContext, tls: ssl.SSLContext, peer: SocketPeer | None) -> None:
+    def admit_handshake(self, pending: PendingRequest) -> bool:
+        """Charge a TLS handshake to the address of a connection, and return whether it may begin."""
+
+    def count_failed_handshake(self) -> None:
+        """Count a connection whose TLS handshake failed."""
+
+    def first_bytes(self, peer: SocketPeer | None, newcomer: Newcomer, deadline: float) -> asyncio.BufferedProtocol:
+        """Return the protocol that reads the request.
+
+        `peer` is the client if the socket does not know it. `deadline`: the time of the loop at which the request
+        must be complete.
+        """
+
+
+class TlsHandshake(asyncio.BufferedProtocol):
+    """Reads the beginning of a ClientHello, does the handshake, and passes on what follows (`first_bytes`)."""
+
+    def __init__(self, context: TlsContext, tls: ssl.SSLContext, peer: SocketPeer | None) -> None:
         self._context = context
         self._tls = tls
         self._peer = peer
@@ -68,7 +88,7 @@ class TlsHandshake(asyncio.BufferedProtocol):
         raw = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from it
         if self._newcomer.admit(raw, self._peer):
             self._transport = raw
-            loop, seconds = asyncio.get_running_loop(), self._context.limits.handshake
+            loop, seconds = asyncio.get_running_loop(), self._context.handshake_seconds
             self._deadline = loop.time() + seconds
             self._timer = loop.call_later(seconds, raw.abort)
 
@@ -129,7 +149,7 @@ class TlsHandshake(asyncio.BufferedProtocol):
         """Return what reads the request."""
         self._cancel_timer()
         self._newcomer.tls_bytes = IDLE_TLS_BYTES
-        return FirstBytes(self._context, self._peer, self._newcomer, self._deadline)
+        return self._context.first_bytes(self._peer, self._newcomer, self._deadline)
 
     def handshake_failed(self) -> None:
         """Count the failure."""
