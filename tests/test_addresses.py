@@ -16,6 +16,7 @@ from restante.common import address_registry
 from restante.common.address_registry import AddressRegistry
 from restante.common.client_address import identify
 from restante.common.net import household_text, network_of, parse_networks, site_of
+from restante.common.system import system_secret
 from restante.mailbox.core import quotas
 from restante.mailbox.core.admission import Admission, AdmissionResult
 from restante.mailbox.core.limits import UNLIMITED, Limits
@@ -23,7 +24,6 @@ from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.quotas import REFUSALS_PER_SECOND, AddressQuota
 from restante.mailbox.protocol.refusals import TOO_MANY_FROM_ADDRESS
 from restante.mailbox.server.running_settings import admission_terms
-from restante.mailbox.server.system import system_secret
 from restante.mailbox.settings import Serve
 
 LOCAL = ("127.0.0.1", 5000)

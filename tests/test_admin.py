@@ -29,7 +29,7 @@ from restante.common.settings import resolve_settings
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.protocol import refusals
 from restante.mailbox.server import commit_loop, status_pages
-from restante.mailbox.server.running_settings import RunningSettings
+from restante.mailbox.server.running_settings import MailboxSettings
 from restante.mailbox.settings import SERVE, Serve
 from restante.mailbox.store import sqlite, status
 from restante.waku.settings import WAKU
@@ -81,7 +81,7 @@ class Admin(Look):
 @asynccontextmanager
 async def looked_at(data: Path, token: str | None = None) -> AsyncIterator[Admin]:
     async with open_live(data) as here, Clients() as clients, aiohttp.ClientSession() as session:
-        settings = RunningSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
+        settings = MailboxSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
         pages = status_pages.of(here.server, here.store, data, settings)
         async with admin_http.serving_admin("127.0.0.1", 0, pages, token) as (_, port):
             look = Admin(here, data, clients, session, port)
@@ -97,7 +97,7 @@ async def look(tmp_path: Path) -> AsyncIterator[Admin]:
 
 
 def dashboard_pages(here: LiveServer, data: Path, now: list[float]) -> status_pages.DashboardPages:
-    settings = RunningSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
+    settings = MailboxSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
     pages = status_pages.StatusPages(here.server)
     return status_pages.DashboardPages(pages, here.server, data, settings, lambda: now[0])
 

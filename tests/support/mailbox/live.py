@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 from msgspec.structs import replace
 
 from restante.common.listening import parse_listen_address
+from restante.common.system import system_secret
 from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
@@ -18,7 +19,6 @@ from restante.mailbox.server.commit_loop import GRACE_SECONDS, CommitLoop, Reten
 from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.running_settings import admission_terms
 from restante.mailbox.server.server import Server, WelcomeOptions
-from restante.mailbox.server.system import system_secret
 from restante.mailbox.settings import Serve
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded

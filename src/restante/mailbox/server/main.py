@@ -28,13 +28,13 @@ from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import parse_address
 from restante.common.signals import ServerSignals, listening_for_signals
+from restante.common.system import SystemClock, system_secret
 from restante.common.worker import Worker
 from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.server.running_settings import ReadSettings, RunningSettings, admission_terms, welcome_options
+from restante.mailbox.server.running_settings import MailboxSettings, ReadSettings, admission_terms, welcome_options
 from restante.mailbox.server.server import Server
-from restante.mailbox.server.system import SystemClock, system_secret
 from restante.mailbox.server.trace import Trace, TraceFile, check_path
 from restante.mailbox.server.user_address import UNENCRYPTED, first_lines, user_address
 from restante.mailbox.settings import Serve
@@ -111,7 +111,7 @@ async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: R
         if trace_file is not None:
             stack.callback(trace_file.close)
             commit_loop.trace = Trace(trace_file.write)
-        running_settings = RunningSettings(settings, read_settings, server, trace_file)
+        running_settings = MailboxSettings(settings, read_settings, server, trace_file)
         manager = ServiceManager(os.environ)
         signals.reload = partial(manager.reload, running_settings.reload)
         dashboard = ""

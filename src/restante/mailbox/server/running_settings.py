@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from restante.common.errors import Misuse
 from restante.common.logs import log
 from restante.common.net import parse_networks
+from restante.common.running_settings import RunningSettings
 from restante.common.settings import ResolvedSetting
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
@@ -55,60 +56,33 @@ def admission_terms(settings: Serve) -> AdmissionTerms:
     )
 
 
-class RunningSettings:
-    """The settings of a running server. SIGHUP reads them again; the dashboard changes some of them."""
+class MailboxSettings(RunningSettings[Serve]):
+    """The settings of a running mailbox server. The dashboard changes some of them, until the next SIGHUP."""
 
     def __init__(
         self, settings: Serve, read_settings: ReadSettings, server: Server, trace_file: TraceFile | None = None
     ) -> None:
-        self._settings = settings
-        self._read_settings = read_settings
+        super().__init__(
+            settings,
+            read_settings,
+            reloaded=RELOADED,
+            fixed_limits=LIMITS_FIXED_AT_START,
+            apply=lambda new: server.apply_settings(welcome_options(new), admission_terms(new), new.limits),
+        )
         self._server = server
         self._trace_file = trace_file
 
     def reload(self) -> None:
-        """Read the settings again, and apply those that a running server can change. They replace all changes."""
-        try:
-            settings, sources = self._read_settings()
-        except Misuse as error:
-            log.error("the settings were not reloaded; the previous ones stay in effect", error=str(error))
-            return
-        any_change = False
-        for source in sources:
-            name, _, limit = source.name.partition(".")
-            before, after = getattr(self._settings, name), getattr(settings, name)
-            reloaded = name in RELOADED and limit not in LIMITS_FIXED_AT_START
-            if reloaded and source.fixed:
-                log.info("the setting is fixed; the file has no effect on it", setting=source.name, by=source.source)
-            elif limit:
-                before, after = getattr(before, limit), getattr(after, limit)
-            if before != after:
-                any_change = True
-                event = "the setting has changed" if reloaded else "the setting needs a restart"
-                log.info(event, setting=source.name, before=before, after=after)
-        new_values = {name: getattr(settings, name) for name in RELOADED}
-        fixed_limits = {limit: getattr(self._settings.limits, limit) for limit in LIMITS_FIXED_AT_START}
-        new_values["limits"] = replace(settings.limits, **fixed_limits)
-        self._apply(replace(self._settings, **new_values))
-        if not any_change:
-            log.info("SIGHUP changed no setting; only those in the file of --config can change without a restart")
+        """Read the settings again, and the files that they name."""
+        super().reload()
         if self._trace_file is not None:
             self._trace_file.reopen()
         if self._server.certificate is not None:
             self._server.certificate.reload_soon()
 
-    def _apply(self, settings: Serve) -> None:
-        self._settings = settings
-        self._server.apply_settings(welcome_options(settings), admission_terms(settings), settings.limits)
-
-    @property
-    def reports_url(self) -> str | None:
-        """Return the address of the pipeline's reports."""
-        return self._settings.reports_url
-
     def changeable(self) -> dict[str, Any]:
         """Return the settings that `change` takes, with their values."""
-        return {name: getattr(self._settings, name) for name in Changes.__struct_fields__}
+        return {name: getattr(self.settings, name) for name in Changes.__struct_fields__}
 
     def change(self, values: dict[str, Any]) -> dict[str, Any]:
         """Change settings until the next SIGHUP or start, log each, and return them all. Raises Misuse."""
@@ -119,11 +93,11 @@ class RunningSettings:
         new_values = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not UNSET}
         if new_values.get("motd") == "":
             new_values["motd"] = None
-        settings = replace(self._settings, **new_values)
+        settings = replace(self.settings, **new_values)
         check_shown(settings, {name: f"the settings were not changed: {name}" for name in SHOWN_BY_CLIENTS})
         for name, after in new_values.items():
-            before = getattr(self._settings, name)
+            before = getattr(self.settings, name)
             if before != after:
                 log.info("the setting has changed", setting=name, before=before, after=after, by="dashboard")
-        self._apply(settings)
+        self.apply(settings)
         return self.changeable()

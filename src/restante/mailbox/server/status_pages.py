@@ -29,7 +29,7 @@ from restante.mailbox.protocol.hashcash import Mode
 from restante.mailbox.protocol.refusals import KINDS
 from restante.mailbox.server.commit_loop import COMMAND_TYPES
 from restante.mailbox.server.connection import Socket
-from restante.mailbox.server.running_settings import RunningSettings
+from restante.mailbox.server.running_settings import MailboxSettings
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.user_address import best
 from restante.mailbox.store import status
@@ -214,7 +214,7 @@ class DashboardPages:
         pages: StatusPages,
         server: Server,
         data: Path,
-        settings: RunningSettings,
+        settings: MailboxSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pages = pages
@@ -245,7 +245,7 @@ class DashboardPages:
             "refusals_by_reason": self._refused_last_hour(counts["refusals"]),
             "refusals_since_start": sum(counts["refusals"].values()),
             "settings": self._settings.changeable(),
-            "reports_url": self._settings.reports_url,
+            "reports_url": self._settings.settings.reports_url,
             "recent": self._recent_results(),
             "meanings": MEANINGS,
             "users": self._users(),
@@ -329,7 +329,7 @@ MAX_REFUSED_ADDRESSES: Final = 10
 """Addresses with the most refusals that are shown."""
 
 
-def of(server: Server, store: Store, data: Path, settings: RunningSettings) -> AdminPages:
+def of(server: Server, store: Store, data: Path, settings: MailboxSettings) -> AdminPages:
     """Return the pages of a server."""
     pages = StatusPages(server)
     dashboard_pages = DashboardPages(pages, server, data, settings)
