@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
-
-import msgspec
 
 from restante import __version__
 from restante.common.admin_dashboard import Dashboard
 from restante.common.admin_http import AdminPages, Query, page_of
 from restante.common.disk_probe import DiskProbe
 from restante.common.errors import Misuse, StoreError
-from restante.common.last_hour import LastHour
 from restante.common.metrics import CounterMetric, Family, GaugeMetric, HistogramMetric, Metric, families, page, total
+from restante.common.refusal_pages import RefusalsLastHour, limits_page, most_refused
 from restante.common.refusals import times_by_reason
 from restante.common.usage_records import MEANINGS, MailboxUsage, NameplateUsage, Result
 from restante.common.worker import Worker
@@ -222,8 +219,7 @@ class DashboardPages:
         self._data = data
         self._settings = settings
         self._clock = clock
-        self._refusal_counts = server.commit_loop.dispatcher.quotas.refusal_counts
-        self._refusals = LastHour(clock)
+        self._refusals = RefusalsLastHour(KINDS, server.commit_loop.dispatcher.quotas.refusal_counts, clock)
         self._recent: dict[str, Any] = {"reading": True}
         self._recent_until = float("-inf")
         """When the usage records are read again, by the clock."""
@@ -232,7 +228,7 @@ class DashboardPages:
 
     async def sample(self) -> dict[str, float]:
         """Return the values whose history is kept: counts since the start, and gauges."""
-        self._refusals.remember(self._refusal_counts.since_start)
+        self._refusals.remember()
         parts = Parts(self._server)
         return {name: total(METRICS, parts, metric) for name, metric in SERIES.items()}
 
@@ -242,7 +238,7 @@ class DashboardPages:
         return {
             **counts,
             "limits": (await self._pages.limitz({}))["limits"],
-            "refusals_by_reason": self._refused_last_hour(counts["refusals"]),
+            "refusals_by_reason": self._refusals.rows(self._server.limits),
             "refusals_since_start": sum(counts["refusals"].values()),
             "settings": self._settings.changeable(),
             "reports_url": self._settings.settings.reports_url,
@@ -251,25 +247,6 @@ class DashboardPages:
             "users": self._users(),
             "certificate": self._certificate(),
         }
-
-    def _refused_last_hour(self, since_start: dict[str, int]) -> list[dict[str, Any]]:
-        """Return the reasons of refusals in the last hour, the most frequent first."""
-        last_hour = self._refusals.growth(dict(self._refusal_counts.since_start))
-        rows = [
-            {
-                "reason": reason,
-                "limits": self._limits_text(KINDS[reason].limits),
-                "last_hour": times,
-                "since_start": since_start[reason],
-            }
-            for reason, times in times_by_reason(KINDS, last_hour).items()
-            if times
-        ]
-        return sorted(rows, key=lambda row: row["last_hour"], reverse=True)
-
-    def _limits_text(self, limits: Iterable[str]) -> str:
-        """Return limits with their values."""
-        return ", ".join(f"{name} {getattr(self._server.limits, name):,g}" for name in limits)
 
     async def change(self, values: dict[str, Any]) -> dict[str, Any]:
         """Change settings. Raises Misuse."""
@@ -325,10 +302,6 @@ class DashboardPages:
 # ── status pages ──────────────────────────────────────────────────────────────────────────────────
 
 
-MAX_REFUSED_ADDRESSES: Final = 10
-"""Addresses with the most refusals that are shown."""
-
-
 def of(server: Server, store: Store, data: Path, settings: MailboxSettings) -> AdminPages:
     """Return the pages of a server."""
     pages = StatusPages(server)
@@ -379,7 +352,7 @@ class StatusPages:
             "time": now.wall,
             "started": self._started.wall,
             "uptime_seconds": now.service - self._started.service,
-            "refused_addresses": _most_refused(self._loop.dispatcher.quotas.refusal_counts.lately),
+            "refused_addresses": most_refused(self._loop.dispatcher.quotas.refusal_counts),
             "commits.count": measured.commit_seconds.count,
             "commits.latest_slow": [commit._asdict() for commit in measured.latest_slow_commits],
             "permission.mode": terms.mode,
@@ -416,25 +389,4 @@ class StatusPages:
             "stored_bytes": state.stored,
             "held_bytes": server.held_bytes,
         }
-        times = times_by_reason(KINDS, self._loop.dispatcher.quotas.refusal_counts.since_start)
-        reasons: dict[str, list[str]] = {}
-        for kind in KINDS.values():
-            for name in kind.limits:
-                reasons.setdefault(name, []).append(kind.reason)
-        return {
-            "limits": {
-                name: {
-                    "value": value,
-                    "used": used.get(name),
-                    "refusals": {reason: times[reason] for reason in reasons.get(name, ())},
-                }
-                for name, value in msgspec.structs.asdict(server.limits).items()
-            },
-        }
-
-
-def _most_refused(refused: Counter[tuple[str, str | None]]) -> list[dict[str, Any]]:
-    return [
-        {"address_id": address_id, "reason": reason, "times": times}
-        for (reason, address_id), times in refused.most_common(MAX_REFUSED_ADDRESSES)
-    ]
+        return limits_page(KINDS, server.limits, used, self._loop.dispatcher.quotas.refusal_counts)
