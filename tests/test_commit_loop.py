@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from restante.common.errors import StoreBusy
-from restante.common.system import SystemClock
+from restante.common.system import Clock, SystemClock
 from restante.mailbox.core import fair_queue
 from restante.mailbox.core.connection_state import ENTRY_BYTES, ConnectionLost, ConnectionState, ReceivedText
 from restante.mailbox.core.dispatcher import NOT_STORED, SERVICE_RESTART
@@ -28,7 +28,7 @@ from restante.mailbox.protocol.messages import Add
 from restante.mailbox.protocol.parsing import MAX_LONG_MESSAGE_SIGNS, MAX_SHORT_MESSAGE_CHARACTERS
 from restante.mailbox.protocol.refusals import MAILBOX_FULL, TOO_EXPENSIVE
 from restante.mailbox.server import commit_loop
-from restante.mailbox.server.commit_loop import GRACE_SECONDS, Clock, CommitLoop
+from restante.mailbox.server.commit_loop import GRACE_SECONDS, CommitLoop
 from restante.mailbox.server.trace import Trace
 from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import Store

@@ -320,7 +320,7 @@ async def test_usage_records_that_are_left_out_are_logged(tmp_path: Path) -> Non
 
 async def test_connections_without_a_request_are_limited(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     abroad = Client(IPv4Address("8.8.8.8"), 1, counted=True)
-    monkeypatch.setattr("restante.mailbox.core.admission.identify", lambda *_: abroad)
+    monkeypatch.setattr("restante.common.newcomer_admission.identify", lambda *_: abroad)
     server = live.server
     server.policy.limits = replace(server.limits, address_connections=3)
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 MAX_CLOCK_STEP_SECONDS: Final = 2.0
 """Maximum number of seconds that count between two reads of the clock. `tick` reads it once a second. If more time
 has passed, the process was stopped or its machine paused while CLOCK_MONOTONIC went on (man 2 clock_gettime)."""
+
+
+class Clock(Protocol):
+    """The wall clock in seconds since 1970, and a monotonic clock in seconds since some fixed moment."""
+
+    def wall(self) -> float:
+        """Return the seconds since 1970."""
+
+    def monotonic(self) -> float:
+        """Return the seconds of the monotonic clock."""
 
 
 class SystemClock:

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from restante.common.address_registry import AddressRegistry, PendingRequest
 from restante.common.client_address import Client, identify
 from restante.common.errors import PeerError
 from restante.common.net import Network
+from restante.common.newcomer_admission import NewcomerAdmission
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.quotas import CONNECTION_ABUSE_SCORE, AddressQuota
 from restante.mailbox.protocol.hashcash import MAX_BITS, Demand, Mode, offer
@@ -99,13 +99,13 @@ class AdmissionResult(msgspec.Struct, frozen=True):
     """Whether it is closed without time to clean up, because many connections of its address were refused."""
 
 
-class Admission:
+class Admission(NewcomerAdmission[AddressQuota]):
     """Decides about connections, by their addresses and the load."""
 
     def __init__(self, terms: AdmissionTerms, secret: Callable[[], bytes], policy: Policy | None = None) -> None:
+        super().__init__(AddressQuota, secret)
         self.terms = terms
         self.policy = policy or Policy()
-        self.addresses = AddressRegistry(AddressQuota, secret)
         self.load_level = LoadLevel()
         self.demanded = 0
         """Connections of which work was demanded, since the start."""
@@ -118,30 +118,26 @@ class Admission:
         self._connections_this_second = 0
 
     @property
+    def trusted(self) -> Sequence[Network]:
+        """Return the proxies that may name clients."""
+        return self.terms.trusted
+
+    @property
+    def max_pending(self) -> int:
+        """Return as many connections without a request as an address may have open ones."""
+        return self.policy.limits.address_connections
+
+    @property
+    def connects(self) -> tuple[float, float]:
+        """Return how many connections an address may make a second, and how many at once."""
+        return self.policy.limits.address_connects / 60, self.policy.limits.address_connects_at_once
+
+    @property
     def difficulty(self) -> int:
         """Return the bits of proof of work that are demanded of all clients; 0: none."""
         if self.terms.mode == "adaptive":
             return self.load_level.bits(self.terms.bits) or 0
         return self.terms.bits if self.terms.mode == "hashcash" else 0
-
-    def begin_request(self, peer: Sequence[Any], wall: float) -> PendingRequest:
-        """Count a connection before its request. It ends with `AddressRegistry.end_request`.
-
-        An address may have as many connections without a request as it may have open ones. Connections through a
-        trusted proxy are not counted, because their address is not known before the request.
-        """
-        client = identify(peer, {}, self.terms.trusted)
-        return self.addresses.begin_request(client, self.policy.limits.address_connections, wall)
-
-    def charge_handshake(self, pending: PendingRequest, now: float) -> bool:
-        """Charge a TLS handshake to the addresses of a connection, and return whether it may begin."""
-        rate, at_once = self.policy.limits.address_connects / 60, self.policy.limits.address_connects_at_once
-        allowed = [quota.charge_handshake(now, rate, at_once) for quota in pending.address_quotas]
-        return all(allowed)  # `all` of a generator would stop at the first
-
-    def address_id(self, peer: Sequence[Any], wall: float) -> str:
-        """Return the address id of a peer."""
-        return self.addresses.day_id(identify(peer, {}, self.terms.trusted).address, wall)
 
     def admit(self, peer: Sequence[Any], headers: Mapping[str, str], now: Now, connections: int) -> AdmissionResult:
         """Decide about a connection when `connections` are admitted already. If admitted, it ends with `release`."""

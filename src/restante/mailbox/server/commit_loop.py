@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, Protocol, get_args
+from typing import Final, NamedTuple, get_args
 
 import msgspec
 
@@ -19,6 +19,7 @@ from restante.common.dice import Dice
 from restante.common.errors import PeerError, StoreBusy
 from restante.common.histogram import Histogram
 from restante.common.logs import log, trace_text
+from restante.common.system import Clock
 from restante.common.usage_records import ClientVersion, MailboxUsage, NameplateUsage, Result
 from restante.mailbox.core.connection_state import (
     ENTRY_BYTES,
@@ -198,16 +199,6 @@ class Retention(msgspec.Struct, frozen=True):
     """Seconds of service after which an idle mailbox is pruned."""
     keep_usage: float | None = None
     """Seconds for which usage records are kept. None: for ever."""
-
-
-class Clock(Protocol):
-    """The wall clock in seconds since 1970, and a monotonic clock in seconds since some fixed moment."""
-
-    def wall(self) -> float:
-        """Return the seconds since 1970."""
-
-    def monotonic(self) -> float:
-        """Return the seconds of the monotonic clock."""
 
 
 class CommitLoop:

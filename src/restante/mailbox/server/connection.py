@@ -23,6 +23,7 @@ from restante.common.errors import PeerError
 from restante.common.memory_holders import MemoryHolder, MemoryHolders
 from restante.common.proxy_header import SocketPeer
 from restante.common.read_budget import ReadBudget
+from restante.common.system import Clock
 from restante.common.websocket_request import PicowsTransport
 from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.connection_state import ENTRY_BYTES, ConnectionState
@@ -33,7 +34,7 @@ from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import MAX_DECODED_TEXT_BYTES, FrameText, text_of
 from restante.mailbox.protocol.refusals import NO_ROOM_FOR_LARGE, NOT_READ
-from restante.mailbox.server.commit_loop import Clock, CommitLoop
+from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
 from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN, WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES, SendBudget
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -16,18 +16,13 @@ import msgspec
 from picows import WSCloseCode, WSMsgType, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-from restante.common.address_registry import PendingRequest
-from restante.common.certificate import ServerCertificate
 from restante.common.client_address import Client
 from restante.common.errors import PeerError
-from restante.common.listeners import Listeners
-from restante.common.listening import ListenAddress
 from restante.common.logs import log
-from restante.common.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
 from restante.common.newcomers import Newcomer
-from restante.common.proxy_header import THIS_MACHINE, ProxyHeaderReader, SocketPeer, is_trusted
-from restante.common.read_budget import ReadBudget
-from restante.common.tls_handshake import TlsHandshake
+from restante.common.proxy_header import SocketPeer
+from restante.common.public_server import NewcomerRefusals, PublicServer
+from restante.common.system import Clock
 from restante.common.websocket_request import Answer, WebSocketRequest, websocket_protocol
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import Limits
@@ -40,7 +35,7 @@ from restante.mailbox.protocol.refusals import (
     TOO_MANY_HANDSHAKES,
     TOO_MANY_WITHOUT_REQUEST,
 )
-from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
+from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, CommitLoop
 from restante.mailbox.server.connection import Framing, ReadPauses, Socket
 from restante.mailbox.server.receive_buffer import USUAL_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import SendBudget
@@ -125,7 +120,12 @@ def _upgrade_required() -> WSUpgradeResponseWithListener:
     return WSUpgradeResponseWithListener(response, None)
 
 
-class Server:
+NEWCOMER_REFUSALS: Final = NewcomerRefusals(
+    NO_PROXY_HEADER, TOO_MANY_WITHOUT_REQUEST, TOO_MANY_HANDSHAKES, NO_ROOM_FOR_REQUESTS
+)
+
+
+class Server(PublicServer):
     """Accepts connections, keeps them alive, and closes them."""
 
     def __init__(
@@ -144,15 +144,14 @@ class Server:
         binary frames, as spec 000 says. Every shipped client expects text frames.
         """
         self.commit_loop = commit_loop
-        self.listeners = Listeners(self._connected, descriptors)
+        super().__init__(
+            admission, commit_loop.dispatcher.quotas.refusal_counts, NEWCOMER_REFUSALS, clock, descriptors
+        )
         self.admission = admission
         self.policy = self.admission.policy = commit_loop.dispatcher.policy
-        self.clock = clock
         self.welcome_options = welcome_options
         self.framing = Framing(WSMsgType.BINARY if binary else WSMsgType.TEXT)
         """Makes the frames that are sent."""
-        self.second = 0
-        """The number of calls of `tick`, which is the clock of keep-alive."""
         self.buckets: list[set[Socket]] = [set() for _ in range(PING_INTERVAL_SECONDS)]
         """All sockets, by the second of the ping interval in which they are pinged."""
         self.cleanup_seconds = CLEANUP_SECONDS
@@ -160,51 +159,20 @@ class Server:
         self.admitted: set[Socket] = set()
         self.owed_bytes = 0
         """Bytes owed to all sockets."""
-        self.reading_bytes = 0
-        """Bytes of memory in which the messages of all sockets are being read."""
-        self.memory_holders = MemoryHolders()
         self.send_budget = SendBudget()
-        self.read_budget = ReadBudget()
         commit_loop.before_long = self._reserve_turn
         self.unbound: OrderedDict[Socket, int] = OrderedDict()
         """Sockets that may not have bound yet, and the second in which they connected. A plain dict whose first item
         is removed again and again becomes slow at finding the next one."""
         self.slowed: list[Socket] = []
         """Sockets that are not read until the next second."""
-        self._warned: set[str] = set()
-        """Warnings about proxies that were logged, each once."""
-        self.certificate: ServerCertificate | None = None
-        """The certificate for TLS. None: connections are not encrypted here."""
         self.user_addresses: list[UserAddress] = []
         """The URL of each listening socket."""
-        self.failed_handshakes = 0
-        """Connections whose TLS handshake failed, since the start."""
 
     def _reserve_turn(self) -> None:
         """Leave the next turn of the loop to the commit loop, which parses or handles a long message: up to 5 ms."""
         self.read_budget.reserve()
         self.send_budget.reserve()
-
-    def _connected(self, address: ListenAddress) -> asyncio.BaseProtocol:
-        """Return the protocol of a new connection."""
-        if address.proxied:
-            deliver = partial(self._client_named, address)
-            return ProxyHeaderReader(self._trusts, self.limits.handshake, deliver, self._refuse_proxy)
-        return self._client_named(address, THIS_MACHINE if address.is_unix else None)
-
-    def _client_named(self, address: ListenAddress, peer: SocketPeer | None) -> asyncio.BaseProtocol:
-        """Return the protocol of a connection from a client. None: its socket knows the address."""
-        if self.certificate is not None and self.speaks_tls(address):
-            return TlsHandshake(self, self.certificate.context, peer)
-        return WebSocketRequest(self, peer)
-
-    def first_bytes(self, peer: SocketPeer | None, newcomer: Newcomer, deadline: float) -> asyncio.BufferedProtocol:
-        """Return the protocol that reads the request after a TLS handshake."""
-        return WebSocketRequest(self, peer, newcomer, deadline)
-
-    def speaks_tls(self, address: ListenAddress) -> bool:
-        """Return whether connections to an address begin with TLS."""
-        return self.certificate is not None and not address.plain
 
     def websocket(self, peer: SocketPeer | None, handshake_timeout: float) -> WSProtocol:
         """Return the protocol that reads a request and then speaks WebSocket."""
@@ -215,6 +183,16 @@ class Server:
             read_buffer_size=USUAL_READ_BYTES,
         )
 
+    def first_bytes(
+        self, peer: SocketPeer | None, newcomer: Newcomer | None = None, deadline: float | None = None
+    ) -> asyncio.BufferedProtocol:
+        """Return the protocol that reads a request for a WebSocket."""
+        return WebSocketRequest(self, peer, newcomer, deadline)
+
+    def quota_time(self) -> float:
+        """Return the seconds that the service has run in total."""
+        return self.commit_loop.now().service
+
     def receiver(self, websocket: WSProtocol) -> asyncio.BufferedProtocol:
         """Return the protocol that reads what follows the request."""
         return ReceiveBuffer(websocket, self.read_budget)
@@ -223,47 +201,6 @@ class Server:
     def handshake_seconds(self) -> float:
         """Return the seconds within which a client must request the WebSocket."""
         return self.limits.handshake
-
-    def admit_handshake(self, pending: PendingRequest) -> bool:
-        """Charge a TLS handshake, and count the refusal if the address has had too many."""
-        if self.admission.charge_handshake(pending, self.commit_loop.now().service):
-            return True
-        self.commit_loop.dispatcher.quotas.refusal_counts.count(TOO_MANY_HANDSHAKES.reason, pending.address_id)
-        return False
-
-    def count_failed_handshake(self) -> None:
-        """Count a connection whose TLS handshake failed."""
-        self.failed_handshakes += 1
-
-    def _trusts(self, proxy: SocketPeer) -> bool:
-        """Return whether a peer may name its clients in a PROXY header."""
-        return is_trusted(proxy, self.admission.terms.trusted)
-
-    def _refuse_proxy(self, proxy: SocketPeer) -> None:
-        """Count a connection that had to begin with a PROXY header of a trusted proxy, and did not."""
-        address_id = self.admission.address_id(proxy, self.clock.wall())
-        self.commit_loop.dispatcher.quotas.refusal_counts.count(NO_PROXY_HEADER.reason, address_id)
-        self._warn_once(
-            "connections without a valid PROXY header from a --trust-proxy network are closed:"
-            " configure the proxy to send one, or listen without proxy:"
-        )
-
-    def begin_request(self, peer: Sequence[Any]) -> PendingRequest:
-        """Count a connection that has not sent its request, or its refusal if its address has too many of them."""
-        pending = self.admission.begin_request(peer, self.clock.wall())
-        if pending.refused:
-            self.commit_loop.dispatcher.quotas.refusal_counts.count(
-                TOO_MANY_WITHOUT_REQUEST.reason, pending.address_id
-            )
-        return pending
-
-    def end_request(self, pending: PendingRequest) -> None:
-        """Stop counting a connection without a complete request, because it has one or is closed."""
-        self.admission.addresses.end_request(pending)
-
-    def give_up_request(self, pending: PendingRequest) -> None:
-        """Count a connection that was closed to make room before its request was complete."""
-        self.commit_loop.dispatcher.quotas.refusal_counts.count(NO_ROOM_FOR_REQUESTS.reason, pending.address_id)
 
     def _answer(
         self, request: WSUpgradeRequest, peer: SocketPeer | None = None
@@ -306,22 +243,8 @@ class Server:
         self.listeners.note_descriptor(descriptor, len(self.admitted))
         self.buckets[socket.bucket % PING_INTERVAL_SECONDS].add(socket)
         self.unbound[socket] = self.second
-        if result.client.untrusted_proxy:
-            self._warn_once(
-                "ignoring the client addresses in headers of a proxy that is not trusted: name its network with"
-                " --trust-proxy, like --trust-proxy 127.0.0.0/8"
-            )
-        if result.client.other_address is not None:
-            self._warn_once(
-                "X-Forwarded-For and X-Real-IP of a trusted proxy name different clients: both addresses are charged."
-                " Configure the proxy to set both headers, or to remove the one that it does not set"
-            )
+        self.warn_of_proxies(result.client)
         return result
-
-    def _warn_once(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
-            log.warning(message)
 
     def connection_closed(self, socket: Socket) -> None:
         """Forget a connection that has closed, and release its place in the quotas of its addresses."""
@@ -340,7 +263,7 @@ class Server:
 
     def count_refusal(self, socket: Socket, reason: str) -> None:
         """Count a connection that was closed because of a limit."""
-        self.commit_loop.dispatcher.quotas.refusal_counts.count(reason, socket.connection.session.address_id)
+        self._refusal_counts.count(reason, socket.connection.session.address_id)
 
     @property
     def limits(self) -> Limits:
@@ -352,16 +275,10 @@ class Server:
         """Return the bytes of all connections that are owed, being read, or waiting to be handled."""
         return self.owed_bytes + self.reading_bytes + self.commit_loop.queue.held_bytes
 
-    def count_reading(self, holder: MemoryHolder, change: int) -> None:
-        """Count memory in which something is being read."""
-        self.reading_bytes += change
-        self.memory_holders.note(holder, self.second)
-
-    def make_room(self) -> None:
-        """Close connections if all together hold more memory than the limit `held_bytes`."""
-        limit = self.limits.held_bytes
-        if limit and self.held_bytes > limit:
-            self.memory_holders.close(self.held_bytes - limit + limit // FREED_FRACTION, self.second)
+    @property
+    def max_held_bytes(self) -> int:
+        """Return the limit of `held_bytes`."""
+        return self.limits.held_bytes
 
     def too_big(self) -> PeerError:
         """Return the error for a message above `message_bytes`."""
