@@ -27,6 +27,7 @@ from wormhole_mailbox_server.database import create_channel_db
 from restante.cli.main import MODULES, app
 from restante.cli.shell_files import COMPLETION_FILES, FOLDER, MAN_PAGE, Shell
 from restante.common import logs
+from restante.common.backups import last_backup
 from restante.common.errors import Misuse
 from restante.common.listening import bind_unix_socket
 from restante.common.settings import resolve_settings
@@ -544,7 +545,7 @@ async def test_a_backup_beside_a_running_server_and_a_restore_print_what_they_co
     assert made.stdout.splitlines()[0] == f"file          {file}"
     assert lines.pop("last").startswith("commit   20")
     assert lines == {"nameplates": "1", "mailboxes": "1", "messages": "1", "usage-records": "1"}
-    assert status.last_backup(data) == pytest.approx(time.time(), abs=60)
+    assert last_backup(data) == pytest.approx(time.time(), abs=60)
     restored = restante("restore", file, RESTANTE_DATA=str(tmp_path / "new"))
     assert (restored.returncode, restored.stderr) == (0, "")
     assert restored.stdout.splitlines()[1:] == made.stdout.splitlines()[1:]

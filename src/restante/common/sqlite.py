@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from restante.common.data_directory import is_running
-from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
+from restante.common.errors import Misuse, StoreBusy, StoreDamaged, StoreError, StoreFull
 
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
 """Errors that an operator can remedy while the server runs: the statement may be tried again. Any other is a bug or a
@@ -239,6 +239,46 @@ def roll_back_commit(database: sqlite3.Connection, cause: sqlite3.Error) -> Stor
     if isinstance(undone, StoreBusy) and primary_code(cause) in CERTAINLY_UNDONE:
         return undone
     return StoreError(f"commit failed: {cause}")
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """Write in one transaction, which is on disk when the block ends.
+
+    Raises StoreBusy or StoreFull if nothing was written and the same may be tried again, else StoreError.
+    """
+    try:
+        database.execute("BEGIN IMMEDIATE")
+        yield
+    except sqlite3.Error as error:
+        raise roll_back(database, error) from error
+    except BaseException:
+        database.execute("ROLLBACK")
+        raise
+    try:
+        database.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise roll_back_commit(database, error) from error
+
+
+def checkpoint(database: sqlite3.Connection, mode: str = "PASSIVE") -> None:
+    """Move the write-ahead log into the database as far as readers allow. The rest stays for the next time."""
+    try:
+        database.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+    except sqlite3.Error as error:
+        from restante.common.logs import log
+
+        log.warning("the checkpoint failed: nothing is lost, but the -wal file grows", error=str(error))
+
+
+def check_pages(database: sqlite3.Connection) -> None:
+    """Raise StoreDamaged if a page or an index of a database is damaged. It reads all of the database."""
+    try:
+        fault = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        fault = str(error)
+    if fault != "ok":
+        raise StoreDamaged(" ".join(fault.split()))
 
 
 # ── copies of a database as it is at one moment, even while another process writes to it ─────────

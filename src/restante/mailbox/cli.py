@@ -76,9 +76,10 @@ def backup(
     json: JsonOption = False,
 ) -> None:
     """Copy the data of the mailbox server into a file. The server may be running."""
+    from restante.common.backups import render_contents
     from restante.common.progress import progress
     from restante.common.signals import cleaning_up
-    from restante.mailbox.store.backup import back_up, render_contents
+    from restante.mailbox.store.backup import back_up
 
     with cleaning_up(), progress("backup") as advance:
         contents = back_up(data, file, advance)
@@ -92,9 +93,10 @@ def restore(
     json: JsonOption = False,
 ) -> None:
     """Copy a backup into a new data directory. Then start the server on it."""
+    from restante.common.backups import render_contents
     from restante.common.progress import progress
     from restante.common.signals import cleaning_up
-    from restante.mailbox.store.backup import render_contents, restore
+    from restante.mailbox.store.backup import restore
 
     os.umask(0o077)  # as in `serve`
     with cleaning_up(), progress("restore") as advance:

@@ -1,41 +1,19 @@
-"""`restante backup` and `restore`: copies of the database, which are checked before they get a name."""
+"""`restante backup` and `restore`: what is checked and counted in a copy of the database."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
-from restante.common.atomic_file import new_file
-from restante.common.data_directory import (
-    LOCK_FILE,
-    give_to_owner,
-    is_running,
-    lock_data_directory,
-    refuse_unusable_directory,
-)
-from restante.common.disk_probe import PROBE_FILE
-from restante.common.errors import Misuse, StoreDamaged, StoreError
-from restante.common.sqlite import copy_database, schema_of
+from restante.common import backups
 from restante.mailbox.store.rows import check_rows
-from restante.mailbox.store.schema import FILE, SCHEMA
-from restante.mailbox.store.status import BACKUP_MARK
+from restante.mailbox.store.schema import SCHEMA
 
 
-class BackupContents(msgspec.Struct):
+class BackupContents(backups.BackupContents):
     """What a backup has, or what was restored."""
 
-    file: str
-    bytes: int
-    db_schema: int = msgspec.field(name="schema")
-    """Version of the database's schema. A newer server converts it."""
-    saved: float | None
-    """When the server last committed before the backup, as a wall clock time; None: never."""
     nameplates: int
     mailboxes: int
     messages: int
@@ -55,79 +33,21 @@ FROM service
 
 
 def back_up(data: Path, file: Path, advance: Callable[[int], None]) -> BackupContents:
-    """Copy the database of a data directory into a new file, and return what it has. A server may be running.
-
-    The copy shows one moment between two commits. The file appears when it was checked and is on disk. Raises Misuse
-    if the file exists, its directory does not, or there is no database; StoreError if the database is another
-    program's, newer than this program or damaged, or the copy cannot be written.
-    """
-    if os.path.realpath(file.parent) == os.path.realpath(data):
-        raise Misuse(f"{file} is in the data directory: name a file in another directory")
-    with SCHEMA.reading(data) as database, new_file(file) as unfinished:
-        copy_database(database, unfinished, advance)
-        try:
-            contents = _check_copy(unfinished, file)
-        except StoreDamaged as error:
-            raise StoreDamaged(
-                f"no backup was made, because {data / FILE} is damaged ({error}): stop the server and restore an"
-                " earlier backup, or salvage what `sqlite3 FILE .recover` can read"
-            ) from error
-    _mark_backup(data)
-    return contents
-
-
-def _mark_backup(data: Path) -> None:
-    """Note in a data directory that a backup was made now, if this user may write there."""
-    with suppress(OSError, StoreError):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(data / BACKUP_MARK, flags, 0o600)
-        try:
-            os.utime(descriptor)
-        finally:
-            os.close(descriptor)
-        give_to_owner(data, BACKUP_MARK)
+    """Copy the database of a data directory into a new file, as `restante.common.backups.back_up` does."""
+    return backups.back_up(SCHEMA, data, file, _read_contents, advance)
 
 
 def restore(file: Path, data: Path, advance: Callable[[int], None]) -> BackupContents:
-    """Copy a backup into a data directory that is new or empty, and return what it has.
-
-    The database appears when it was checked and is on disk. What root restores belongs to the owner of the directory.
-    Raises Misuse if there is no such file or the directory is not empty; StoreError if the file is another program's,
-    newer than this program or damaged, if another process uses the directory, or if the copy cannot be written.
-    """
-    with SCHEMA.reading_copy(file) as backup:
-        refuse_unusable_directory(data)
-        if _in_use(data) and not is_running(data):
-            raise Misuse(f"{data} is not empty: move its files away, or name another directory with --data")
-        with lock_data_directory(data), new_file(data / FILE) as unfinished:
-            copy_database(backup, unfinished, advance)
-            give_to_owner(data, LOCK_FILE, unfinished.name)
-            try:
-                return _check_copy(unfinished, data / FILE)
-            except StoreDamaged as error:
-                raise StoreDamaged(
-                    f"nothing was restored, because {file} is damaged ({error}): use another backup, or salvage"
-                    " what `sqlite3 FILE .recover` can read"
-                ) from error
+    """Copy a backup into a data directory, as `restante.common.backups.restore` does."""
+    return backups.restore(SCHEMA, file, data, _read_contents, advance)
 
 
-def _in_use(data: Path) -> bool:
-    """Return whether a data directory has files."""
-    try:
-        return data.exists() and any(path.name not in {LOCK_FILE, PROBE_FILE} for path in data.iterdir())
-    except OSError as error:
-        raise Misuse(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
-
-
-def _check_copy(unfinished: Path, file: Path) -> BackupContents:
-    """Open a copy that is complete, and return what it has. Raises StoreDamaged if a server could not use it."""
-    with closing(sqlite3.connect(f"{unfinished.absolute().as_uri()}?mode=ro", uri=True)) as copy:
-        check_rows(copy)
-        nameplates, mailboxes, messages, usage_records, saved = copy.execute(_COUNTS).fetchone()
-        schema = schema_of(copy)
+def _read_contents(copy: sqlite3.Connection, file: str, size: int, schema: int) -> BackupContents:
+    check_rows(copy)
+    nameplates, mailboxes, messages, usage_records, saved = copy.execute(_COUNTS).fetchone()
     return BackupContents(
-        file=str(file),
-        bytes=unfinished.stat().st_size,
+        file=file,
+        bytes=size,
         db_schema=schema,
         saved=saved or None,
         nameplates=nameplates,
@@ -135,21 +55,3 @@ def _check_copy(unfinished: Path, file: Path) -> BackupContents:
         messages=messages,
         usage_records=usage_records,
     )
-
-
-def render_contents(contents: BackupContents) -> str:
-    """Return what a copy has as lines of text."""
-    saved = (
-        "never" if contents.saved is None else f"{datetime.fromtimestamp(int(contents.saved), UTC):%Y-%m-%d %X} UTC"
-    )
-    lines = [
-        ("file", contents.file),
-        ("bytes", f"{contents.bytes:,}"),
-        ("schema", str(contents.db_schema)),
-        ("last commit", saved),
-        ("nameplates", f"{contents.nameplates:,}"),
-        ("mailboxes", f"{contents.mailboxes:,}"),
-        ("messages", f"{contents.messages:,}"),
-        ("usage records", f"{contents.usage_records:,}"),
-    ]
-    return "\n".join(f"{name:<13} {value}" for name, value in lines)

@@ -17,6 +17,7 @@ from msgspec import Raw
 from msgspec.structs import astuple
 
 from restante.common.errors import StoreDamaged, StoreError
+from restante.common.sqlite import check_pages
 from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model
 from restante.mailbox.core.model import Change
@@ -308,9 +309,7 @@ def check_rows(database: sqlite3.Connection) -> None:
 
 
 def _check_tables(database: sqlite3.Connection) -> None:
-    fault = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if fault != "ok":
-        raise ValueError(fault)
+    check_pages(database)
     for table, decode in (("mailboxes", _mailbox_sides), ("nameplates", _nameplate_sides)):
         for rows in _chunks(database, f"SELECT app_id, mailbox_id, sides FROM {table}"):  # noqa: S608
             sides = len(decode(_join_sides(rows)))

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from restante.common.data_directory import lock_data_directory
-from restante.common.logs import log
-from restante.common.sqlite import roll_back, roll_back_commit
+from restante.common.sqlite import checkpoint, roll_back, roll_back_commit
 from restante.common.worker import Worker
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.core.state import State
@@ -181,12 +180,9 @@ class Store:
         self._last_commit_seconds = time.monotonic() - start
 
     def _checkpoint(self, mode: str = "PASSIVE") -> None:
-        """Move the write-ahead log into the database as far as readers allow. The rest stays for the next time."""
         self.flushing = time.monotonic()
         try:
-            self.database.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
-        except sqlite3.Error as error:
-            log.warning("the checkpoint failed: nothing is lost, but the -wal file grows", error=str(error))
+            checkpoint(self.database, mode)
         finally:
             self.flushing = None
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from restante.common.backups import last_backup
 from restante.common.data_directory import is_running
 from restante.common.texts import in_one_line
 from restante.common.usage_records import RESULTS
@@ -102,9 +103,6 @@ def _span(seconds: float) -> str:
 
 # ── recent usage, for the dashboard ──────────────────────────────────────────────────────────────
 
-BACKUP_MARK: Final = "last-backup"
-"""An empty file in the data directory. When it was modified, the last backup was complete."""
-
 SPANS: Final[Mapping[str, float]] = {"hour": 3600.0, "day": 86400.0, "week": 604800.0}
 
 DAY: Final = SPANS["day"]
@@ -167,14 +165,6 @@ def recent_usage(data: Path, now: float) -> dict[str, Any]:
             **{f"p{share}": _percentile(waits, share) for share in (50, 90, 99)},
         },
     }
-
-
-def last_backup(data: Path) -> float | None:
-    """Return when the last backup of a data directory was complete; None: never, or it could not be noted."""
-    try:
-        return (data / BACKUP_MARK).stat().st_mtime
-    except OSError:
-        return None
 
 
 def _clients(rows: list[tuple[str | None, str | None, int, int]]) -> list[dict[str, Any]]:

@@ -16,8 +16,7 @@ from typing import Final, TypeVar
 
 from restante.common.data_directory import lock_data_directory
 from restante.common.errors import StoreBusy, StoreError
-from restante.common.logs import log
-from restante.common.sqlite import roll_back, roll_back_commit
+from restante.common.sqlite import checkpoint, transaction
 from restante.common.worker import Worker
 from restante.waku.archive import history, statements
 from restante.waku.archive.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
@@ -157,7 +156,7 @@ class Archive:
         self._log_bytes = 0
         """Approximate bytes of log since a checkpoint was queued. Only the writing thread uses it."""
         self._failed = False
-        """Whether a commit has failed. Nothing is written after that."""
+        """Whether a transaction has failed, and not because the disk refused it. Nothing is written after that."""
 
     @classmethod
     def open(cls, data: Path) -> Archive:
@@ -215,7 +214,7 @@ class Archive:
         except StoreBusy:
             # If the disk is full, the database may have free pages for the log's contents, mainly after pruning. A
             # checkpoint then lets SQLite overwrite the log from its beginning.
-            self._writing.later(self._checkpoint)
+            self._writing.later(lambda: checkpoint(self.database))
             raise
 
     def _save(self, batch: Sequence[Envelope], arrived: int) -> None:
@@ -234,36 +233,18 @@ class Archive:
         self._log_bytes += count
         if self._log_bytes >= CHECKPOINT_BYTES:
             self._log_bytes = 0
-            self._writing.later(self._checkpoint)  # the caller gets its result first
+            self._writing.later(lambda: checkpoint(self.database))  # the caller gets its result first
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         if self._failed:
             raise StoreError("an earlier commit failed: nothing more is written")
         try:
-            self.database.execute("BEGIN IMMEDIATE")
-            yield
-        except sqlite3.Error as error:
-            raise roll_back(self.database, error) from error
-        except BaseException:
-            self.database.execute("ROLLBACK")
+            with transaction(self.database):
+                yield
+        except StoreError as error:
+            self._failed = not isinstance(error, StoreBusy)
             raise
-        self._commit()
-
-    def _commit(self) -> None:
-        try:
-            self.database.execute("COMMIT")
-        except sqlite3.Error as error:
-            failure = roll_back_commit(self.database, error)
-            self._failed = not isinstance(failure, StoreBusy)
-            raise failure from error
-
-    def _checkpoint(self, mode: str = "PASSIVE") -> None:
-        """Move the log into the database, as far as readers allow. The next checkpoint moves the rest."""
-        try:
-            self.database.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
-        except sqlite3.Error as error:
-            log.warning("the checkpoint failed: nothing is lost, but the -wal file grows", error=str(error))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
@@ -302,7 +283,7 @@ class Archive:
     def _close(self) -> None:
         self.readers.close()
         self._writing.end()
-        self._checkpoint("TRUNCATE")
+        checkpoint(self.database, "TRUNCATE")
         self.database.close()
         self._directory_lock.close()
 
