@@ -64,7 +64,7 @@ _PURE = """
     pipeline.report.changes_table pipeline.report.charts pipeline.report.sections pipeline.report.making
     pipeline.report.csv_json pipeline.report.summary timing.logs timing.model
     demo.simulation common.units common.texts common.content_policy common.memory_holders common.client_address
-    common.address_registry common.newcomer_admission common.refusals
+    common.address_registry common.newcomer_admission common.refusals common.reference_rows
     timing.outputs.text timing.outputs.trace_event timing.outputs.compare_text timing.outputs.page
     timing.outputs.wording
 """

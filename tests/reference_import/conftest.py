@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from restante.common.errors import StoreError
+from restante.common.reference_database import ImportReport
 from restante.mailbox.core.state import State
-from restante.mailbox.reference_import.importing import ImportReport, import_databases
+from restante.mailbox.reference_import.importing import import_databases
 from restante.mailbox.store.rows import load_state
 from restante.mailbox.store.schema import FILE, connect
 from support.mailbox.reference_sources import Their

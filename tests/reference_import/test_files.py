@@ -13,7 +13,7 @@ import pytest
 
 from reference_import.conftest import CHANNEL_V2, content, refused, rows, state, take
 from restante.common.errors import Misuse, StoreError
-from restante.mailbox.reference_import import importing
+from restante.common.sqlite import Schema
 from restante.mailbox.store.sqlite import Store
 from support.disk import crashing
 from support.mailbox.givens import mailbox_id
@@ -326,13 +326,13 @@ def test_an_import_that_fails_or_is_killed_imports_nothing(
     monkeypatch.setattr(Dying, "at", statement)
     monkeypatch.setattr(Dying, "data", data)
 
-    def connect_dying(path: str) -> sqlite3.Connection:
+    def connect_dying(_: Schema, path: str) -> sqlite3.Connection:
         with pytest.raises(StoreError, match="another process is using the data directory"):
             Store.open(data)  # no server starts while an import runs
         return sqlite3.connect(path, isolation_level=None, factory=Dying)
 
     with monkeypatch.context() as patch:
-        patch.setattr(importing, "connect", connect_dying)
+        patch.setattr(Schema, "connect", connect_dying)
         sentence = r"\Anothing was imported into [^\n]*: database or disk is full\Z"
         if statement == "COMMIT":
             sentence = r"\Athe commit failed \(database or disk is full\): repeat the import; [^\n]*\Z"

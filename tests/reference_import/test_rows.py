@@ -16,13 +16,14 @@ from wormhole_mailbox_server.server import CrowdedError
 
 from reference_import.conftest import CHANNEL_V2, rows, state, take
 from restante.common.errors import Misuse, StoreError
+from restante.common.reference_rows import Counts
 from restante.common.usage_records import CurrentUsage
 from restante.mailbox.core.model import Mailbox, Nameplate
 from restante.mailbox.core.state import State
 from restante.mailbox.reference_import import translation
 from restante.mailbox.reference_import.exporting import export_usage
 from restante.mailbox.reference_import.importing import RECORDS_PER_CHUNK
-from restante.mailbox.reference_import.translation import CHANNEL, USAGE, Counts
+from restante.mailbox.reference_import.translation import CHANNEL, USAGE
 from restante.mailbox.store.rows import Rows, load_state
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import Store

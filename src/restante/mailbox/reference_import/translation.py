@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from restante.common import usage_records
+from restante.common.reference_rows import Counts, DatabaseKind, Row, Seconds, usable_rows
 from restante.common.usage_records import Result
 from restante.mailbox.core import model
 from restante.mailbox.core.model import Change
@@ -27,44 +27,13 @@ from restante.mailbox.protocol import messages
 
 # ── the reference server's tables ────────────────────────────────────────────────────────────────
 # Source: magic-wormhole-mailbox-server 0.8.0, db-schemas/. Channel version 2, which its unreleased head writes, adds
-# tables of connections; they contain no messages. SQLite allows any value in any column, so the import checks every
-# row.
-
-Counts = Counter[str]
-"""How many rows were skipped, by kind and reason."""
-
-Row = tuple[Any, ...]
-"""A row as SQLite returns it."""
-
-Seconds = Annotated[float, Meta(ge=-1e15, le=1e15)]
-"""Seconds. Infinity is excluded, because JSON has no form for it."""
+# tables of connections; they contain no messages.
 
 Flag = Any
 """A flag. As in the reference, any value but NULL and 0 is true, so an unexpected value excludes no side."""
 
 ClientText = str | int | Seconds | None
 """A value that a client sent. The column's affinity turns all values but NULL into text."""
-
-
-class DatabaseKind(msgspec.Struct, frozen=True):
-    """A kind of database of the reference server."""
-
-    name: str
-    tables: Mapping[str, type[tuple[Any, ...]]]
-    """The tables that are read, each with the type of its rows. The fields have the names of the columns."""
-    since: Mapping[str, int]
-    """Tables that a later version added, each with that version."""
-    versions: tuple[int, ...] = (1, 2)
-
-    @property
-    def flag(self) -> str:
-        """Return the flag that names a database of this kind."""
-        return f"--{self.name}"
-
-    @property
-    def columns(self) -> dict[str, tuple[str, ...]]:
-        """Return the columns that are read of each table."""
-        return {table: row._fields for table, row in self.tables.items()}  # type: ignore[attr-defined]
 
 
 # ── channel: live data ───────────────────────────────────────────────────────────────────────────
@@ -165,7 +134,6 @@ CLAIMABLE: Final = re.compile(r"[0-9]{1,40}")
 """Names that a `claim` can have in this server (messages.py). The reference's pattern accepts a few more."""
 
 _to_json: Final = msgspec.json.encode
-_ReferenceRow = TypeVar("_ReferenceRow")
 
 
 class TranslatedChannel(msgspec.Struct):
@@ -185,7 +153,7 @@ def translate_channel(tables: Mapping[str, Sequence[Row]], state: State, touched
     time.
     """
     skipped = Counts()
-    usable = {name: _usable(tables[name], shape, skipped, name) for name, shape in CHANNEL.tables.items()}
+    usable = {name: usable_rows(tables[name], shape, skipped, name) for name, shape in CHANNEL.tables.items()}
     keys = itertools.count(state.next_key)
     mailboxes = _mailboxes(usable, touched, keys, skipped)
     nameplates = _nameplates(usable, mailboxes, keys, skipped)
@@ -287,15 +255,6 @@ def _messages(usable: _Usable, mailboxes: _Mailboxes, sequence: int, skipped: Co
     return added
 
 
-def _usable(rows: Iterable[Row], shape: type[_ReferenceRow], skipped: Counts, table: str) -> Iterator[_ReferenceRow]:
-    """Yield the rows whose values are valid, and count the others as skipped."""
-    for row in rows:
-        try:
-            yield msgspec.convert(row, shape)
-        except msgspec.ValidationError:
-            skipped[f"{table}_unusable"] += 1
-
-
 def _join(owner: Any, side: Any, skipped: Counts, table: str) -> None:
     """Add a side. The first two become members; any further side marks the mailbox or nameplate as crowded."""
     if any(member.side == side.side for member in owner.sides):
@@ -314,7 +273,7 @@ def translate_usage(table: str, rows: Iterable[Row], skipped: Counts) -> list[Ch
     """Translate the usage records of one of the reference's tables. Times are not rounded."""
     shape = USAGE.tables[table]
     record = _RECORD_OF_TABLE[table]
-    return [record(row) for row in _usable(rows, shape, skipped, f"usage_{table}")]
+    return [record(row) for row in usable_rows(rows, shape, skipped, f"usage_{table}")]
 
 
 _RECORD_OF_TABLE: Final[dict[str, Callable[[Any], Change]]] = {
