@@ -27,7 +27,7 @@ def by_name(text: str) -> dict[str, list[str]]:
 
 _LAYERS = """
     mailbox: protocol core settings store reference_import server cli
-    relay: protocol core
+    relay: protocol core store
     waku: envelope devp2p protocol limits settings passwords defaults key_file archive files connection client node
     waku: cli
     client: errors arguments defaults protocol files events core tasks timing_log connection
@@ -57,7 +57,8 @@ BETWEEN_PARTS = {(importer, name) for importer, names in by_name(_BETWEEN_PARTS)
 
 _PURE = """
     mailbox.protocol mailbox.core mailbox.reference_import.translation relay.protocol relay.core
-    waku.envelope waku.devp2p waku.protocol waku.limits waku.archive.ids waku.archive.query waku.node.pool waku.node.mailserver waku.connection.quotas
+    waku.envelope waku.devp2p waku.protocol waku.limits waku.archive.ids waku.archive.query waku.node.pool
+    waku.node.mailserver waku.connection.quotas
     waku.connection.sender_pace waku.node.save_schedule waku.client.ranges waku.client.inbox waku.client.requester
     client.protocol client.core client.files.names
     pipeline.clean pipeline.sources.marks pipeline.report.periods pipeline.report.model

@@ -22,7 +22,7 @@ from restante.common.data_directory import (
 )
 from restante.common.disk_probe import PROBE_FILE
 from restante.common.errors import Misuse, StoreDamaged, StoreError
-from restante.common.sqlite import Schema, copy_database, schema_of
+from restante.common.sqlite import Schema, copy_database, schema_of, write_failure_reason
 
 BACKUP_MARK: Final = "last-backup"
 """An empty file in the data directory. When it was modified, the last backup was complete."""
@@ -46,8 +46,17 @@ ReadContents = Callable[[sqlite3.Connection, str, int, int], Contents]
 version of its schema. Raises StoreDamaged if a server could not use it."""
 
 
+LeaveOut = Callable[[sqlite3.Connection], None]
+"""Deletes from an open copy what no backup is to have."""
+
+
 def back_up(
-    schema: Schema, data: Path, file: Path, read_contents: ReadContents[Contents], advance: Callable[[int], None]
+    schema: Schema,
+    data: Path,
+    file: Path,
+    read_contents: ReadContents[Contents],
+    advance: Callable[[int], None],
+    leave_out: LeaveOut | None = None,
 ) -> Contents:
     """Copy the database of a data directory into a new file, and return what it has. A server may be running.
 
@@ -66,8 +75,21 @@ def back_up(
                 f"no backup was made, because {data / schema.file} is damaged ({error}): stop the server and restore"
                 " an earlier backup, or salvage what `sqlite3 FILE .recover` can read"
             ) from error
+        if leave_out is not None:
+            _delete(unfinished, file, leave_out)
     _mark_backup(data)
     return contents
+
+
+def _delete(unfinished: Path, file: Path, leave_out: LeaveOut) -> None:
+    """Delete rows of a copy so that their bytes are not in the file. Raises StoreError."""
+    try:
+        with closing(sqlite3.connect(unfinished, isolation_level=None)) as copy:
+            copy.execute("PRAGMA secure_delete = ON")
+            copy.execute("PRAGMA journal_mode = OFF")  # a copy that fails is removed
+            leave_out(copy)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot write {file}: {write_failure_reason(error, file.parent)}") from error
 
 
 def _mark_backup(data: Path) -> None:

@@ -45,3 +45,17 @@ class TransferRecord(msgspec.Struct, frozen=True, gc=False):
     blur_time: float | None = None
     """Seconds that `started` was floored to a multiple of; 0: it was not floored. None: not known, as in records of
     other relays."""
+
+
+class CurrentTransfers(msgspec.Struct, frozen=True, gc=False):
+    """The state of the relay: one row, rewritten with each save."""
+
+    rebooted: float
+    """When the relay started."""
+    updated: float
+    connected: int
+    """Connections that have a partner: two for each pair (transit_server.py:172, 0.5.0)."""
+    waiting: int
+    """Tokens for which a connection waits. Several connections for one token count once (transit_server.py:173)."""
+    incomplete_bytes: int
+    """Bytes that the current pairs have relayed so far."""

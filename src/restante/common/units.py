@@ -45,6 +45,15 @@ def _three_digits(number: float) -> str:
     return text.rstrip("0").rstrip(".") if decimals else text
 
 
+def elapsed(seconds: float) -> str:
+    """Return a duration in its largest unit of which it has two, like 2 min, 119 s."""
+    seconds = max(0, int(seconds))
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
 def moment(us: float) -> str:
     """Return a time since the beginning, like 3.112 s; like 1:02:03 from 1,000 seconds on."""
     milliseconds = math.floor(abs(us) / 1_000 + 0.5)

@@ -12,6 +12,7 @@ import msgspec
 from restante.common.backups import last_backup
 from restante.common.data_directory import is_running
 from restante.common.texts import in_one_line
+from restante.common.units import elapsed
 from restante.common.usage_records import RESULTS
 from restante.mailbox.store.schema import SCHEMA
 
@@ -80,25 +81,17 @@ def render_status(status: Status) -> str:
     now = time.time()
     lines = [
         ("server", "running" if status.running else "not running"),
-        ("as of", "never written" if status.age is None else f"{_span(status.age)} ago, the last commit"),
+        ("as of", "never written" if status.age is None else f"{elapsed(status.age)} ago, the last commit"),
         ("applications", str(status.applications)),
         ("nameplates", str(status.nameplates)),
         ("mailboxes", str(status.mailboxes)),
         ("messages", str(status.messages)),
         ("sides", str(status.sides)),
-        ("oldest", "-" if status.oldest is None else f"{_span(now - status.oldest)} ago"),
-        ("last prune", "never" if status.last_prune is None else f"{_span(now - status.last_prune)} ago"),
-        ("service time", _span(status.service_seconds)),
+        ("oldest", "-" if status.oldest is None else f"{elapsed(now - status.oldest)} ago"),
+        ("last prune", "never" if status.last_prune is None else f"{elapsed(now - status.last_prune)} ago"),
+        ("service time", elapsed(status.service_seconds)),
     ]
     return "\n".join(f"{name:<13} {value}" for name, value in lines)
-
-
-def _span(seconds: float) -> str:
-    seconds = max(0, int(seconds))
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
 
 
 # ── recent usage, for the dashboard ──────────────────────────────────────────────────────────────

@@ -1,0 +1,1 @@
+"""The relay's store: usage records, and counts that survive a restart, in SQLite."""
