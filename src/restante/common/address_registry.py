@@ -86,8 +86,10 @@ class AddressRegistry(Generic[Q]):
         self._make_quota = make_quota
         self._secret = secret
         self._key = secret()
-        self._day = -1
-        self._day_key = b""
+        self.day = -1
+        """The day of the address ids, in days since 1970 (UTC)."""
+        self.day_key = b""
+        """The key of the address ids of this day."""
         self.quotas: OrderedDict[bytes, Q] = OrderedDict()
         """The least recently checked quota is first. A plain dict whose first item is removed repeatedly becomes
         slow at finding the next one."""
@@ -128,10 +130,14 @@ class AddressRegistry(Generic[Q]):
 
     def day_id(self, address: Address, wall: float) -> str:
         """Return the address's name in logs and usage records. It changes at 00:00 UTC."""
+        self.begin_day(wall)
+        return _hash(address, self.day_key).hex()[:10]
+
+    def begin_day(self, wall: float) -> None:
+        """Forget the key of the day before, if another day has begun."""
         day = int(wall // SECONDS_PER_DAY)
-        if day != self._day:
-            self._day, self._day_key = day, self._secret()
-        return _hash(address, self._day_key).hex()[:10]
+        if day != self.day:
+            self.day, self.day_key = day, self._secret()
 
     def forget(self, idle: Callable[[Q], bool]) -> None:
         """Remove idle quotas, checking FORGET_CHECKS_PER_SECOND of them. The server calls this once a second."""

@@ -31,6 +31,10 @@ _ALTERNATIVE_NAME: Final = bytes.fromhex("0603551d11")
 """The object identifier 2.5.29.17, subjectAltName."""
 
 
+CERTIFICATE_SECONDS: Final = 2
+"""Seconds between looks at the files of the certificate."""
+
+
 def expiry_time(pem: str) -> float:
     """Return when the first certificate of a PEM text expires, in seconds since 1970; NaN if that cannot be read."""
     block = _BLOCK.search(pem)
@@ -222,6 +226,11 @@ class ServerCertificate:
             log.error("the new certificate is not used; the previous one stays in use", error=str(error))
         else:
             log.info("the certificate was read again", file=str(self._files[0]))
+
+
+def read_certificate(cert: str | None, key: str | None) -> ServerCertificate | None:
+    """Return the certificate of a server from its files, or None without one. Raises Misuse."""
+    return None if cert is None or key is None else ServerCertificate(Path(cert), Path(key))
 
 
 class _EncryptedKeyError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -22,20 +22,31 @@ from restante.common.errors import Misuse
 from restante.common.listening import ListenAddress
 from restante.common.logs import log
 
-KERNEL_RECEIVE_BUFFER_BYTES: Final = 64 * 1024
-"""Bytes that the kernel buffers for a connection that is not read (it doubles this), and that one read can return."""
-
 ACCEPT_BACKLOG: Final = 128
 """Maximum number of connections that wait in the kernel. uvloop 0.23, with libuv 1.52, accepts one in each turn
 of the loop: 0.2 ms. A client that finds no place tries again after a second (tcp(7), tcp_abort_on_overflow)."""
 
 
+SocketOption = tuple[int, int, int]
+"""The level, the name and the value of an option of a socket."""
+
+
 class Listeners:
     """All listening sockets."""
 
-    def __init__(self, connected: Callable[[ListenAddress], asyncio.BaseProtocol], descriptors: int) -> None:
-        """Prepare. `connected` makes the protocol of a connection that came to an address."""
+    def __init__(
+        self,
+        connected: Callable[[ListenAddress], asyncio.BaseProtocol],
+        descriptors: int,
+        options: Sequence[SocketOption],
+    ) -> None:
+        """Prepare. `connected` makes the protocol of a connection that came to an address.
+
+        `options` are those of all connections: accepted sockets inherit them. Those of TCP do not apply to Unix
+        sockets.
+        """
         self._connected = connected
+        self._options = options
         self._descriptors = descriptors
         self.max_descriptor = descriptors - descriptors // 10 - RESERVED_DESCRIPTORS
         """The descriptor from which on new connections wait. Each connection gets the lowest free descriptor."""
@@ -63,8 +74,9 @@ class Listeners:
         )
         self._accepting.append(listener)
         for listening_socket in sockets:
-            # Accepted sockets inherit it.
-            listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_RECEIVE_BUFFER_BYTES)
+            for level, name, value in self._options:
+                if level != socket.IPPROTO_TCP or listening_socket.family != socket.AF_UNIX:
+                    listening_socket.setsockopt(level, name, value)
             self._sockets.append((listening_socket, address, bound))
         free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
         if free < RESERVED_DESCRIPTORS:

@@ -7,11 +7,12 @@ import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from restante.common.line_writer import unblock_standard_error
+from restante.common.refusals import RefusalCounts, RefusalKind
 from restante.common.terminal import has_colours
 
 HIDDEN_MODULES: Final = ("rich", "twisted")
@@ -59,6 +60,19 @@ def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
 def _log_dropped_lines(error: str, dropped: int) -> None:
     if dropped and not error:
         log.warning("lines of the log were dropped, because nobody read them", lines=dropped)
+
+
+MAX_LOGGED_ADDRESSES: Final = 10
+"""Log lines about addresses at a time, so that attackers do not fill the disk with logs."""
+
+
+def log_refusals(counts: RefusalCounts, kinds: Mapping[str, RefusalKind]) -> None:
+    """Log the refusals since the last call, the most frequent first. Call this once a minute and at the end."""
+    pairs = counts.end_minute().most_common()
+    for (reason, address_id), times in pairs[:MAX_LOGGED_ADDRESSES]:
+        log.warning("refused", words=kinds[reason].message, times=times, address=address_id)
+    if unlogged := pairs[MAX_LOGGED_ADDRESSES:]:
+        log.warning("other refusals", times=sum(times for _, times in unlogged), pairs=len(unlogged))
 
 
 def is_log_started() -> bool:

@@ -16,7 +16,7 @@ import msgspec
 from restante.common.address_registry import PendingRequest
 from restante.common.certificate import ServerCertificate
 from restante.common.client_address import Client
-from restante.common.listeners import Listeners
+from restante.common.listeners import Listeners, SocketOption
 from restante.common.listening import ListenAddress
 from restante.common.logs import log
 from restante.common.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
@@ -52,9 +52,13 @@ class PublicServer:
         refusals: NewcomerRefusals,
         clock: Clock,
         descriptors: int,
+        options: Sequence[SocketOption],
     ) -> None:
-        """Make a server that does not listen yet. `descriptors`: the maximum number of files that may be open."""
-        self.listeners = Listeners(self._connected, descriptors)
+        """Make a server that does not listen yet.
+
+        `descriptors`: the maximum number of files that may be open. `options`: as in `Listeners`.
+        """
+        self.listeners = Listeners(self._connected, descriptors, options)
         self.clock = clock
         self.second = 0
         """Seconds since the start: the server's `tick` counts them."""

@@ -15,13 +15,17 @@ from restante.common.settings import LIMITS, ResolvedSetting
 S = TypeVar("S", bound=msgspec.Struct)
 
 
+ReadSettings = Callable[[], tuple[S, list[ResolvedSetting]]]
+"""Reads the settings of a server again, with their origins."""
+
+
 class RunningSettings(Generic[S]):
     """The settings of a running server."""
 
     def __init__(
         self,
         settings: S,
-        read_settings: Callable[[], tuple[S, list[ResolvedSetting]]],
+        read_settings: ReadSettings[S],
         *,
         reloaded: Collection[str],
         fixed_limits: Collection[str],

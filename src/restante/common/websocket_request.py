@@ -111,6 +111,15 @@ Answer = tuple[HTTPStatus, bytes | None]
 Upgrade = Callable[[WSUpgradeRequest], WSListener | WSUpgradeResponseWithListener | None]
 
 
+_FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
+
+
+def proxy_headers(request: WSUpgradeRequest) -> dict[str, str]:
+    """Return the headers in which proxies name the client. Repeated headers are joined with commas."""
+    headers = request.headers  # the last value comes from the nearest proxy
+    return {name: ",".join(headers.getall(name)) for name in _FROM_A_PROXY if name in headers}
+
+
 class QuietLogger:
     """Replaces picows' logger, which would log addresses and create one logger per connection.
 

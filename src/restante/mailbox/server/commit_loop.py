@@ -18,7 +18,7 @@ import msgspec
 from restante.common.dice import Dice
 from restante.common.errors import PeerError, StoreBusy
 from restante.common.histogram import Histogram
-from restante.common.logs import log, trace_text
+from restante.common.logs import log, log_refusals, trace_text
 from restante.common.system import Clock
 from restante.common.usage_records import ClientVersion, MailboxUsage, NameplateUsage, Result
 from restante.mailbox.core.connection_state import (
@@ -188,9 +188,6 @@ COMMANDS_PER_CLOCK_CHECK: Final = 4
 MAX_RECORDS_DROPPED_AT_ONCE: Final = 500
 """Usage records of each kind dropped in one transaction."""
 
-MAX_LOGGED_ADDRESSES: Final = 10
-"""Log lines about addresses at a time, so that attackers do not fill the disk with logs."""
-
 
 class Retention(msgspec.Struct, frozen=True):
     """How long mailboxes and usage records are kept."""
@@ -302,11 +299,7 @@ class CommitLoop:
         Call this once a minute and at the end.
         """
         quotas = self.dispatcher.quotas
-        pairs = quotas.refusal_counts.end_minute().most_common()
-        for (reason, address_id), times in pairs[:MAX_LOGGED_ADDRESSES]:
-            log.warning("refused", words=REFUSAL_KINDS[reason].message, times=times, address=address_id)
-        if unlogged := pairs[MAX_LOGGED_ADDRESSES:]:
-            log.warning("other refusals", times=sum(times for _, times in unlogged), pairs=len(unlogged))
+        log_refusals(quotas.refusal_counts, REFUSAL_KINDS)
         left_out = quotas.refusal_counts.since_start[TOO_MANY_RECORDS.reason]
         if left_out > self._left_out:
             log.warning("usage records were left out", records=left_out - self._left_out, since_start=left_out)

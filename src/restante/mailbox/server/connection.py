@@ -17,14 +17,14 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
-from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from restante.common.errors import PeerError
 from restante.common.memory_holders import MemoryHolder, MemoryHolders
 from restante.common.proxy_header import SocketPeer
 from restante.common.read_budget import ReadBudget
 from restante.common.system import Clock
-from restante.common.websocket_request import PicowsTransport
+from restante.common.websocket_request import PicowsTransport, proxy_headers
 from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.connection_state import ENTRY_BYTES, ConnectionState
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
@@ -92,14 +92,6 @@ MAX_CLOSE_REASON_BYTES: Final = 123
 
 MAX_LISTED_BYTES: Final = 1024
 """Bytes of the shortest payload whose header is made for each frame. Nearly all replies are shorter."""
-
-_FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
-
-
-def proxy_headers(request: WSUpgradeRequest) -> dict[str, str]:
-    """Return the headers in which proxies name the client. Repeated headers are joined with commas."""
-    headers = request.headers  # the last value comes from the nearest proxy
-    return {name: ",".join(headers.getall(name)) for name in _FROM_A_PROXY if name in headers}
 
 
 def close_reason(reason: str) -> bytes:

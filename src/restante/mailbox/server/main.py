@@ -17,7 +17,7 @@ import uvloop
 from restante import __version__
 from restante.common.address_registry import SECONDS_PER_DAY
 from restante.common.admin_access import read_admin_token
-from restante.common.certificate import ServerCertificate
+from restante.common.certificate import CERTIFICATE_SECONDS, ServerCertificate, read_certificate
 from restante.common.data_directory import refuse_unusable_directory
 from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors, too_few_descriptors
 from restante.common.dice import BufferedDice
@@ -25,6 +25,7 @@ from restante.common.disk_probe import free_bytes
 from restante.common.listening import parse_listen_addresses
 from restante.common.logs import log, log_loop_errors
 from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
+from restante.common.running_settings import ReadSettings
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import parse_address
 from restante.common.signals import ServerSignals, listening_for_signals
@@ -33,7 +34,7 @@ from restante.common.worker import Worker
 from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.server.running_settings import MailboxSettings, ReadSettings, admission_terms, welcome_options
+from restante.mailbox.server.running_settings import MailboxSettings, admission_terms, welcome_options
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.trace import Trace, TraceFile, check_path
 from restante.mailbox.server.user_address import UNENCRYPTED, first_lines, user_address
@@ -46,11 +47,7 @@ SAVE_INTERVAL_SECONDS: Final = 60
 much longer than it was."""
 
 
-CERTIFICATE_SECONDS: Final = 2
-"""Seconds between looks at the files of the certificate."""
-
-
-def serve(settings: Serve, read_settings: ReadSettings) -> None:
+def serve(settings: Serve, read_settings: ReadSettings[Serve]) -> None:
     """Serve until SIGTERM or SIGINT. `read_settings` reads the settings again. Raises Misuse and StoreError."""
     uvloop.run(_serve(settings, read_settings))
 
@@ -61,22 +58,20 @@ def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
     Raises Misuse if one of the named files, or the data directory, cannot be used.
     """
     refuse_unusable_directory(Path(settings.data))
-    certificate = None
-    if settings.tls_cert is not None and settings.tls_key is not None:
-        certificate = ServerCertificate(Path(settings.tls_cert), Path(settings.tls_key))
+    certificate = read_certificate(settings.tls_cert, settings.tls_key)
     if settings.trace is not None:
         check_path(Path(settings.trace), Path(settings.data))
     return certificate, read_admin_token(settings.admin, settings.admin_token_file)
 
 
-async def _serve(settings: Serve, read_settings: ReadSettings) -> None:
+async def _serve(settings: Serve, read_settings: ReadSettings[Serve]) -> None:
     log_loop_errors(asyncio.get_running_loop())
     with listening_for_signals() as signals:
         await _serve_until(signals, settings, read_settings)
     log.info("stopped")
 
 
-async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: ReadSettings) -> None:
+async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: ReadSettings[Serve]) -> None:
     descriptors, minimum = raise_descriptors(), required_descriptors(OWN_DESCRIPTORS)
     if descriptors < minimum:
         raise too_few_descriptors(descriptors, minimum)

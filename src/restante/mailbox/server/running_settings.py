@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -12,8 +11,7 @@ from msgspec.structs import replace
 from restante.common.errors import Misuse
 from restante.common.logs import log
 from restante.common.net import parse_networks
-from restante.common.running_settings import RunningSettings
-from restante.common.settings import ResolvedSetting
+from restante.common.running_settings import ReadSettings, RunningSettings
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
 from restante.mailbox.server.server import Server, WelcomeOptions
@@ -23,7 +21,6 @@ from restante.mailbox.settings import RELOADED, SHOWN_BY_CLIENTS, Serve, check_s
 LIMITS_FIXED_AT_START: Final = ("message_bytes", "handshake")
 """Limits that need a restart, because the listening sockets are created with them."""
 
-ReadSettings = Callable[[], tuple[Serve, list[ResolvedSetting]]]
 
 MAX_MOTD_CHARACTERS: Final = 2000
 """Characters of a message of the day that the dashboard sets. It is sent to every client."""
@@ -60,7 +57,7 @@ class MailboxSettings(RunningSettings[Serve]):
     """The settings of a running mailbox server. The dashboard changes some of them, until the next SIGHUP."""
 
     def __init__(
-        self, settings: Serve, read_settings: ReadSettings, server: Server, trace_file: TraceFile | None = None
+        self, settings: Serve, read_settings: ReadSettings[Serve], server: Server, trace_file: TraceFile | None = None
     ) -> None:
         super().__init__(
             settings,

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
+from socket import SO_RCVBUF, SOL_SOCKET
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.client_address import Client
 from restante.common.errors import PeerError
-from restante.common.logs import log
+from restante.common.logs import MAX_LOGGED_ADDRESSES, log
 from restante.common.newcomers import Newcomer
 from restante.common.proxy_header import SocketPeer
 from restante.common.public_server import NewcomerRefusals, PublicServer
@@ -35,7 +36,7 @@ from restante.mailbox.protocol.refusals import (
     TOO_MANY_HANDSHAKES,
     TOO_MANY_WITHOUT_REQUEST,
 )
-from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, CommitLoop
+from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.connection import Framing, ReadPauses, Socket
 from restante.mailbox.server.receive_buffer import USUAL_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import SendBudget
@@ -120,6 +121,11 @@ def _upgrade_required() -> WSUpgradeResponseWithListener:
     return WSUpgradeResponseWithListener(response, None)
 
 
+KERNEL_RECEIVE_BUFFER_BYTES: Final = 64 * 1024
+"""Bytes that the kernel buffers for a connection that is not read (it doubles this), and that one read can return."""
+
+SOCKET_OPTIONS: Final = ((SOL_SOCKET, SO_RCVBUF, KERNEL_RECEIVE_BUFFER_BYTES),)
+
 NEWCOMER_REFUSALS: Final = NewcomerRefusals(
     NO_PROXY_HEADER, TOO_MANY_WITHOUT_REQUEST, TOO_MANY_HANDSHAKES, NO_ROOM_FOR_REQUESTS
 )
@@ -145,7 +151,12 @@ class Server(PublicServer):
         """
         self.commit_loop = commit_loop
         super().__init__(
-            admission, commit_loop.dispatcher.quotas.refusal_counts, NEWCOMER_REFUSALS, clock, descriptors
+            admission,
+            commit_loop.dispatcher.quotas.refusal_counts,
+            NEWCOMER_REFUSALS,
+            clock,
+            descriptors,
+            SOCKET_OPTIONS,
         )
         self.admission = admission
         self.policy = self.admission.policy = commit_loop.dispatcher.policy
