@@ -27,7 +27,7 @@ def by_name(text: str) -> dict[str, list[str]]:
 
 _LAYERS = """
     mailbox: protocol core settings store reference_import server cli
-    relay: protocol core store
+    relay: protocol core store reference_import
     waku: envelope devp2p protocol limits settings passwords defaults key_file archive files connection client node
     waku: cli
     client: errors arguments defaults protocol files events core tasks timing_log connection
@@ -57,6 +57,7 @@ BETWEEN_PARTS = {(importer, name) for importer, names in by_name(_BETWEEN_PARTS)
 
 _PURE = """
     mailbox.protocol mailbox.core mailbox.reference_import.translation relay.protocol relay.core
+    relay.reference_import.translation
     waku.envelope waku.devp2p waku.protocol waku.limits waku.archive.ids waku.archive.query waku.node.pool
     waku.node.mailserver waku.connection.quotas
     waku.connection.sender_pace waku.node.save_schedule waku.client.ranges waku.client.inbox waku.client.requester
