@@ -25,6 +25,7 @@ MODULES: Final = {
     name: module
     for module, names in {
         "restante.mailbox.cli": "serve status backup restore import export config",
+        "restante.relay.cli": "relay",
         "restante.cli.health": "health",
         "restante.client.cli.commands": "send receive client",
         "restante.timing.cli": "timing",
@@ -126,7 +127,8 @@ def restante(
 ) -> None:
     """Store end-to-end encrypted messages until the other side comes.
 
-    `restante serve` runs a Magic Wormhole mailbox server. `restante waku serve` runs a Waku v1 Mailserver.
+    `restante serve` runs a Magic Wormhole mailbox server, `restante relay serve` a transit relay, and `restante waku
+    serve` a Waku v1 Mailserver.
     `restante send` and `restante receive` transfer texts, files and directories between two computers.
     """
     if any(name.startswith(PREFIX) for name in os.environ):
@@ -135,11 +137,14 @@ def restante(
 
 def check_variables(environment: Mapping[str, str]) -> None:
     """Raise Misuse for a RESTANTE_* variable that no command reads: its name is misspelt, whatever command runs."""
-    from restante.common.settings import PREFIXES
     from restante.mailbox.settings import SERVE
 
     SERVE.check_variables(environment)
-    if any(name.startswith(PREFIXES[1]) for name in environment):
+    if any(name.startswith(f"{PREFIX}RELAY_") for name in environment):
+        from restante.relay.settings import RELAY
+
+        RELAY.check_variables(environment)
+    if any(name.startswith(f"{PREFIX}WAKU_") for name in environment):
         from restante.waku.settings import WAKU
 
         WAKU.check_variables(environment)

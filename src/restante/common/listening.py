@@ -18,7 +18,7 @@ import msgspec
 
 from restante.common.errors import Misuse, plain
 from restante.common.net import host_and_port, parse_networks
-from restante.common.settings import cannot_listen, parse_address, unusable_address
+from restante.common.settings import cannot_listen, check_host_names, parse_address, unusable_address
 
 FORMS: Final = "HOST:PORT, unix:PATH or fd:N, with plain: or proxy: before it if you wish"
 
@@ -120,6 +120,14 @@ def checked_addresses(
                 f" {origins['trust_proxy']}"
             )
     return addresses
+
+
+def check_network(settings: Any, origins: Mapping[str, str]) -> None:
+    """Check the addresses, the TLS files and the admin hosts of a server that has TLS. Raises Misuse."""
+    checked_addresses(settings.listen, settings.admin, settings.trust_proxy, origins)
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise Misuse(f"{origins['tls_cert']} and {origins['tls_key']} belong together: set both or neither")
+    check_host_names(settings.admin_host, origins["admin_host"])
 
 
 # ── addresses on which a server cannot listen: found before slow imports, so that the error comes at once ─

@@ -26,7 +26,7 @@ from restante.common.texts import in_one_line
 
 PREFIX: Final = "RESTANTE_"
 
-PREFIXES: Final = (PREFIX, f"{PREFIX}WAKU_")
+PREFIXES: Final = (PREFIX, f"{PREFIX}RELAY_", f"{PREFIX}WAKU_")
 """Prefixes of each server's variables. A variable belongs to the server with the longest prefix that fits."""
 
 OTHER_VARIABLES: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}LAKE", f"{PREFIX}WAKU_PASSWORD"}) | {
@@ -40,7 +40,7 @@ KUBERNETES: Final = re.compile(r"SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?")
 """Endings of the variables that Kubernetes sets for a service, which may be called RESTANTE
 (kubernetes.io/docs/concepts/services-networking/service, "Environment variables")."""
 
-TABLES: Final = ("serve", "waku")
+TABLES: Final = ("serve", "relay", "waku")
 """Tables of a file, one for each server. A server reads its own and ignores the others."""
 
 LIMITS: Final = "limits"
@@ -111,6 +111,45 @@ def _bare(hint: Any) -> Any:
 
 
 NonEmpty = Annotated[str, Meta(min_length=1)]
+
+DataDirectory = Annotated[
+    NonEmpty,
+    help_text("Data directory; created if it does not exist.", "DIR"),
+    guide_text("Its parent must exist. One server at a time can use it."),
+]
+
+Listen = Annotated[
+    tuple[str, ...],
+    help_text(
+        "Where clients connect: HOST:PORT, *:PORT for every interface, unix:PATH, or fd:N."
+        " proxy: before it demands a PROXY header, plain: before it leaves TLS out.",
+        "ADDRESS",
+    ),
+    guide_text("See [where the server listens](../mailbox/network.md#where-the-server-listens)."),
+]
+
+TlsCertificate = Annotated[
+    NonEmpty | None,
+    help_text("Certificate in PEM form, with the chain; clients then use wss://.", "FILE"),
+    guide_text("See [TLS](../mailbox/network.md#tls)."),
+]
+
+TlsKey = Annotated[
+    NonEmpty | None, help_text("Private key of the certificate, in PEM form, without password.", "FILE")
+]
+
+TrustProxy = Annotated[
+    tuple[str, ...],
+    help_text("Network of proxies whose headers name the client, like 127.0.0.0/8.", "NETWORK"),
+    guide_text(
+        "See [addresses of clients behind a proxy](../mailbox/network.md#addresses-of-clients-behind-a-proxy)."
+    ),
+]
+
+KeepUsage = Annotated[
+    Annotated[float, Meta(gt=0, le=36525)] | None,
+    help_text("Delete usage records that are older than this.", "DAYS", default="keep all"),
+]
 
 Admin = Annotated[
     str,
@@ -229,8 +268,8 @@ class ServerSettings(Generic[S]):
         content = read_toml(path, lambda path: path.read_text("utf-8"), " (--config)")
         for key, value in content.items():
             if key not in TABLES or not isinstance(value, dict):
-                tables = " and ".join(f"[{name}]" for name in TABLES)
-                raise Misuse(f"{path}: '{key}' is not known; tables are {tables}")
+                *tables, last_table = (f"[{name}]" for name in TABLES)
+                raise Misuse(f"{path}: '{key}' is not known; tables are {', '.join(tables)} and {last_table}")
         table = dict(content.get(self.table, {}))
         limits = table.pop(LIMITS, {})
         if not isinstance(limits, dict):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
+from restante.cli.data_commands import NEW_DIRECTORY, count_table, data_option, print_copy, to_json
 from restante.cli.extra_commands import group_that_needs
-from restante.cli.serve_options import JsonOption, ReadSettings, data_path, prepare, print_settings, with_options
+from restante.cli.serve_options import JsonOption, ReadSettings, prepare, print_settings, with_options
 from restante.mailbox.settings import SERVE, Serve
 
 app = typer.Typer(cls=group_that_needs("server"))
@@ -52,11 +52,7 @@ def config_check(read_settings: ReadSettings) -> None:
     print("the settings can be used")
 
 
-def _data_option(text: str) -> Any:
-    return typer.Option(metavar="DIR", envvar="RESTANTE_DATA", parser=data_path, help=text)
-
-
-DataOption = Annotated[Path, _data_option("Data directory.")]
+DataOption = Annotated[Path, data_option("RESTANTE_DATA")]
 DEFAULT_DATA = Path(Serve().data)
 
 
@@ -66,7 +62,7 @@ def status(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
     from restante.mailbox.store.status import read_status, render_status
 
     counts = read_status(data)
-    print(msgspec.json.encode(counts).decode() if json else render_status(counts))
+    print(to_json(counts) if json else render_status(counts))
 
 
 @app.command("backup")
@@ -76,32 +72,21 @@ def backup(
     json: JsonOption = False,
 ) -> None:
     """Copy the data of the mailbox server into a file. The server may be running."""
-    from restante.common.backups import render_contents
-    from restante.common.progress import progress
-    from restante.common.signals import cleaning_up
     from restante.mailbox.store.backup import back_up
 
-    with cleaning_up(), progress("backup") as advance:
-        contents = back_up(data, file, advance)
-    print(msgspec.json.encode(contents).decode() if json else render_contents(contents))
+    print_copy("backup", lambda advance: back_up(data, file, advance), json=json)
 
 
 @app.command("restore")
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to restore; it is not changed.")],
-    data: Annotated[Path, _data_option("Data directory; it must be new or empty.")] = DEFAULT_DATA,
+    data: Annotated[Path, data_option("RESTANTE_DATA", NEW_DIRECTORY)] = DEFAULT_DATA,
     json: JsonOption = False,
 ) -> None:
     """Copy a backup into a new data directory. Then start the server on it."""
-    from restante.common.backups import render_contents
-    from restante.common.progress import progress
-    from restante.common.signals import cleaning_up
     from restante.mailbox.store.backup import restore
 
-    os.umask(0o077)  # as in `serve`
-    with cleaning_up(), progress("restore") as advance:
-        contents = restore(file, data, advance)
-    print(msgspec.json.encode(contents).decode() if json else render_contents(contents))
+    print_copy("restore", lambda advance: restore(file, data, advance), json=json)
 
 
 @app.command("import")
@@ -125,7 +110,7 @@ def import_command(
 
     os.umask(0o077)  # as in `serve`
     report = import_databases(data, channel, usage, merge=merge)
-    print(msgspec.json.encode(report).decode() if json else _count_table(msgspec.structs.asdict(report)))
+    print(to_json(report) if json else count_table(msgspec.structs.asdict(report)))
 
 
 @app.command("export")
@@ -136,14 +121,4 @@ def export(
     """Export usage records for the reference server. The server may be running."""
     from restante.mailbox.reference_import.exporting import export_usage
 
-    print(_count_table({"exported": export_usage(data, file)}))
-
-
-def _count_table(groups: Mapping[str, Mapping[str, int]]) -> str:
-    """Return counts as a table with three columns: what was done, the kind of row, the count."""
-    rows = [
-        (action, kind.replace("_", " "), count) for action, counts in groups.items() for kind, count in counts.items()
-    ]
-    width = max(len(kind) for _, kind, _ in rows)
-    digits = max(len(str(count)) for _, _, count in rows)
-    return "\n".join(f"{action:<9} {kind:<{width}}  {count:>{digits}}" for action, kind, count in rows)
+    print(count_table({"exported": export_usage(data, file)}))

@@ -8,18 +8,23 @@ import msgspec
 from msgspec import Meta
 
 from restante.common.errors import Misuse
-from restante.common.listening import checked_addresses
+from restante.common.listening import check_network
 from restante.common.settings import (
     PREFIX,
     Admin,
     AdminHosts,
     AdminTokenFile,
+    DataDirectory,
+    KeepUsage,
+    Listen,
     LogFormat,
     NonEmpty,
     Origins,
     ReportsUrl,
     ServerSettings,
-    check_host_names,
+    TlsCertificate,
+    TlsKey,
+    TrustProxy,
     guide_text,
     help_text,
 )
@@ -31,28 +36,10 @@ from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
 class Serve(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of `restante serve`: keys of the table [serve], variables RESTANTE_<NAME>, flags --<name>."""
 
-    data: Annotated[
-        NonEmpty,
-        help_text("Data directory; created if it does not exist.", "DIR"),
-        guide_text("Its parent must exist. One server at a time can use it."),
-    ] = "restante-data"
-    listen: Annotated[
-        tuple[str, ...],
-        help_text(
-            "Where clients connect: HOST:PORT, *:PORT for every interface, unix:PATH, or fd:N."
-            " proxy: before it demands a PROXY header, plain: before it leaves TLS out.",
-            "ADDRESS",
-        ),
-        guide_text("See [where the server listens](network.md#where-the-server-listens)."),
-    ] = ("127.0.0.1:4000",)
-    tls_cert: Annotated[
-        NonEmpty | None,
-        help_text("Certificate in PEM form, with the chain; clients then use wss://.", "FILE"),
-        guide_text("See [TLS](network.md#tls)."),
-    ] = None
-    tls_key: Annotated[
-        NonEmpty | None, help_text("Private key of the certificate, in PEM form, without password.", "FILE")
-    ] = None
+    data: DataDirectory = "restante-data"
+    listen: Listen = ("127.0.0.1:4000",)
+    tls_cert: TlsCertificate = None
+    tls_key: TlsKey = None
     admin: Admin = "127.0.0.1:4010"
     admin_token_file: AdminTokenFile = None
     admin_host: AdminHosts = ()
@@ -84,10 +71,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     blur_usage: Annotated[
         int, Meta(ge=0), help_text("Round times in usage records down to a multiple of this.", "SECONDS")
     ] = 0
-    keep_usage: Annotated[
-        Annotated[float, Meta(gt=0, le=36525)] | None,
-        help_text("Delete usage records that are older than this.", "DAYS", default="keep all"),
-    ] = None
+    keep_usage: KeepUsage = None
     prune_every: Annotated[float, Meta(ge=1), help_text("Time between prunes.", "SECONDS")] = 300.0
     prune_after: Annotated[
         float, Meta(ge=1), help_text("Prune mailboxes that are not open and were not used for this long.", "SECONDS")
@@ -110,11 +94,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
         help_text("adaptive: new connections a second above which all clients must show work.", "RATE"),
         guide_text("The default is a tenth of what one core carries."),
     ] = 200.0
-    trust_proxy: Annotated[
-        tuple[str, ...],
-        help_text("Network of proxies whose headers name the client, like 127.0.0.0/8.", "NETWORK"),
-        guide_text("See [addresses of clients behind a proxy](network.md#addresses-of-clients-behind-a-proxy)."),
-    ] = ()
+    trust_proxy: TrustProxy = ()
     limits: Annotated[
         Limits,
         help_text("Set a limit; `restante config show` lists them.", "NAME=NUMBER"),
@@ -145,10 +125,7 @@ def check_shown(settings: Serve, origins: Origins) -> None:
 
 def _check(settings: Serve, origins: Origins) -> None:
     check_shown(settings, origins)
-    checked_addresses(settings.listen, settings.admin, settings.trust_proxy, origins)
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise Misuse(f"{origins['tls_cert']} and {origins['tls_key']} belong together: set both or neither")
-    check_host_names(settings.admin_host, origins["admin_host"])
+    check_network(settings, origins)
 
 
 SERVE: Final = ServerSettings("serve", Serve, Limits, PREFIX, _check)
