@@ -1,4 +1,4 @@
-"""Where conversations with the transit relay are held: on its pure core, and at any relay's TCP port."""
+"""Where conversations with the transit relay are held: its pure core, the reference's code, and any relay's TCP port."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import json
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Protocol
+from unittest.mock import patch
+
+from wormhole_transit_relay import transit_server
+from wormhole_transit_relay import usage as reference_usage
 
 from restante.common.address_registry import AddressRegistry
 from restante.common.client_address import Client
@@ -207,6 +213,134 @@ class CoreWorld:
     def _connection(self, name: str) -> CoreConnection:
         connection = self.inboxes[name]
         assert isinstance(connection, CoreConnection)
+        return connection
+
+
+# ── the code of the reference relay ───────────────────────────────────────────────────────────────
+
+
+class InOrder(dict[Any, None]):
+    """A set in the order in which its items came: then the reference pairs the side that has waited longest, too."""
+
+    def add(self, item: object) -> None:
+        self[item] = None
+
+    def discard(self, item: object) -> None:
+        self.pop(item, None)
+
+    remove = discard
+
+
+class ReferenceConnection(Inbox):
+    """A connection of the reference relay, and its transport."""
+
+    def __init__(self, factory: object) -> None:
+        super().__init__()
+        self.disconnecting = False
+        self._protocol = transit_server.TransitConnection()
+        self._protocol.factory = factory
+        self._protocol.makeConnection(self)
+
+    def receive(self, data: bytes) -> None:
+        if not self.closed:
+            self._protocol.dataReceived(data)
+
+    def lose(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._protocol.connectionLost(None)
+
+    def write(self, data: bytes) -> None:
+        if not self.closed:
+            self.received += data
+
+    def loseConnection(self) -> None:  # noqa: N802 - Twisted's name
+        self.disconnecting = True
+
+    def registerProducer(self, producer: object, streaming: object) -> None:  # noqa: N802 - the same
+        """Do nothing: all is read at once."""
+
+    def setTcpKeepAlive(self, enabled: object) -> None:  # noqa: N802 - the same
+        """Do nothing."""
+
+
+class ReferenceWorld:
+    """The reference relay, 0.5.0: its own code runs in this process, with a clock that the script moves."""
+
+    exact = True
+    nonce = "reference"
+
+    def __init__(self, blur: int = 0) -> None:
+        self.elapsed = 0.0
+        self.inboxes: dict[str, Inbox] = {}
+        self._recorder = reference_usage.MemoryUsageRecorder()
+        tracker = reference_usage.create_usage_tracker(blur or None, None, None)
+        tracker.add_backend(self._recorder)
+        transit = transit_server.Transit(tracker, self._wall)
+        transit.pending_requests._requests = defaultdict(InOrder)
+        self._factory = SimpleNamespace(transit=transit, log_requests=False)
+
+    def _wall(self) -> float:
+        return EPOCH + self.elapsed
+
+    async def connect(self, name: str, address: str | None) -> None:
+        with self._clock():
+            self.inboxes[name] = ReferenceConnection(self._factory)
+
+    def send(self, name: str, data: bytes) -> None:
+        with self._clock():
+            self._connection(name).receive(data)
+
+    def leave(self, name: str, how: str) -> None:
+        with self._clock():
+            self._connection(name).lose()
+
+    def advance(self, seconds: float) -> None:
+        self.elapsed += seconds
+
+    def drain(self) -> None:
+        """Do nothing: it cannot."""
+
+    async def settle(self) -> None:
+        """Do nothing: each call has had its effect when it returns."""
+
+    async def until(self, what: str, holds: Callable[[], bool]) -> None:
+        """Do nothing: what does not hold now does not hold later."""
+
+    def counts(self) -> None:
+        """Return nothing: it counts otherwise."""
+
+    def refusals(self) -> None:
+        """Return nothing: it has none."""
+
+    def usage(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "result": record["mood"],
+                "started": record["started"] - EPOCH,
+                "waiting": record["waiting_time"],
+                "total": record["total_time"],
+                "bytes": record["total_bytes"],
+            }
+            for record in self._recorder.events
+        ]
+
+    @contextmanager
+    def _clock(self) -> Iterator[None]:
+        """Let it tell the time of the script; then close what it has disconnected."""
+        clock = SimpleNamespace(time=self._wall)
+        with patch.object(transit_server, "time", clock), patch.object(reference_usage, "time", clock):
+            yield
+            while leaving := [connection for connection in self._open() if connection.disconnecting]:
+                for connection in leaving:
+                    connection.lose()
+
+    def _open(self) -> list[ReferenceConnection]:
+        return [self._connection(name) for name, inbox in self.inboxes.items() if not inbox.closed]
+
+    def _connection(self, name: str) -> ReferenceConnection:
+        connection = self.inboxes[name]
+        assert isinstance(connection, ReferenceConnection)
         return connection
 
 
