@@ -157,6 +157,15 @@ class Relay:
         """The number of connections that wait for another side."""
         return len(self._waiting)
 
+    @property
+    def waiting_tokens(self) -> int:
+        """The number of tokens for which a connection waits."""
+        return len(self._longest_waiting)
+
+    def waiting_sides(self) -> list[Side]:
+        """Return the sides that wait for another one, the earliest first."""
+        return list(self._waiting)
+
     # ── connections ──────────────────────────────────────────────────────────────────────────────
 
     def open(
@@ -204,6 +213,10 @@ class Relay:
         side.state, self._waiting[side] = "waiting", now.service
         self._join_ring(side, request.token)
         return WAITING
+
+    def withdraw(self, side: Side) -> None:
+        """Give up the place of a new side, which is no client of the relay: nothing is recorded."""
+        self._leave(side, "ended")
 
     def end(self, side: Side, now: Now, result: TransferResult | None = None) -> None:
         """End a side, with its pair if it has one: it was lost, or the server has closed it.

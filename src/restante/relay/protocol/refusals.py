@@ -15,6 +15,20 @@ TOO_MANY_WAITING: Final = RefusalKind("waiting", "the relay has no room for more
 TOO_MANY_WAITING_FROM_ADDRESS: Final = RefusalKind(
     "address_waiting", "too many waiting connections from an address", ("address_waiting",)
 )
+TOO_MANY_PENDING: Final = RefusalKind(
+    "address_requests", "too many connections of an address that have sent nothing", ("address_waiting",)
+)
+"""The address has as many connections before their requests, or in a TLS handshake, as it may have waiting ones."""
+
+TOO_MANY_HANDSHAKES: Final = RefusalKind("address_handshakes", "too many TLS handshakes of an address")
+"""The connection was closed before another TLS handshake."""
+
+NO_PROXY_HEADER: Final = RefusalKind("no_proxy_header", "no valid PROXY header of a trusted proxy")
+"""The connection did not begin with the header that its port demands (--listen proxy:)."""
+
+NO_ROOM: Final = RefusalKind("no_room_for_requests", "there is no room for connections without a request")
+"""The connection had sent no request, and was closed for the memory that it took."""
+
 NO_REQUEST: Final = RefusalKind("handshake", "no request came in time", ("handshake",))
 NO_PARTNER: Final = RefusalKind("waiting_seconds", "no other side came in time", ("waiting_seconds",))
 TOO_MANY_PAIRS: Final = RefusalKind("pairs", "the relay has no room for more pairs", ("pairs",))
@@ -34,6 +48,10 @@ DRAINING: Final = RefusalKind("draining", "the relay is stopping: it makes no mo
 KINDS: Final = kinds_by_reason(
     TOO_MANY_WAITING,
     TOO_MANY_WAITING_FROM_ADDRESS,
+    TOO_MANY_PENDING,
+    TOO_MANY_HANDSHAKES,
+    NO_PROXY_HEADER,
+    NO_ROOM,
     NO_REQUEST,
     NO_PARTNER,
     TOO_MANY_PAIRS,

@@ -1,0 +1,1 @@
+"""The running relay: sockets, the clock, the admin port."""

@@ -1,0 +1,312 @@
+"""A connection up to `ok`: its request, by a line or by the first message of a WebSocket, and its wait for a partner.
+
+What follows `ok` is in pair.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol, cast
+
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+
+from restante.common.newcomers import Newcomer, NewcomerContext
+from restante.common.proxy_header import SocketPeer
+from restante.common.tls_handshake import HANDSHAKE_RECORD
+from restante.common.tls_transport import TlsTransport
+from restante.common.transfer_records import TransferResult
+from restante.common.websocket_request import HAS_NO_TLS, PicowsTransport, WebSocketRequest, proxy_headers
+from restante.relay.core.relay import Side
+from restante.relay.protocol.request import (
+    BAD_HANDSHAKE,
+    IMPATIENT,
+    MAX_LINE_BYTES,
+    Request,
+    parse_message,
+    read_line,
+)
+from restante.relay.server.streams import PlainSocket, Stream, TlsStream, WebSocketStream
+
+HTTP: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
+"""How requests of WebSockets, and those of monitors, begin. No line of the relay's protocol does."""
+
+CLOSE_SECONDS: Final = 2.0
+"""Seconds that a client has to read the last answer and to close."""
+
+_ROOM: Final = memoryview(bytearray(2 * MAX_LINE_BYTES))
+"""Where all connections are read to before `ok`. What was read is copied before the loop reads another one."""
+
+
+class ConnectionContext(NewcomerContext, Protocol):
+    """The part of the server that connections use."""
+
+    def open(self, connection: Connection, peer: Sequence[Any], headers: Mapping[str, str]) -> Side | None:
+        """Take a place among the waiting connections. None: there is none, and the refusal is counted."""
+
+    def websocket_request(self, peer: SocketPeer | None, newcomer: Newcomer) -> WebSocketRequest:
+        """Return the protocol that reads the request of a WebSocket."""
+
+    def withdraw(self, connection: Connection) -> None:
+        """Give up the place of a connection that has turned out to be one of HTTP."""
+
+    def requested(self, connection: Connection, request: Request, leftover: bytes = b"") -> None:
+        """Handle a request. `leftover` are bytes that came behind it, which are for the partner."""
+
+    def end(self, connection: Connection, result: TransferResult | None = None) -> None:
+        """Record that a connection has ended. `result`: as in `Relay.end`."""
+
+
+class Connection(Protocol):
+    """A connection up to `ok`."""
+
+    side: Side | None
+    """Its place. None: it has none yet, or none any more."""
+
+    def stream(self) -> Stream:
+        """Return what passes on bytes from now on, in place of this object. Raises OSError if there is none."""
+
+    def ping(self) -> None:
+        """Send something if proxies need it to keep the connection."""
+
+    def answer(self, text: bytes) -> None:
+        """Send a last answer, and close."""
+
+    def close(self) -> None:
+        """Close without a word."""
+
+
+class LineConnection(asyncio.BufferedProtocol):
+    """A TCP connection, plain or over TLS, whose request is a line. A request of HTTP is passed on."""
+
+    __slots__ = ("_context", "_newcomer", "_peer", "_read", "_timer", "_transport", "side")
+
+    def __init__(self, context: ConnectionContext, peer: SocketPeer | None, newcomer: Newcomer | None) -> None:
+        """Prepare to read. The arguments are those of `PublicServer.first_bytes`."""
+        self._context = context
+        self._peer = peer
+        self._newcomer = newcomer
+        """Counts its memory. None: it does not yet, or the request has come."""
+        self._read: bytearray | None = bytearray()
+        """The bytes of the line so far. None: what comes is not read as a line any more."""
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.side: Side | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        raw = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from it
+        if self._newcomer is None:
+            newcomer = Newcomer(self._context)
+            if not newcomer.admit(raw, self._peer):
+                return
+            self._newcomer = newcomer
+        self._transport = raw
+        peer = self._peer or raw.get_extra_info("peername")
+        self.side = self._context.open(self, peer, {}) if peer else None
+        if self.side is None:
+            raw.abort()
+
+    def get_buffer(self, _size: int) -> memoryview:
+        return _ROOM
+
+    def buffer_updated(self, size: int) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing() or self.side is None:
+            return
+        if self._read is None:
+            self._context.end(self, "impatient")
+            self.answer(IMPATIENT)
+        elif self._newcomer is not None:
+            self._read += _ROOM[:size]
+            self._take(self._read, self._newcomer)
+
+    def _take(self, read: bytearray, newcomer: Newcomer) -> None:
+        """Look at what was read so far."""
+        line = read_line(read)
+        if read.startswith(HTTP):
+            self._pass_on(read, newcomer)
+        elif read[0] == HANDSHAKE_RECORD:
+            self._context.end(self, "errory")
+            self.answer(HAS_NO_TLS)
+        elif line is None:
+            newcomer.count(len(read))
+        elif line.request is not None:
+            self._read = self._newcomer = None
+            newcomer.end()
+            self._context.requested(self, line.request, bytes(read[line.size :]))
+        elif line.too_long:
+            self._context.end(self)
+            self.close()
+        else:
+            self._context.end(self, "errory")
+            self.answer(BAD_HANDSHAKE)
+
+    def _pass_on(self, read: bytearray, newcomer: Newcomer) -> None:
+        """Let a request of HTTP be read by what speaks it."""
+        transport, self._transport, self._newcomer = self._transport, None, None
+        assert transport is not None
+        self._context.withdraw(self)
+        request = self._context.websocket_request(self._peer, newcomer)
+        transport.set_protocol(request)
+        request.connection_made(transport)
+        request.receive(read)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._newcomer is not None:
+            self._newcomer.end()
+        self._context.end(self)
+
+    def stream(self) -> Stream:
+        """Return what passes on bytes from now on. Raises OSError if the connection is gone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError
+        self._transport = None
+        if isinstance(transport, TlsTransport):
+            return TlsStream(cast("asyncio.Transport", transport))
+        return PlainSocket.taken_from(transport)
+
+    def ping(self) -> None:
+        """Do nothing: the kernel keeps TCP alive."""
+
+    def answer(self, text: bytes) -> None:
+        """Send a last answer, and close.
+
+        What the client has sent meanwhile is read: otherwise the kernel resets the connection, and the answer may be
+        lost (RFC 1122 section 4.2.2.13).
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(text)
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+        self._abort_later(transport)
+
+    def close(self) -> None:
+        """Close without a word."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.close()
+            self._abort_later(transport)
+
+    def _abort_later(self, transport: asyncio.Transport) -> None:
+        self._timer = asyncio.get_running_loop().call_later(CLOSE_SECONDS, transport.abort)
+
+
+class WebSocketConnection(WSListener):
+    """A WebSocket whose request is its first message."""
+
+    __slots__ = ("_context", "_message", "_peer", "_stream", "_timer", "_transport", "side")
+
+    def __init__(self, context: ConnectionContext, peer: SocketPeer | None) -> None:
+        self._context = context
+        self._peer = peer
+        self._message: bytearray | None = bytearray()
+        """The first message as far as it has come. None: what comes is not read as a request any more."""
+        self._transport: WSTransport | None = None
+        self._stream: WebSocketStream | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.side: Side | None = None
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+        peer = self._peer or underlying(transport).get_extra_info("peername")
+        self.side = self._context.open(self, peer, proxy_headers(transport.request)) if peer else None
+        transport.request.headers.clear()  # picows keeps the request as long as the connection: up to 50 KiB
+        if self.side is None:
+            self._close(WSCloseCode.TRY_AGAIN_LATER)
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        kind = frame.msg_type
+        if self._stream is not None:
+            self._stream.frame_received(frame)
+        elif kind is WSMsgType.CLOSE:
+            transport.send_close(WSCloseCode.OK)  # does nothing if we have sent our close
+            transport.disconnect()
+        elif self.side is None:
+            return
+        elif kind is WSMsgType.PING:
+            transport.send_pong(frame.get_payload_as_bytes())
+        elif kind is WSMsgType.TEXT:
+            self._context.end(self, "errory")
+            self._close(WSCloseCode.UNSUPPORTED_DATA)
+        elif kind is not WSMsgType.PONG:
+            self._take(frame)
+
+    def _take(self, frame: WSFrame) -> None:
+        """Take a frame of data before `ok`."""
+        if self._message is None:
+            self._context.end(self, "impatient")
+            self.answer(IMPATIENT)
+            return
+        if len(self._message) + frame.payload_size > MAX_LINE_BYTES:
+            self._context.end(self)
+            self._close(WSCloseCode.MESSAGE_TOO_BIG)
+            return
+        self._message += frame.get_payload_as_bytes()
+        if not frame.fin:
+            return
+        request = parse_message(bytes(self._message))
+        self._message = None
+        if request is None:
+            self._context.end(self, "errory")
+            self.answer(BAD_HANDSHAKE)
+        else:
+            self._context.requested(self, request)
+
+    def on_ws_disconnected(self, _transport: WSTransport) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()  # the timer holds the transport, which holds the buffers
+        if self._stream is not None:
+            self._stream.disconnected()
+        else:
+            self._context.end(self)
+
+    def pause_writing(self) -> None:
+        if self._stream is not None:
+            self._stream.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._stream is not None:
+            self._stream.resume_writing()
+
+    def stream(self) -> Stream:
+        """Return what passes on bytes from now on. Raises OSError if the connection is gone."""
+        transport = self._transport
+        if transport is None or transport.is_close_frame_sent:
+            raise ConnectionResetError
+        self._stream = WebSocketStream(transport, underlying(transport))
+        return self._stream
+
+    def ping(self) -> None:
+        """Send a ping: proxies cut connections that are silent for a minute."""
+        if self._transport is not None:
+            self._transport.send_ping()
+
+    def answer(self, text: bytes) -> None:
+        """Send a last answer, and close."""
+        if self._transport is not None and not self._transport.is_close_frame_sent:
+            self._transport.send(WSMsgType.BINARY, text)
+            self.close()
+
+    def close(self) -> None:
+        """Close without an answer."""
+        self._close(WSCloseCode.OK)
+
+    def _close(self, code: WSCloseCode) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_close_frame_sent:
+            transport.send_close(code)
+            self._timer = asyncio.get_running_loop().call_later(CLOSE_SECONDS, transport.disconnect, False)
+
+
+def underlying(transport: WSTransport) -> asyncio.Transport:
+    """Return the transport below that of picows."""
+    return cast("PicowsTransport", transport.underlying_transport).transport
