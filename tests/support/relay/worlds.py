@@ -1,4 +1,4 @@
-"""Where conversations with the transit relay are held: its pure core, the reference's code, and any relay's TCP port."""
+"""Where conversations with the transit relay are held: its pure core, the reference's code, any TCP port."""
 
 from __future__ import annotations
 

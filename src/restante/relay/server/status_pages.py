@@ -70,7 +70,10 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
         "pairs.slowed",
     ),
     "restante_relay_results": CounterMetric(
-        "Pairs and connections that ended, by result", lambda its: its.relay.results, "results", ("result",)
+        "Pairs and connections that ended, by result",
+        lambda its: dict[str, float](its.relay.results),
+        "results",
+        ("result",),
     ),
     "restante_relay_refusals": CounterMetric(
         "Refusals because of limits, by reason",
@@ -172,7 +175,7 @@ class StatusPages:
 
     async def connz(self, query: Query) -> dict[str, Any]:
         """Return the connections that wait, then those of pairs, oldest first. Raises Misuse for wrong arguments."""
-        sides = [(side, None) for side in self._relay.waiting_sides()]
+        sides: list[tuple[Side, Pair | None]] = [(side, None) for side in self._relay.waiting_sides()]
         sides += [(side, pair) for pair in self._server.running for side in (pair.first, pair.second)]
         return page_of(sides, query, self._connection)
 
@@ -209,7 +212,7 @@ class StatusPages:
         return {
             **counts,
             "limits": (await self.limitz({}))["limits"],
-            "results_by_name": {name: {"since_start": times} for name, times in counts["results"].items()},
+            "results_by_time": {"since_start": counts["results"]},
             "meanings": MEANINGS,
             "refusals_by_reason": self._refusals.rows(self._relay.limits),
             "refusals_since_start": sum(counts["refusals"].values()),
