@@ -48,7 +48,7 @@ from support.sqlite import alter
 from support.waku.processes import node_process
 
 
-@pytest.mark.parametrize("group", [(), ("client",), ("waku",), ("pipeline",), ("timing",), ("config",)])
+@pytest.mark.parametrize("group", [(), ("client",), ("relay",), ("waku",), ("pipeline",), ("timing",), ("config",)])
 def test_the_list_of_commands_has_a_whole_sentence_for_each(group: tuple[str, ...]) -> None:
     text = called(*group, "--help", COLUMNS="80").stdout
     assert [line for line in text.partition("Commands:")[2].splitlines() if line.endswith("...")] == []
@@ -425,7 +425,14 @@ def test_each_source_overrides_the_one_before(tmp_path: Path) -> None:
 
 
 def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
-    others = {"RESTANTE_WAKU_MIN_POW", "RESTANTE_WAKU_PASSWORD", "RESTANTE_LAKE", "RESTANTED", "HOME"}
+    others = {
+        "RESTANTE_RELAY_DRAIN",
+        "RESTANTE_WAKU_MIN_POW",
+        "RESTANTE_WAKU_PASSWORD",
+        "RESTANTE_LAKE",
+        "RESTANTED",
+        "HOME",
+    }
     services = {"RESTANTE_SERVICE_HOST", "RESTANTE_SERVICE_PORT_WS", "RESTANTE_PORT", "RESTANTE_PORT_4000_TCP_ADDR"}
     SERVE.check_variables(dict.fromkeys(others | services, "x"))
     WAKU.check_variables({"RESTANTE_MOTDD": "x", "RESTANTE_WAKU_PASSWORD": "x", "RESTANTE_WAKU_SERVICE_HOST": "x"})
@@ -439,7 +446,7 @@ def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
         ("[serve.limits]\nconnection = 1\n", r"\[serve.limits\] has no key 'connection': did you mean connections\?"),
         ("[serve]\nxyz = 1\n", "has no key 'xyz': its keys are data, listen"),
         ('[serve]\nprune_after = "x"\n', "prune_after: 'x' is not a number from 1 up"),
-        ("[other]\n", r"'other' is not known; tables are \[serve\] and \[waku\]"),
+        ("[other]\n", r"'other' is not known; tables are \[serve\], \[relay\] and \[waku\]"),
         ('motd = "x"\n', "'motd' is not known"),
         ("[serve\n", "is not TOML"),
         (f"[serve]\nmotd = {'[' * 100_000}", "nested too deeply"),
@@ -499,6 +506,7 @@ def test_what_clients_show_may_have_lines_tabs_and_any_letters() -> None:
         ("export usage.sqlite", "RESTANTE_PRUNE_EVRY", "did you mean RESTANTE_PRUNE_EVERY?"),
         ("pipeline sql", "RESTANTE_LAK", "did you mean RESTANTE_LAKE?"),
         ("waku config", "RESTANTE_MOTDD", "did you mean RESTANTE_MOTD?"),
+        ("status", "RESTANTE_RELAY_DRAINS", "did you mean RESTANTE_RELAY_DRAIN?"),
     ],
 )
 def test_every_command_refuses_an_unknown_variable(command: str, name: str, todo: str) -> None:
@@ -560,7 +568,8 @@ async def test_a_backup_beside_a_running_server_and_a_restore_print_what_they_co
 
 UNNAMED = (
     *("status", "backup b", "restore b", "import --usage u", "export u", "waku export e.rlp", "waku import e.rlp"),
-    *("waku check", "waku backup b"),
+    *("waku check", "waku backup b", "relay status", "relay backup b", "relay restore b"),
+    *("relay import --usage u", "relay export u"),
 )
 
 REFUSED = {

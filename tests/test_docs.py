@@ -212,6 +212,7 @@ def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
 
 
 COMMAND_GUIDES: Final = {
+    "relay": ["docs/relay/operating.md"],
     "waku": ["docs/waku/operating.md", "docs/waku/guide.md", "docs/waku/history.md", "docs/waku/library.md"],
     "pipeline": [f"docs/pipeline/{page}.md" for page in ("operating", "first-lake", "reading")],
     "timing": ["docs/timing/guide.md"],

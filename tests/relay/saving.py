@@ -10,8 +10,8 @@ from restante.common.transfer_records import CurrentTransfers, TransferRecord
 from restante.relay.core.quotas import SavedTraffic
 from restante.relay.store.sqlite import Store
 
-NOW = 1_796_000_000.0
-"""2026-11-30 00:53:20 UTC."""
+NOW = 1_795_827_200.0
+"""2026-11-28 00:53:20 UTC."""
 DAY = int(NOW // 86400)
 KEY = bytes(range(32))
 CURRENT = CurrentTransfers(rebooted=NOW - 100, updated=NOW, connected=4, waiting=1, incomplete_bytes=5000)

@@ -1,5 +1,5 @@
 """The command line as data. As a program, this writes the man page, the completions of bash, zsh and fish, and the
-tables of the guides of both servers."""
+tables of the guides of the servers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from restante.cli.main import app
 from restante.cli.shell_files import COMPLETION_FILES, FOLDER, MAN_PAGE, Shell
 from restante.common.metrics import Metric
 from restante.common.settings import ServerSettings
+from restante.common.transfer_records import MEANINGS, TransferResult
 from restante.mailbox.server import status_pages as mailbox_pages
 from restante.mailbox.settings import SERVE
+from restante.relay.settings import RELAY
 from restante.waku.node import status_pages as waku_pages
 from restante.waku.settings import WAKU
 from support.documents import ROOT
@@ -97,7 +99,7 @@ def _parameter(parameter: Any) -> Parameter:
 BEFORE: Final = f"""\
 .\\" {GENERATED}.TH RESTANTE 1 "" "Restante" "User Commands"
 .SH NAME
-restante \\- Magic Wormhole mailbox server and client, Waku v1 Mailserver, data pipeline
+restante \\- Magic Wormhole mailbox server, transit relay and client, Waku v1 Mailserver, data pipeline
 .SH SYNOPSIS
 .B restante
 .I COMMAND
@@ -128,7 +130,9 @@ have others.
 .SH ENVIRONMENT
 Each setting of
 .B restante serve
-has a variable RESTANTE_NAME, and each of
+has a variable RESTANTE_NAME, each of
+.B restante relay serve
+a variable RESTANTE_RELAY_NAME, and each of
 .B restante waku serve
 a variable RESTANTE_WAKU_NAME, where NAME is the name of its option in capital letters, with _ in place of \\-.
 A flag overrides the variable, and the variable overrides the configuration file.
@@ -311,6 +315,7 @@ GUIDES: Final[dict[Path, tuple[ServerSettings[Any], Mapping[str, Metric[Any]]]]]
     ROOT / "docs/mailbox/operating.md": (SERVE, mailbox_pages.METRICS),
     ROOT / "docs/mailbox/limits.md": (SERVE, mailbox_pages.METRICS),
     ROOT / "docs/monitoring.md": (SERVE, mailbox_pages.METRICS),
+    ROOT / "docs/relay/operating.md": (RELAY, {}),
     ROOT / "docs/waku/operating.md": (WAKU, waku_pages.METRICS),
 }
 
@@ -318,7 +323,12 @@ GUIDES: Final[dict[Path, tuple[ServerSettings[Any], Mapping[str, Metric[Any]]]]]
 def guide(path: Path, part: ServerSettings[Any], metrics: Mapping[str, Metric[Any]]) -> str:
     """Return a guide with new tables between its marks."""
     text = path.read_text()
-    tables = {"flags": _flag_rows(part), "limits": _limit_rows(part), "metrics": _metric_rows(metrics)}
+    tables = {
+        "flags": _flag_rows(part),
+        "limits": _limit_rows(part),
+        "metrics": _metric_rows(metrics),
+        "results": _result_rows(MEANINGS),
+    }
     for name, rows in ((name, rows) for name, rows in tables.items() if f"<!-- the {name}: " in text):
         before, begin, rest = re.split(f"(<!-- the {name}: generated .*-->\n)", text)
         _, end, after = re.split(f"(<!-- end of the {name} -->)", rest)
@@ -343,6 +353,11 @@ def _limit_rows(part: ServerSettings[Any]) -> Iterator[str]:
             assert isinstance(docstring, ast.Expr)
             default, text = getattr(part.limits(), field.target.id), ast.literal_eval(docstring.value)
             yield f"| `{field.target.id}` | {default:,.0f} | {' '.join(text.split())} |"
+
+
+def _result_rows(meanings: Mapping[TransferResult, str]) -> Iterator[str]:
+    yield from ("| result | meaning |", "|---|---|")
+    yield from (f"| `{result}` | {meaning} |" for result, meaning in meanings.items())
 
 
 def _metric_rows(metrics: Mapping[str, Metric[Any]]) -> Iterator[str]:

@@ -35,6 +35,8 @@ class Shell:
             "PATH": f"{Path(sys.executable).parent}:{ROOT / '.tools' / 'uv' / 'bin'}:{os.environ['PATH']}",
             "RESTANTE_LISTEN": f"127.0.0.1:{self.port}",
             "RESTANTE_ADMIN": "off",
+            "RESTANTE_RELAY_LISTEN": f"127.0.0.1:{self.port}",
+            "RESTANTE_RELAY_ADMIN": "off",
             "RESTANTE_WAKU_LISTEN": f"127.0.0.1:{self.port}",
             "RESTANTE_WAKU_ADMIN": "off",
         }

@@ -52,7 +52,7 @@ class RelayServe(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=0, le=604_800),
         help_text("How long pairs may go on after SIGTERM.", "SECONDS"),
         guide_text(
-            "Whoever stops the relay must wait longer before it is killed: `TimeoutStopSec=` of systemd is 90 s."
+            "A supervisor must wait longer before it kills the relay; systemd waits 90 s (`TimeoutStopSec=`)."
         ),
     ] = 60.0
     limits: Annotated[

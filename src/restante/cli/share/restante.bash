@@ -3,7 +3,7 @@ _restante() {
     local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" path="" word
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case "${path:+$path }$word" in
-        serve | status | backup | restore | import | export | config | 'config show' | 'config check' | health | send | receive | client | 'client config' | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline gaps' | completion | man) path="${path:+$path }$word" ;;
+        serve | status | backup | restore | import | export | config | 'config show' | 'config check' | relay | 'relay serve' | 'relay config' | 'relay status' | 'relay import' | 'relay export' | 'relay backup' | 'relay restore' | health | send | receive | client | 'client config' | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline gaps' | completion | man) path="${path:+$path }$word" ;;
         esac
     done
     COMPREPLY=()
@@ -87,6 +87,42 @@ _restante() {
     'config check:--limit') compopt +o default; return ;;
     'config check:--trace') :; return ;;
     'config check:--log-format') COMPREPLY=($(compgen -W 'auto console json' -- "$current")); return ;;
+    'relay serve:--config') :; return ;;
+    'relay serve:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'relay serve:--listen') compopt +o default; return ;;
+    'relay serve:--tls-cert') :; return ;;
+    'relay serve:--tls-key') :; return ;;
+    'relay serve:--admin') compopt +o default; return ;;
+    'relay serve:--admin-token-file') :; return ;;
+    'relay serve:--admin-host') compopt +o default; return ;;
+    'relay serve:--reports-url') compopt +o default; return ;;
+    'relay serve:--blur-usage') compopt +o default; return ;;
+    'relay serve:--keep-usage') compopt +o default; return ;;
+    'relay serve:--trust-proxy') compopt +o default; return ;;
+    'relay serve:--drain') compopt +o default; return ;;
+    'relay serve:--limit') compopt +o default; return ;;
+    'relay serve:--log-format') COMPREPLY=($(compgen -W 'auto console json' -- "$current")); return ;;
+    'relay config:--config') :; return ;;
+    'relay config:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'relay config:--listen') compopt +o default; return ;;
+    'relay config:--tls-cert') :; return ;;
+    'relay config:--tls-key') :; return ;;
+    'relay config:--admin') compopt +o default; return ;;
+    'relay config:--admin-token-file') :; return ;;
+    'relay config:--admin-host') compopt +o default; return ;;
+    'relay config:--reports-url') compopt +o default; return ;;
+    'relay config:--blur-usage') compopt +o default; return ;;
+    'relay config:--keep-usage') compopt +o default; return ;;
+    'relay config:--trust-proxy') compopt +o default; return ;;
+    'relay config:--drain') compopt +o default; return ;;
+    'relay config:--limit') compopt +o default; return ;;
+    'relay config:--log-format') COMPREPLY=($(compgen -W 'auto console json' -- "$current")); return ;;
+    'relay status:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'relay import:--usage') :; return ;;
+    'relay import:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'relay export:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'relay backup:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'relay restore:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     health:--token-file) :; return ;;
     health:--timeout) compopt +o default; return ;;
     health:--config) :; return ;;
@@ -231,7 +267,7 @@ _restante() {
     'pipeline gaps:--config') :; return ;;
     esac
     case "$path" in
-    '') compopt +o default; COMPREPLY=($(compgen -W 'serve status backup restore import export config health send receive client timing waku pipeline completion man --version --help' -- "$current")) ;;
+    '') compopt +o default; COMPREPLY=($(compgen -W 'serve status backup restore import export config relay health send receive client timing waku pipeline completion man --version --help' -- "$current")) ;;
     serve) compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
     status) compopt +o default; COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     backup) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
@@ -241,6 +277,14 @@ _restante() {
     config) compopt +o default; COMPREPLY=($(compgen -W 'show check --help' -- "$current")) ;;
     'config show') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --json --help' -- "$current")) ;;
     'config check') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
+    relay) compopt +o default; COMPREPLY=($(compgen -W 'serve config status import export backup restore --help' -- "$current")) ;;
+    'relay serve') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --blur-usage --keep-usage --trust-proxy --drain --limit --log-format --help' -- "$current")) ;;
+    'relay config') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --blur-usage --keep-usage --trust-proxy --drain --limit --log-format --check --json --help' -- "$current")) ;;
+    'relay status') compopt +o default; COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
+    'relay import') compopt +o default; COMPREPLY=($(compgen -W '--usage --merge --data --json --help' -- "$current")) ;;
+    'relay export') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --help' -- "$current")) ;;
+    'relay backup') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
+    'relay restore') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     health) compopt +o default; COMPREPLY=($(compgen -W '--ready --token-file --timeout --config --help' -- "$current")) ;;
     send) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--name --text --code -c --code-length --verify --qr --no-qr --ignore-unsendable --dry-run --server --transit-relay --no-listen --listen --port --proxy --appid --dump-timing --help' -- "$current")) ;;
     receive) compopt +o default; COMPREPLY=($(compgen -W '--allocate -c --code-length --verify -o --output --accept --replace --rename --unpack --dry-run --server --transit-relay --no-listen --listen --port --proxy --appid --dump-timing --help' -- "$current")) ;;
