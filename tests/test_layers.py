@@ -27,7 +27,7 @@ def by_name(text: str) -> dict[str, list[str]]:
 
 _LAYERS = """
     mailbox: protocol core settings store reference_import server cli
-    relay: protocol core settings store reference_import cli
+    relay: protocol core settings store reference_import server cli
     waku: envelope devp2p protocol limits settings passwords defaults key_file archive files connection client node
     waku: cli
     client: errors arguments defaults protocol files events core tasks timing_log connection

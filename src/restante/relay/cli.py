@@ -28,7 +28,7 @@ def serve_command(read_settings: ReadSettings) -> None:
     """Run a transit relay."""
     settings, _ = read_settings()
     prepare(settings)
-    from restante.relay.server.main import serve  # type: ignore[import-not-found,unused-ignore]
+    from restante.relay.server.main import serve
 
     serve(settings, read_settings)
 
@@ -46,7 +46,7 @@ def config_command(
     if not check:
         print_settings(RELAY, sources, json=json)
         return
-    from restante.relay.server.main import read_files  # type: ignore[import-not-found,unused-ignore]
+    from restante.relay.server.main import read_files
 
     read_files(settings)
     print("the settings can be used")

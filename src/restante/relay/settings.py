@@ -35,7 +35,7 @@ class RelayServe(msgspec.Struct, frozen=True, kw_only=True):
     listen: Listen = ("127.0.0.1:4001",)
     tls_cert: TlsCertificate = None
     tls_key: TlsKey = None
-    admin: Admin = "127.0.0.1:4011"
+    admin: Admin = "127.0.0.1:4012"
     admin_token_file: AdminTokenFile = None
     admin_host: AdminHosts = ()
     reports_url: ReportsUrl = None

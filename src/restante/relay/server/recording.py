@@ -72,8 +72,6 @@ class Recording:
         problem = ""
         try:
             await self._store.save(records, relay.traffic.saved(), registry.day_key, current)
-            if self._keep_seconds is not None:
-                await self._store.forget_records(current.updated - self._keep_seconds, DELETED_AT_ONCE)
         except StoreBusy as error:
             problem = str(error)
             relay.records = records + relay.records
@@ -81,6 +79,11 @@ class Recording:
         except StoreError as error:
             problem = str(error)
             self.lost_records += len(records)
+        try:
+            if self._keep_seconds is not None and not problem:
+                await self._store.forget_records(current.updated - self._keep_seconds, DELETED_AT_ONCE)
+        except StoreError as error:
+            problem = str(error)
         if problem and not self.problem:
             log.error("usage records cannot be written; the relay goes on without them", reason=problem)
         elif self.problem and not problem:
