@@ -71,7 +71,7 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
     ),
     "restante_relay_results": CounterMetric(
         "Pairs and connections that ended, by result",
-        lambda its: dict[str, float](its.relay.results),
+        lambda its: {str(result): times for result, times in its.relay.results.items()},
         "results",
         ("result",),
     ),
