@@ -159,6 +159,9 @@ class CoreWorld:
             self.connection(side).closed = True
 
     async def connect(self, name: str, address: str | None) -> None:
+        self.open(name, address)
+
+    def open(self, name: str, address: str | None = None) -> None:
         ip = parse_ip(address or "127.0.0.1")
         assert ip is not None
         quotas = self.registry.quotas_of(Client(ip, 0, counted=address is not None))
@@ -284,6 +287,9 @@ class ReferenceWorld:
         return EPOCH + self.elapsed
 
     async def connect(self, name: str, address: str | None) -> None:
+        self.open(name)
+
+    def open(self, name: str) -> None:
         with self._clock():
             self.inboxes[name] = ReferenceConnection(self._factory)
 

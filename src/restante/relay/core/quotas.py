@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import msgspec
@@ -20,26 +20,28 @@ from restante.relay.core.limits import Limits
 class DayBytes:
     """The bytes that pairs of one address have passed on in a day."""
 
-    __slots__ = ("address_id", "bytes", "day")
+    __slots__ = ("address_id", "bytes", "turn")
 
-    def __init__(self, day: int, address_id: str | None, size: int = 0) -> None:
-        self.day = day
+    def __init__(self, turn: int, address_id: str | None, size: int = 0) -> None:
+        self.turn = turn
+        """`Traffic.turn` of the day."""
         self.address_id = address_id
-        """None: the address has not connected on this day yet; one of its pairs runs since the day before."""
+        """None: the address has no name of this day yet. One of its pairs runs since the day before, or a proxy has
+        named it as the second address of a client. Its bytes count until then, but are not saved."""
         self.bytes = size
 
 
 class AddressQuota(BaseQuota):
     """What one address uses now, and its usage records and bytes of this day."""
 
-    __slots__ = ("_records", "address_id", "address_id_day", "day_bytes", "pairs", "waiting")
+    __slots__ = ("_records", "address_id", "address_id_turn", "day_bytes", "pairs", "waiting")
 
     def __init__(self) -> None:
         super().__init__()
         self.address_id: str | None = None
         """The name in logs of the client that connected last."""
-        self.address_id_day = -1
-        """The day of that name."""
+        self.address_id_turn = -1
+        """`Traffic.turn` of the day of that name."""
         self.waiting = 0
         """Connections that wait for another side or have not sent their request yet."""
         self.pairs = 0
@@ -86,6 +88,8 @@ class Traffic:
         """Bytes since the start."""
         self.day = -1
         """The day that is counted, in days since 1970 (UTC). `begin_day` sets it."""
+        self.turn = 0
+        """How often a day has begun. If the clock is set back, a day begins again, and nothing is known of it."""
         self.day_bytes = 0
         self.month = ""
         self.month_bytes = 0
@@ -99,19 +103,21 @@ class Traffic:
         if day == self.day:
             return
         self.day, self.day_bytes = day, 0
+        self.turn += 1
         self._by_address_id.clear()
         month = month_of(wall)
         if month != self.month:
             self.month, self.month_bytes = month, 0
 
-    def name(self, address_quotas: Iterable[AddressQuota], address_id: str) -> None:
-        """Set the name of addresses for this day: one of them has connected."""
-        for quota in address_quotas:
-            quota.address_id, quota.address_id_day = address_id, self.day
-            day_bytes = quota.day_bytes
-            if day_bytes is not None and day_bytes.day == self.day and day_bytes.address_id is None:
-                day_bytes.address_id = address_id
-                self._add(address_id, day_bytes)
+    def name(self, quota: AddressQuota, address_id: str) -> None:
+        """Set the name of an address for this day: it has connected."""
+        quota.address_id, quota.address_id_turn = address_id, self.turn
+        unnamed = quota.day_bytes
+        if unnamed is not None and unnamed.turn == self.turn and unnamed.address_id is None:
+            if address_id in self._by_address_id:
+                unnamed.bytes += self._by_address_id[address_id].bytes
+            unnamed.address_id = address_id
+            self._add(unnamed)
 
     def day_bytes_of(self, quota: AddressQuota) -> int:
         """Return the bytes of an address on this day."""
@@ -124,8 +130,7 @@ class Traffic:
 
     def top(self, number: int) -> list[tuple[str, int]]:
         """Return the address ids with the most bytes on this day, and the bytes. It looks at all of them."""
-        counts = ((address_id, day_bytes.bytes) for address_id, day_bytes in self._by_address_id.items())
-        return heapq.nlargest(number, counts, key=lambda count: count[1])
+        return heapq.nlargest(number, self._address_bytes(), key=lambda count: count[1])
 
     def saved(self) -> SavedTraffic:
         """Return the counts as plain data."""
@@ -134,7 +139,7 @@ class Traffic:
             day_bytes=self.day_bytes,
             month=self.month,
             month_bytes=self.month_bytes,
-            address_bytes={name: day_bytes.bytes for name, day_bytes in self._by_address_id.items()},
+            address_bytes=dict(self._address_bytes()),
         )
 
     def restore(self, saved: SavedTraffic, wall: float) -> None:
@@ -145,28 +150,32 @@ class Traffic:
         if saved.day == self.day:
             self.day_bytes += saved.day_bytes
             for address_id, size in saved.address_bytes.items():
-                self._add(address_id, DayBytes(self.day, address_id, size))
+                self._add(DayBytes(self.turn, address_id, size))
+
+    def _address_bytes(self) -> Iterator[tuple[str, int]]:
+        return ((name, day_bytes.bytes) for name, day_bytes in self._by_address_id.items() if day_bytes.bytes)
 
     def _find(self, quota: AddressQuota) -> DayBytes | None:
         day_bytes = quota.day_bytes
-        if day_bytes is not None and day_bytes.day == self.day:
+        if day_bytes is not None and day_bytes.turn == self.turn:
             return day_bytes
-        if quota.address_id is None or quota.address_id_day != self.day:
+        if quota.address_id is None or quota.address_id_turn != self.turn:
             return None
         return self._by_address_id.get(quota.address_id)
 
     def _find_or_add(self, quota: AddressQuota) -> DayBytes:
         day_bytes = self._find(quota)
         if day_bytes is None:
-            day_bytes = DayBytes(self.day, quota.address_id if quota.address_id_day == self.day else None)
+            day_bytes = DayBytes(self.turn, quota.address_id if quota.address_id_turn == self.turn else None)
         quota.day_bytes = day_bytes
         if day_bytes.address_id is not None:
-            self._add(day_bytes.address_id, day_bytes)
+            self._add(day_bytes)
         return day_bytes
 
-    def _add(self, address_id: str, day_bytes: DayBytes) -> None:
-        self._by_address_id[address_id] = day_bytes
-        self._by_address_id.move_to_end(address_id)
+    def _add(self, day_bytes: DayBytes) -> None:
+        assert day_bytes.address_id is not None
+        self._by_address_id[day_bytes.address_id] = day_bytes
+        self._by_address_id.move_to_end(day_bytes.address_id)
         if len(self._by_address_id) > MAX_ADDRESSES:
             self._by_address_id.popitem(last=False)
 

@@ -85,7 +85,7 @@ class Side:
 class Pair:
     """Two sides that are connected."""
 
-    __slots__ = ("address_quotas", "began", "bytes", "day", "day_bytes", "ended", "first", "second")
+    __slots__ = ("address_quotas", "began", "bytes", "day_bytes", "ended", "first", "second", "turn")
 
     def __init__(self, first: Side, second: Side, began: Now) -> None:
         self.first = first
@@ -97,9 +97,9 @@ class Pair:
         self.ended = False
         self.address_quotas = tuple(dict.fromkeys(first.address_quotas + second.address_quotas))
         """The quotas of both addresses: one if they are equal, none if the addresses are not counted."""
-        self.day = -1
+        self.turn = 0
         self.day_bytes: tuple[DayBytes, ...] = ()
-        """Where its bytes of `day` are counted."""
+        """Where its bytes of a day are counted, and `Traffic.turn` of that day."""
 
     def other(self, side: Side) -> Side:
         """Return the other side of the pair."""
@@ -173,8 +173,9 @@ class Relay:
     ) -> Side | Refusal:
         """Take a place for a new connection. If it is refused, the server closes it without a word.
 
-        `address_quotas` are those of the addresses that it counts for, `address_id` is its address's name of this
-        day. A side ends by `end`, `expire`, `drain`, a refusal of `request`, as a redundant one, or with its pair.
+        `address_quotas` are those of the addresses that it counts for, and `address_id` is the first one's name of
+        this day. A side ends by `end`, `expire`, `drain` or a refusal of `request`, as a redundant one, or with its
+        pair.
         """
         limits = self.limits
         self.traffic.begin_day(now.wall)
@@ -185,8 +186,8 @@ class Relay:
         limit = limits.address_waiting
         if limit and any(quota.waiting >= limit for quota in address_quotas):
             return self._refuse(TOO_MANY_WAITING_FROM_ADDRESS, f"{limit} may wait at a time", address_id)
-        if address_id is not None:
-            self.traffic.name(address_quotas, address_id)
+        if address_quotas and address_id is not None:
+            self.traffic.name(address_quotas[0], address_id)
         for quota in address_quotas:
             quota.waiting += 1
         side = Side(connection, address_quotas, address_id, now)
@@ -258,8 +259,8 @@ class Relay:
     def count_bytes(self, pair: Pair, size: int) -> bool:
         """Count bytes that a pair has passed on. Return False if `pair_bytes` is reached: the pair must be ended."""
         traffic = self.traffic
-        if pair.day != traffic.day:
-            pair.day, pair.day_bytes = traffic.day, traffic.counters(pair.address_quotas)
+        if pair.turn != traffic.turn:
+            pair.turn, pair.day_bytes = traffic.turn, traffic.counters(pair.address_quotas)
         pair.bytes += size
         traffic.bytes += size
         traffic.day_bytes += size
@@ -279,7 +280,7 @@ class Relay:
         if limits.month_bytes and self.traffic.month_bytes >= limits.month_bytes:
             return SLOW_BYTES_PER_SECOND
         limit = limits.address_day_bytes
-        if limit and pair.day == self.traffic.day and any(count.bytes >= limit for count in pair.day_bytes):
+        if limit and pair.turn == self.traffic.turn and any(count.bytes >= limit for count in pair.day_bytes):
             return SLOW_BYTES_PER_SECOND
         return None
 
@@ -334,7 +335,7 @@ class Relay:
         self.pairs += 1
         for quota in pair.address_quotas:
             quota.pairs += 1
-        pair.day, pair.day_bytes = self.traffic.day, self.traffic.counters(pair.address_quotas)
+        pair.turn, pair.day_bytes = self.traffic.turn, self.traffic.counters(pair.address_quotas)
         return Paired(pair, tuple(redundant))
 
     def _end_since(self, sides: OrderedDict[Side, float], now: Now, seconds: float, kind: RefusalKind) -> list[Side]:
