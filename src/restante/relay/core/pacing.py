@@ -1,8 +1,36 @@
-"""Pure: how fast pairs may pass on bytes (bytes/s of a pair, of an address, of all), shared fairly."""
+"""Pure: how fast pairs pass on bytes (bytes/s of a pair, of an address, of all), shared fairly.
+
+A pair asks before it reads, and gets a quantum of bytes when every rate that counts it allows one. Until then it waits
+in the queue of the first rate that does not: its own, those of its addresses, that of all, in this order. Each queue
+is served in turn, and a pair that has had its quantum goes to the end: a round robin, so a share that one does not use
+goes to the others. What a pair was granted and did not read is given back.
+"""
 
 from __future__ import annotations
 
+import heapq
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final, Protocol
+
 import msgspec
+
+from restante.common.token_bucket import Bucket
+
+QUANTUM_SECONDS: Final = 0.05
+"""Seconds of the lowest rate that a quantum takes. So a pair that is paced goes on 20 times a second."""
+
+MIN_QUANTUM_BYTES: Final = 16 * 1024
+"""Lowest quantum. To wake a pair takes as long as to pass on some 30 KiB."""
+
+MAX_QUANTUM_BYTES: Final = 1024 * 1024
+"""Highest quantum, which is also what a pair passes on at once without rates (server/pair.py). More takes hardly less
+processor time a byte."""
+
+BURST_SECONDS: Final = 0.05
+"""Seconds of a rate that may be passed on at once after a pause. Timers are late by some milliseconds, which would
+else be lost."""
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -12,3 +40,218 @@ class Rates(msgspec.Struct, frozen=True):
     address: float = 0
     """Of all pairs of which a side has this address."""
     total: float = 0
+
+
+class Reader(Protocol):
+    """One direction of a pair, which is told that it may read (`Pacer.turn`)."""
+
+    __slots__ = ()
+
+    def granted(self, size: int) -> None:
+        """Read up to `size` bytes and report them with `Pacer.read`."""
+
+
+class Limit:
+    """A rate, and the pairs that wait for it."""
+
+    __slots__ = ("address", "bucket", "flows", "look_at", "rate", "waiting")
+
+    def __init__(self, rate: float, address: Hashable = None) -> None:
+        self.bucket = Bucket()
+        self.rate = rate
+        """Bytes a second. 0: no limit."""
+        self.address = address
+        """Whose rate it is. None: that of a pair or of all."""
+        self.flows = 0
+        """Pairs of this address."""
+        self.waiting: OrderedDict[Flow, None] = OrderedDict()
+        self.look_at: float | None = None
+        """When the pacer looks at it next. None: nobody waits."""
+
+    def seconds(self, now: float) -> float:
+        """Return the seconds until a quantum may be taken."""
+        return self.bucket.wait(now, self.rate, self.rate * BURST_SECONDS) if self.rate else 0.0
+
+    def take(self, now: float, size: float) -> None:
+        """Count bytes. A negative number gives back what was counted too much."""
+        if self.rate:
+            self.bucket.take(now, self.rate, size)
+
+    def is_forgettable(self, now: float) -> bool:
+        """Return whether a new one would allow as much."""
+        return not self.flows and not (self.rate and self.bucket.spent(now, self.rate))
+
+
+class Flow:
+    """What the pacer knows of a pair."""
+
+    __slots__ = ("is_paced", "level", "limits", "quantum", "queue", "readers", "slow_rate")
+
+    def __init__(self, limits: Sequence[Limit]) -> None:
+        self.limits = limits
+        """Its own, those of its addresses, that of all."""
+        self.is_paced = False
+        """Whether it has to ask before it reads."""
+        self.slow_rate = 0.0
+        """A rate for this pair alone. 0: none."""
+        self.readers: deque[Reader] = deque()
+        """Its directions that have asked."""
+        self.quantum = 0
+        """What they have asked for."""
+        self.level = 0
+        """How many of its limits have allowed that."""
+        self.queue: Limit | None = None
+        """Where it waits."""
+
+
+class Pacer:
+    """Grants quanta to pairs. `now`: seconds of any clock that does not go back."""
+
+    def __init__(self, rates: Rates) -> None:
+        self.rates = rates
+        self._total = Limit(rates.total)
+        self._addresses: dict[Hashable, Limit] = {}
+        self._flows: set[Flow] = set()
+        self._schedule: list[tuple[float, int, Limit]] = []
+        """A heap of when to look at which limit. An entry counts if its time is the limit's `look_at`."""
+        self._numbers = itertools.count()
+        self._quantum = quantum_of(rates)
+
+    def add(self, addresses: Iterable[Hashable]) -> Flow:
+        """Return the flow of a new pair, of which the sides have these addresses."""
+        limits = []
+        for address in dict.fromkeys(addresses):
+            limit = self._addresses.get(address)
+            if limit is None:
+                limit = self._addresses[address] = Limit(self.rates.address, address)
+            limit.flows += 1
+            limits.append(limit)
+        flow = Flow((Limit(self.rates.pair), *limits, self._total))
+        self._flows.add(flow)
+        self._apply(flow)
+        return flow
+
+    def remove(self, flow: Flow, now: float) -> None:
+        """Forget a pair that has ended, and give back what it has not been granted yet."""
+        self._flows.discard(flow)
+        if flow.queue is not None:
+            del flow.queue.waiting[flow]
+            flow.queue = None
+            for limit in flow.limits[: flow.level]:
+                limit.take(now, -flow.quantum)
+        flow.readers.clear()
+        for limit in flow.limits[1:-1]:
+            limit.flows -= 1
+            self._forget(limit, now)
+
+    def _forget(self, limit: Limit, now: float) -> None:
+        """Forget the limit of an address without pairs, but not before its last bytes no longer count."""
+        if limit.is_forgettable(now):
+            self._addresses.pop(limit.address, None)
+        elif not limit.flows:
+            self._look_at(limit, now + limit.bucket.spent(now, limit.rate) / limit.rate)
+
+    def set_rates(self, rates: Rates, now: float) -> None:
+        """Apply other rates. Those that wait are looked at in the next turn."""
+        self.rates, self._quantum = rates, quantum_of(rates)
+        self._total.rate = rates.total
+        for limit in self._addresses.values():
+            limit.rate = rates.address
+        for flow in self._flows:
+            self._apply(flow)
+        for limit in (self._total, *self._addresses.values(), *(flow.limits[0] for flow in self._flows)):
+            if limit.look_at is not None:
+                self._look_at(limit, now)
+
+    def slow_down(self, flow: Flow, rate: float, now: float) -> None:
+        """Apply a rate to one pair in addition to those of all. 0: none."""
+        flow.slow_rate = rate
+        self._apply(flow)
+        if flow.limits[0].waiting:
+            self._look_at(flow.limits[0], now)
+
+    def _apply(self, flow: Flow) -> None:
+        """Set what follows for a pair from the rates."""
+        flow.limits[0].rate = min((rate for rate in (self.rates.pair, flow.slow_rate) if rate), default=0.0)
+        flow.is_paced = any(limit.rate for limit in flow.limits)
+
+    # ── a pair asks, reads, and asks again ────────────────────────────────────────────────────────
+
+    def ask(self, flow: Flow, reader: Reader, now: float) -> int:
+        """Return how many bytes a direction may read now. 0: a later turn grants it some.
+
+        A direction does not ask again before it has read.
+        """
+        flow.readers.append(reader)
+        if len(flow.readers) > 1 or not self._begin(flow, now):  # one pair is one pair, also if both sides send
+            return 0
+        flow.readers.popleft()
+        return flow.quantum
+
+    def read(self, flow: Flow, granted: int, size: int, now: float) -> None:
+        """Count what a direction has read of what it was granted. It may be more."""
+        if size != granted:
+            for limit in flow.limits:
+                limit.take(now, size - granted)
+
+    def _begin(self, flow: Flow, now: float) -> bool:
+        flow.level = 0
+        flow.quantum = min(self._quantum, bounded_quantum(flow.slow_rate)) if flow.slow_rate else self._quantum
+        return self._advance(flow, now)
+
+    def _advance(self, flow: Flow, now: float) -> bool:
+        """Take a quantum of each limit that has one. Return whether all have, and else let the pair wait."""
+        for limit in flow.limits[flow.level :]:
+            seconds = limit.seconds(now)
+            if limit.waiting or seconds:
+                limit.waiting[flow] = None
+                flow.queue = limit
+                self._look_at(limit, now + seconds)
+                return False
+            limit.take(now, flow.quantum)
+            flow.level += 1
+        return True
+
+    def _look_at(self, limit: Limit, time: float) -> None:
+        if limit.look_at is None or time < limit.look_at:
+            limit.look_at = time
+            heapq.heappush(self._schedule, (time, next(self._numbers), limit))
+
+    @property
+    def next_turn(self) -> float | None:
+        """The time of the next turn. None: no pair waits."""
+        return self._schedule[0][0] if self._schedule else None
+
+    def turn(self, now: float) -> list[tuple[Reader, int]]:
+        """Return the directions that may read now, and how many bytes each."""
+        grants: list[tuple[Reader, int]] = []
+        while self._schedule and self._schedule[0][0] <= now:
+            time, _, limit = heapq.heappop(self._schedule)
+            if time != limit.look_at:
+                continue
+            limit.look_at = None
+            while limit.waiting and not limit.seconds(now):
+                flow, _ = limit.waiting.popitem(last=False)
+                flow.queue = None
+                limit.take(now, flow.quantum)
+                flow.level += 1
+                passes = self._advance(flow, now)
+                while passes:
+                    grants.append((flow.readers.popleft(), flow.quantum))
+                    passes = bool(flow.readers) and self._begin(flow, now)
+            if limit.waiting:
+                self._look_at(limit, now + limit.seconds(now))
+            elif limit.address is not None:
+                self._forget(limit, now)
+        return grants
+
+
+def bounded_quantum(rate: float) -> int:
+    """Return the quantum for a rate."""
+    return int(min(MAX_QUANTUM_BYTES, max(MIN_QUANTUM_BYTES, rate * QUANTUM_SECONDS)))
+
+
+def quantum_of(rates: Rates) -> int:
+    """Return the quantum of all pairs, for the lowest of the rates."""
+    given = [rate for rate in (rates.pair, rates.address, rates.total) if rate]
+    return bounded_quantum(min(given)) if given else MAX_QUANTUM_BYTES

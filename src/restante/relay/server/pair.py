@@ -1,48 +1,551 @@
-"""A pair after `ok`: what one side sends is passed on to the other, until one ends."""
+"""A pair after `ok`: what one side sends is passed on to the other, until one ends.
+
+Plain sockets are watched by an epoll of their own, edge-triggered: each is registered once, so what changes between
+"read this" and "write that" costs no system call, and a socket that has bytes which cannot be read now does not wake
+the loop. Two plain sockets are spliced: the kernel moves the pages from one to a pipe and from there to the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import asyncio
+import os
+import select
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
 
-from restante.relay.core.pacing import Rates
-from restante.relay.server.streams import Stream
+from restante.relay.core.pacing import MAX_QUANTUM_BYTES, Flow, Pacer, Rates
+from restante.relay.server.pipes import FIRST_PIPE_BYTES, MAX_PIPE_BYTES, Pipe, PipePool, pipe_budget
+from restante.relay.server.streams import END_SECONDS, PlainSocket, Stream
+
+OK: Final = b"ok\n"
+"""What both sides are sent when they have become a pair (transit_server.py, 0.5.0)."""
+
+COPY_BYTES: Final = 64 * 1024
+"""Bytes that are read at once from a plain socket that is not spliced, and so the most that is kept of them. It is
+also the size of the messages to a WebSocket."""
+
+MAX_BYTES_PER_TURN: Final = 2 * MAX_QUANTUM_BYTES
+"""Bytes that are passed on before the loop looks at anything else: half a millisecond."""
+
+STEP_BYTES: Final = 16 * 1024
+"""Bytes that take as long as a step of a direction, whatever it passes on. So a turn has 128 steps at most."""
+
+MAX_EVENTS: Final = 256
+"""Sockets of which one call says what happened."""
+
+FILLED_FRACTION: Final = 4
+"""A direction that reads this fraction of a pipe at once gets one of twice the size. A page of a pipe has the bytes of
+one packet at least, 1,400 of 4,096, so packets fill a pipe with a third of its size."""
+
+TURN_SECONDS: Final = 0.005
+"""Shortest time between two turns of the pacer, in which it lets several pairs go on."""
+
+_EVENTS: Final = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
+_READABLE: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+_WRITABLE: Final = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
+_SPLICE: Final = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
+
+_ROOM: Final = memoryview(bytearray(COPY_BYTES))
+"""Where all plain sockets are read to that are not spliced. What was read is written or copied at once."""
+
+
+class Direction:
+    """What one side of a pair sends, on its way to the other: the `Source` and the `Sink` of their streams.
+
+    What was read and not written is either in a pipe or in `_kept`. Until it is written, nothing is read.
+    """
+
+    __slots__ = (
+        "_granted",
+        "_is_spliced",
+        "_kept",
+        "_pair",
+        "_pairs",
+        "_pipe",
+        "_pipe_size",
+        "_piped",
+        "_sink",
+        "_source",
+        "_waits_for_grant",
+        "has_ended",
+        "is_over",
+        "is_queued",
+        "is_readable",
+    )
+
+    def __init__(self, pair: Pair, pairs: Pairs, source: Stream, sink: Stream, kept: bytes) -> None:
+        self._pair, self._pairs, self._source, self._sink = pair, pairs, source, sink
+        self._is_spliced = isinstance(source, PlainSocket) and isinstance(sink, PlainSocket)
+        self._kept: bytes | bytearray = kept
+        self._pipe: Pipe | None = None
+        """None: no bytes are in a pipe."""
+        self._piped = 0
+        """Bytes in the pipe."""
+        self._pipe_size = FIRST_PIPE_BYTES
+        """Size of the next pipe."""
+        self._granted = 0
+        """Bytes that it may read, if the pair is paced."""
+        self._waits_for_grant = False
+        self.is_readable = isinstance(source, PlainSocket)
+        """Whether a plain socket may have bytes, or another stream is not paused."""
+        self.has_ended = False
+        """Whether nothing more comes."""
+        self.is_over = False
+        """Whether nothing more is passed on. What still comes is dropped."""
+        self.is_queued = False
+        """Whether its next step is due (`Pairs`)."""
+
+    def step(self) -> int:
+        """Pass on what can be passed on now, about a quantum, and return its bytes."""
+        if (self._piped or self._kept) and not self._sink.is_stuck:
+            self._write_on()
+        if self._piped or self._kept or (self._sink.is_stuck and not self.is_over) or self._pair.is_closed:
+            return 0
+        if self.has_ended:
+            self._finish()
+            return 0
+        source = self._source
+        if not isinstance(source, PlainSocket):
+            self._let_arrive()
+            return 0
+        if not self.is_readable:
+            return 0
+        if self.is_over:
+            return self._drop(source)
+        size = MAX_QUANTUM_BYTES
+        if self._pair.flow.is_paced:
+            size = self._grant()
+            if not size:
+                return 0
+        size = self._splice(source, size) if self._is_spliced else self._copy(source, size)
+        if self._granted:
+            self._return_grant(size)
+        if size:
+            self._pair.count(size)
+        if self._pair.is_closed:
+            return size
+        if self.has_ended:
+            if not self._piped and not self._kept and not self._sink.is_stuck:
+                self._finish()
+        elif self.is_readable and not self._piped and not self._kept:
+            self._pairs.queue(self)
+        return size
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
+
+    def _splice(self, source: PlainSocket, size: int) -> int:
+        """Read into a pipe and write from there. Return the bytes that were read."""
+        pipes = self._pairs.pipes
+        pipe = pipes.take(self._pipe_size)
+        if pipe is None:
+            return self._copy(source, size)
+        try:
+            size = os.splice(source.descriptor, pipe.writer, min(size, pipe.size), flags=_SPLICE)
+        except BlockingIOError:
+            pipes.give(pipe)
+            self.is_readable = False
+            return 0
+        except OSError:
+            size = 0
+        if not size:
+            pipes.give(pipe)
+            self.has_ended = True
+            return 0
+        self._pipe, self._piped = pipe, size
+        if size * FILLED_FRACTION >= pipe.size and self._pipe_size < MAX_PIPE_BYTES:
+            self._pipe_size *= 2
+        self._write_on()
+        return size
+
+    def _copy(self, source: PlainSocket, size: int) -> int:
+        """Read and write. Return the bytes that were read."""
+        wanted = min(size, COPY_BYTES)
+        try:
+            size = source.readinto(_ROOM, wanted)
+        except BlockingIOError:
+            self.is_readable = False
+            return 0
+        except OSError:
+            size = 0
+        if not size:
+            self.has_ended = True
+            return 0
+        self._write(_ROOM[:size])
+        return size
+
+    def _drop(self, source: PlainSocket) -> int:
+        """Read what nobody takes."""
+        try:
+            size = source.readinto(_ROOM, COPY_BYTES)
+        except BlockingIOError:
+            self.is_readable = False
+            return 0
+        except OSError:
+            size = 0
+        if size:
+            self._pairs.queue(self)
+        else:
+            self.has_ended = True
+            self._pair.go_on_ending()
+        return size
+
+    def _let_arrive(self) -> None:
+        """Let a stream bring what comes, unless the pacer does not grant it."""
+        source = self._source
+        assert not isinstance(source, PlainSocket)
+        if not self.is_readable and (self.is_over or not self._pair.flow.is_paced or self._grant()):
+            self.is_readable = True
+            source.resume()
+
+    def arrived(self, data: memoryview | bytes | bytearray) -> None:
+        """Pass on what a stream brings, or keep it if the sink takes no more."""
+        if self._pair.is_closed or self.is_over:
+            return
+        if self._kept or self._sink.is_stuck:
+            self._kept += data
+        else:
+            self._write(data)
+        self._pair.count(len(data))
+        if self._pair.is_closed or self.is_over:
+            return
+        granted = True
+        if self._pair.flow.is_paced:
+            self._return_grant(len(data))
+            granted = self._waits_for_grant is False and self._grant() > 0
+        if self._kept or self._sink.is_stuck or not granted:
+            self._pause()
+
+    def _pause(self) -> None:
+        source = self._source
+        if self.is_readable and not isinstance(source, PlainSocket):
+            self.is_readable = False
+            source.pause()
+
+    def source_ended(self) -> None:
+        """Note that nothing more comes from a stream."""
+        self.has_ended = True
+        if self.is_over:
+            self._pair.go_on_ending()
+        else:
+            self._pairs.queue(self)
+
+    # ── what the pacer grants ─────────────────────────────────────────────────────────────────────
+
+    def _grant(self) -> int:
+        """Return how many bytes may be read. 0: `granted` is called later."""
+        if not self._granted and not self._waits_for_grant:
+            self._granted = self._pairs.ask(self._pair.flow, self)
+            self._waits_for_grant = not self._granted
+        return self._granted
+
+    def granted(self, size: int) -> None:
+        """Read up to `size` bytes in the next step."""
+        self._granted, self._waits_for_grant = size, False
+        self._pairs.queue(self)
+
+    def _return_grant(self, size: int) -> None:
+        """Report how many bytes were read."""
+        self._pairs.read(self._pair.flow, self._granted, size)
+        self._granted = 0
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────
+
+    def _write_on(self) -> None:
+        """Write what was kept, and what is in the pipe, as far as the sink takes it."""
+        if self._kept:
+            kept, self._kept = self._kept, b""
+            self._write(kept)
+        if self._pipe is not None and not self._kept:
+            self._empty(self._pipe)
+
+    def _write(self, data: memoryview | bytes | bytearray) -> None:
+        """Write bytes, and keep what the sink does not take."""
+        try:
+            size = self._sink.write(data)
+        except OSError:
+            self.sink_gone()
+        else:
+            if size < len(data):
+                self._kept = bytes(data[size:])
+
+    def _empty(self, pipe: Pipe) -> None:
+        """Write what is in the pipe, as far as the sink takes it."""
+        sink, piped = self._sink, self._piped
+        assert isinstance(sink, PlainSocket)
+        try:
+            while piped:
+                piped -= os.splice(pipe.reader, sink.descriptor, piped, flags=_SPLICE)
+        except BlockingIOError:
+            sink.is_stuck = True
+            self._piped = piped
+        except OSError:
+            self._piped = piped
+            self.sink_gone()
+        else:
+            self._piped, self._pipe = 0, None
+            self._pairs.pipes.give(pipe)
+
+    def unstuck(self) -> None:
+        """Write what is left, and read again."""
+        self._pairs.queue(self)
+
+    def note_readable(self) -> None:
+        """Note that a plain socket has bytes, or its end."""
+        self.is_readable = True
+        self._pairs.queue(self)
+
+    def note_writable(self) -> None:
+        """Note that a plain socket takes bytes, or is gone."""
+        if self._sink.is_stuck:
+            self._sink.is_stuck = False
+            self._pairs.queue(self)
+
+    def sink_gone(self) -> None:
+        """Drop what was not written, and what still comes."""
+        self.release()
+        if not self.is_over:
+            self.is_over = True
+            self._pair.go_on_ending()
+            self._pairs.queue(self)
+
+    def _finish(self) -> None:
+        """Say that nothing follows, because the source has ended and everything is written."""
+        if not self.is_over:
+            self.is_over = True
+            self._sink.end_writing()
+            self._pair.go_on_ending()
+
+    def release(self) -> None:
+        """Free what was read and not written, and return what was granted."""
+        self._kept = b""
+        if self._pipe is not None:
+            self._pairs.pipes.discard(self._pipe)
+            self._pipe, self._piped = None, 0
+        if self._granted:
+            self._return_grant(0)
+
+
+class Pair:
+    """Two sides, of which each gets what the other sends."""
+
+    __slots__ = ("_directions", "_on_bytes", "_on_end", "_pairs", "_streams", "_timer", "flow", "is_closed")
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        streams: tuple[Stream, Stream],
+        flow: Flow,
+        on_bytes: Callable[[int], bool],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._pairs, self._streams = pairs, streams
+        self.flow = flow
+        """What the pacer knows of it."""
+        self._on_bytes, self._on_end = on_bytes, on_end
+        self._directions: tuple[Direction, ...] = ()
+        self._timer: asyncio.TimerHandle | None = None
+        """It closes both sides after one has ended."""
+        self.is_closed = False
+
+    def begin(self, leftover: bytes) -> None:
+        """Send `ok` to both sides and `leftover` to the first."""
+        first, second = self._streams
+        unsent = [_answer(stream) for stream in self._streams]
+        outgoing = Direction(self, self._pairs, first, second, unsent[1])
+        incoming = Direction(self, self._pairs, second, first, unsent[0] + leftover)
+        self._directions = (outgoing, incoming)
+        for stream, source, sink in ((first, outgoing, incoming), (second, incoming, outgoing)):
+            if isinstance(stream, PlainSocket):
+                self._pairs.watch(stream, source, sink)
+            else:
+                stream.source, stream.sink = source, sink
+        if leftover:
+            self.count(len(leftover))
+        if not self.is_closed:
+            for direction in self._directions:
+                self._pairs.queue(direction)
+
+    def count(self, size: int) -> None:
+        """Report bytes that came, and close both sides if there may be no more."""
+        if not self._on_bytes(size):
+            self.close()
+
+    def slow_down(self, rate: float) -> None:
+        """Pass on at most so many bytes a second in both directions together. 0: as fast as the rates allow."""
+        self._pairs.slow_down(self.flow, rate)
+
+    def go_on_ending(self) -> None:
+        """Close both sides when both have ended, or END_SECONDS after nothing more is passed on in one direction."""
+        if self.is_closed:
+            return
+        if all(direction.is_over and direction.has_ended for direction in self._directions):
+            self.close()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(END_SECONDS, self.close)
+
+    def close(self) -> None:
+        """Close both sides at once. `on_end` is called in the next turn of the loop."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for direction in self._directions:
+            direction.release()
+        for stream in self._streams:
+            if isinstance(stream, PlainSocket):
+                self._pairs.unwatch(stream)
+            stream.close()
+        self._pairs.ended(self)
+        asyncio.get_running_loop().call_soon(self._on_end)
+
+
+def _answer(stream: Stream) -> bytes:
+    """Send `ok`, and return what the stream has not taken of it."""
+    try:
+        return OK[stream.write(OK) :]
+    except OSError:  # it is gone, as reading it will show
+        return b""
 
 
 class Pairs:
-    """What all pairs of a server share: the pipes, a buffer, the rates and the timer of those that wait."""
+    """What all pairs of a server share: the pipes, the epoll, the pacer, and whose step is next."""
 
     def __init__(self, rates: Rates) -> None:
         """Prepare pipes within the limits of this process. A loop is running."""
-
-    def set_rates(self, rates: Rates) -> None:
-        """Apply other rates, also to the pairs that run."""
+        self._loop = asyncio.get_running_loop()
+        self.pipes = PipePool(pipe_budget())
+        self._pacer = Pacer(rates)
+        self._timer: asyncio.TimerHandle | None = None
+        """The pacer's next turn."""
+        self._epoll = select.epoll()
+        self._watched: dict[int, tuple[Direction, Direction]] = {}
+        """The directions that read a descriptor, and write to it."""
+        self._due: deque[Direction] = deque()
+        """Directions of which a step is due."""
+        self._has_turn = False
+        """Whether the loop will take their steps."""
+        self.running: set[Pair] = set()
+        self._loop.add_reader(self._epoll.fileno(), self._take_events)
 
     def begin(
         self,
         first: Stream,
         second: Stream,
         leftover: bytes,
-        addresses: Sequence[Hashable],
+        addresses: Iterable[Hashable],
         on_bytes: Callable[[int], bool],
         on_end: Callable[[], None],
     ) -> Pair:
         """Send `ok` to both sides and `leftover` to the first, and relay from then on.
 
         `leftover`: what came behind the line of the second side. `addresses`: what the rate of an address counts,
-        of both sides. `on_bytes(n)` is called with the bytes that were passed on since its last call; if it returns
-        False, the pair ends at once. `on_end()` is called once, when both sides are closed, and never from here.
+        of both sides. `on_bytes(n)` is called with the bytes that came since its last call; if it returns False, the
+        pair ends at once. `on_end()` is called once, when both sides are closed, and never from here.
         """
-        raise NotImplementedError
+        pair = Pair(self, (first, second), self._pacer.add(addresses), on_bytes, on_end)
+        self.running.add(pair)
+        pair.begin(leftover)
+        return pair
+
+    def ended(self, pair: Pair) -> None:
+        """Forget a pair."""
+        self.running.discard(pair)
+        self._pacer.remove(pair.flow, self._loop.time())
+        self._set_timer()
 
     def close(self) -> None:
-        """Close the pipes and the timer. All pairs have ended."""
+        """End all pairs, and close the pipes."""
+        for pair in list(self.running):
+            pair.close()
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+        self.pipes.close()
+        if self._timer is not None:
+            self._timer.cancel()
 
+    # ── events and steps ──────────────────────────────────────────────────────────────────────────
 
-class Pair:
-    """Two sides, of which each gets what the other sends."""
+    def watch(self, stream: PlainSocket, source: Direction, sink: Direction) -> None:
+        """Let steps be taken when a socket has bytes, or takes some."""
+        self._watched[stream.descriptor] = (source, sink)
+        self._epoll.register(stream.descriptor, _EVENTS)
 
-    def slow_down(self, rate: float) -> None:
-        """Pass on at most so many bytes a second in both directions together. 0: as fast as the rates allow."""
+    def unwatch(self, stream: PlainSocket) -> None:
+        """Forget a socket, which is about to be closed."""
+        del self._watched[stream.descriptor]
+        self._epoll.unregister(stream.descriptor)
 
-    def abort(self) -> None:
-        """Close both sides at once. `on_end` is called in the next turn of the loop."""
+    def _take_events(self) -> None:
+        """Note what has happened to the sockets, and take steps unless the loop will do so anyway."""
+        at_once, self._has_turn = not self._has_turn, True
+        for descriptor, events in self._epoll.poll(0, MAX_EVENTS):
+            source, sink = self._watched[descriptor]
+            if events & _READABLE:
+                source.note_readable()
+            if events & _WRITABLE:
+                sink.note_writable()
+        if at_once:
+            self._take_steps()
+
+    def queue(self, direction: Direction) -> None:
+        """Let a direction take a step, in this turn of the loop or a later one."""
+        if not direction.is_queued:
+            direction.is_queued = True
+            self._due.append(direction)
+            if not self._has_turn:
+                self._has_turn = True
+                self._loop.call_soon(self._take_steps)
+
+    def _take_steps(self) -> None:
+        """Let directions take steps, one after the other, until there were enough for this turn of the loop."""
+        due, left = self._due, MAX_BYTES_PER_TURN
+        while due and left > 0:
+            direction = due.popleft()
+            direction.is_queued = False
+            left -= STEP_BYTES + direction.step()
+        self._has_turn = bool(due)
+        if due:
+            self._loop.call_soon(self._take_steps)
+
+    # ── rates ────────────────────────────────────────────────────────────────────────────────────
+
+    def set_rates(self, rates: Rates) -> None:
+        """Apply other rates, also to the pairs that run."""
+        self._pacer.set_rates(rates, self._loop.time())
+        self._set_timer()
+
+    def slow_down(self, flow: Flow, rate: float) -> None:
+        """Apply a rate to one pair in addition to those of all. 0: none."""
+        self._pacer.slow_down(flow, rate, self._loop.time())
+        self._set_timer()
+
+    def ask(self, flow: Flow, direction: Direction) -> int:
+        """Return how many bytes a direction may read now. 0: it is granted some later."""
+        size = self._pacer.ask(flow, direction, self._loop.time())
+        if not size:
+            self._set_timer()
+        return size
+
+    def read(self, flow: Flow, granted: int, size: int) -> None:
+        """Report how many bytes a direction has read of what it was granted."""
+        self._pacer.read(flow, granted, size, self._loop.time())
+
+    def _set_timer(self) -> None:
+        turn = self._pacer.next_turn
+        if turn is None:
+            return
+        turn = max(turn, self._loop.time() + TURN_SECONDS)
+        if self._timer is not None:
+            if self._timer.when() <= turn:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(turn, self._let_go_on)
+
+    def _let_go_on(self) -> None:
+        """Let the directions read that the pacer lets."""
+        self._timer = None
+        for direction, size in self._pacer.turn(self._loop.time()):
+            direction.granted(size)
+        self._set_timer()
