@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import ssl
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
@@ -57,6 +58,15 @@ class HandshakeListener(Protocol):
         """Record that the connection is closed before the end of the handshake."""
 
 
+class Eof(enum.Enum):
+    """Whether the client was told that nothing follows (`TlsTransport.write_eof`)."""
+
+    NONE = enum.auto()
+    WAITS = enum.auto()
+    """Not before the backlog is sent."""
+    SENT = enum.auto()
+
+
 class TlsTransport(asyncio.BufferedProtocol):
     """The protocol of a socket's transport, and the transport of another protocol, which sees no TLS."""
 
@@ -65,6 +75,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         "_budget",
         "_charged",
         "_closing",
+        "_eof",
         "_handshake",
         "_header",
         "_incoming",
@@ -113,6 +124,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._protocol_paused = False
         """Whether the protocol was told so."""
         self._closing = False
+        self._eof = Eof.NONE
 
     # ── the protocol of the socket's transport ────────────────────────────────────────────────────
 
@@ -124,8 +136,9 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
         """Read what has come from the socket."""
-        self._received += data
-        self._go_on()
+        if self._eof is Eof.NONE:
+            self._received += data
+            self._go_on()
 
     def eof_received(self) -> None:
         """Let the connection be closed, as if the client had ended TLS first: WebSocket has an end of its own."""
@@ -246,7 +259,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         """Read the socket if there is no reason not to."""
         if self._transport.is_closing():
             return
-        if self._paused or self._waiting or self._closing:
+        if self._closing or (self._eof is Eof.NONE and (self._paused or self._waiting)):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -288,21 +301,30 @@ class TlsTransport(asyncio.BufferedProtocol):
         if stuck != self._protocol_paused and self._protocol is not None:
             self._protocol_paused = stuck
             (self._protocol.pause_writing if stuck else self._protocol.resume_writing)()
-        if self._closing and not self._backlog and not self._transport.is_closing():
+        if self._backlog or self._transport.is_closing():
+            return
+        if self._eof is Eof.WAITS:
+            self._eof = Eof.SENT
+            self._end_tls()
+            self._transport.write_eof()
+        if self._closing:
             self._end()
 
     def _end(self) -> None:
         """Say that nothing more follows, and close the socket when all is sent."""
+        self._end_tls()
+        self._transport.close()
+
+    def _end_tls(self) -> None:
         with suppress(ssl.SSLError):
             self._tls.unwrap()  # it raises SSLWantReadError: the client has not answered
         self._send()
-        self._transport.close()
 
     # ── the transport of the protocol ─────────────────────────────────────────────────────────────
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt data and send it, as far as the socket takes it. The rest follows when the socket takes more."""
-        if data and not self.is_closing():
+        if data and self._eof is Eof.NONE and not self.is_closing():
             self._backlog.append(memoryview(data))
             if len(self._backlog) == 1:
                 self._write_on()
@@ -310,6 +332,20 @@ class TlsTransport(asyncio.BufferedProtocol):
     def writelines(self, parts: list[bytes]) -> None:
         """Write the parts together."""
         self.write(b"".join(parts))
+
+    def can_write_eof(self) -> bool:
+        """Return True."""
+        return True
+
+    def write_eof(self) -> None:
+        """Say that nothing follows what was written. The socket is read on, but what comes is dropped.
+
+        OpenSSL cannot read on when data comes between its close_notify and the client's.
+        """
+        if self._eof is Eof.NONE and not self.is_closing():
+            self._eof, self._received = Eof.WAITS, b""
+            self._pause_or_resume()
+            self._write_on()
 
     def get_write_buffer_size(self) -> int:
         """Return the bytes that the socket has not taken."""

@@ -369,22 +369,23 @@ class Pair:
     def count(self, size: int) -> None:
         """Report bytes that came, and close both sides if there may be no more."""
         if not self._on_bytes(size):
-            self.close()
+            self.abort()
 
     def slow_down(self, rate: float) -> None:
         """Pass on at most so many bytes a second in both directions together. 0: as fast as the rates allow."""
-        self._pairs.slow_down(self.flow, rate)
+        if rate != self.flow.slow_rate:
+            self._pairs.slow_down(self.flow, rate)
 
     def go_on_ending(self) -> None:
         """Close both sides when both have ended, or END_SECONDS after nothing more is passed on in one direction."""
         if self.is_closed:
             return
         if all(direction.is_over and direction.has_ended for direction in self._directions):
-            self.close()
+            self.abort()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(END_SECONDS, self.close)
+            self._timer = asyncio.get_running_loop().call_later(END_SECONDS, self.abort)
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Close both sides at once. `on_end` is called in the next turn of the loop."""
         if self.is_closed:
             return
@@ -458,7 +459,7 @@ class Pairs:
     def close(self) -> None:
         """End all pairs, and close the pipes."""
         for pair in list(self.running):
-            pair.close()
+            pair.abort()
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
         self.pipes.close()

@@ -1,7 +1,7 @@
 """The sides of a pair after `ok`: a plain socket, a TLS connection, a WebSocket.
 
-A plain socket is read when the pair wants to (`readinto`). The others bring what came, until they are paused. Each has
-a method `write`, and knows whether it takes more (`is_stuck`).
+A plain socket is read when the pair wants to (`readinto`). The others bring what came, until they are paused. Each
+can be written to, and knows whether it takes more (`is_stuck`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import struct
 from typing import Final, Protocol
 
 from picows import WSCloseCode, WSFrame, WSMsgType, WSTransport
+from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.tls_transport import PIECE_BYTES, TlsTransport
 
@@ -116,7 +117,7 @@ class PlainSocket:
         transport.abort()  # it closes its descriptor; the connection lives as long as ours is open
         return cls(connection)
 
-    def write(self, data: memoryview | bytes) -> int:
+    def write(self, data: memoryview | bytes | bytearray) -> int:
         """Write what the socket takes now, and return how many bytes these are. Raises OSError if it is gone."""
         try:
             size = self.socket.send(data)
@@ -192,7 +193,7 @@ class TlsStream(asyncio.BufferedProtocol):
         """Bring what comes."""
         self._transport.resume_reading()
 
-    def write(self, data: memoryview | bytes) -> int:
+    def write(self, data: memoryview | bytes | bytearray) -> int:
         """Write all bytes, and return how many these are. What the socket does not take is kept by the transport."""
         self._transport.write(bytes(data))
         return len(data)
@@ -210,6 +211,9 @@ class TlsStream(asyncio.BufferedProtocol):
 _ROOM: Final = memoryview(bytearray(PIECE_BYTES))
 """Where all TLS connections are read to. What was read is used or copied before another one is read."""
 
+
+MAX_READ_BYTES: Final = 64 * 1024
+"""Bytes that are read at once from a WebSocket."""
 
 MAX_GATHERED_PAYLOAD: Final = 16 * 1024
 """Bytes of the largest payload that is passed on together with others of the same read. A write takes as long as to
@@ -360,7 +364,7 @@ class WebSocketStream:
 
     # ── what is sent ──────────────────────────────────────────────────────────────────────────────
 
-    def write(self, data: memoryview | bytes) -> int:
+    def write(self, data: memoryview | bytes | bytearray) -> int:
         """Write a message, and return its size. What the socket does not take is kept by the transport."""
         size = len(data)
         if size < 126:
@@ -390,6 +394,26 @@ class WebSocketStream:
         if self._underlying.get_write_buffer_size():
             asyncio.get_running_loop().call_later(END_SECONDS, self._underlying.abort)
         self._underlying.close()
+
+
+class WebSocketReader(asyncio.BufferedProtocol):
+    """A protocol between the transport of a WebSocket and picows, which limits what is read at once.
+
+    picows doubles its buffer whenever a read fills nine tenths of it, and keeps it (2.3.1: picows.pyx:1478,
+    _maybe_grow_read_buffer). So the buffer has up to four times MAX_READ_BYTES, or twice the largest frame.
+    """
+
+    def __init__(self, websocket: WSProtocol) -> None:
+        self._buffer = websocket.get_buffer
+        self.buffer_updated = websocket.buffer_updated  # type: ignore[method-assign]
+        self.pause_writing = websocket.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = websocket.resume_writing  # type: ignore[method-assign]
+        self.eof_received = websocket.eof_received  # type: ignore[method-assign]
+        self.connection_lost = websocket.connection_lost  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer: memoryview = self._buffer(sizehint)
+        return buffer if len(buffer) <= MAX_READ_BYTES else buffer[:MAX_READ_BYTES]
 
 
 Stream = PlainSocket | TlsStream | WebSocketStream
