@@ -3,37 +3,448 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
+import itertools
+import os
 import random
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from relay.pairs import KINDS, opened
-from support.loops import Test, on_loop, on_uvloop
+from relay.pairs import KINDS, Running, opened
+from restante.relay.core.pacing import BURST_SECONDS, MIN_QUANTUM_BYTES, Rates
+from restante.relay.server.pair import COPY_BYTES, MAX_BYTES_PER_TURN, Direction
+from restante.relay.server.pipes import FIRST_PIPE_BYTES, MAX_PIPE_BYTES, PipePool
+from restante.relay.server.streams import END_SECONDS, MAX_READ_BYTES
+from support.loops import meanwhile, move_clock, on_loop, on_uvloop, slow_clock, until
+from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, frame
 
 on_asyncio = on_loop(asyncio.SelectorEventLoop)
 
 DATA = random.Random(40).randbytes(3 << 20)
 
+TO_EACH = [(kind, "tcp") for kind in KINDS] + [("tcp", kind) for kind in KINDS[1:]]
 
-@pytest.mark.parametrize(("first", "second"), [*((kind, "tcp") for kind in KINDS), *(("tcp", kind) for kind in KINDS[1:]), ("websocket", "websocket"), ("tls", "wss")])
+
+def direction(running: Running, index: int = 0) -> Direction:
+    return running.pair._directions[index]
+
+
+def held(running: Running, index: int = 0) -> int:
+    """Return the bytes that a direction has read and not written."""
+    one = direction(running, index)
+    return one._piped + len(one._kept)
+
+
+async def turns(number: int) -> None:
+    """Let the loop look at everything so many times."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def idle(running: Running) -> None:
+    """Wait until nothing is due."""
+    pairs = running.world.pairs
+
+    def settled() -> bool:
+        return not pairs._due and not any(held(running, index) for index in (0, 1))
+
+    await until("silence", settled)
+    await turns(3)
+    assert settled()
+
+
+# ── bytes ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def exchange(running: Running) -> None:
+    """Send from each side, one after the other, and end."""
+
+    async def send() -> None:
+        for at in range(0, len(DATA), 300_000):
+            await running.first.send(DATA[at : at + 300_000])
+        running.first.end()
+
+    await running.second.send(b"first")
+    assert await running.first.read(5) == b"first"
+    async with meanwhile(send()):
+        assert await running.second.rest() == DATA
+    assert running.counted == 5 + len(DATA)
+    running.second.end()
+    await running.ended()
+
+
+@pytest.mark.parametrize(("first", "second"), [*TO_EACH, ("websocket", "websocket"), ("tls", "wss")])
 @on_uvloop
 async def test_each_side_gets_what_the_other_sends(tmp_path: Path, first: str, second: str) -> None:
     async with opened(tmp_path) as world:
-        running = await world.pair(first, second, b"what came behind the line")
-        assert await running.first.read(25) == b"what came behind the line"
-        pieces = [DATA[at : at + 300_000] for at in range(0, len(DATA), 300_000)]
+        await exchange(await world.pair(first, second))
 
-        async def send() -> None:
-            for piece in pieces:
-                await running.first.send(piece)
-            running.first.end()
 
-        await running.second.send(b"first")
-        assert await running.first.read(5) == b"first"
-        sending = asyncio.create_task(send())
-        assert await running.second.rest() == DATA
+@on_asyncio
+async def test_a_socket_can_be_taken_out_of_a_transport_of_asyncio_too(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        await exchange(await world.pair("tcp", "unix"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@on_uvloop
+async def test_the_first_gets_what_came_behind_the_line_of_the_second_before_anything_else(
+    tmp_path: Path, kind: str
+) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair(kind, "tcp", b"behind the line,")
+        await running.second.send(b" then more")
+        assert await running.first.read(26) == b"behind the line, then more"
+        assert running.counted == 26
+
+
+@on_uvloop
+async def test_both_directions_are_full_at_the_same_time(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair()
+        async with meanwhile(running.first.send(DATA)), meanwhile(running.second.send(DATA)):
+            assert await running.first.read(len(DATA)) == DATA
+            assert await running.second.read(len(DATA)) == DATA
+        await idle(running)
+
+
+# ── a reader that does not read ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("first", "second"), [*TO_EACH, ("websocket", "websocket")])
+@on_uvloop
+async def test_a_sender_waits_for_a_reader_that_does_not_read(tmp_path: Path, first: str, second: str) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair(first, second)
+        data = DATA * 8  # more than all buffers between the two
+        sending = asyncio.create_task(running.first.send(data))
+        await until("a full sink", lambda: direction(running)._sink.is_stuck)
+        await turns(50)
+        assert not sending.done()
+        assert held(running) <= MAX_PIPE_BYTES + COPY_BYTES + MAX_READ_BYTES
+        assert running.counted < len(data)
+        assert await running.second.read(len(data)) == data
         await sending
-        assert running.counted == 25 + 5 + len(DATA)
+        await idle(running)
+
+
+@on_uvloop
+async def test_a_direction_has_a_pipe_only_while_bytes_are_in_it(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        running, pipes = await world.pair(receive_buffer=4096), world.pairs.pipes
+        sending = asyncio.create_task(running.first.send(DATA * 4))
+        await until("bytes in a pipe", lambda: direction(running)._piped)
+        assert direction(running)._pipe_size > FIRST_PIPE_BYTES
+        assert pipes.pipes - pipes.free_pipes == 1
+        assert await running.second.read(4 * len(DATA)) == DATA * 4
+        await sending
+        await idle(running)
+        assert pipes.pipes == pipes.free_pipes
+
+
+@on_uvloop
+async def test_segments_of_a_byte_for_a_reader_that_does_not_read_take_one_page_of_a_pipe(tmp_path: Path) -> None:
+    """What comes while bytes wait in the pipe stays in the socket, where TCP joins it."""
+    async with opened(tmp_path) as world:
+        running = await world.pair(receive_buffer=4096)
+        running.first.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        filling = asyncio.create_task(running.first.send(DATA * 2))
+        await until("a full sink", lambda: direction(running)._sink.is_stuck)
+        before = held(running)
+        await turns(50)
+        assert held(running) == before
+        assert await running.second.read(2 * len(DATA)) == DATA * 2
+        await filling
+        for _ in range(500):
+            await running.first.send(b".")
+        assert await running.second.read(500) == b"." * 500
+
+
+# ── without pipes ─────────────────────────────────────────────────────────────────────────────────
+
+
+def refuse(number: int) -> Callable[..., object]:
+    def call(*_arguments: object) -> object:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+@on_uvloop
+async def test_bytes_are_copied_if_there_is_no_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pipe2", refuse(number))
+            await exchange(running)
+        assert world.pairs.pipes.pipes == 0
+
+
+@on_uvloop
+async def test_bytes_are_copied_if_the_budget_is_spent(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        world.pairs.pipes = PipePool(FIRST_PIPE_BYTES - 1)
+        await exchange(await world.pair())
+        assert world.pairs.pipes.pipes == 0
+
+
+@on_uvloop
+async def test_pipes_stay_small_if_the_kernel_enlarges_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fcntl.fcntl
+
+    def call(descriptor: int, command: int, argument: int = 0) -> int:
+        if command == fcntl.F_SETPIPE_SZ:
+            raise PermissionError(errno.EPERM, "over the limit")
+        return real(descriptor, command, argument)
+
+    async with opened(tmp_path) as world:
+        running = await world.pair()
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "fcntl", call)
+            await exchange(running)
+        assert world.pairs.pipes.size == FIRST_PIPE_BYTES * world.pairs.pipes.pipes > 0
+
+
+def test_half_of_the_budget_is_for_first_pipes() -> None:
+    pool = PipePool(4 * MAX_PIPE_BYTES)
+    pipes = [pool.take(MAX_PIPE_BYTES) for _ in range(5)]
+    assert [pipe.size if pipe else 0 for pipe in pipes] == [MAX_PIPE_BYTES] * 2 + [FIRST_PIPE_BYTES] * 3
+    more = list(iter(lambda: pool.take(FIRST_PIPE_BYTES), None))
+    assert pool.size == 4 * MAX_PIPE_BYTES
+    for pipe in (*pipes, *more):
+        assert pipe
+        pool.give(pipe)
+    assert pool.pipes == pool.free_pipes <= 16
+    pool.close()
+    assert (pool.pipes, pool.size) == (0, 0)
+
+
+# ── the end ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("first", "second"), TO_EACH)
+@on_uvloop
+async def test_what_came_is_passed_on_before_the_end_also_to_a_slow_reader(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair(first, second)
+        await running.first.send(DATA[:1_000_000])
+        running.first.end()
+        await turns(20)
+        assert await running.second.rest() == DATA[:1_000_000]
         running.second.end()
         await running.ended()
+
+
+@on_uvloop
+async def test_a_side_whose_partner_has_ended_can_still_send_and_is_not_reset(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        slow_clock(asyncio.get_running_loop())
+        running = await world.pair()
+        running.first.end()  # it does not send any more, but reads
+        assert await running.second.rest() == b""
+        await running.second.send(DATA)
+        running.second.end()
+        assert await running.first.rest() == DATA
+        await running.ended()
+
+
+@on_uvloop
+async def test_what_nobody_takes_any_more_is_read_before_the_close(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        slow_clock(asyncio.get_running_loop())
+        running = await world.pair()
+        await running.first.send(b"the last acknowledgement")
+        running.first.reset()
+        sending = asyncio.create_task(running.second.send(DATA * 4))
+        assert await running.second.rest() == b"the last acknowledgement"
+        await sending  # also the bytes for which there is no reader
+        running.second.end()
+        await running.ended()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@on_asyncio
+async def test_a_side_that_does_not_end_is_closed_after_two_seconds(tmp_path: Path, kind: str) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair("tcp", kind)
+        running.first.end()
+        await until("the end of a direction", lambda: direction(running).is_over)
+        if kind not in {"tls", "wss", "websocket"}:  # these clients answer by themselves
+            await turns(20)
+            assert not running.ends
+        move_clock(asyncio.get_running_loop(), END_SECONDS)
+        await running.ended()
+        assert await running.second.rest() == b""
+
+
+@pytest.mark.parametrize(("kind", "index", "is_reading"), list(itertools.product(KINDS, (0, 1), (False, True))))
+@on_uvloop
+async def test_a_reset_ends_the_pair_at_any_moment(tmp_path: Path, kind: str, index: int, is_reading: bool) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair(*(("tcp", kind) if index else (kind, "tcp")))
+        ends = running.first, running.second
+        sending = [asyncio.create_task(end.send(DATA * 4)) for end in ends]
+        if is_reading:
+            await ends[1 - index].read(100_000)
+        else:
+            await until("a full sink", lambda: direction(running)._sink.is_stuck and direction(running, 1)._sink.is_stuck)
+        ends[index].reset()
+        await asyncio.gather(sending[index], return_exceptions=True)
+        try:
+            await ends[1 - index].rest()
+        except (ConnectionError, OSError):
+            pass
+        ends[1 - index].reset()
+        await asyncio.gather(*sending, return_exceptions=True)
+        await running.ended()
+        assert world.pairs.pipes.pipes == world.pairs.pipes.free_pipes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@on_uvloop
+async def test_a_pair_that_has_had_its_bytes_ends_at_once(tmp_path: Path, kind: str) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair(kind, "tcp")
+        running.max_bytes = 1000
+        running.first.write(bytes(2000))
+        await running.ended()
+        assert len(await running.second.rest()) <= 2000
+
+
+@on_uvloop
+async def test_a_silent_pair_has_no_timer_and_nothing_due(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair()
+        await idle(running)
+        assert running.pair._timer is None
+        assert world.pairs._timer is None
+        assert running.first.socket.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
+        watched = direction(running)._source
+        assert watched.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)  # type: ignore[union-attr]
+
+
+@on_uvloop
+async def test_urgent_data_does_not_keep_the_loop_busy(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair()
+        running.first.socket.send(b"!", socket.MSG_OOB)
+        await until("an event", lambda: not world.pairs._due)
+        steps = 0
+        real = Direction.step
+
+        def step(self: Direction) -> int:
+            nonlocal steps
+            steps += 1
+            return real(self)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Direction, "step", step)
+            await turns(100)
+        assert steps < 10
+        running.first.end()
+        running.second.end()
+        await running.second.raw.rest()
+        running.first.reset()
+
+
+# ── WebSocket ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@on_uvloop
+async def test_fragments_pings_and_empty_messages_come_between_bytes(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair("websocket", "tcp")
+        raw = running.first.raw
+        raw.write(frame(BINARY, b"one ", fin=False), frame(PING, b"now"), frame(CONTINUATION, b"message"), frame(BINARY))
+        raw.write(frame(BINARY, b", two"), *(frame(BINARY, b".") for _ in range(1000)))
+        assert await running.second.read(1016) == b"one message, two" + b"." * 1000
+        assert await raw.read() == (PONG, b"now")
+        assert running.counted == 1016
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([frame(TEXT, b"text")], 1003),
+        ([frame(BINARY, b"bits", reserved=4)], 1002),
+        ([frame(CONTINUATION, b"of nothing")], 1002),
+        ([frame(BINARY, b"half", fin=False), frame(BINARY, b"another")], 1002),
+        ([frame(BINARY, bytes((1 << 20) + 1))], 1009),
+    ],
+)
+@on_uvloop
+async def test_a_wrong_frame_ends_the_pair_after_what_came_before(
+    tmp_path: Path, frames: list[bytes], code: int
+) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair("websocket", "tcp")
+        await running.first.send(b"before ")
+        assert await running.second.read(7) == b"before "
+        running.first.raw.write(*frames)
+        assert await running.first.rest() == b""
+        assert running.first.close_code == code
+        running.first.raw.bid_farewell()
+        assert await running.second.rest() in {b"", b"half"}
+        running.second.end()
+        await running.ended()
+
+
+# ── rates ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("first", "second"), [("tcp", "tcp"), ("websocket", "tcp"), ("tls", "tcp")])
+@on_asyncio
+async def test_a_pair_passes_on_what_its_rate_allows(tmp_path: Path, first: str, second: str) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = loop.time()
+    async with opened(tmp_path, Rates(pair=100_000)) as world:
+        loop.time = lambda: stopped  # type: ignore[method-assign]
+        running = await world.pair(first, second)
+        at_once = int(100_000 * BURST_SECONDS) + MIN_QUANTUM_BYTES
+        slack = MIN_QUANTUM_BYTES + (0 if first == "tcp" else MAX_READ_BYTES)
+        sending = asyncio.create_task(running.first.send(DATA[:400_000]))
+        await running.second.read(at_once - MIN_QUANTUM_BYTES)
+        await turns(50)
+        counted = running.counted
+        assert counted <= at_once + slack
+        loop.time = lambda: stopped + 2  # type: ignore[method-assign]
+        await until("more", lambda: running.counted > counted)
+        await turns(50)
+        assert running.counted <= 200_000 + at_once + slack
+        world.pairs.set_rates(Rates())
+        loop.time = lambda: stopped + 3  # type: ignore[method-assign]
+        await running.second.read(400_000 - (at_once - MIN_QUANTUM_BYTES))
+        await sending
+
+
+# ── fairness ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@on_uvloop
+async def test_a_pair_at_line_rate_keeps_another_waiting_for_a_few_turns_only(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        flooded, other = await world.pair(), await world.pair()
+
+        async def flood() -> None:
+            while True:
+                await flooded.first.send(DATA)
+
+        async def read() -> None:
+            while True:
+                await flooded.second.read(1 << 16)
+
+        async with meanwhile(flood()), meanwhile(read()):
+            for number in range(50):
+                before = flooded.counted
+                await other.first.send(b"%4d" % number)
+                assert await other.second.read(4) == b"%4d" % number
+                assert flooded.counted - before <= 5 * MAX_BYTES_PER_TURN

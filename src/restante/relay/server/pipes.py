@@ -66,9 +66,10 @@ class PipePool:
         self._budget = budget
         self.free: dict[int, list[Pipe]] = {}
         """Free pipes by their size."""
-        self._free_pipes = 0
+        self.free_pipes = 0
+        """How many these are."""
         self.pipes = 0
-        """How many pipes there are."""
+        """How many pipes there are, free or not."""
         self.size = 0
         """Bytes of all pipes."""
 
@@ -81,7 +82,7 @@ class PipePool:
             size = FIRST_PIPE_BYTES
         free = self.free.get(size)
         if free:
-            self._free_pipes -= 1
+            self.free_pipes -= 1
             return free.pop()
         pipe = self._new() or self._any_free()
         if pipe is not None and pipe.size != size:
@@ -93,7 +94,7 @@ class PipePool:
     def _any_free(self) -> Pipe | None:
         for free in self.free.values():
             if free:
-                self._free_pipes -= 1
+                self.free_pipes -= 1
                 return free.pop()
         return None
 
@@ -112,8 +113,8 @@ class PipePool:
 
     def give(self, pipe: Pipe) -> None:
         """Take an empty pipe back."""
-        if self._free_pipes < MAX_FREE_PIPES:
-            self._free_pipes += 1
+        if self.free_pipes < MAX_FREE_PIPES:
+            self.free_pipes += 1
             self.free.setdefault(pipe.size, []).append(pipe)
         else:
             self.discard(pipe)
@@ -129,4 +130,4 @@ class PipePool:
         for free in self.free.values():
             while free:
                 self.discard(free.pop())
-        self._free_pipes = 0
+        self.free_pipes = 0
