@@ -30,6 +30,8 @@ Tables = Mapping[str, Sequence[Row]]
 RESULTS = ("happy", "lonely", "errory", "scary", "pruney", "crowded")
 SERVERS = ("north", "east", "s\u00fcd; DROP TABLE")
 MAILSERVERS = ("alpha", "beta")
+RELAYS = ("relay", "second relay")
+TRANSFER_RESULTS = ("happy", "lonely", "redundant", "errory", "impatient", "empty")
 
 
 class LakeTables:
@@ -62,6 +64,8 @@ def lake(dice: Random, days: Sequence[date]) -> Tables:
     for day, phase, _ in product(days, ("server", "human", "round trip"), range(4)):
         bucket = {"from_us": dice.choice([None, *EDGES]), "count": dice.randint(1, 9)}
         tables["times"].append({"phase": phase, "bucket": 1, **bucket, "day": day, "source": "north"})
+    for day, source in product(days, RELAYS):
+        _add_relay(tables, dice, {"day": day, "source": source})
     last = datetime.combine(days[-1], time(23, 59, 59, 123456), UTC)
     for name in (*SERVERS, *MAILSERVERS):
         clean, duplicate, quarantined = (dice.randint(0, 99) for _ in range(3))
@@ -108,6 +112,18 @@ def _add_server(tables: dict[str, list[Row]], dice: Random, key: Row) -> None:
             peak = None if hour is None else dice.randint(1, 40)
             row = {**key, "hour": hour, "peak": peak, "started": dice.randint(0, 9), "cut": 0}
             tables[name].append({**row, "live_us": None if hour is None else dice.randint(1, 10**9)})
+
+
+def _add_relay(tables: dict[str, list[Row]], dice: Random, key: Row) -> None:
+    for hour, result in product([None, *dice.sample(range(24), 5)], TRANSFER_RESULTS):
+        size = dice.randint(1, 10**12) if result == "happy" else 0
+        times = {"waiting_us": dice.randint(0, 10**9), "relaying_us": size // 1_000}
+        tables["relay_hours"].append({**key, "hour": hour, "result": result, "ended": 2, "bytes": size, **times})
+    for (measure, result), _ in product(
+        (("waiting", "happy"), ("waiting", "empty"), ("relaying", "happy")), range(3)
+    ):
+        bucket = {"count": dice.randint(1, 9), "from_us": dice.choice([0, *EDGES])}
+        tables["relay_durations"].append({**key, "result": result, "measure": measure, "bucket": 1, **bucket})
 
 
 def _add_envelopes(tables: dict[str, list[Row]], dice: Random, day: date) -> None:

@@ -44,6 +44,7 @@ GOOD: dict[str, Any] = {
     "connect_time": T0,
     "waiting_us": 1.5,
     "total_us": 4,
+    "total_bytes": 5,
     "result": "happy",
     "implementation": "python",
     "version": "0.24.0",
@@ -110,7 +111,7 @@ def test_any_row_is_clean_or_has_a_known_fault(data: st.DataObject, table: str) 
         elif isinstance(value, str):
             assert len(value.encode()) <= 4 * MAX_TEXT_CHARACTERS
             assert "\0" not in value
-        elif rule.column.endswith("_us"):
+        elif rule.column.endswith("_us") or rule.column in {"total_bytes", "visitors"}:
             assert 0 <= value < 2**63
         elif not isinstance(value, bool):
             assert WITHIN.earliest <= value <= WITHIN.latest

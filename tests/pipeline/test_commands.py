@@ -283,6 +283,7 @@ def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorl
         assert done.stdout.splitlines() == [
             *(f"{table}: {built}" for table in of_nameplates),
             f"mailbox_pressure, versions, addresses: {until} a mailbox server's data directory",
+            f"relay_hours, relay_durations: {until} a transit relay's data directory",
             f"timing, times, deliveries, transfers: {until} a client's timing log or a server's trace",
             f"{waku}: {until} a Waku archive or envelope files",
         ]

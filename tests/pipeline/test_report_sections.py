@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reports import RESULTS, LakeTables, Row, Tables, lake
+from pipeline.reports import RESULTS, TRANSFER_RESULTS, LakeTables, Row, Tables, lake
 from restante.common.errors import Misuse
 from restante.pipeline.report.files import FIGURE_IDS
 from restante.pipeline.report.making import TABLES_READ, lake_days, make_report
@@ -163,6 +163,59 @@ def test_waiting_times_are_percentiles_of_added_histograms(figure: str, column: 
     known = sum(count for least, count in buckets if least is not None)
     assert waiting[name,] == (*percentiles(buckets), known, unknown)
     assert len(waiting) == {"what": 6, "source": 3}[column]
+
+
+def relayed(period: Period, key: str) -> dict[tuple[Any, ...], tuple[int, ...]]:
+    """The results and bytes of a period by a column of its table."""
+    rows = [
+        {**dict.fromkeys(TRANSFER_RESULTS, 0), **row, row["result"]: row["ended"]}
+        for row in within("relay_hours", period)
+    ]
+    return sums(rows, [key], *TRANSFER_RESULTS, "ended", "bytes")
+
+
+def test_transfers_through_relays_are_the_sums_of_their_hours() -> None:
+    columns = (*TRANSFER_RESULTS, "ended", "bytes")
+    by_day = relayed(WEEK, "day")
+    assert table(FIGURES["relay-results-by-day"], ["day"], *columns) == by_day
+    assert table(FIGURES["relay-bytes-by-day"], ["day"], "transfers", "bytes") == {
+        day: (counts[0], counts[-1]) for day, counts in by_day.items()
+    }
+    by_relay = relayed(WEEK, "source")
+    assert table(FIGURES["relays"], ["source"], *columns) == by_relay
+    sizes = FIGURES["relays"].table.numbers("bytes")
+    assert sizes == sorted(sizes, key=lambda size: -(size or 0))
+    for happy, lonely, impatient, share in table(
+        FIGURES["relay-results-by-day"], ["day"], "happy", "lonely", "impatient", "found_share"
+    ).values():
+        assert share == happy / (happy + lonely + impatient)
+
+    day = parse_period("2026-11-20")
+    report = made(LAKE, day)
+    expected = relayed(day, "hour")
+    blurred = expected.pop((None,))
+    hours = table(figure_of(report, "relay-results-by-hour"), ["hour"], *columns)
+    assert hours == {(hour,): expected.get((hour,), (0,) * len(columns)) for hour in range(24)}
+    assert figure_of(report, "relay-bytes-by-hour").remarks == (
+        f"Left out: {blurred[-2]} results, because the server rounds times to more than an hour.",
+    )
+    facts = {fact.name: fact.value for fact in section_of(report, "relay").facts}
+    size, hour = max((counts[-1], -hour) for (hour,), counts in expected.items())
+    assert facts["Most bytes in an hour"] == size
+    assert facts["This hour began"] == datetime(2026, 11, 20, -hour, tzinfo=UTC)
+
+
+def test_the_times_at_relays_are_percentiles_of_added_histograms() -> None:
+    rows = within("relay_durations", where=lambda row: row["result"] == "happy")
+    shown = table(FIGURES["relay-durations"], ["what"], "p50_us", "p90_us", "p99_us", "durations")
+    for what, measure in (("until the second side came", "waiting"), ("from the second side to the end", "relaying")):
+        buckets = [(row["from_us"], row["count"]) for row in rows if row["measure"] == measure]
+        [values] = [values for (words,), values in shown.items() if words.startswith(what)]
+        assert values == (*percentiles(buckets), sum(count for _, count in buckets))
+        if measure == "waiting":
+            facts = {fact.name: fact.value for fact in section_of(REPORT, "relay").facts}
+            assert facts["Half of the second sides came within"] == values[0]
+            assert facts["90 % of the second sides came within"] == values[1]
 
 
 @pytest.mark.parametrize(

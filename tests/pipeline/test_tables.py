@@ -172,6 +172,7 @@ ADD_UP: Final = [
     ("addresses", "connections", ("client_versions",) * 2),
     ("versions", "connections", ("client_versions",)),
     ("versions", "mailboxes", ("mailboxes",)),
+    ("relay_hours", "ended", ("relay_transfers",)),
     ("times", "count", ("timing",)),
     ("traffic", "envelopes", ("envelopes",)),
 ]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from restante.common.transfer_records import MEANINGS
+
 
 class Column(NamedTuple):
     """A column: its type in Spark's DDL, its meaning, and whether it may be NULL."""
@@ -122,6 +124,12 @@ BLUR_COLUMN: Final = Column(
     unit=MICROSECONDS,
 )
 
+TRANSFER_RESULT_COLUMN: Final = Column(
+    "result",
+    "STRING",
+    f"How it ended. {'; '.join(f'{result}: {meaning}' for result, meaning in MEANINGS.items())}.",
+)
+
 NAMEPLATES: Final = Table(
     "nameplates",
     "nameplate that has ended",
@@ -233,6 +241,32 @@ LIVE: Final = Table(
 )
 """Each ingest that reads anything new of a source replaces the source's rows, so the table has no history."""
 
+RELAY_TRANSFERS: Final = Table(
+    "relay_transfers",
+    "transfer through a transit relay, or connection to it that ended without a partner",
+    (
+        ID_COLUMN,
+        ORIGIN_COLUMN,
+        STARTED_COLUMN._replace(meaning="When the first side connected, rounded down to a multiple of the blur."),
+        WAITING_COLUMN._replace(meaning="Time from the first side to the second. NULL: no second side came."),
+        TOTAL_COLUMN._replace(meaning="Time from the first side to the end of the transfer, or of the connection."),
+        Column(
+            "total_bytes",
+            "BIGINT",
+            "Bytes that were relayed, of both directions. A relay that rounds times rounds these up: to a multiple of"
+            " 10 kB below 1 MB, of 1 MB below 1 GB, else of 100 MB.",
+            unit=BYTES,
+        ),
+        TRANSFER_RESULT_COLUMN,
+        BLUR_COLUMN._replace(
+            meaning="Blur: the row's time is rounded down to a multiple of this. NULL: the time is exact. Records of"
+            " the reference relay do not say their blur. It is then inferred from the time, so an exact time on a"
+            " whole second is taken for a rounded one."
+        ),
+        day_of("started"),
+        SOURCE_COLUMN,
+    ),
+)
 SERVER_COMMANDS: Final = Table(
     "server_commands",
     "command in a server's trace",
@@ -400,6 +434,7 @@ CLEAN_TABLES: Final = {
         MAILBOXES,
         CLIENT_VERSIONS,
         LIVE,
+        RELAY_TRANSFERS,
         SERVER_COMMANDS,
         CLIENT_EVENTS,
         ARCHIVED,
@@ -410,6 +445,7 @@ CLEAN_TABLES: Final = {
 
 SOURCES: Final = {
     **{table.name: "a mailbox server's data directory" for table in (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, LIVE)},
+    RELAY_TRANSFERS.name: "a transit relay's data directory",
     SERVER_COMMANDS.name: "a server's trace",
     CLIENT_EVENTS.name: "a client's timing log",
     ARCHIVED.name: "a Waku archive or envelope files",

@@ -32,6 +32,7 @@ def busy_week(dice: Random, rows: int) -> Inputs:
         "mailboxes": _table("mailboxes", (_mailbox(dice) for _ in range(rows))),
         "client_versions": _table("client_versions", (_bind(dice) for _ in range(rows))),
         "live": _table("live", (_live(dice) for _ in range(rows // 5))),
+        "relay_transfers": _table("relay_transfers", (_transfer(dice) for _ in range(rows))),
         "outcomes": _table("outcomes", (_outcome(dice) for _ in range(rows))),
         "archived": _table("archived", _archived(dice, rows)),
         "envelopes": _table("envelopes", (_envelope(dice) | {"holder": "one", "holders": 1} for _ in range(rows))),
@@ -99,6 +100,11 @@ def _times(dice: Random) -> dict[str, Any]:
     result = dice.choice((*RESULTS, "happy", "happy"))
     lived = {"started": started, "waiting_us": waiting, "total_us": (waiting or 0) + _long(dice), "result": result}
     return _common(dice, blur, started) | lived
+
+
+def _transfer(dice: Random) -> dict[str, Any]:
+    result = dice.choice(("happy", "happy", "lonely", "redundant", "errory", "impatient", "empty"))
+    return _times(dice) | {"result": result, "total_bytes": _long(dice)}
 
 
 def _mailbox(dice: Random) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import Table
+from restante.pipeline.schemas import LIVE, Table
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import IngestContext, OpenedSource, Source, Span
 from restante.pipeline.sources.tasks import Task
-from support.pipeline.servers import CONTEXT, TABLES
+from support.pipeline.servers import CONTEXT
 
 Row = dict[str, Any]
 Marks = dict[str, dict[str, Mark]]
@@ -67,7 +67,7 @@ def read(
     marks, said = {} if marks is None else marks, [] if said is None else said
     named = recognise(source) if isinstance(source, str) else source
     with named.opened(scratch, said.append, context) as opened:
-        for name in (table.name for table in opened.tables if table.name in TABLES):
+        for name in (table.name for table in opened.tables if table is not LIVE):
             span = opened.find_new(name, marks.get(name, {}))
             if span is not None:
                 tables[name] = SourceRead(span, rows_of(opened, span), said)

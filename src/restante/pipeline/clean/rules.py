@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import Any, Final, NamedTuple, TypeAlias, get_args
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from restante.common.usage_records import Result
-from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, MAX_TEXT_CHARACTERS, NAMEPLATES
+from restante.common import transfer_records, usage_records
+from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, MAX_TEXT_CHARACTERS, NAMEPLATES, RELAY_TRANSFERS
 
 MISSING_VALUE: Final = "missing value"
 WRONG_TYPE: Final = "wrong type"
@@ -30,7 +31,9 @@ SECONDS_PER_DAY: Final = 86_400
 
 MICROSECONDS_PER_DAY: Final = SECONDS_PER_DAY * MICROSECONDS_PER_SECOND
 
-KNOWN_RESULTS: Final = frozenset(get_args(Result))
+MAX_TRANSFER_BYTES: Final = 10**15
+"""Bytes of one transfer at most: a line of 100 Gbit/s carries as many in a day. A row with more is damaged, and the
+sum of a few such rows would be too large for a BIGINT."""
 
 SourceRow: TypeAlias = Sequence[Any]
 """A row as SQLite returns it: int, float, str, bytes or None. Invalid UTF-8 in a text is represented by lone
@@ -162,10 +165,18 @@ def clean_number(value: Any, _limits: TimeLimits) -> int:
     return value
 
 
-def clean_result(value: Any, _limits: TimeLimits) -> str:
-    """Return the result."""
-    if value in KNOWN_RESULTS:
-        return str(value)
+def clean_bytes(value: Any, limits: TimeLimits) -> int:
+    """Return the bytes of a transfer."""
+    count = clean_number(value, limits)
+    if count > MAX_TRANSFER_BYTES:
+        raise Faulty(OUT_OF_RANGE)
+    return count
+
+
+def clean_result(value: Any, _limits: TimeLimits, *, known: Collection[str]) -> str:
+    """Return the result, which must be one of those that are known."""
+    if isinstance(value, str) and value in known:
+        return value
     raise Faulty(UNKNOWN_RESULT if isinstance(value, str) else WRONG_TYPE)
 
 
@@ -184,7 +195,7 @@ _ENDED_RULES: Final = (
     Rule("started", clean_time),
     Rule("waiting_us", clean_duration, null=True),
     Rule("total_us", clean_duration),
-    Rule("result", clean_result),
+    Rule("result", partial(clean_result, known=usage_records.RESULTS)),
 )
 
 ORIGIN_RULE: Final = Rule("origin", clean_text)
@@ -199,8 +210,15 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         Rule("implementation", clean_text, null=True),
         Rule("version", clean_text, null=True),
     ),
+    RELAY_TRANSFERS.name: (
+        Rule("started", clean_time),
+        Rule("waiting_us", clean_duration, null=True),
+        Rule("total_us", clean_duration),
+        Rule("total_bytes", clean_bytes),
+        Rule("result", partial(clean_result, known=transfer_records.RESULTS)),
+    ),
 }
-"""The columns of usage records that are read from both our servers and the reference server."""
+"""The columns of usage records that are read from both our servers and the reference's."""
 
 VISITORS_RULE: Final = Rule("visitors", clean_number, null=True)
 BLUR_RULE: Final = Rule("blur_us", clean_duration, null=True)
@@ -209,9 +227,10 @@ OWN_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     NAMEPLATES.name: (BLUR_RULE,),
     MAILBOXES.name: (VISITORS_RULE, BLUR_RULE),
     CLIENT_VERSIONS.name: (BLUR_RULE,),
+    RELAY_TRANSFERS.name: (BLUR_RULE,),
 }
-"""The columns that only our servers have, read after those of RULES; NULL for the reference server. No other column
-is read."""
+"""The columns that only our servers have, read after those of RULES; NULL for the reference's. No other column is
+read."""
 
 BLUR_UNITS_US: Final = tuple(seconds * MICROSECONDS_PER_SECOND for seconds in (86_400, 3_600, 60, 1))
 """Usual blurs, in microseconds, the greatest first."""

@@ -17,8 +17,8 @@ from restante.pipeline.report.sections.subject import Rows, Scope, Subject
 Fetch = Callable[[str, Mapping[str, Any]], Rows]
 """Runs SQL with named parameters and returns its rows."""
 
-DATED: Final = ("outcomes", "busy_hours", "times", "traffic")
-"""Tables whose days are those of the lake: what ended, what bound, timing logs, envelopes."""
+DATED: Final = ("outcomes", "busy_hours", "relay_hours", "times", "traffic")
+"""Tables whose days are those of the lake: what ended, what bound, transfers, timing logs, envelopes."""
 
 LAKE_DAYS_SQL: Final = "SELECT min(first), max(last) FROM ({})".format(  # noqa: S608 - constants
     " UNION ALL ".join(f"SELECT min(day) AS first, max(day) AS last FROM {name}" for name in DATED)  # noqa: S608

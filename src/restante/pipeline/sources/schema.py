@@ -1,6 +1,7 @@
-"""The schemas of the mailbox servers' usage records, and the checks that a database has one of them.
+"""The schemas of the usage records of mailbox servers and transit relays, and the checks that a database has one.
 
-Sources: ours, restante/mailbox/store/sql; magic-wormhole-mailbox-server 0.8.0, db-schemas/usage-v1.sql and -v2.sql.
+Sources: ours, restante/mailbox/store/sql and restante/relay/store/sql; magic-wormhole-mailbox-server 0.8.0,
+db-schemas/usage-v1.sql and -v2.sql; magic-wormhole-transit-relay 0.5.0, db-schemas/usage-v1.sql.
 """
 
 from __future__ import annotations
@@ -11,42 +12,53 @@ from typing import Final, NamedTuple
 
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import OWN_RULES, RULES, Faulty
-from restante.pipeline.schemas import CLIENT_VERSIONS
+from restante.pipeline.schemas import CLIENT_VERSIONS, LIVE, MAILBOXES, NAMEPLATES, RELAY_TRANSFERS, Table
 from restante.pipeline.sources.source import Say, SourceError
 
 MAILBOX_FILE: Final = "restante.sqlite"
-"""The database's name in our mailbox server's data directory (restante.mailbox.store.schema)."""
+RELAY_FILE: Final = "relay.sqlite"
+"""The databases' names in the data directories of our mailbox server (restante.mailbox.store.schema) and of our relay
+(restante.relay.store.schema)."""
 
 MAILBOX_APPLICATION_ID: Final = 0x52657374
-"""SQLite's application id of that file (restante.mailbox.store.schema)."""
-
+RELAY_APPLICATION_ID: Final = 0x52737452
+"""SQLite's application ids of these files (in the same modules)."""
 
 ADDRESS_ID: Final = "address_id"
 """The column of a bind with the keyed hash of the client's address. It is compared with those of other binds, and
-never leaves the copy (restante.pipeline.sources.usage_scan)."""
+never leaves the copy (restante.pipeline.sources.usage_scan). That of a transfer is not read."""
 
 
 class Shape(NamedTuple):
     """How one kind of server stores its usage records."""
 
     kind: str
+    feeds: tuple[Table, ...]
+    """The tables of the lake that it feeds, in the order in which they are committed."""
+    names: Mapping[str, str]
+    """Table of the lake → its name in the database."""
     newest: int
     """The newest known version of its schema; later ones are rejected."""
     version: str
     """The SQL that returns the schema's version."""
-    prefix: str
-    """Prefix of its tables' names."""
+    current: str
+    """The table that says what times are rounded to now; "" if none does."""
     since: Mapping[str, int]
     """Tables, columns of OWN_RULES and ADDRESS_ID, if they were added later → the version that added them."""
-    own: bool
-    """Whether it is our server. Its rows have an id that is never reused, and an origin. The reference server's rows
-    have only a rowid."""
+    imports: Shape | None
+    """The shape of the files that rows may have been imported from, if it is our server. Its rows have an id that is
+    never reused, and an origin. The reference servers' rows have only a rowid."""
     others: frozenset[str]
     """Columns that are known, and never read."""
 
+    @property
+    def own(self) -> bool:
+        """Return whether it is our server."""
+        return self.imports is not None
+
     def table(self, table: str) -> str:
         """Return the database's name of a table."""
-        return self.prefix + table
+        return self.names[table]
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Return the columns that a row has in every version, except for its id. Digests are computed from these."""
@@ -56,7 +68,7 @@ class Shape(NamedTuple):
     def own_columns(self, table: str, version: int) -> tuple[str | None, ...]:
         """Return the columns of OWN_RULES in a version of the schema, with None for those that it lacks."""
         names = (rule.source for rule in OWN_RULES[table])
-        return tuple(name if self.own and version >= self.since[name] else None for name in names)
+        return tuple(name if self.own and version >= self.since.get(name, 0) else None for name in names)
 
     def address_columns(self, table: str, version: int) -> tuple[str, ...]:
         """Return ADDRESS_ID for the table of binds, or () if this version of the schema lacks it."""
@@ -64,23 +76,55 @@ class Shape(NamedTuple):
         return (ADDRESS_ID,) if has_column else ()
 
 
-OUR_SHAPE: Final = Shape(
-    kind="mailbox server's database",
-    newest=6,
-    version="PRAGMA user_version",
-    prefix="usage_",
-    since={rules.VISITORS_RULE.source: 3, rules.BLUR_RULE.source: 4, ADDRESS_ID: 2},
-    own=True,
-    others=frozenset({"id", "side"}),
-)
+_USAGE_TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
+
+_OF_MAILBOX_SERVERS: Final = (LIVE, *_USAGE_TABLES)
+"""What is live is committed before the usage records. So if a run is killed between the two, a nameplate that has
+ended since the last run is in neither table for now, and never in both."""
+
 REFERENCE_SHAPE: Final = Shape(
     kind="reference server's usage database",
+    feeds=_OF_MAILBOX_SERVERS,
+    names={table.name: table.name for table in _USAGE_TABLES},
     newest=2,
     version="SELECT version FROM version",
-    prefix="",
+    current="current",
     since={CLIENT_VERSIONS.name: 2},
-    own=False,
+    imports=None,
     others=frozenset({"side"}),
+)
+OUR_SHAPE: Final = Shape(
+    kind="mailbox server's database",
+    feeds=_OF_MAILBOX_SERVERS,
+    names={table.name: f"usage_{table.name}" for table in _USAGE_TABLES},
+    newest=6,
+    version="PRAGMA user_version",
+    current="usage_current",
+    since={rules.VISITORS_RULE.source: 3, rules.BLUR_RULE.source: 4, ADDRESS_ID: 2},
+    imports=REFERENCE_SHAPE,
+    others=frozenset({"id", "side"}),
+)
+REFERENCE_RELAY_SHAPE: Final = Shape(
+    kind="reference relay's usage database",
+    feeds=(RELAY_TRANSFERS,),
+    names={RELAY_TRANSFERS.name: "usage"},
+    newest=1,
+    version="SELECT version FROM version",
+    current="",
+    since={},
+    imports=None,
+    others=frozenset(),
+)
+OUR_RELAY_SHAPE: Final = Shape(
+    kind="transit relay's database",
+    feeds=(RELAY_TRANSFERS,),
+    names={RELAY_TRANSFERS.name: "transfers"},
+    newest=1,
+    version="PRAGMA user_version",
+    current="",
+    since={},
+    imports=REFERENCE_RELAY_SHAPE,
+    others=frozenset({"id", ADDRESS_ID}),
 )
 
 
@@ -130,9 +174,11 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
 def blur_us(database: sqlite3.Connection, shape: Shape, name: str, limits: rules.TimeLimits) -> int | None:
     """Return the server's setting at its last prune: what it floors times to, in microseconds.
 
-    None means that it does not floor them, or has not recorded the setting yet. Raises SourceError.
+    None means that it does not floor them, has not recorded the setting yet, or never does. Raises SourceError.
     """
-    sql_name = shape.table("current")
+    sql_name = shape.current
+    if not sql_name:
+        return None
     if entries(database).get(sql_name) != "table":
         raise SourceError(f"source {name}: there is no table {sql_name}, which says how times are rounded")
     rows = database.execute(f"SELECT blur_time FROM {sql_name}").fetchall()  # noqa: S608

@@ -1,4 +1,4 @@
-"""Reads usage records from our mailbox server's database or the reference server's usage database (both versions).
+"""Reads usage records from the database of our mailbox server or transit relay, or from the reference's of either.
 
 Of usage records only the columns that have a rule in restante.pipeline.clean.rules are read; of what is live, only
 times and counts (restante.pipeline.sources.live). No side, nameplate, mailbox id or address leaves the copy, and no
@@ -17,15 +17,19 @@ from typing import TYPE_CHECKING, Any, Final
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import RULES
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE, MAILBOXES, NAMEPLATES
+from restante.pipeline.schemas import CLEAN_TABLES, LIVE, Table
 from restante.pipeline.sources import live, paths, schema
 from restante.pipeline.sources.live import LiveScan, LiveTask
 from restante.pipeline.sources.marks import IdRange, contradiction, mark_after
 from restante.pipeline.sources.schema import (
     MAILBOX_APPLICATION_ID,
     MAILBOX_FILE,
+    OUR_RELAY_SHAPE,
     OUR_SHAPE,
+    REFERENCE_RELAY_SHAPE,
     REFERENCE_SHAPE,
+    RELAY_APPLICATION_ID,
+    RELAY_FILE,
     Shape,
     printable_name,
 )
@@ -46,28 +50,25 @@ from restante.pipeline.spark.workers import SharedFile
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-USAGE_TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
-"""The tables of usage records."""
-
-FED_TABLES: Final = (LIVE, *USAGE_TABLES)
-"""What is live is committed before the usage records. So if a run is killed between the two, a nameplate that has
-ended since the last run is in neither table for now, and never in both."""
+OUR_SHAPES: Final[Mapping[int, Shape]] = {MAILBOX_APPLICATION_ID: OUR_SHAPE, RELAY_APPLICATION_ID: OUR_RELAY_SHAPE}
+"""By SQLite's application id."""
 
 
 def recognise(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
-    """Return the source if the path is a mailbox server's database. Raises SourceError."""
+    """Return the source if the path is the database of a mailbox server or a transit relay. Raises SourceError."""
     path = spec.path
     if preview.files is not None:
-        if MAILBOX_FILE not in preview.files:
+        name = next((name for name in (MAILBOX_FILE, RELAY_FILE) if name in preview.files), None)
+        if name is None:
             return None
-        path /= MAILBOX_FILE
+        path /= name
     elif not preview.sqlite:
         return None
     with reading(path, spec.name) as database:
         [(application,)] = database.execute("PRAGMA application_id")
         entries = schema.entries(database)
-    if application == MAILBOX_APPLICATION_ID:
-        shape = OUR_SHAPE
+    if application in OUR_SHAPES:
+        shape = OUR_SHAPES[application]
     elif {"nameplates", "mailboxes", "version"} <= entries.keys():
         shape = REFERENCE_SHAPE
         if "messages" in entries:
@@ -75,6 +76,8 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
                 f"source {spec.name}: {path} is the reference server's channel database, which contains users'"
                 " messages: name the file of its --usage-db"
             )
+    elif {"usage", "current", "version"} <= entries.keys():
+        shape = REFERENCE_RELAY_SHAPE
     else:
         return None
     spec.refuse_server(f"{path} is a {shape.kind}")
@@ -82,9 +85,8 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
 
 
 class UsageSource:
-    """A mailbox server's database."""
+    """The database of a mailbox server or a transit relay."""
 
-    feeds = FED_TABLES
     empty = False
     is_database = True
 
@@ -97,8 +99,13 @@ class UsageSource:
         return self._shape.kind
 
     @property
+    def feeds(self) -> Sequence[Table]:
+        """Return the tables that servers of its kind feed."""
+        return self._shape.feeds
+
+    @property
     def origins(self) -> Sequence[str]:
-        """Return the file's name if it is the reference server's: `restante import` records it as rows' origin."""
+        """Return the file's name if it is the reference's: an import records it as rows' origin."""
         return () if self._shape.own else (os.fsencode(self.path.name).decode(errors="replace"),)
 
     @contextmanager
@@ -117,14 +124,14 @@ class OpenedUsage:
         self._limits = rules.time_limits(context.first_day, context.latest)
         with self._reading() as database:
             self._version = version = schema.version(database, shape, self._name)
-            self.tables = tuple(table for table in FED_TABLES if version >= shape.since.get(table.name, 0))
+            self.tables = tuple(table for table in shape.feeds if version >= shape.since.get(table.name, 0))
             self._ids = {
                 table.name: schema.id_column(database, shape, version, table.name, self._name, say)
                 for table in self.tables
-                if table in USAGE_TABLES
+                if table is not LIVE
             }
             self._setting = schema.blur_us(database, shape, self._name, self._limits)
-            self._live = self._live_scan(database)
+            self._live = self._live_scan(database) if LIVE in self.tables else None
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is.
@@ -132,8 +139,8 @@ class OpenedUsage:
         Imported rows are duplicates if the file that they came from is a source itself. That is recorded in marks
         whose parts have the origins' names, since not every run has all sources. Raises SourceError.
         """
-        if table == LIVE.name:
-            return self._find_live(marks.get(""))
+        if self._live and table == LIVE.name:
+            return self._find_live(self._live, marks.get(""))
         known_origins = frozenset(marks) - {""}
         with self._reading() as database:
             rows = UsageTable(database, self._shape, table, self._ids[table])
@@ -165,7 +172,7 @@ class OpenedUsage:
         """Return the new rows."""
         from restante.pipeline.sources import tasks  # imports Spark
 
-        if span.table == LIVE.name:
+        if self._live and span.table == LIVE.name:
             return tasks.frame(spark, LIVE, [LiveTask(self._live)] if span.parts else [])
         return tasks.frame(spark, CLEAN_TABLES[span.table], cut_into_tasks(self.scan(span), span.parts))
 
@@ -198,19 +205,19 @@ class OpenedUsage:
             source=self._name,
             copy=str(self._copy),
             path=str(self._path),
-            current=self._shape.table("current"),
+            current=self._shape.current,
             own=self._shape.own,
             limits=self._limits,
             blur_us=blur_us,
         )
 
-    def _find_live(self, mark: Mark | None) -> Span | None:
+    def _find_live(self, scan: LiveScan, mark: Mark | None) -> Span | None:
         """Return all that is live if it is to be read: if there are new usage records, or something else is live.
 
         The time alone is no reason: a run that finds nothing else new would start Spark for it.
         """
         with self._reading() as database:
-            rows = live.find_live(database, self._live)
+            rows = live.find_live(database, scan)
             last_ids = sum(UsageTable(database, self._shape, *item).ids().last_id for item in self._ids.items())
         current = Mark(last=last_ids, last_digest=live.digest(rows), first=0, first_digest="")
         if mark == current or (mark is None and not rows):
@@ -234,23 +241,27 @@ class OpenedUsage:
         Many files are called usage.sqlite, so the row is looked up. With the reference server's indexes the query is
         quick; that server waits for readers.
         """
-        origins = set()
-        for origin in self._context.origins.keys() - known_origins if self._shape.own else ():
+        origins: set[str] = set()
+        imports = self._shape.imports
+        if imports is None:
+            return origins
+        for origin in self._context.origins.keys() - known_origins:
             row = rows.imported(origin)
             if row is None:
                 continue
-            if any(self._has_row(file, rows.table, row) for file in self._context.origins[origin]):
+            if any(self._has_row(file, imports, rows.table, row) for file in self._context.origins[origin]):
                 origins.add(origin)
             else:
                 text = f"{rows.table} that it imported from {printable_name(origin)}"
                 self._say(f"source {self._name}: {text} are in no other source, so they are read from this one")
         return origins
 
-    def _has_row(self, file: Path, table: str, row: Sequence[Any]) -> bool:
+    def _has_row(self, file: Path, shape: Shape, table: str, row: Sequence[Any]) -> bool:
         same = " AND ".join(f"{rule.source} IS ?" for rule in RULES[table])
+        select = f"SELECT 1 FROM {shape.table(table)} WHERE {same} LIMIT 1"  # noqa: S608 - constants
         try:
             with reading(file, self._name) as other:
-                return bool(other.execute(f"SELECT 1 FROM {table} WHERE {same} LIMIT 1", row).fetchone())  # noqa: S608
+                return bool(other.execute(select, row).fetchone())
         except SourceError:
             return False  # a file that cannot be read is not a source
 

@@ -22,6 +22,7 @@ from restante.pipeline.schemas import (
     MICROSECONDS,
     NAMEPLATES,
     QUARANTINE,
+    RELAY_TRANSFERS,
     SERVER_COMMANDS,
     SOURCE_COLUMN,
     SOURCE_KIND_ARCHIVE,
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KIND_USAGE: Final = "usage"
+KIND_TRANSIT: Final = "transit"
 KIND_LOGS: Final = "logs"
 SOURCE_KINDS: Final[Mapping[str, str]] = {
     NAMEPLATES.name: KIND_USAGE,
     MAILBOXES.name: KIND_USAGE,
     CLIENT_VERSIONS.name: KIND_USAGE,
+    RELAY_TRANSFERS.name: KIND_TRANSIT,
     SERVER_COMMANDS.name: KIND_LOGS,
     CLIENT_EVENTS.name: KIND_LOGS,
 }
@@ -75,8 +78,9 @@ COUNTED_SINCE_COLUMN: Final = Column(
 SOURCE_KIND_COLUMN: Final = Column(
     "kind",
     "STRING",
-    f"{KIND_USAGE}: usage records of a mailbox server; {KIND_LOGS}: timing logs and traces;"
-    f" {SOURCE_KIND_ARCHIVE}: archive of a mailserver; {SOURCE_KIND_FILES}: exported envelope files.",
+    f"{KIND_USAGE}: usage records of a mailbox server; {KIND_TRANSIT}: usage records of a transit relay;"
+    f" {KIND_LOGS}: timing logs and traces; {SOURCE_KIND_ARCHIVE}: archive of a mailserver; {SOURCE_KIND_FILES}:"
+    " exported envelope files.",
 )
 
 SOURCES_TABLE: Final = Table(
@@ -88,9 +92,9 @@ SOURCES_TABLE: Final = Table(
         Column(
             "last_row",
             "TIMESTAMP",
-            "Time of the latest row in the clean tables: the start of a nameplate or mailbox, a bind, the arrival of"
-            " a command, an event of a client, or the sending of an envelope. NULL: the lake has no row of the"
-            " source.",
+            "Time of the latest row in the clean tables: the start of a nameplate, mailbox or transfer, a bind, the"
+            " arrival of a command, an event of a client, or the sending of an envelope. NULL: the lake has no row of"
+            " the source.",
             null=True,
         ),
         LAST_INGEST_COLUMN,
@@ -123,6 +127,7 @@ _TIMES: Final[Mapping[str, str]] = {
     NAMEPLATES.name: "started",
     MAILBOXES.name: "started",
     CLIENT_VERSIONS.name: "connect_time",
+    RELAY_TRANSFERS.name: "started",
     SERVER_COMMANDS.name: "timestamp_micros(floor(server_rx * 1e6D + 0.5D))",
     CLIENT_EVENTS.name: "timestamp_micros(floor(start * 1e6D + 0.5D))",
     ARCHIVED.name: "sent",

@@ -29,6 +29,7 @@ _NEVER: Final = -1
 
 _COUNTS: Final = (
     ("busy_hours", "connections + mailboxes + nameplates"),
+    ("relay_hours", "ended"),
     ("coverage", "envelopes"),
     ("times", '"count"'),
 )
@@ -135,7 +136,7 @@ SILENT_HOURS_MEASURE: Final = Measure(
     " without connections.",
 )
 STOPPED_MEASURE: Final = Measure(
-    ("busy_hours", "coverage", "times"),
+    tuple(table for table, _ in _COUNTS),
     {"delivered": f"{_DELIVERED} ORDER BY ALL"},
     stopped_sources,
     Compared.NO_ROWS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from restante.pipeline.report.sections import clients, envelopes, histograms, ledger, load, results
+from restante.pipeline.report.sections import clients, envelopes, histograms, ledger, load, relay, results
 from restante.pipeline.report.sections.subject import Subject
 
 SUBJECTS: Final[tuple[Subject, ...]] = (
@@ -14,6 +14,7 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     load.BUSY_SUBJECT,
     load.PRESSURE_SUBJECT,
     clients.GUESSES_SUBJECT,
+    relay.RELAY_SUBJECT,
     envelopes.TRAFFIC_SUBJECT,
     envelopes.COVERAGE_SUBJECT,
     histograms.TIMING_SUBJECT,

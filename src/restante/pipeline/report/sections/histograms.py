@@ -98,9 +98,9 @@ PERCENTILE_COLUMNS: Final = tuple(
     )
     for percent in PERCENTILES
 )
-_MARKS: Final = tuple(column.name for column in PERCENTILE_COLUMNS)
+PERCENTILE_NAMES: Final = tuple(column.name for column in PERCENTILE_COLUMNS)
 
-_READING: Final = (
+PERCENTILE_READING: Final = (
     " The circle is the median: half are no longer. 90 % are no longer than the square, and 99 % no longer than the"
     " triangle. Each line of the axis is about ten times the one before."
 )
@@ -155,22 +155,23 @@ def waiting_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                 "waiting-by-kind",
                 "Times since the first side",
                 "Each line shows how long nameplates or mailboxes waited for their second side, or how long they"
-                " existed." + _READING,
+                " existed." + PERCENTILE_READING,
                 ReportTable(
                     (text_column("what", "What"), *columns),
                     tuple(_row((text,), kinds[key]) for key, text in _MEASURES.items() if key in kinds),
                 ),
-                PercentileStrip(("what",), _MARKS),
+                PercentileStrip(("what",), PERCENTILE_NAMES),
             ),
             Figure(
                 "waiting-by-server",
                 "Time until the second side came, by server",
-                "Each line shows how long the nameplates of a server waited for the second side." + _READING,
+                "Each line shows how long the nameplates of a server waited for the second side."
+                + PERCENTILE_READING,
                 ReportTable(
                     (MAILBOX_SERVER_COLUMN, *columns),
                     tuple(_row(name, buckets) for name, buckets in group_buckets(rows["servers"], 1).items()),
                 ),
-                PercentileStrip(("source",), _MARKS),
+                PercentileStrip(("source",), PERCENTILE_NAMES),
             ),
         ),
         tuple(
@@ -203,7 +204,7 @@ def timing_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                 "timing-by-phase",
                 "Times of clients by phase",
                 "Each line shows how long a phase of a command, or a step of a client, took in the timing logs."
-                + _READING,
+                + PERCENTILE_READING,
                 ReportTable(
                     (
                         text_column("phase", "Phase"),
@@ -214,7 +215,7 @@ def timing_section(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                     ),
                     tuple(sorted(phase_rows, key=_longest_first)),
                 ),
-                PercentileStrip(("phase",), _MARKS),
+                PercentileStrip(("phase",), PERCENTILE_NAMES),
             ),
         ),
         tuple(_timing_facts(phase_rows)),

@@ -88,8 +88,8 @@ def sources_section(rows: Mapping[str, Rows], scope: Scope) -> Section:
             Fact("Sources without rows of the last 2 days", stale, ValueKind.COUNT, warns=stale > 0),
             Fact("Missed rows", missed, ValueKind.COUNT, warns=missed > 0),
         ),
-        terms="A source is what the pipeline reads: the usage records of a mailbox server, the archive of a"
-        " Mailserver, or a folder of logs or envelopes.",
+        terms="A source is what the pipeline reads: the usage records of a mailbox server or a transit relay, the"
+        " archive of a Mailserver, or a folder of logs or envelopes.",
     )
 
 
