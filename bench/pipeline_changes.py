@@ -34,7 +34,7 @@ MAX_FLAGGED: Final = 0.01
 LAST_DAY: Final = date(2026, 11, 24)
 """The last day of the fleets. The weekdays of the events depend on it."""
 
-TABLE_NAMES: Final = ("outcomes", "versions", "busy_hours", "guesses", "coverage", "times", "sources")
+TABLE_NAMES: Final = ("outcomes", "versions", "busy_hours", "relay_hours", "guesses", "coverage", "times", "sources")
 """What the rule reads."""
 
 Event = Attack | BadRelease | Outage | MailserverGap

@@ -50,8 +50,8 @@ COMMANDS: Final = (
 
 @pytest.fixture
 def sources(tmp_path: Path) -> tuple[str, ...]:
-    with ours(tmp_path / "relay", nameplate(1), current(None)):
-        return ("--source", f"relay={tmp_path / 'relay'}")
+    with ours(tmp_path / "mailbox", nameplate(1), current(None)):
+        return ("--source", f"mailbox={tmp_path / 'mailbox'}")
 
 
 def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
@@ -63,8 +63,8 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
 
 def test_every_command_works_on_an_empty_lake(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    with ours(tmp_path / "relay"):
-        command("run", "--lake", lake, "--source", f"relay={tmp_path / 'relay'}", "--keep", "3")
+    with ours(tmp_path / "mailbox"):
+        command("run", "--lake", lake, "--source", f"mailbox={tmp_path / 'mailbox'}", "--keep", "3")
     for arguments in COMMANDS[:-1]:
         done = command(*arguments, "--lake", lake)
         assert done.stderr == "", arguments
@@ -141,7 +141,7 @@ def test_a_lake_without_some_of_its_tables_is_read(plain: LakeWorld, sources: tu
     assert re.search(r"^outcomes, .*: nothing to build until you ingest a mailbox server's", printed, re.MULTILINE)
     assert len(plain.rows("outcomes")) == 1
     planned = command("run", "--plan", "--lake", plain.path, *sources)
-    assert {"relay: nameplates: 1 row to read", "outcomes: 0 days to build"} <= set(planned.stdout.splitlines())
+    assert {"mailbox: nameplates: 1 row to read", "outcomes: 0 days to build"} <= set(planned.stdout.splitlines())
     assert "was removed" not in planned.stderr
 
 
@@ -173,8 +173,8 @@ def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_a
     with patch.object(ingest, "_refusals", gone):
         done = command(*run_line, ends=1)
     printed = done.stdout.splitlines()
-    assert printed[:2] == [f"relay: {table}: 1 row to read" for table in ("live", "nameplates")]
-    assert {line.partition(":")[0] for line in printed} == {"relay"}
+    assert printed[:2] == [f"mailbox: {table}: 1 row to read" for table in ("live", "nameplates")]
+    assert {line.partition(":")[0] for line in printed} == {"mailbox"}
     for line, path in zip(done.stderr.splitlines(), paths, strict=True):
         assert line.startswith("restante: ")
         assert str(path) in line
@@ -221,28 +221,28 @@ def test_a_disk_that_fills_between_two_tables_loses_nothing(world: LakeWorld, tm
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         append(delta, folder, table, *info, **commit)
 
-    with ours(tmp_path / "relay", nameplate(1), mailbox(1), current(None)):
+    with ours(tmp_path / "mailbox", nameplate(1), mailbox(1), current(None)):
         with patch.object(delta_table, "append_commit", full), pytest.raises(StoreError) as refused:
-            world.ingest(f"relay={tmp_path / 'relay'}")
+            world.ingest(f"mailbox={tmp_path / 'mailbox'}")
         assert str(refused.value) == (
             f"cannot commit to {world.path}/mailboxes: No space left on device; this commit was not made;"
-            " committed before it: live (relay), nameplates (relay)"
+            " committed before it: live (mailbox), nameplates (mailbox)"
         )
-        world.ingest(f"relay={tmp_path / 'relay'}")
+        world.ingest(f"mailbox={tmp_path / 'mailbox'}")
     assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [1, 1]
 
 
 def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: LakeWorld, tmp_path: Path) -> None:
     back, later = NOW - 20 * SECONDS_PER_DAY, NOW + 3 * SECONDS_PER_DAY
 
-    def failures(now: float, spec: str = f"relay={tmp_path / 'relay'}") -> list[str]:
+    def failures(now: float, spec: str = f"mailbox={tmp_path / 'mailbox'}") -> list[str]:
         """Ingest at a time of this machine's clock; return why sources were not read."""
         world.now = now
         return [result.failure for result in world.ingest(spec) if result.failure]
 
-    with ours(tmp_path / "relay", nameplate(1)) as server:
+    with ours(tmp_path / "mailbox", nameplate(1)) as server:
         [failure] = failures(0.0)
-        assert failure.startswith("source relay: the times of 1 row of nameplates are out of range")
+        assert failure.startswith("source mailbox: the times of 1 row of nameplates are out of range")
         assert failure.endswith("first day, 2016-01-01 00:00:00+00:00: set the clock, and run this again")
         assert failures(NOW) == []
         server.write(nameplate(0, started=NOW + 3600.0))
@@ -253,7 +253,7 @@ def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: Lake
         assert failures(NOW + 1.0) == [], "another commit of the right clock"
         server.write(nameplate(0, started=later))
         [failure] = failures(back)
-        assert failure.startswith("source relay: the times of 1 row of nameplates are out of range")
+        assert failure.startswith("source mailbox: the times of 1 row of nameplates are out of range")
         assert failures(later) == []
     (tmp_path / "x.rlp").write_bytes(letter(1, now=int(later) + 2 * 86_400).raw)
     [failure] = failures(back, f"files={tmp_path / 'x.rlp'}")
@@ -293,7 +293,7 @@ def test_a_stopped_run_prints_one_sentence_and_leaves_no_copies(tmp_path: Path, 
     program = (sys.executable, "-c", STOPS_WHILE_SPARK_WRITES.replace("NAME", name))
     variables = environment(INTERPRETED) | {"TMPDIR": str(tmp_path / "copies")}
     with ours(tmp_path / "a", *(nameplate(number) for number in range(2000))):
-        line = (*program, "pipeline", "ingest", "--lake", "lake", "--source", "relay=a")
+        line = (*program, "pipeline", "ingest", "--lake", "lake", "--source", "mailbox=a")
         done = run(*line, variables=variables, cwd=tmp_path, bound=PATIENCE)
     lines = done.stderr.splitlines()
     assert (done.returncode, lines[-1]) == (128 + signal.Signals[name], STOPPED)
@@ -318,7 +318,7 @@ def test_a_stop_while_java_starts_leaves_nothing(tmp_path: Path, monkeypatch: py
     java.chmod(0o755)
     (tmp_path / "java" / "release").write_text('JAVA_VERSION="17"\n')
     copies.mkdir()
-    line = [*RESTANTE, "pipeline", "ingest", f"--lake={tmp_path / 'lake'}", f"--source=relay={tmp_path / 'a'}"]
+    line = [*RESTANTE, "pipeline", "ingest", f"--lake={tmp_path / 'lake'}", f"--source=mailbox={tmp_path / 'a'}"]
     environ = ENVIRONMENT | {"JAVA_HOME": str(tmp_path / "java"), "TMPDIR": str(copies)}
     with ours(tmp_path / "a", nameplate(1)), process_group(line, env=environ, stderr=subprocess.PIPE) as running:
         wait_until(java.with_name("java.started").exists)

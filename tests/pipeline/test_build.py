@@ -454,7 +454,7 @@ def test_the_rows_are_those_of_the_lake(world: LakeWorld) -> None:
 @pytest.fixture
 def built(idle: LakeWorld) -> LakeWorld:
     """Return a lake whose table of sources is up to date. Its nameplates, of two sources, are in three files."""
-    for name in ("relay", "relay", "other"):
+    for name in ("mailbox", "mailbox", "other"):
         read_rows(idle, name, 2)
     bring_up_to_date(idle)
     return idle
@@ -467,7 +467,7 @@ def idle(tmp_path: Path) -> LakeWorld:
 
 def bring_up_to_date(world: LakeWorld) -> None:
     ingested = datetime.fromtimestamp(NOW, UTC)
-    records = dicts("sources", [row("relay", "usage", (0,) * 6, None, ingested)])
+    records = dicts("sources", [row("mailbox", "usage", (0,) * 6, None, ingested)])
     with world.run() as run:
         tables = TableWithInputs.open(sources.BUILD, run.lake.table)
         staged = tables.target.stage(held(records, SOURCES_TABLE))
@@ -481,7 +481,7 @@ def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld) -> Non
     built.merge("nameplates")
     built.add("nameplates", [])
     assert not days_due(built)
-    built.add("nameplates", [], source="relay", ledger=Ledger(read=1, duplicate=1, counted=1))
+    built.add("nameplates", [], source="mailbox", ledger=Ledger(read=1, duplicate=1, counted=1))
     assert days_due(built), "it read a duplicate"
     bring_up_to_date(built)
     add_foreign(built.path, [built.rows("nameplates")[0] | {"id": 99}], NAMEPLATES)
@@ -502,7 +502,7 @@ def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld) -> Non
 def test_the_table_stays_while_an_input_is_removed(built: LakeWorld) -> None:
     version = built.version("sources")
     shutil.rmtree(built.path / "nameplates")
-    built.add("mailboxes", [], source="relay", ledger=Ledger(read=1, duplicate=1, counted=1))
+    built.add("mailboxes", [], source="mailbox", ledger=Ledger(read=1, duplicate=1, counted=1))
     assert not days_due(built), "the sources of nameplates would vanish from it"
     sentence = "because nameplates was removed: ingest it again, or remove the folder of sources, too"
     assert f"sources: stays as it was built, {sentence}" in built.said
@@ -530,8 +530,8 @@ def test_many_commits_of_nothing_make_no_table_due(built: LakeWorld, monkeypatch
 
 def test_counts_begin_again_when_rows_are_replaced(idle: LakeWorld) -> None:
     for number, replaced, count, since in ((3, False, 3, 0), (2, False, 5, 0), (2, True, 2, 2)):
-        read_rows(idle, "relay", number, replaced=replaced)
-        totals = seen(idle.path, NAMEPLATES).totals("relay")
+        read_rows(idle, "mailbox", number, replaced=replaced)
+        totals = seen(idle.path, NAMEPLATES).totals("mailbox")
         assert totals is not None
         assert (totals.read, totals.since, totals.until) == (count, NOW + since * SECONDS_PER_DAY, idle.now)
         idle.now += SECONDS_PER_DAY

@@ -38,7 +38,7 @@ GUIDE = Document("docs/pipeline/operating.md")
 @pytest.fixture
 def lake(sources: Sources) -> LakeWorld:
     world = LakeWorld(None, sources.folder)
-    world.take(f"relay={sources.folder / 'a'}", "nameplates")
+    world.take(f"mailbox={sources.folder / 'a'}", "nameplates")
     return world
 
 
@@ -46,12 +46,12 @@ def test_a_command_starts_spark_and_is_quiet(tmp_path: Path) -> None:
     """The only one of these tests with a Java of its own; all others are called in this process."""
     with ours(tmp_path / "a", nameplate(1)):
         done = run(
-            *(*RESTANTE, "pipeline", "ingest", "--lake", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}"),
+            *(*RESTANTE, "pipeline", "ingest", "--lake", tmp_path / "lake", "--source", f"mailbox={tmp_path / 'a'}"),
             variables=environment(INTERPRETED) | {"JAVA_HOME": str(java.find_home()), "XDG_CACHE_HOME": os.devnull},
             bound=PATIENCE,
         )
-    assert "relay: nameplates: 1 row read: 1 clean" in done.stdout.splitlines()
-    steps = r"ingest: Spark: ready, [\d.]+ s\n(ingest: relay: \w+: 1 row, [\d.]+ s\n)+"
+    assert "mailbox: nameplates: 1 row read: 1 clean" in done.stdout.splitlines()
+    steps = r"ingest: Spark: ready, [\d.]+ s\n(ingest: mailbox: \w+: 1 row, [\d.]+ s\n)+"
     assert re.fullmatch(steps, done.stderr), "nothing of Java or Spark"
 
 
@@ -70,13 +70,13 @@ def test_the_guides_first_lake_from_a_server_to_a_query(
         plan, again, unchanged = (command(*run_words, *more).stdout.splitlines() for more in (["--plan"], [], []))
     printed = done.stdout.splitlines()
     tables = ("live", "nameplates", "mailboxes", "client_versions")
-    assert printed[:4] == [f"relay: {table}: 1 row read: 1 clean" for table in tables]
+    assert printed[:4] == [f"mailbox: {table}: 1 row read: 1 clean" for table in tables]
     assert printed[4] == "files: archived: 1 row read: 1 clean"
     for built in ("outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows", "coverage: 1 day built"):
         assert any(line.startswith(built) for line in printed)
-    assert "run: relay: nameplates: 1 row, " in done.stderr
+    assert "run: mailbox: nameplates: 1 row, " in done.stderr
     assert done.stderr.count("Spark: ready") == 1
-    assert {"relay: nameplates: nothing new", "outcomes: 0 days built, 0 rows"} <= {*again}
+    assert {"mailbox: nameplates: nothing new", "outcomes: 0 days built, 0 rows"} <= {*again}
     assert sorted(line for line in printed if line.endswith(" written")) == [
         f"reports: {page} written" for page in pages
     ]
@@ -141,8 +141,8 @@ def sources(tmp_path: Path) -> Sources:
 
 
 def test_a_run_without_a_source_goes_on_with_the_others_and_exits_with_1(sources: Sources, lake: LakeWorld) -> None:
-    planned, errors = sources.ingest({"gone": "gone", "relay": "a"}, line="run --plan", ends=1)
-    assert {"relay: nameplates: nothing new", "outcomes: 1 day to build (2023-11-14 to 2023-11-14)"} <= {*planned}
+    planned, errors = sources.ingest({"gone": "gone", "mailbox": "a"}, line="run --plan", ends=1)
+    assert {"mailbox: nameplates: nothing new", "outcomes: 1 day to build (2023-11-14 to 2023-11-14)"} <= {*planned}
     assert errors == [f"restante: source gone: cannot read {lake.folder / 'gone'}: No such file or directory"]
 
 
@@ -167,27 +167,30 @@ def test_a_source_that_cannot_be_read_fails_alone_in_one_sentence(sources: Sourc
         ("data", "data"): f"source data: {tmp_path}/data/restante.sqlite is a named pipe, a device or a socket",
         ("text", "text"): f"source text: {tmp_path}/text {nothing}",
         ("post", "relay.sqlite"): f"source post: {tmp_path}/relay.sqlite is the reference server's channel database",
-        ("log@relay", "a"): f"source log: @relay is for timing logs, and {tmp_path}/a/restante.sqlite is a mailbox",
+        (
+            "log@mailbox",
+            "a",
+        ): f"source log: @mailbox is for timing logs, and {tmp_path}/a/restante.sqlite is a mailbox",
         ("torn", "torn"): f"source torn: {tmp_path}/torn is damaged",
         ("traces", "traces"): f"source traces: cannot read {tmp_path}/traces/b: {missing}",
         ("globbed", "traces/*"): f"source globbed: cannot read {tmp_path}/traces/b: {missing}",
         ("files", "files"): f"source files: cannot read {tmp_path}/files/b.rlp: {missing}",
     }
-    planned, errors = sources.ingest({**dict(wrong.keys()), "relay": "a"}, ends=1)
+    planned, errors = sources.ingest({**dict(wrong.keys()), "mailbox": "a"}, ends=1)
     assert not sources.lake.exists()
-    assert planned[1] == "relay: nameplates: 1 row to read"
-    assert {line.partition(":")[0] for line in planned} == {"relay"}
+    assert planned[1] == "mailbox: nameplates: 1 row to read"
+    assert {line.partition(":")[0] for line in planned} == {"mailbox"}
     for line, message in zip(errors, wrong.values(), strict=True):
         assert line.startswith(f"restante: {message}")
 
 
 def test_errors_in_the_command_line_are_refused_before_anything_is_done(sources: Sources) -> None:
-    relay = f"--source=relay={sources.folder / 'a'}"
-    done = command("ingest", "--lake", sources.lake, relay, relay, ends=2)
-    assert done.stderr == "restante: --source: two sources have the name relay; rename one of them\n"
-    command("ingest", "--lake", sources.lake, relay, "--source=west@=x", ends=2)
+    mailbox = f"--source=mailbox={sources.folder / 'a'}"
+    done = command("ingest", "--lake", sources.lake, mailbox, mailbox, ends=2)
+    assert done.stderr == "restante: --source: two sources have the name mailbox; rename one of them\n"
+    command("ingest", "--lake", sources.lake, mailbox, "--source=west@=x", ends=2)
     for wrong in ("5x", "1", "", "511m", "-1g", "1 g"):
-        done = command("run", "--lake", sources.lake, relay, f"--memory={wrong}", ends=2)
+        done = command("run", "--lake", sources.lake, mailbox, f"--memory={wrong}", ends=2)
         assert done.stderr.startswith(f"restante: --memory: '{wrong}' is ")
     assert not sources.lake.exists()
 
@@ -197,7 +200,7 @@ def test_empty_files_are_named_and_stop_no_run(sources: Sources, tmp_path: Path)
     sources.write("files/a.rlp", letter(1).raw)
     for empty in ("traces/b", "traces/c", "files/e.rlp", "trace", "usage.sqlite"):
         sources.write(empty)
-    paths = {"traces": "traces", "files": "files", "trace": "trace", "theirs": "usage.sqlite", "relay": "a"}
+    paths = {"traces": "traces", "files": "files", "trace": "trace", "theirs": "usage.sqlite", "mailbox": "a"}
     planned, errors = sources.ingest(paths)
     empty = "is empty: nothing was written to it yet"
     assert errors == [
@@ -206,7 +209,7 @@ def test_empty_files_are_named_and_stop_no_run(sources: Sources, tmp_path: Path)
         f"ingest: source trace: {tmp_path}/trace {empty}",
         f"ingest: source theirs: {tmp_path}/usage.sqlite {empty}",
     ]
-    assert {"files: archived: 1 row to read", "relay: nameplates: 1 row to read"} <= {*planned}
+    assert {"files: archived: 1 row to read", "mailbox: nameplates: 1 row to read"} <= {*planned}
 
 
 def test_another_kind_of_source_of_a_known_name_is_refused(sources: Sources, lake: LakeWorld, tmp_path: Path) -> None:
@@ -215,14 +218,14 @@ def test_another_kind_of_source_of_a_known_name_is_refused(sources: Sources, lak
     archive_of(tmp_path / "data")
     for name, mark in (("archive", ""), ("files", "0" * 64)):
         lake.add("archived", [], source=name, ledger=Ledger(), marks={mark: Mark(0, "", 0, "")})
-    paths = {"relay": "trace", "archive": "x.rlp", "files": "data/archive.sqlite"}
+    paths = {"mailbox": "trace", "archive": "x.rlp", "files": "data/archive.sqlite"}
     _, errors = sources.ingest(paths, ends=1)
     assert errors == sources.ingest(paths, line="ingest", ends=1)[1]
     assert errors == [
         f"restante: source {name}: {tmp_path / path} is of another kind ({kind}) than the rows that the lake has in"
         f" {table}: put back what was there, or give this one a name of its own"
         for name, path, kind, table in (
-            ("relay", "trace", "timing logs or traces", "nameplates"),
+            ("mailbox", "trace", "timing logs or traces", "nameplates"),
             ("archive", "x.rlp", "envelope files", "archived"),
             ("files", "data/archive.sqlite", "Waku archive", "archived"),
         )
@@ -250,7 +253,7 @@ def test_a_file_that_two_sources_name_is_read_as_neither(sources: Sources, tmp_p
 def test_a_source_that_had_rows_and_is_empty_now_fails(sources: Sources, tmp_path: Path) -> None:
     """A trace that was just rotated does not."""
     world = LakeWorld(None, tmp_path)
-    tables = dict.fromkeys(("relay", "west"), "nameplates") | dict.fromkeys(("waku", "files"), "archived")
+    tables = dict.fromkeys(("mailbox", "west"), "nameplates") | dict.fromkeys(("waku", "files"), "archived")
     tables["log"] = "client_events"
     for name, table in (*tables.items(), ("trace", "server_commands")):
         mark = "0" * 64 if name == "trace" else ""
@@ -258,7 +261,7 @@ def test_a_source_that_had_rows_and_is_empty_now_fails(sources: Sources, tmp_pat
     for path in ("data/lock", "data/restante.sqlite", "empty"):
         sources.write(path)
     for name, table in tables.items():
-        path = "data" if name == "relay" else "empty"
+        path = "data" if name == "mailbox" else "empty"
         sentence = f"{tmp_path / path} is empty, and the lake has {table} of it: put back what was there, or leave"
         printed, errors = sources.ingest({name: path}, line="ingest", ends=1)
         assert (printed, errors) == ([], [f"restante: source {name}: {sentence} this source out"])
@@ -267,9 +270,9 @@ def test_a_source_that_had_rows_and_is_empty_now_fails(sources: Sources, tmp_pat
 
 
 def test_a_run_keeps_clean_and_built_tables_for_as_long_as_it_is_told(sources: Sources, lake: LakeWorld) -> None:
-    known = {"app_id": "x", "kind": "nameplate", "measure": "total", "day": date(2023, 11, 14), "source": "relay"}
+    known = {"app_id": "x", "kind": "nameplate", "measure": "total", "day": date(2023, 11, 14), "source": "mailbox"}
     lake.add("durations", [dict.fromkeys((column.name for column in TABLES["durations"].columns), 0) | known])
-    _, steps = sources.ingest({"relay": "a"}, line="run --keep 1")
+    _, steps = sources.ingest({"mailbox": "a"}, line="run --keep 1")
     assert (lake.rows("nameplates"), lake.rows("durations")) == ([], [])
     assert any(re.search(r"durations: 1 row from before [\d-]+ dropped", line) for line in steps)
 
@@ -293,7 +296,7 @@ def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorl
     ("line", "sentence"),
     [
         ("ingest", "there is nothing to read: name a source with --source NAME=PATH"),
-        ("ingest --source relay", "--source relay: write a name and a path, --source NAME=PATH"),
+        ("ingest --source mailbox", "--source mailbox: write a name and a path, --source NAME=PATH"),
         ("ingest --source A=.", "--source A=.: A cannot be a name: at most 63 of a-z"),
         *((command, "there is no lake in") for command in ("build", "sql", "vacuum", "compact", "query x")),
         ("build --from yesterday", "--from yesterday: this is not a day; write it like 2026-11-21"),

@@ -35,14 +35,16 @@ SECONDS_PER_DAY = 86_400.0
 
 
 def test_rows_go_to_the_lake_and_a_second_run_reads_new_ones(world: LakeWorld, tmp_path: Path) -> None:
-    specs = [f"relay={tmp_path / 'a'}", f"west={tmp_path / 'b'}"]
+    specs = [f"mailbox={tmp_path / 'a'}", f"west={tmp_path / 'b'}"]
     with (
         ours(tmp_path / "a", nameplate(1), nameplate(2), mailbox(2), client(3), current(None)) as server,
         ours(tmp_path / "b", nameplate(2, blur_time=60.0), current(None)),
     ):
         results = world.ingest(*specs)
         tables = ("live", "nameplates", "mailboxes", "client_versions")
-        assert [(done.source, done.table) for done in results] == [(n, t) for n in ("relay", "west") for t in tables]
+        assert [(done.source, done.table) for done in results] == [
+            (n, t) for n in ("mailbox", "west") for t in tables
+        ]
         clean = [done.ledger and done.ledger.clean for done in results]
         assert clean == [1, 2, 1, 1, 1, 1, None, None]
         server.write(nameplate(0, started=T0 - 3 * SECONDS_PER_DAY), nameplate(4))
@@ -52,13 +54,15 @@ def test_rows_go_to_the_lake_and_a_second_run_reads_new_ones(world: LakeWorld, t
     ledgers = [(ledger.read, ledger.first, ledger.last) for ledger in (results[1].ledger, second) if ledger]
     assert ledgers == [(2, 1, 2), (2, 3, 4)]
     with Lake.open(world.path, write=False) as lake:
-        assert [lake.table(NAMEPLATES).transaction(name) for name in ("relay", "west")] == [4, 1]
+        assert [lake.table(NAMEPLATES).transaction(name) for name in ("mailbox", "west")] == [4, 1]
     [row] = world.rows("mailboxes")
     columns = ("id", "app_id", "waiting_us", "total_us", "result", "source")
-    assert [row[name] for name in columns] == [1, "x", None, 9_000_000, "lonely", "relay"]
+    assert [row[name] for name in columns] == [1, "x", None, 9_000_000, "lonely", "mailbox"]
     assert (row["started"].timestamp(), row["day"]) == (T0 + 2, date(2023, 11, 14))
     assert sorted((r["source"], r["id"], r["day"].day, r["blur_us"]) for r in world.rows("nameplates")) == [
-        *(("relay", number, 11 if number == 3 else 14, None) for number in range(1, 5)),  # a late row has its own day
+        *(
+            ("mailbox", number, 11 if number == 3 else 14, None) for number in range(1, 5)
+        ),  # a late row has its own day
         ("west", 1, 14, 60_000_000),
     ]
     assert world.infos("nameplates")[0].days == ["2023-11-11", "2023-11-14"]
@@ -124,11 +128,11 @@ def test_faulty_rows_of_a_source_go_to_quarantine(
     monkeypatch.setattr(ingest, "MAX_REJECTED_PER_TASK", rejected_per_task)
     rows = [nameplate(number, result="canary" if number % 2 else "happy") for number in range(9)]
     with ours(tmp_path / "a", *rows, current(None)):
-        ledger = world.ledger("nameplates", f"relay={tmp_path / 'a'}")
+        ledger = world.ledger("nameplates", f"mailbox={tmp_path / 'a'}")
     assert (ledger.read, ledger.clean, ledger.quarantined) == (9, 5, 4)
     rejected = world.rows("quarantine")
     assert sorted(row["identity"] for row in rejected) == ["2", "4", "6", "8"]
-    assert {(row["table"], row["source"], len(row["digest"])) for row in rejected} == {("nameplates", "relay", 64)}
+    assert {(row["table"], row["source"], len(row["digest"])) for row in rejected} == {("nameplates", "mailbox", 64)}
 
 
 def test_a_source_that_fails_or_miscounts_holds_up_no_other(world: LakeWorld, tmp_path: Path) -> None:
@@ -159,34 +163,34 @@ def test_a_source_restored_from_a_copy_is_read_again_and_reported(world: LakeWor
         pass
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
     with ours(tmp_path / "a", nameplate(2, started=T0 - SECONDS_PER_DAY), nameplate(3)):
-        world.ingest(f"relay={tmp_path / 'a'}", f"other={tmp_path / 'copy'}")
+        world.ingest(f"mailbox={tmp_path / 'a'}", f"other={tmp_path / 'copy'}")
     shutil.rmtree(tmp_path / "a")
     shutil.copytree(tmp_path / "copy", tmp_path / "a")
     with ours(tmp_path / "a", nameplate(9, app_id="new")):
-        ledger = world.ledger("nameplates", f"relay={tmp_path / 'a'}")
+        ledger = world.ledger("nameplates", f"mailbox={tmp_path / 'a'}")
     assert ledger.replaced
-    assert "relay: nameplates is read again from the beginning, and its rows replaced" in "\n".join(world.said)
+    assert "mailbox: nameplates is read again from the beginning, and its rows replaced" in "\n".join(world.said)
     assert sorted((row["source"], row["id"], row["app_id"]) for row in world.rows("nameplates")) == [
+        ("mailbox", 1, "x"),
+        ("mailbox", 2, "new"),
         ("other", 1, "x"),
-        ("relay", 1, "x"),
-        ("relay", 2, "new"),
     ]
     assert world.infos("nameplates")[0].days == ["2023-11-13", "2023-11-14"], "the day that lost a row is touched too"
     shutil.rmtree(tmp_path / "a")
     with ours(tmp_path / "a", current(None)):
-        assert world.ledger("nameplates", f"relay={tmp_path / 'a'}") == Ledger(replaced=True)
+        assert world.ledger("nameplates", f"mailbox={tmp_path / 'a'}") == Ledger(replaced=True)
     assert [row["source"] for row in world.rows("nameplates")] == ["other"]
 
 
 def test_a_copy_of_a_database_under_another_name_is_reported_and_another_database_is_not(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
     with ours(tmp_path / "a", nameplate(1), current(None)):
-        world.take(f"relay={tmp_path / 'a'}", "nameplates")
+        world.take(f"mailbox={tmp_path / 'a'}", "nameplates")
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
     with ours(tmp_path / "copy", nameplate(2)) as copy, ours(tmp_path / "b", nameplate(1, started=T0 + 500)) as new:
         world.ingest(f"backup={copy.data}", f"new={new.data}", plan=True)
     [line] = [line for line in world.said if "begins with the same row" in line]
-    assert line.startswith("source backup: nameplates begins with the same row as that of source relay in the lake")
+    assert line.startswith("source backup: nameplates begins with the same row as that of source mailbox in the lake")
 
 
 def test_spark_is_started_by_the_thread_that_handles_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +236,7 @@ def saved_at(server: Ours, seconds: float) -> None:
 
 def live(path: Path, before: SourceRead | None = None) -> SourceRead:
     scratch = path.parent / "scratch"
-    return read_source(f"relay={path}", "live", scratch, before.marks if before else None)
+    return read_source(f"mailbox={path}", "live", scratch, before.marks if before else None)
 
 
 def summed(result: SourceRead) -> list[tuple[str, float | None, int, float]]:
@@ -252,7 +256,7 @@ def test_what_is_live_started_with_its_first_side_and_is_read_again_when_it_chan
             ("nameplate", 20.25, 1, 100.0),
         ]
         assert {(row["blur_us"], str(row["day"]), row["source"]) for row in snapshot.clean} == {
-            (None, "2023-11-14", "relay")
+            (None, "2023-11-14", "mailbox")
         }
         server.write(replace(current(None), updated=T0 + 500, connections_websocket=9))
         saved_at(server, 600)
@@ -318,7 +322,7 @@ def test_rows_without_sense_are_faults_and_only_times_and_counts_leave_the_copy(
 
 def test_a_nameplate_is_counted_while_it_is_live_and_once_when_it_has_ended(world: LakeWorld, tmp_path: Path) -> None:
     """T0 is 22:13:20."""
-    spec = f"relay={tmp_path / 'a'}"
+    spec = f"mailbox={tmp_path / 'a'}"
     with ours(tmp_path / "a", current(None), nameplate(0, total_time=60.0)) as server:
         waiting = claimed(1, 400.0)
         add(server, waiting)

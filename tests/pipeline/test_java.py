@@ -288,17 +288,17 @@ main()
 @pytest.mark.thorough
 def test_the_first_run_makes_an_archive_from_which_the_next_one_starts_java(tmp_path: Path) -> None:
     def sh(*args: str, **variables: str) -> str:
-        command = (sys.executable, *args, "pipeline", "run", "--lake", "lake", "--source", "relay=relay")
+        command = (sys.executable, *args, "pipeline", "run", "--lake", "lake", "--source", "mailbox=mailbox")
         environ = ENVIRONMENT | {"XDG_CACHE_HOME": str(tmp_path / "cache")} | variables
         done = run(*command, variables=environ, cwd=tmp_path, bound=PATIENCE)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
-    with ours(tmp_path / "relay", nameplate(1), current(None)):
+    with ours(tmp_path / "mailbox", nameplate(1), current(None)):
         output = sh("-m", "restante")
     assert "run: archive of Java's classes: made, so that later runs start faster, " in output
     [archive] = (tmp_path / "cache" / "restante").glob("classes-*.jsa")
-    with ours(tmp_path / "relay", mailbox(3), mailbox(4), nameplate(5)):
+    with ours(tmp_path / "mailbox", mailbox(3), mailbox(4), nameplate(5)):
         # With -Xshare:on Java does not start without its archive.
         output = sh("-c", LOW, JAVA_TOOL_OPTIONS=f"{ENVIRONMENT['JAVA_TOOL_OPTIONS']} -Xshare:on")
     assert output.count("Spark: ready") == 2, "one was started for small jobs, and one for the two mailboxes"

@@ -179,7 +179,9 @@ def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, t
     (tmp_path / "files" / "a.rlp").write_bytes(b"".join(row.raw for row in [*ROWS[:30], ROWS[0]]) + b"\xc1")
     (tmp_path / "files" / "b.rlp").write_bytes(b"".join(row.raw for row in ROWS[20:]))
     (tmp_path / "trace").write_text('{"connection": 1}\n')
-    sources = [f"{name}={tmp_path / path}" for name, path in (("relay", "a"), ("waku", "files"), ("trace", "trace"))]
+    sources = [
+        f"{name}={tmp_path / path}" for name, path in (("mailbox", "a"), ("waku", "files"), ("trace", "trace"))
+    ]
     world, same = (LakeWorld(spark, tmp_path / name) for name in ("there", "here"))
     world.folder.mkdir()
     same.folder.mkdir()
@@ -216,7 +218,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def traced(spark: SparkSession, traces: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     world = LakeWorld(spark, tmp_path_factory.mktemp("read-here"))
     world.now = time.time()
-    world.ingest(f"relay={traces}")
+    world.ingest(f"mailbox={traces}")
     rows = rows_of(world)
     assert (len(rows["server_commands"]), len(rows["quarantine"])) == (24_000, 12)
     return rows
@@ -232,7 +234,7 @@ def test_a_killed_worker_loses_and_doubles_no_row(
     master: str, traces: Path, traced: dict[str, list[Row]], tmp_path: Path
 ) -> None:
     world = LakeWorld(None, tmp_path)
-    args = ("ingest", f"--source=relay={traces}", "--master", master)
+    args = ("ingest", f"--source=mailbox={traces}", "--master", master)
     with worker(master, tmp_path / "worker") as third:
         third.says("Successfully registered with master")
         with running(world, *args) as ingest:
@@ -263,14 +265,14 @@ def test_files_that_workers_do_not_see_are_read_by_the_machine_of_the_command(
     if tried.returncode:
         pytest.skip(f"the kernel refuses namespaces: {tried.stderr.strip()}")
     world = LakeWorld(None, tmp_path)
-    line = command(world, "run", f"--source=relay={traces}", "--master", master)
+    line = command(world, "run", f"--source=mailbox={traces}", "--master", master)
     output = finished(line, PYSPARK_PYTHON=str(blind))
     begun = re.findall("^run: (Spark.*?|source .*?):", output, re.MULTILINE)
     why = rf"the worker on \S+ does not see {traces}/trace.0 as this machine does\n"
-    assert begun == ["Spark", "source relay is read by this machine", "Spark on this machine", "Spark"]
-    assert re.search(f"source relay is read by this machine: {why}", output)
+    assert begun == ["Spark", "source mailbox is read by this machine", "Spark on this machine", "Spark"]
+    assert re.search(f"source mailbox is read by this machine: {why}", output)
     assert rows_of(world) == traced
-    assert [(row["source"], row["read"]) for row in world.rows("sources")] == [("relay", 24_012)]
+    assert [(row["source"], row["read"]) for row in world.rows("sources")] == [("mailbox", 24_012)]
 
 
 def command(world: LakeWorld, *args: str) -> list[str]:

@@ -33,7 +33,7 @@ def lake(tmp_path: Path) -> LakeWorld:
     world = LakeWorld(None, tmp_path / 'it\'s "x" é')
     rows = [{"app_id": text, "ended": n, "happy": n, "day": "2026-11-01"} for n, text in enumerate(HOSTILE)]
     world.write("outcomes", *rows)
-    plate = {"started": "2026-11-01T23:59:59.5", "waiting_us": None, "total_us": 5, "source": "relay"}
+    plate = {"started": "2026-11-01T23:59:59.5", "waiting_us": None, "total_us": 5, "source": "mailbox"}
     world.write("nameplates", plate)
     return world
 
@@ -49,9 +49,9 @@ def query(lake: LakeWorld, *arguments: str, ends: int = 0) -> str:
 
 def test_a_table_is_aligned_and_shows_nulls_and_times_in_utc(lake: LakeWorld) -> None:
     assert query(lake, "SELECT source, started, total_us, waiting_us FROM nameplates").splitlines() == [
-        "source  started                 total_us  waiting_us",
-        "──────  ──────────────────────  ────────  ──────────",
-        "relay   2026-11-01T23:59:59.5Z         5        NULL",
+        "source   started                 total_us  waiting_us",
+        "───────  ──────────────────────  ────────  ──────────",
+        "mailbox  2026-11-01T23:59:59.5Z         5        NULL",
         "(1 row)",
     ]
 

@@ -220,6 +220,24 @@ def test_a_measure_finds_its_change_on_a_day_and_in_a_week_and_no_other(measure:
         assert (result.measure, result.source, result.version) == (measure, source, version)
 
 
+def test_a_relay_without_rows_is_named() -> None:
+    tables = lake()
+    row = {
+        "source": "relay",
+        "hour": 7,
+        "result": "happy",
+        "ended": 70,
+        "bytes": 5,
+        "waiting_us": 1,
+        "relaying_us": 1,
+    }
+    tables.insert(TABLES["relay_hours"], [row | {"day": day} for day in DAYS[:-1]])
+    assert changes(tables, DAYS[-2].isoformat()).listed == ()
+    assert only(tables).text == (
+        "The lake has no rows of relay on 15 November 2026. On the 28 days before, it had 70 a day."
+    )
+
+
 def test_bad_days_are_named_alone_and_days_that_did_not_rise_alone_are_judged_together() -> None:
     bad, east = [LAST - timedelta(back) for back in (0, 2, 3, 5, 6)], {"source": "east"}
     bad_results = on("outcomes", east, {"happy": 100, "errory": 890}, [bad[2]])

@@ -83,15 +83,15 @@ def builds(*names: str) -> Callable[[Run], object]:
     return lambda run: build_tables(run, builds={name: BUILDS[name] for name in names})
 
 
-def add(lake: LakeWorld, *days: str, source: str = "relay") -> None:
+def add(lake: LakeWorld, *days: str, source: str = "mailbox") -> None:
     ledger = Ledger(read=len(days), clean=len(days), counted=len(days))
     records = ({"started": f"{day}T12:00:00", "source": source} for day in days)
     lake.write("nameplates", *records, source=source, ledger=ledger)
 
 
 def test_usage_records_are_a_large_job_if_there_are_many(lake: LakeWorld, tmp_path: Path) -> None:
-    with ours(tmp_path / "relay", nameplate(1), nameplate(2)):
-        work = ingests(f"relay={tmp_path / 'relay'}")
+    with ours(tmp_path / "mailbox", nameplate(1), nameplate(2)):
+        work = ingests(f"mailbox={tmp_path / 'mailbox'}")
         assert not is_large(lake, work, rows=2, size=0)
         assert is_large(lake, work, rows=1)
 

@@ -477,7 +477,7 @@ def bind(number: float, address: str | None, app_id: str = "x") -> ClientVersion
 
 def new(path: Path, tmp_path: Path, marks: Marks | None = None) -> list[tuple[bool | None, bool | None]]:
     """Return whether a bind is the first from its address, of the day and of the day and application."""
-    found = read(f"relay={path}", tmp_path / "scratch", marks).get("client_versions")
+    found = read(f"mailbox={path}", tmp_path / "scratch", marks).get("client_versions")
     return [(row["new_address"], row["new_address_of_app"]) for row in (found.clean if found else [])]
 
 
@@ -535,7 +535,7 @@ def test_no_hash_of_an_address_leaves_the_copy(tmp_path: Path) -> None:
         binds = bind(0, address), client(0, connect_time=-1.0, address_id=address)
         with ours(tmp_path / address, *binds) as server:
             alter(server.file, "UPDATE usage_client_versions SET side = 'canary'")
-            source = recognise(f"relay={tmp_path / address}")
+            source = recognise(f"mailbox={tmp_path / address}")
             found = read(source, tmp_path / "scratch", marks if address == "canary" else None, said=texts)
         rows = found["client_versions"].rows
         assert [row["fault"] for row in rows] == [None, "out of range"]
