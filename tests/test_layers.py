@@ -34,7 +34,7 @@ _LAYERS = """
     client: wormhole transit transfer journal_mode cli
     timing: logs model transfers rank_test comparison outputs cli
     demo: fleet load events people simulation server client conversations guessing usage envelopes
-    demo: generate
+    demo: relay generate
     pipeline: schemas spark lake clean sources tables views query gaps report steps ingest build cli
 """
 LAYERS = by_name(_LAYERS)
@@ -44,6 +44,7 @@ _BETWEEN_PARTS = """
     demo.client: client.protocol.server_messages client.timing_log
     demo.conversations: client.timing_log
     demo.envelopes: waku.archive waku.envelope waku.protocol.policy
+    demo.relay: relay.core relay.protocol.request relay.store
     demo.server: mailbox.core mailbox.protocol mailbox.server.commit_loop mailbox.server.trace mailbox.settings
     demo.server: mailbox.store
     pipeline.clean: timing.logs waku.archive.ids waku.envelope

@@ -20,9 +20,10 @@ from msgspec.structs import replace
 
 from restante.common.errors import InUse, Misuse, StoreError
 from restante.common.lock_file import lock_file
+from restante.common.transfer_records import RESULTS
 from restante.demo import usage as served
 from restante.demo.events import QUIET_DAYS, Events, EventSpan, GroundTruth, decode_truth, draw_events, encode_truth
-from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, PROBED_SERVER, Fleet
+from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, PROBED_SERVER, RELAY, Fleet, midnight
 from restante.demo.generate import SOURCES, TRUTH, UNFINISHED, find_demo, make_demo
 from restante.mailbox.core import usage
 from restante.mailbox.settings import Serve
@@ -193,6 +194,25 @@ def test_each_usage_record_was_made_by_the_rules(demo: Demo) -> None:
     assert results["happy"] > 0.9 * (results.total() - results["errory"] - results["lonely"])
 
 
+def test_the_relay_recorded_its_transfers_and_what_strangers_did(demo: Demo) -> None:
+    file = demo.folder / SOURCES / RELAY / "relay.sqlite"
+    results = Counter[str]()
+    for result, started, waiting, total, size in select(
+        file, "SELECT result, started, waiting_time, total_time, total_bytes FROM transfers WHERE origin = ''"
+    ):
+        results[result] += 1
+        assert SMALL.begin <= started < started + total < SMALL.end
+        assert (result == "happy") == (waiting is not None) == (size > 0)
+        assert 0 <= (waiting or 0) <= total
+    assert set(results) == {*RESULTS}
+    assert results["happy"] > 0.5 * results.total()
+    month = SMALL.last.replace(day=1)
+    bytes_of_month = f"SELECT sum(total_bytes) FROM transfers WHERE started + total_time >= {midnight(month)}"
+    assert select(file, "SELECT month, month_bytes FROM traffic") == [
+        (f"{month:%Y-%m}", *select(file, bytes_of_month)[0])
+    ]
+
+
 def test_envelopes_are_accepted_by_a_node(demo: Demo) -> None:
     for name in MAILSERVERS:
         for arrived, raw in demo.archived(name).values():
@@ -243,7 +263,7 @@ def test_the_same_seed_makes_the_same_bytes_anywhere_at_any_time_and_after_a_kil
     assert find_demo(other_folder) == truth
     assert [path.name for path in other_folder.iterdir()] == [SOURCES]
     names = {path.name for path in (other_folder / SOURCES).iterdir()}
-    assert names == {TRUTH, *MAILSERVERS, *(server.name for server in MAILBOX_SERVERS)}
+    assert names == {TRUTH, *MAILSERVERS, *(server.name for server in MAILBOX_SERVERS), RELAY}
     assert draw_events(replace(TINY, seed=8)) != truth.events
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -16,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from restante.demo.events import GroundTruth, decode_truth, draw_events
-from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, Fleet
-from restante.demo.generate import SOURCES, TRUTH
+from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, RELAY, Fleet
+from restante.demo.generate import SOURCES, TRUTH, source_specs
 from restante.pipeline.cli.demo import closing_lines, story_entries
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables import TABLES
@@ -34,7 +35,7 @@ def demo(words: Sequence[str], run: Callable[..., subprocess.CompletedProcess[st
     assert [path.name for path in Path().iterdir()] == ["restante-demo"]
     assert sorted(path.name for path in folder.iterdir()) == ["lake", "reports", SOURCES]
     assert done.stdout.startswith(
-        "3 mailbox servers (north, east, south) and 2 Mailservers (alpha, beta), 2026-11-07"
+        "3 mailbox servers (north, east, south), 2 Mailservers (alpha, beta) and a transit relay (relay), 2026-11-07"
     )
     assert re.search(r"^demo: fleet: north: \d+ conversations, ", done.stderr, re.MULTILINE)
     truth = decode_truth((folder / SOURCES / TRUTH).read_bytes())
@@ -71,8 +72,12 @@ def test_the_guides_demo_makes_a_fleet_once_and_prints_what_to_look_at(words: li
         demo(words, command)
     servers = (server.name for server in MAILBOX_SERVERS)
     _, sources, *_ = ingest.call_args.args
-    assert {source.name for source in sources} == {*MAILSERVERS, *servers, "north-trace", "probes"}
+    assert {source.name for source in sources} == {*MAILSERVERS, *servers, RELAY, "north-trace", "probes"}
     assert build.called
+    shutil.rmtree(Path("restante-demo", SOURCES, RELAY))
+    assert RELAY not in {spec.partition("=")[0] for spec in source_specs(Path("restante-demo"))}, (
+        "as an older version"
+    )
     refused = command(*words, "--seed", "2", ends=2)
     assert refused.stderr == "restante: restante-demo has a fleet with --seed 1: name a new folder for another one\n"
 
@@ -85,7 +90,7 @@ def test_the_guides_demo_has_tables_that_show_what_happened(spark: SparkSession,
             tables.execute(statement)
         assert tables.sql("SELECT * FROM quarantine").fetchall() == []
         counts = tables.sql("SELECT read, clean, in_quarantine FROM sources").fetchall()
-        assert len(counts) == len(MAILSERVERS) + len(MAILBOX_SERVERS) + 2
+        assert len(counts) == len(MAILSERVERS) + len(MAILBOX_SERVERS) + 3
         assert all(read == clean > 0 == quarantined for read, clean, quarantined in counts)
         for event in story_entries(truth):
             if event.table != "guesses":  # a small fleet has too few guesses to stand out
@@ -94,6 +99,11 @@ def test_the_guides_demo_has_tables_that_show_what_happened(spark: SparkSession,
         suspects = "SELECT day FROM guesses WHERE source = ? GROUP BY day ORDER BY sum(lonely) DESC LIMIT 1"
         assert tables.execute(suspects, [attack.server]).fetchall() == [(attack.days[0],)]
         assert tables.sql("SELECT count(*) FROM transfers").fetchall() > [(0,)]
+        relayed, transfers = (
+            "sum(bytes), sum(ended) FROM relay_hours",
+            "sum(total_bytes), count(*) FROM relay_transfers",
+        )
+        assert tables.sql(f"SELECT {relayed}").fetchall() == tables.sql(f"SELECT {transfers}").fetchall()
     for line in printed:
         assert command(*shlex.split(line)[2:]).stdout.count("\n") > 2, line
     assert list(Path("restante-demo/reports").glob("2026-W*.html")), "of a week"

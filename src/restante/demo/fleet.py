@@ -52,6 +52,9 @@ MAILBOX_SERVERS: Final = (
 
 MAILSERVERS: Final = ("alpha", "beta")
 
+RELAY: Final = "relay"
+"""The transit relay of all users."""
+
 PROBED_SERVER: Final = MAILBOX_SERVERS[0].name
 """The server whose operator keeps timing logs of test transfers, and lately a trace."""
 

@@ -16,9 +16,9 @@ from restante.common.atomic_file import flush
 from restante.common.errors import InUse, Misuse, StoreError, plain
 from restante.common.lock_file import lock_file
 from restante.common.texts import counted
-from restante.demo import envelopes, usage
+from restante.demo import envelopes, relay, usage
 from restante.demo.events import Events, GroundTruth, decode_truth, draw_events, encode_truth
-from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, PROBED_SERVER, Fleet
+from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, PROBED_SERVER, RELAY, Fleet
 
 SOURCES: Final = "sources"
 LAKE: Final = "lake"
@@ -53,7 +53,13 @@ def fleet_parts(fleet: Fleet, events: Events, folder: Path) -> list[FleetPart]:
         )
         for server in MAILBOX_SERVERS
     ]
-    return [servers[0], FleetPart(" and ".join(MAILSERVERS), "envelope", archives), *servers[1:]]
+    relayed = partial(relay.simulate_relay, fleet, events, folder / RELAY)
+    return [
+        servers[0],
+        FleetPart(" and ".join(MAILSERVERS), "envelope", archives),
+        *servers[1:],
+        FleetPart(RELAY, "transfer", relayed),
+    ]
 
 
 def make_fleet(
@@ -173,6 +179,7 @@ def source_specs(folder: Path) -> list[str]:
     return [
         *(f"{name}={sources / name}" for name in MAILSERVERS),
         *(f"{server.name}={sources / server.name / usage.DATA_FOLDER}" for server in MAILBOX_SERVERS),
+        *(f"{RELAY}={folder}" for folder in [sources / RELAY] if folder.exists()),  # older demos have no relay
         f"{trace}={of_the_probed / usage.TRACE_FILE}",
         f"probes@{trace}={of_the_probed / usage.LOGS_FOLDER}",
     ]

@@ -24,6 +24,7 @@ from restante.demo.fleet import (
     MAX_TRANSFERS,
     MIN_DAYS,
     MIN_TRANSFERS,
+    RELAY,
     Fleet,
 )
 from restante.pipeline.cli.options import DEFAULT_MEMORY, Memory, Verbose
@@ -162,8 +163,8 @@ def closing_lines(truth: GroundTruth, folder: Path) -> Iterator[str]:
 def _fleet_text(fleet: Fleet) -> str:
     servers, mailservers = (", ".join(names) for names in ([server.name for server in MAILBOX_SERVERS], MAILSERVERS))
     return (
-        f"{len(MAILBOX_SERVERS)} mailbox servers ({servers}) and {len(MAILSERVERS)} Mailservers ({mailservers}),"
-        f" {fleet.first} to {fleet.last}, seed {fleet.seed}."
+        f"{len(MAILBOX_SERVERS)} mailbox servers ({servers}), {len(MAILSERVERS)} Mailservers ({mailservers}) and a"
+        f" transit relay ({RELAY}), {fleet.first} to {fleet.last}, seed {fleet.seed}."
     )
 
 

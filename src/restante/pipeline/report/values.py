@@ -78,13 +78,12 @@ def size_text(count: float) -> str:
 
 
 def compact_text(count: float, kind: ValueKind = ValueKind.COUNT) -> str:
-    """Return a round number of an axis in few characters, such as 25k or 25MB."""
+    """Return a round number of an axis in few characters, such as 25k."""
     if kind in {ValueKind.COUNT, ValueKind.AVERAGE, ValueKind.BYTES}:
-        byte = "B" if kind is ValueKind.BYTES and count else ""
         for unit, sign in _COMPACT:
             if count >= unit:
-                return f"{count / unit:g}{sign}{byte}"
-        return f"{count:g}{byte}"
+                return f"{count / unit:g}{sign}"
+        return f"{count:g}"
     return value_text(count, kind)
 
 

@@ -137,7 +137,7 @@ def _with_ended(counts: Sequence[Any]) -> ReportRow:
 
 def _by_time(rows: Mapping[str, Rows], scope: Scope) -> tuple[Figure, Figure]:
     is_day = scope.period.kind is PeriodKind.DAY
-    unit, column = ("hour", HOUR_COLUMN) if is_day else ("day", DAY_COLUMN)
+    unit, column, when = ("hour", HOUR_COLUMN, "in an hour (UTC)") if is_day else ("day", DAY_COLUMN, "on a day")
     width = len(_RESULTS) + 1
     counts = hourly(rows["hours"], scope, width) if is_day else daily(rows["days"], scope, width)
     remarks = blurred_remarks(
@@ -147,8 +147,8 @@ def _by_time(rows: Mapping[str, Rows], scope: Scope) -> tuple[Figure, Figure]:
         Figure(
             f"relay-results-by-{unit}",
             f"Results at relays by {unit}",
-            f"Each bar is the number of connections that began in this {unit} and have ended, by result. The two"
-            " connections of a transfer count once, as happy.",
+            f"Each bar is the number of connections that began {when} and have ended, by result. The two connections"
+            " of a transfer count once, as happy.",
             ReportTable(
                 (column, _ENDED, *_RESULT_COLUMNS, _FOUND, _BYTES),
                 tuple((at, *_with_ended(values)) for at, *values in counts),
@@ -159,7 +159,7 @@ def _by_time(rows: Mapping[str, Rows], scope: Scope) -> tuple[Figure, Figure]:
         Figure(
             f"relay-bytes-by-{unit}",
             f"Bytes through relays by {unit}",
-            f"Each bar is the number of bytes of all transfers that began in this {unit}, whenever they ended.",
+            f"Each bar is the number of bytes of the transfers that began {when}, whenever they ended.",
             ReportTable(
                 (column, count_column("transfers", "Transfers"), _BYTES),
                 tuple((at, values[_HAPPY], values[-1]) for at, *values in counts),
