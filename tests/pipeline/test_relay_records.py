@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from restante.common.transfer_records import TransferRecord
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError
+from restante.relay.reference_import.importing import import_usage
 from restante.relay.store.backup import back_up
-from restante.relay.store.sqlite import insert_records
 from support.mailbox.reference_sources import Their
 from support.pipeline.relays import our_relay, reference_relay, transfer
 from support.pipeline.servers import NOW, T0, context_of
 from support.pipeline.source_reads import Marks, SourceRead, read
-from support.sqlite import alter, select
+from support.sqlite import alter
 
 
 @pytest.fixture
@@ -135,9 +132,9 @@ def test_a_data_directory_its_database_and_a_backup_are_sources(tmp_path: Path, 
 
 def test_imported_rows_are_duplicates_if_their_file_is_a_source_itself(tmp_path: Path, scratch: Path) -> None:
     theirs = reference_relay(tmp_path / "usage.sqlite")
-    file = our_relay(tmp_path / "relay", transfer(500))
-    _import(theirs, file)
-    new, old = f"new={file}", f"old={theirs}"
+    import_usage(tmp_path / "relay", theirs, merge=False)
+    our_relay(tmp_path / "relay", transfer(500))
+    new, old = f"new={tmp_path / 'relay'}", f"old={theirs}"
     others = context_of(recognise(new), recognise(old))
     assert faults(read_transfers(new, scratch)) == {None: 4}
     assert faults(read_transfers(new, scratch, context=others)) == {"duplicate": 3, None: 1}
@@ -145,12 +142,6 @@ def test_imported_rows_are_duplicates_if_their_file_is_a_source_itself(tmp_path:
     Their(tmp_path / "mailbox").stop()  # it has a file of the same name
     mailbox = context_of(recognise(new), recognise(f"mailbox={tmp_path / 'mailbox' / 'usage.sqlite'}"))
     assert faults(read_transfers(new, scratch, context=mailbox)) == {None: 4}
-
-
-def _import(theirs: Path, ours: Path) -> None:
-    rows = select(theirs, "SELECT started, waiting_time, total_time, total_bytes, result FROM usage")
-    with closing(sqlite3.connect(ours)) as database, database:
-        insert_records(database, [TransferRecord(*row) for row in rows], origin=theirs.name)
 
 
 def test_no_address_and_no_key_leaves_the_copy_and_faulty_rows_have_no_content(tmp_path: Path, scratch: Path) -> None:
