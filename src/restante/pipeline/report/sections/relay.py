@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime, time
 from typing import Any, Final
 
 from restante.common.transfer_records import MEANINGS, TransferResult
@@ -119,14 +119,14 @@ def _found_share(counts: Sequence[int | None]) -> float | None:
 
 def _peak(rows: Rows) -> tuple[Fact, ...]:
     """Return the hour with the most bytes, if any hour is known."""
-    facts = []
-    for day, hour, size in rows:
-        assert isinstance(day, date)
-        facts = [
+    return tuple(
+        fact
+        for day, hour, size in rows
+        for fact in (
             Fact("Most bytes in an hour", size, ValueKind.BYTES),
             Fact("This hour began", datetime.combine(day, time(hour), UTC), ValueKind.MOMENT),
-        ]
-    return tuple(facts)
+        )
+    )
 
 
 def _with_ended(counts: Sequence[Any]) -> ReportRow:
