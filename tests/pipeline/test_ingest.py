@@ -25,6 +25,7 @@ from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.tables import BUILDS
 from support.mailbox.reference_sources import Their
+from support.pipeline.relays import our_relay, transfer
 from support.pipeline.runs import LakeWorld, no_spark
 from support.pipeline.servers import T0, Ours, client, current, mailbox, nameplate, older_schema, ours
 from support.pipeline.source_reads import SourceRead, read_source
@@ -100,6 +101,19 @@ def test_a_faulty_row_is_in_quarantine_once_and_without_content(world: LakeWorld
     assert b"canary" not in world.bytes()
     assert not list(world.path.glob("quarantine/run-*")), "what was there already is not left lying about"
     assert len(world.rows("nameplates")) == 2
+
+
+def test_transfers_of_a_relay_go_to_the_lake_and_faulty_ones_to_quarantine(world: LakeWorld, tmp_path: Path) -> None:
+    file = our_relay(tmp_path / "relay", transfer(1), transfer(2), transfer(3))
+    alter(file, "UPDATE transfers SET total_bytes = 9223372036854775807 WHERE id = 2")
+    ledger = world.ledger("relay_transfers", f"relay={tmp_path / 'relay'}")
+    assert (ledger.read, ledger.clean, ledger.quarantined) == (3, 2, 1)
+    assert [(row["id"], row["total_bytes"], row["day"]) for row in world.rows("relay_transfers")] == [
+        (1, 1_000, date(2023, 11, 14)),
+        (3, 1_000, date(2023, 11, 14)),
+    ]
+    [rejected] = world.rows("quarantine")
+    assert (rejected["table"], rejected["identity"], rejected["reason"]) == ("relay_transfers", "2", "out of range")
 
 
 @pytest.mark.parametrize(
