@@ -21,6 +21,7 @@ from restante.common.settings import ServerSettings
 from restante.common.transfer_records import MEANINGS, TransferResult
 from restante.mailbox.server import status_pages as mailbox_pages
 from restante.mailbox.settings import SERVE
+from restante.relay.server import status_pages as relay_pages
 from restante.relay.settings import RELAY
 from restante.waku.node import status_pages as waku_pages
 from restante.waku.settings import WAKU
@@ -315,7 +316,7 @@ GUIDES: Final[dict[Path, tuple[ServerSettings[Any], Mapping[str, Metric[Any]]]]]
     ROOT / "docs/mailbox/operating.md": (SERVE, mailbox_pages.METRICS),
     ROOT / "docs/mailbox/limits.md": (SERVE, mailbox_pages.METRICS),
     ROOT / "docs/monitoring.md": (SERVE, mailbox_pages.METRICS),
-    ROOT / "docs/relay/operating.md": (RELAY, {}),
+    ROOT / "docs/relay/operating.md": (RELAY, relay_pages.METRICS),
     ROOT / "docs/waku/operating.md": (WAKU, waku_pages.METRICS),
 }
 

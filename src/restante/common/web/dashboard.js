@@ -154,8 +154,10 @@ function makeCharts() {
 }
 
 // The least round number that is not below a value, for the top of a chart.
-function round(value) {
+function round(value, as) {
   if (value <= 0) return 0;
+  if (as === "bytes" && value >= 1024) return 1024 * round(value / 1024, as); // of a larger unit
+  if (as === "bytes" && value > 800) return 1024;
   const size = 10 ** Math.floor(Math.log10(value));
   return size * [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step * size >= value * (1 - 1e-9));
 }
@@ -182,10 +184,10 @@ function showSeries() {
   for (const figure of document.querySelectorAll("[data-series]")) {
     const points = series(figure);
     const highest = Math.max(...points.map((point) => point.peak), 0);
+    const top = round(highest, figure.dataset.as);
     const svg = figure.querySelector("svg");
-    for (const [name, d] of Object.entries(paths(points, begin, end, round(highest)))) svg.querySelector(`.${name}`).setAttribute("d", d);
-    const scaled = highest > 0;
-    setText(figure.querySelector("[data-top]"), scaled ? form(round(highest), figure.dataset.as) : "");
+    for (const [name, d] of Object.entries(paths(points, begin, end, top))) svg.querySelector(`.${name}`).setAttribute("d", d);
+    setText(figure.querySelector("[data-top]"), top > 0 ? form(top, figure.dataset.as) : "");
     setText(figure.querySelector("[data-bottom]"), points.length ? "0" : "");
     const said = points.length
       ? `latest ${form(points.at(-1).value, figure.dataset.as)}, highest ${form(highest, figure.dataset.as)}`

@@ -64,6 +64,11 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
         lambda its: its.traffic.month_bytes,
         "bytes.month",
     ),
+    "restante_relay_month_limit_bytes": GaugeMetric(
+        "The limit month_bytes; NaN if it is off",
+        lambda its: its.relay.limits.month_bytes or math.nan,
+        "bytes.month_limit",
+    ),
     "restante_relay_slowed_pairs": GaugeMetric(
         "Pairs that are slowed because a total is reached",
         lambda its: sum(its.relay.slow_rate(pair) is not None for pair in its.server.running),
