@@ -41,7 +41,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 _TICK = os.sysconf("SC_CLK_TCK")
 
 Kind = Literal["restante", "reference"]
-Program = Literal["restante", "reference", "waku"]
+Program = Literal["restante", "reference", "waku", "relay", "reference relay"]
 KINDS: tuple[Kind, ...] = ("restante", "reference")
 
 
@@ -299,14 +299,22 @@ def pin_generator() -> None:
 # ── Servers ──
 
 
+_OURS: dict[Program, list[str]] = {"restante": ["serve"], "waku": ["waku", "serve"], "relay": ["relay", "serve"]}
+
+
+def endpoint(port: int) -> str:
+    """Return where a server of Twisted's listens."""
+    return f"tcp:{port}:interface={HOST}"
+
+
 def _command(program: Program, data: Path, port: int) -> list[str]:
-    if program == "reference":
+    serve = _OURS.get(program)
+    if serve is None:
         twist = str(Path(sys.executable).with_name("twist"))
-        listen = f"tcp:{port}:interface={HOST}"
-        # Ours always keeps usage records.
-        databases = [f"--channel-db={data / CHANNEL_DB}", f"--usage-db={data / 'usage.sqlite'}"]
-        return [twist, "wormhole-mailbox", "--port", listen, *databases]
-    serve = ["waku", "serve"] if program == "waku" else ["serve"]
+        usage = f"--usage-db={data / 'usage.sqlite'}"  # ours always keeps usage records
+        if program == "reference relay":
+            return [twist, "transitrelay", "--port", endpoint(port), usage]
+        return [twist, "wormhole-mailbox", "--port", endpoint(port), f"--channel-db={data / CHANNEL_DB}", usage]
     address = ["--listen", f"{HOST}:{port}", "--admin", "off"]
     return [sys.executable, "-m", "restante", *serve, "--data", str(data), *address]
 
@@ -372,7 +380,7 @@ class Server:
         except subprocess.TimeoutExpired as error:
             self.kill()
             raise BenchError(f"{self.program} did not stop within {STOP_SECONDS:.0f} s of SIGTERM") from error
-        if code != 0 and self.program != "reference":
+        if code != 0 and self.program in _OURS:
             raise BenchError(f"{self.program} exited with {code}: {self.output()}")
 
     def kill(self) -> None:
