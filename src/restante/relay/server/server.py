@@ -302,7 +302,7 @@ class Server(PublicServer):
             log.info("waiting for pairs to end", pairs=len(self.running), seconds=seconds)
         await self._wait_for_pairs(seconds)
         for running in self.running.values():
-            running.close()
+            running.abort()
         await self._wait_for_pairs(None)
         self.pairs.close()
 
