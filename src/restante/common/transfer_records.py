@@ -20,7 +20,7 @@ MEANINGS: Final[dict[TransferResult, str]] = {
     "happy": "both sides came, and the relay connected them",
     "lonely": "the other side never came",
     "redundant": "a spare connection, closed because the sides were connected through others",
-    "errory": "it did not begin with a request that a relay knows",
+    "errory": "its request was malformed, or a limit refused it",
     "impatient": "it sent bytes before the other side came",
     "empty": "it closed before it sent a request",
 }
