@@ -237,18 +237,19 @@ class Model:
 LIMITS: Final = st.builds(
     Limits,
     handshake=st.sampled_from((10.0, 60.0)),
-    address_waiting=st.integers(0, 3),
-    waiting=st.integers(0, 4),
+    address_waiting=st.sampled_from((0, 0, 1, 3)),
+    waiting=st.sampled_from((0, 0, 2, 5)),
     waiting_seconds=st.sampled_from((0.0, 30.0, 86_400.0)),
-    address_pairs=st.integers(0, 2),
-    pairs=st.integers(0, 3),
+    address_pairs=st.sampled_from((0, 0, 1, 2)),
+    pairs=st.sampled_from((0, 0, 1, 3)),
     pair_bytes=st.sampled_from((0, 0, 10)),
     address_day_bytes=st.sampled_from((0, 15)),
     month_bytes=st.sampled_from((0, 0, 40)),
     address_records=st.just(0),
 )
-TWO_ADDRESSES: Final = ("A", "B")
-ADDRESSES: Final = ((), ("A",), ("A",), ("B",), ("C",), TWO_ADDRESSES)
+ALIKE: Final = ((0, b"a" * 16), (0, b"a" * 16), (0, b"b" * 16), (0, None), (1, b"a" * 16), (1, b"b" * 16))
+ADDRESSES: Final = st.sampled_from(((), ("A",), ("A",), ("B",), ("C",), ("A", "B")))
+MATCHING: Final = st.sampled_from([Request(TOKENS[number].encode(), side) for number, side in ALIKE])
 
 
 class WithLimits(RuleBasedStateMachine):
@@ -278,7 +279,13 @@ class WithLimits(RuleBasedStateMachine):
         if hasattr(self, "relay"):
             self.relay.limits = self.limits
 
-    @rule(addresses=st.sampled_from(ADDRESSES))
+    @rule(addresses=ADDRESSES, request=MATCHING)
+    def arrive(self, addresses: tuple[str, ...], request: Request) -> None:
+        self.open(addresses)
+        if self.model.sides and self.model.sides[-1].state == "new":
+            self.request(-1, request)
+
+    @rule(addresses=ADDRESSES)
     def open(self, addresses: tuple[str, ...]) -> None:
         self._tick()
         quotas = tuple(self.quotas.setdefault(address, AddressQuota()) for address in addresses)
@@ -298,16 +305,11 @@ class WithLimits(RuleBasedStateMachine):
         self._compare()
 
     @precondition(lambda self: self.model.open_sides("new"))
-    @rule(
-        pick=st.integers(0, 9),
-        token=st.sampled_from(TOKENS),
-        side=st.sampled_from((None, b"a" * 16, b"b" * 16, b"c" * 16)),
-    )
-    def request(self, pick: int, token: str, side: bytes | None) -> None:
+    @rule(pick=st.integers(0, 9), request=MATCHING)
+    def request(self, pick: int, request: Request) -> None:
         self._tick()
         new = self.model.open_sides("new")
         ours = new[pick % len(new)]
-        request = Request(token.encode(), side)
         partner = self.model.partner(request)
         refusal = self.model.refusal_of_request(ours, partner, self.limits)
         answer = self.relay.request(self.sides[ours], request, self.now())

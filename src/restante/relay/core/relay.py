@@ -415,7 +415,7 @@ def _match(waiting: Side, request: Request) -> bool:
     """Return whether a request for the same token as that of a waiting side may be paired with it."""
     assert waiting.request is not None
     side = waiting.request.side
-    return side is None or request.side is None or side != request.side
+    return side is None or side != request.side
 
 
 def _first_at(limit: int, sides: Iterable[Side], count: Callable[[AddressQuota], int]) -> Side | None:
