@@ -26,6 +26,9 @@ from support.mailbox.raw_socket import BINARY, CLOSE, RawSocket, frame, handshak
 
 KINDS = ("tcp", "unix", "tls", "websocket", "wss")
 
+MESSAGE_BYTES = 300_000
+"""Largest message to a WebSocket."""
+
 Make = Callable[[], Stream]
 """What makes the stream of a side, in the call in which the pair begins."""
 
@@ -44,7 +47,10 @@ class End:
         return cast("socket.socket", self.raw.writer.get_extra_info("socket"))
 
     def write(self, data: bytes) -> None:
-        self.raw.write(frame(BINARY, data) if self.is_websocket else data)
+        if self.is_websocket:
+            self.raw.write(*(frame(BINARY, data[at : at + MESSAGE_BYTES]) for at in range(0, len(data), MESSAGE_BYTES)))
+        else:
+            self.raw.write(data)
 
     async def send(self, data: bytes) -> None:
         self.write(data)
@@ -242,6 +248,9 @@ class World:
         self._servers: list[asyncio.Server] = []
         self._numbers = iter(range(1 << 20))
         self._certificate: Certificate | None = None
+        self.tls_limit = 1 << 16
+        """Bytes of a client of TLS from which on it does not read the socket. uvloop drops what the client has not
+        read then when TLS ends (sslproto.pyx: _do_flush)."""
 
     @property
     def certificate(self) -> Certificate:
@@ -267,8 +276,7 @@ class World:
                 raw = RawSocket(*await asyncio.open_connection(sock=connection, limit=receive_buffer))
             else:
                 tls = self._client_tls() if kind in {"tls", "wss"} else None
-                # uvloop drops what a paused client has not read when TLS ends (sslproto.pyx: _do_flush).
-                limit = 1 << (24 if tls else 16)
+                limit = self.tls_limit if tls else 1 << 16
                 raw = RawSocket(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=limit))
         self._servers.append(server)
         if kind in {"websocket", "wss"}:

@@ -226,6 +226,7 @@ class WebSocketStream:
     __slots__ = (
         "_descriptor",
         "_gathered",
+        "_has_ended_writing",
         "_is_in_message",
         "_pong",
         "_transport",
@@ -245,6 +246,7 @@ class WebSocketStream:
         """Payloads of short frames of the current read."""
         self._is_in_message = False
         """Whether a message has begun and its last fragment has not come."""
+        self._has_ended_writing = False
         self._pong: bytes | None = None
         """The payload of the last ping that is not answered yet."""
         self.source: Source | None = None
@@ -259,13 +261,13 @@ class WebSocketStream:
     def frame_received(self, frame: WSFrame) -> None:
         """Pass on a frame of any kind."""
         kind = frame.msg_type
-        if self.source is None:
-            if kind is CLOSE:
-                self._take_close(frame)
-            return
         if kind is CLOSE:
             self._flush()
             self._take_close(frame)
+        elif self._transport.is_close_frame_sent and not self._has_ended_writing:
+            self.disconnected()  # picows has closed because of a frame, whose rest it may read nevertheless
+        elif self.source is None:
+            return
         elif frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._refuse(WSCloseCode.PROTOCOL_ERROR, b"reserved bits without an extension")
         elif kind is BINARY or kind is CONTINUATION:
@@ -328,12 +330,7 @@ class WebSocketStream:
             code = WSCloseCode.PROTOCOL_ERROR
         if not self._transport.is_close_frame_sent:
             self._transport.send_close(code)
-        source, sink = self.source, self.sink
-        self.source = self.sink = None
-        if source is not None:
-            source.source_ended()
-        if sink is not None:
-            sink.sink_gone()
+        self.disconnected()
 
     def _refuse(self, code: WSCloseCode, reason: bytes) -> None:
         self._flush()
@@ -384,8 +381,9 @@ class WebSocketStream:
         return size
 
     def end_writing(self) -> None:
-        """Tell the other end that nothing follows."""
+        """Tell the other end that nothing follows. It may still send something before it closes."""
         if not self._transport.is_close_frame_sent:
+            self._has_ended_writing = True
             self._transport.send_close(WSCloseCode.OK)
 
     def close(self) -> None:
