@@ -191,10 +191,10 @@ class Direction:
         return size
 
     def _let_arrive(self) -> None:
-        """Let a stream bring what comes, unless the pacer does not grant it."""
+        """Let a stream bring what comes, unless it waits for the pacer."""
         source = self._source
         assert not isinstance(source, PlainSocket)
-        if not self.is_readable and (self.is_over or not self._pair.flow.is_paced or self._grant()):
+        if not self.is_readable and (self.is_over or not self._waits_for_grant):
             self.is_readable = True
             source.resume()
 
@@ -209,11 +209,9 @@ class Direction:
         self._pair.count(len(data))
         if self._pair.is_closed or self.is_over:
             return
-        granted = True
         if self._pair.flow.is_paced:
-            self._return_grant(len(data))
-            granted = self._waits_for_grant is False and self._grant() > 0
-        if self._kept or self._sink.is_stuck or not granted:
+            self._charge(len(data))
+        if self._kept or self._sink.is_stuck or self._waits_for_grant:
             self._pause()
 
     def _pause(self) -> None:
@@ -239,8 +237,16 @@ class Direction:
             self._waits_for_grant = not self._granted
         return self._granted
 
+    def _charge(self, size: int) -> None:
+        """Count bytes that a stream has brought. It is not known before how many it will bring, or when."""
+        self._granted -= size
+        if self._granted <= 0:
+            self._pairs.read(self._pair.flow, 0, -self._granted)
+            self._granted = 0
+            self._grant()
+
     def granted(self, size: int) -> None:
-        """Read up to `size` bytes in the next step."""
+        """Read up to `size` bytes from the next step on."""
         self._granted, self._waits_for_grant = size, False
         self._pairs.queue(self)
 
