@@ -43,7 +43,7 @@ from support.documents import Document
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
 from support.ports import held_port, nobodys_port
-from support.processes import called, environment, restante, run, serving, started
+from support.processes import RELAY, called, environment, restante, run, serving, started
 from support.sqlite import alter
 from support.waku.processes import node_process
 
@@ -292,11 +292,12 @@ async def test_a_server_that_works_is_healthy_and_ready_however_it_is_named(tmp_
     healthy = (0, "ok\n", "")
     token, file = tmp_path / "token", tmp_path / "restante.toml"
     token.write_text("correct-horse-battery-staple")
-    with held_port() as port, held_port() as waku:
+    with held_port() as port, held_port() as waku, held_port() as relay:
         admin = f"127.0.0.1:{port}"
         file.write_text(f'[serve]\nadmin = "{admin}"\n')
         async with (
             serving(tmp_path / "data", options=("--admin", admin, "--admin-token-file", str(token))),
+            serving(tmp_path / "relay", RELAY, ("--admin", f"127.0.0.1:{relay}")),
             node_process(tmp_path / "waku", "--admin", f"127.0.0.1:{waku}"),
         ):
             for name in (admin, f"http://{admin}", f"http://{admin}/", f"localhost:{port}"):
@@ -308,7 +309,7 @@ async def test_a_server_that_works_is_healthy_and_ready_however_it_is_named(tmp_
             assert asked("--config", file) == healthy
             assert asked(RESTANTE_CONFIG=str(file)) == healthy
             for command in Document("docs/monitoring.md").lines("health"):
-                program, *arguments = command.replace("127.0.0.1:4011", f"127.0.0.1:{waku}").split()
+                program, *arguments = command.replace("4011", str(waku)).replace("4012", str(relay)).split()
                 assert (program, *asked(*arguments[1:], RESTANTE_ADMIN=admin)) == ("restante", *healthy)
 
 

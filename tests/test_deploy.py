@@ -20,7 +20,7 @@ from support.mailbox.clients import Client, Clients
 from support.mailbox.pair import Pair
 from support.monitoring import RULES, RULES_TEST, panels, recorded_names
 from support.ports import held_port, nobodys_port
-from support.processes import Serving, serving
+from support.processes import RELAY, Serving, serving
 from support.waku.processes import node_process
 
 METRIC: Final = re.compile(r"\b(?:restante|waku|mailserver|process)_[a-z0-9_]+\b")
@@ -30,14 +30,17 @@ RECORDED: Final = re.compile(r"\b(?:restante|waku):[a-z0-9_:]+\b")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("servers")
-    with held_port() as mailbox_port, held_port() as waku_port:
+    with held_port() as mailbox_port, held_port() as relay_port, held_port() as waku_port:
         async with (
             serving(folder / "mailbox", options=("--admin", f"127.0.0.1:{mailbox_port}")),
+            serving(folder / "relay", RELAY, ("--admin", f"127.0.0.1:{relay_port}")),
             node_process(folder / "waku", "--admin", f"127.0.0.1:{waku_port}"),
             looking(mailbox_port) as mailbox,
+            looking(relay_port) as relay,
             looking(waku_port) as waku,
         ):
-            return {name: (await look.get("/metrics"))[1] for name, look in (("mailbox", mailbox), ("waku", waku))}
+            looks = {"mailbox": mailbox, "relay": relay, "waku": waku}
+            return {name: (await look.get("/metrics"))[1] for name, look in looks.items()}
 
 
 def test_rules_and_dashboard_name_only_metrics_and_labels_that_the_servers_have(pages: dict[str, str]) -> None:
@@ -62,7 +65,7 @@ def test_the_dashboard_has_every_metric(pages: dict[str, str]) -> None:
 def test_every_rule_is_tested_and_in_the_guide_and_every_alert_says_what_to_do() -> None:
     rules, tested, guide = RULES.read_text(), RULES_TEST.read_text(), MONITORING.read_text()
     blocks = dict(re.findall(r"^      - alert: (\w+)\n((?:(?!      - ).*\n)*)", rules, re.MULTILINE))
-    assert len(blocks) >= 19
+    assert len(blocks) >= 23
     for name, block in blocks.items():
         for line in (
             r"        for: \d+m",

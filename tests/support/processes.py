@@ -32,6 +32,7 @@ from support.bounds import BOUND, bounded
 from support.forks import Forked
 
 RESTANTE: Final = (sys.executable, "-m", "restante")
+RELAY: Final = (*RESTANTE, "relay")
 TESTS: Final = Path(__file__).parents[1]
 
 T = TypeVar("T")

@@ -54,11 +54,14 @@ def health(
         str | None,
         typer.Argument(
             metavar="[URL|HOST:PORT]",
-            help="Admin port of a mailbox server or Waku node. Default: the setting --admin of the mailbox server.",
+            help="Admin port of a mailbox server, relay or Waku node. Default: --admin of the mailbox server.",
         ),
     ] = None,
     ready: Annotated[
-        bool, typer.Option("--ready", help="Ask whether the server can store what clients send.")
+        bool,
+        typer.Option(
+            "--ready", help="Ask whether the server can store what clients send. A relay: whether it makes pairs."
+        ),
     ] = False,
     token_file: Annotated[
         Path | None,
