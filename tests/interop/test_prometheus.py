@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a mailbox server and a Waku node under load, with the files of `deploy/`."""
+"""A real Prometheus scrapes a mailbox server, a relay and a Waku node under load, with the files of `deploy/`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.certificates import Certificate
 from support.mailbox.pair import Pair
 from support.monitoring import PROMETHEUS, RULES, RULES_TEST, filled_in, panels, recorded_names
 from support.ports import held_port
-from support.processes import Child, child, run, serving
+from support.processes import RELAY, Child, child, run, serving
 from support.waku.letters import letter
 from support.waku.processes import NodeProcess, node_process
 from support.waku.raw_peer import fetch_page
@@ -61,12 +61,13 @@ class Scraped:
 
 
 @asynccontextmanager
-async def scraping(folder: Path, mailbox: str, waku: str, token_file: Path) -> AsyncIterator[Scraped]:
+async def scraping(folder: Path, mailbox: str, relay: str, waku: str, token_file: Path) -> AsyncIterator[Scraped]:
     config = (PROMETHEUS / "prometheus.yml").read_text()
     for example, here in (
         ("15s", "1s"),
         ("127.0.0.1:4010", mailbox),
         ("127.0.0.1:4011", waku),
+        ("127.0.0.1:4012", relay),
         ("    # authorization:", "    authorization:"),
         ("    #   credentials_file: /etc/prometheus/restante-token", f"      credentials_file: {token_file}"),
     ):
@@ -107,24 +108,23 @@ async def _post_and_fetch(node: NodeProcess) -> None:
         number += 5
 
 
-async def test_two_servers_under_load_and_one_that_ends(tmp_path: Path) -> None:
+async def test_three_servers_two_under_load_and_one_that_ends(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
     file = str(Certificate(tmp_path).path)  # of no listener, but its metric has a value
-    with held_port() as mailbox_port, held_port() as waku_port:
-        mailbox, waku = f"127.0.0.1:{mailbox_port}", f"127.0.0.1:{waku_port}"
-        options = (
-            *("--admin", mailbox, "--admin-token-file", str(token)),
-            *("--listen", "plain:127.0.0.1:0", "--tls-cert", file, "--tls-key", file),
-        )
+    with held_port() as mailbox_port, held_port() as relay_port, held_port() as waku_port:
+        mailbox, relay, waku = (f"127.0.0.1:{port}" for port in (mailbox_port, relay_port, waku_port))
+        tls = ("--listen", "plain:127.0.0.1:0", "--tls-cert", file, "--tls-key", file)
+        options = ("--admin", mailbox, "--admin-token-file", str(token), *tls)
         async with (
             serving(tmp_path / "mailbox", options=options) as server,
+            serving(tmp_path / "relay", RELAY, ("--admin", relay, "--limit", "month_bytes=1000000", *tls)),
             node_process(tmp_path / "waku", "--admin", waku) as node,
-            scraping(tmp_path, mailbox, waku, token) as here,
+            scraping(tmp_path, mailbox, relay, waku, token) as here,
         ):
             async with under_load(server.port, node):
                 await assert_all_is_well(here)
-                for admin in (mailbox, waku):
+                for admin in (mailbox, relay, waku):
                     await assert_promtool_is_content(here, admin)
             await server.stop()
             down = 'ALERTS{alertname="RestanteDown", job="restante", alertstate="pending"}'
@@ -145,7 +145,7 @@ async def assert_all_is_well(here: Scraped) -> None:
     for panel, query in queries:
         what = f"data for {panel.title} of {panel.row}: {query}"
         await here.until(what, partial(here.values, filled_in(query)))
-    assert len(await here.values('up{job=~"restante|restante-waku"} == 1')) == 2
+    assert len(await here.values('up{job=~"restante|restante-relay|restante-waku"} == 1')) == 3
     await here.until("all rules evaluated", all_are_evaluated)
     alerts = await here.get("query", query='ALERTS{alertstate="firing"}')
     assert alerts["result"] == []
