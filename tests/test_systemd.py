@@ -9,11 +9,12 @@ import shlex
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from asyncio.subprocess import DEVNULL
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,11 @@ import typer.main
 
 from restante.cli.main import app
 from restante.common.service_manager import ServiceManager
+from restante.mailbox.server import server as mailbox_server
 from restante.mailbox.store.schema import connect
+from restante.relay.settings import RelayServe
+from restante.relay.store.schema import FILE, SCHEMA
+from restante.waku.node import node as waku_node
 from support.admin_port import looking
 from support.bounds import BOUND, PATIENCE, bounded
 from support.documents import ROOT, Document
@@ -31,15 +36,21 @@ from support.mailbox import altered
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import RawSocket, handshake
 from support.ports import held_port
-from support.processes import RESTANTE, called, environment, run, serving, started
+from support.processes import RELAY, RESTANTE, called, environment, run, serving, started
 from support.waku import processes as waku
 
 UNITS: Final = ROOT / "deploy" / "systemd"
 SERVICES: Final = sorted(unit.name for unit in UNITS.glob("*.service"))
-SERVERS: Final = ("restante.service", "restante-waku.service")
+SERVERS: Final = {
+    "restante.service": (("config", "show"), mailbox_server.DRAIN_SECONDS),
+    "restante-relay.service": (("relay", "config"), RelayServe().drain),
+    "restante-waku.service": (("waku", "config"), waku_node.DRAIN_SECONDS),
+}
+"""The units of servers: the command that shows its settings, and for how long the server drains."""
 PROGRAM: Final = "/opt/restante/bin/restante"
 
 NETWORK = Document("docs/mailbox/network.md")
+RELAY_GUIDE = Document("docs/relay/operating.md")
 
 
 def systemd_analyze(*arguments: str | Path) -> str:
@@ -68,12 +79,13 @@ def test_a_service_may_do_little(unit: str) -> None:
     assert float(exposure[1]) <= 2.0, "of 10; access to the network alone is 0.9"
 
 
-def test_systemd_knows_every_line_also_of_the_socket_in_the_guide(tmp_path: Path) -> None:
+def test_systemd_knows_every_line_also_of_those_in_the_guides(tmp_path: Path) -> None:
     texts = {unit.name: unit.read_text() for unit in UNITS.iterdir()}
     texts |= {"restante.socket": NETWORK.blocks["socket"]}
     texts |= {"restante.service.d/override.conf": NETWORK.blocks["socket service"]}
-    (tmp_path / "restante.service.d").mkdir()
+    texts |= {"restante-pipeline.service.d/override.conf": RELAY_GUIDE.blocks["pipeline service"]}
     for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text.replace(PROGRAM, "/bin/true"))
     units = [path for path in sorted(tmp_path.iterdir()) if path.is_file()]
     assert systemd_analyze("verify", "--man=no", *units) == ""
@@ -86,7 +98,8 @@ def test_a_server_is_started_again_whatever_happens_but_not_while_it_loads(unit:
     assert {name: values[name] for name in expected} == {name: [value] for name, value in expected.items()}
     assert values["WatchdogSec"] == ["30"]
     assert "RestartPreventExitStatus" not in values, "an address or the data may be free soon"
-    assert int(values["TimeoutStopSec"][0]) > 5, "it drains for up to 5 s"
+    assert int(values["TimeoutStopSec"][0]) > SERVERS[unit][1], "it drains"
+    assert bool(values.get("ExecReload")) == (unit != "restante-waku.service"), "the node reloads nothing"
 
 
 @pytest.mark.parametrize("unit", SERVICES)
@@ -100,8 +113,9 @@ def test_the_command_of_a_service_has_only_flags_that_exist_and_directories_that
     if unit in SERVERS:
         assert "--data ${STATE_DIRECTORY} " in commands[0]
         [listen] = re.findall(r"--listen (\S+)", commands[0])
-        show = ("config", "show") if unit == "restante.service" else ("waku", "config")
-        assert called(*show, "--listen", listen).returncode == 0
+        assert called(*SERVERS[unit][0], "--listen", listen).returncode == 0
+    if unit == "restante-pipeline.service":
+        commands += re.findall(r"^ExecStart=(.+)$", RELAY_GUIDE.blocks["pipeline service"], re.MULTILINE)
     for line in commands:
         text = re.sub(r"^/bin/sh -c '(?:exec )?(.*)'$", r"\1", line)
         arguments = shlex.split(text.replace("${STATE_DIRECTORY}", "/data"))
@@ -112,15 +126,20 @@ def test_the_command_of_a_service_has_only_flags_that_exist_and_directories_that
         command.make_context("restante", arguments).close()
 
 
-def test_the_unit_of_backups_makes_one_and_deletes_old_ones(tmp_path: Path) -> None:
-    values = settings("restante-backup.service")
-    backups, data = tmp_path / "restante-backup", tmp_path / "restante"
+@pytest.mark.parametrize(
+    ("service", "file", "make"), [("restante", "restante.sqlite", connect), ("restante-relay", FILE, SCHEMA.connect)]
+)
+def test_the_unit_of_backups_makes_one_and_deletes_old_ones(
+    service: str, file: str, make: Callable[[str], sqlite3.Connection], tmp_path: Path
+) -> None:
+    values = settings(f"{service}-backup.service")
+    backups, data = tmp_path / f"{service}-backup", tmp_path / service
     backups.mkdir()
     data.mkdir()
     for name, days in (("old", 15), ("new", 13)):
         (backups / f"{name}.sqlite").touch()
         os.utime(backups / f"{name}.sqlite", (time.time() - days * 86400 - 3600,) * 2)
-    connect(str(data / "restante.sqlite")).close()
+    make(str(data / file)).close()
     for line in (*values["ExecStart"], *values["ExecStartPost"]):
         command = (
             line.replace("%%", "%")
@@ -238,6 +257,16 @@ async def test_a_waku_node_says_it_too_to_an_abstract_name(tmp_path: Path, manag
     async with waku.node_process(tmp_path / "data", variables=manager.with_watchdog) as node:
         assert [await asyncio.to_thread(manager.next) for _ in range(3)] == [READY, WATCHDOG, WATCHDOG]
         await node.serving.stop()
+    assert STOPPING in manager.waiting()
+
+
+async def test_a_relay_says_it_too_and_reloads(tmp_path: Path, manager: Manager) -> None:
+    async with serving(tmp_path / "data", RELAY, (), **manager.with_watchdog) as relay:
+        assert [await asyncio.to_thread(manager.next) for _ in range(3)] == [READY, WATCHDOG, WATCHDOG]
+        relay.send(signal.SIGHUP)
+        await manager.message("RELOADING")
+        assert await manager.message("READY") == READY
+        await relay.stop()
     assert STOPPING in manager.waiting()
 
 
