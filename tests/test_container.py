@@ -18,16 +18,18 @@ from typing import Any, Final
 
 import pytest
 
+from restante.relay.settings import RelayServe
 from support import foreign
 from support.bounds import PATIENCE
 from support.documents import ROOT
 from support.foreign import debian_release
-from support.isolation import isolated_network, unavailable
+from support.isolation import RELAY_PORT, isolated_network, unavailable
 from support.processes import Child, child, run
 from support.tools import MissingError, fetch, installed
 
 DOCKERFILE: Final = ROOT / "deploy" / "container" / "Dockerfile"
 CADDYFILE: Final = DOCKERFILE.with_name("Caddyfile")
+COMPOSE: Final = DOCKERFILE.with_name("compose.yaml")
 SERVERS: Final = ("server", "waku")
 """The targets whose images run a server."""
 
@@ -57,18 +59,24 @@ def arguments(target: str, instruction: str) -> list[str]:
     return list(json.loads(text))
 
 
-@pytest.mark.parametrize("target", SERVERS)
-async def test_the_health_check_of_an_image_finds_its_server_healthy(target: str, tmp_path: Path) -> None:
-    """The command of the image runs with the image's settings and ports, in a network of its own."""
+@pytest.mark.parametrize("target", [*SERVERS, "relay"])
+async def test_the_health_check_of_a_container_finds_its_server_healthy(target: str, tmp_path: Path) -> None:
+    """The command of the image, or of the example's relay, runs with its settings, in a network of its own."""
     if reason := unavailable():
         pytest.skip(reason)
-    settings = re.findall(r"(RESTANTE_\w+)=(\S+)", stages()[target])
+    image = "server" if target == "relay" else target
+    settings = re.findall(r"(RESTANTE_\w+)=(\S+)", stages()[image])
     [listen] = (value for name, value in settings if name.endswith("LISTEN"))
-    assert f"\nEXPOSE {listen.removeprefix('*:')}\n" in stages()[target]
-    variables = [f"{name}={value.replace('/data', str(tmp_path / 'data'))}" for name, value in settings]
-    program, *start = [*arguments(target, "ENTRYPOINT"), *arguments(target, "CMD")]
-    checking, *check = arguments(target, "HEALTHCHECK")
+    assert f"\nEXPOSE {listen.removeprefix('*:')}\n" in stages()[image]
+    start, check = arguments(image, "CMD"), arguments(image, "HEALTHCHECK")
+    if target == "relay":
+        start, (_, *check) = setting("relay", "command"), setting("relay", "test")
+    program, *start = [*arguments(image, "ENTRYPOINT"), *start]
+    checking, *check = check
     assert program == checking == "restante"
+    data = str(tmp_path / "data")
+    variables = [f"{name}={value.replace('/data', data)}" for name, value in settings]
+    start = [word.replace("/data", data).replace(f"*:{RELAY_PORT}", "*:0") for word in start]  # the network has one
     async with isolated_network(tmp_path) as inside:
         command = (*inside, "env", *variables, sys.executable, "-m", "restante")
         async with child(*command, *start, "--log-format", "json") as server:
@@ -77,16 +85,29 @@ async def test_the_health_check_of_an_image_finds_its_server_healthy(target: str
             assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
-def test_the_example_of_compose_lets_the_server_do_little_and_trusts_the_proxy() -> None:
-    text = DOCKERFILE.with_name("compose.yaml").read_text()
-    service = text.partition("  restante:\n")[2].partition("\n\n")[0]
-    for line in ("read_only: true", 'cap_drop: ["ALL"]', '"no-new-privileges:true"', 'volumes: ["mailboxes:/data"]'):
-        assert line in service
+def service(name: str) -> str:
+    return COMPOSE.read_text().partition(f"  {name}:\n")[2].partition("\n\n")[0]
+
+
+def setting(name: str, key: str) -> list[str]:
+    [text] = re.findall(rf"^ +{key}: (\[.*\])$", service(name), re.MULTILINE)
+    return list(json.loads(text))
+
+
+def test_the_example_of_compose_lets_the_servers_do_little_and_trusts_the_proxy() -> None:
+    text, caddy = COMPOSE.read_text(), CADDYFILE.read_text()
     [network] = re.findall(r"- subnet: (\S+)", text)
-    assert f'"--trust-proxy", "{network}"' in service
-    assert "ports:" not in service, "only Caddy is reached from outside"
-    assert "reverse_proxy restante:4000 {" in CADDYFILE.read_text()
-    assert "header_up X-Real-IP {remote_host}" in CADDYFILE.read_text()
+    for name, volume in (("restante", "mailboxes"), ("relay", "transfers")):
+        for line in ("read_only: true", 'cap_drop: ["ALL"]', '"no-new-privileges:true"'):
+            assert line in service(name)
+        assert setting(name, "volumes") == [f"{volume}:/data"]
+        assert f"\n  {volume}:\n" in text.partition("\nvolumes:")[2]
+        assert setting(name, "command")[-2:] == ["--trust-proxy", network]
+    assert "ports:" not in service("restante"), "only Caddy is reached from outside"
+    assert setting("relay", "ports") == ["4001:4001"], "and the relay, by TCP"
+    assert int(re.findall(r"stop_grace_period: (\d+)s", service("relay"))[0]) > RelayServe().drain
+    assert "reverse_proxy restante:4000 {" in caddy
+    assert caddy.count("header_up X-Real-IP {remote_host}") == 2
 
 
 def test_caddy_reads_the_example_and_passes_clients_on_to_the_server(tmp_path: Path) -> None:
@@ -97,7 +118,11 @@ def test_caddy_reads_the_example_and_passes_clients_on_to_the_server(tmp_path: P
         variables={**caddy.variables, **homes, "RELAY_HOST": "relay.example.org"},
     )
     assert done.returncode == 0, done.stderr
-    assert '"upstreams":[{"dial":"restante:4000"}]' in done.stdout
+    relay, mailbox = (
+        done.stdout.find(f'"upstreams":[{{"dial":"{name}"}}]') for name in ("relay:4001", "restante:4000")
+    )
+    assert 0 < relay < mailbox, "the first that matches is taken"
+    assert '"match":[{"path":["/transit"]}]' in done.stdout
     assert '"host":["relay.example.org"]' in done.stdout
 
 
