@@ -14,13 +14,14 @@ import pytest
 import pytest_asyncio
 
 from support.admin_port import MONITORING, counts, looking
-from support.bounds import BOUND
+from support.bounds import BOUND, bounded
 from support.documents import ROOT
 from support.mailbox.clients import Client, Clients
 from support.mailbox.pair import Pair
+from support.mailbox.raw_socket import RawSocket
 from support.monitoring import RULES, RULES_TEST, panels, recorded_names
 from support.ports import held_port, nobodys_port
-from support.processes import RELAY, Serving, serving
+from support.processes import RELAY, RESTANTE, Serving, serving
 from support.waku.processes import node_process
 
 METRIC: Final = re.compile(r"\b(?:restante|waku|mailserver|process)_[a-z0-9_]+\b")
@@ -95,6 +96,15 @@ FIELDS: Final = {
 }
 """Those of magic-wormhole-mailbox-server 0.8.0 (misc/munin), and `crowded`, which they print without a label."""
 
+RELAY_FIELDS: Final = {
+    "transit_active": ["waiting", "connected"],
+    "transit_bytes": ["bytes", "incomplete"],
+    "transit_bytes_alltime": ["bytes", "incomplete"],
+    "transit_events": ["happy", "errory", "lonely", "redundant", "impatient", "empty"],
+    "transit_events_alltime": ["happy", "errory", "lonely", "redundant", "impatient", "empty"],
+}
+"""Those of magic-wormhole-transit-relay 0.5.0 (misc/munin), and the results `impatient` and `empty`."""
+
 
 class Munin:
     def __init__(self, folder: Path, port: int | None = None, **variables: str) -> None:
@@ -124,9 +134,11 @@ class Munin:
 
 
 @asynccontextmanager
-async def watched(folder: Path, *options: str) -> AsyncIterator[tuple[Munin, Serving]]:
+async def watched(
+    folder: Path, *options: str, program: tuple[str, ...] = RESTANTE
+) -> AsyncIterator[tuple[Munin, Serving]]:
     with held_port() as port:
-        async with serving(folder / "data", options=("--admin", f"127.0.0.1:{port}", *options)) as server:
+        async with serving(folder / "data", program, ("--admin", f"127.0.0.1:{port}", *options)) as server:
             yield Munin(folder / "plugins", port, data=str(folder / "data"), python_client_versions="0.24.0"), server
 
 
@@ -136,14 +148,15 @@ async def bound(clients: Clients, server: Serving, side: str, *version: str) -> 
     return client
 
 
-@pytest.mark.parametrize("graph", FIELDS)
+@pytest.mark.parametrize("graph", FIELDS | RELAY_FIELDS)
 def test_config_describes_every_field_and_needs_no_server(graph: str, tmp_path: Path) -> None:
     munin = Munin(tmp_path, python_client_versions="0.24.0")
+    fields = (FIELDS | RELAY_FIELDS)[graph]
     described = dict(line.split(" ", 1) for line in munin.lines(f"restante_{graph}", "config"))
     assert {"graph_title", "graph_vlabel", "graph_category", "graph_info"} <= set(described)
     assert described["graph_category"] == "wormhole"
-    assert [name.removesuffix(".label") for name in described if name.endswith(".label")] == FIELDS[graph]
-    for field in FIELDS[graph]:
+    assert [name.removesuffix(".label") for name in described if name.endswith(".label")] == fields
+    for field in fields:
         assert described[f"{field}.type"] == ("DERIVE" if graph == "event_rate" else "GAUGE")
         assert described[f"{field}.min"] == "0"
 
@@ -189,6 +202,40 @@ async def test_values_are_what_clients_did_also_after_a_restart_with_a_token(tmp
         assert munin.values("events_alltime")["happy"] == 4, "of the records, also after a restart"
 
 
+async def test_values_are_what_the_relay_did(tmp_path: Path) -> None:
+    async with watched(tmp_path, program=RELAY) as (munin, relay):
+        port = int(relay.url.rpartition(":")[2])
+        ended = [await RawSocket.connect(port) for _ in "12"]
+        open_ones = [await RawSocket.connect(port) for _ in "123"]
+        for client, token in zip((*ended, *open_ones), "aabbc", strict=True):
+            client.write(b"please relay %s\n" % (token.encode() * 64))
+        for pair, size in ((ended, 100), (open_ones[:2], 50)):
+            for client in pair:
+                assert await client.reader.readline() == b"ok\n"
+            pair[0].write(b"x" * size)
+            assert await pair[1].reader.readexactly(size)
+        ended[0].cut()
+        assert await ended[1].rest() == b""
+        results = {**dict.fromkeys(RELAY_FIELDS["transit_events"], 0.0), "happy": 1.0}
+        expected = {
+            "transit_active": {"waiting": 1, "connected": 2},
+            "transit_bytes": {"bytes": 100, "incomplete": 150},
+            "transit_bytes_alltime": {"bytes": 100, "incomplete": 150},
+            "transit_events": results,
+            "transit_events_alltime": results,
+        }
+        async with bounded("the record is saved"):
+            while (values := {graph: munin.values(graph) for graph in RELAY_FIELDS}) != expected:
+                assert relay.running
+        assert {graph: list(values[graph]) for graph in RELAY_FIELDS} == RELAY_FIELDS
+        assert munin.values("transit_active", "wormhole_") == expected["transit_active"]
+        assert munin.lines("restante_", "autoconf") == ["yes"]
+        assert munin.lines("restante_", "suggest") == list(RELAY_FIELDS)
+        assert munin.run("restante_active")[2] == f"{munin.url}/varz is not that of a mailbox server (env.url)\n"
+        for client in (ended[1], *open_ones):
+            client.cut()
+
+
 def test_the_plugin_is_a_program_of_its_own_and_says_in_one_line_what_it_cannot_use(tmp_path: Path) -> None:
     text = PLUGIN.read_text()
     assert "\n#%# family=auto\n#%# capabilities=autoconf suggest\n" in text
@@ -199,7 +246,7 @@ def test_the_plugin_is_a_program_of_its_own_and_says_in_one_line_what_it_cannot_
         assert (code, printed, error.count("\n"), reason in error) == (1, "", 1, True)
     assert munin.lines("restante_", "autoconf")[0].startswith("no (")
     assert munin.lines("restante_", "suggest") == []
-    names = f"link this file as restante_NAME; names are {', '.join(FIELDS)}\n"
+    names = f"link this file as restante_NAME; names are {', '.join(FIELDS | RELAY_FIELDS)}\n"
     assert munin.run("restante_nothing") == (2, "", names)
     munin.variables["token_file"] = str(tmp_path / "token")
     for content in (f"{TOKEN}\nsecond line\n", "", "two words"):

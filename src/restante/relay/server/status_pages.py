@@ -175,6 +175,7 @@ class StatusPages:
                 for address_id, size in self._relay.traffic.top(MAX_TOP_ADDRESSES)
             ],
             "records.problem": self._recording.problem,
+            "bytes.running": sum(pair.bytes for pair in self._server.running),
         }
         return page(METRICS, Parts(self._server, self._recording), other_fields)
 
