@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 from unittest.mock import patch
 
 from wormhole_transit_relay import transit_server
@@ -392,14 +392,24 @@ class SocketClient(asyncio.Protocol, Inbox):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from it
 
     def data_received(self, data: bytes) -> None:
         self.received += data
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+
+
+def leave(transport: asyncio.Transport, how: str) -> None:
+    """Close a connection, shut its writing or reset it."""
+    if how == "shut":
+        transport.write_eof()
+    elif how == "reset":
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+    else:
+        transport.close()
 
 
 class SocketWorld:
@@ -428,16 +438,7 @@ class SocketWorld:
         self._client(name).transport.write(data)
 
     def leave(self, name: str, how: str) -> None:
-        transport = self._client(name).transport
-        if how == "shut":
-            transport.write_eof()
-        elif how == "reset":
-            transport.get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-            )
-            transport.abort()
-        else:
-            transport.close()
+        leave(self._client(name).transport, how)
 
     def advance(self, seconds: float) -> None:
         """Do nothing: its clock is the system's."""
