@@ -311,22 +311,40 @@ def transfer(here: Shell, send: str, receive: str) -> tuple[str, str]:
     return received, rest
 
 
-def test_a_file_is_sent_from_one_folder_to_another(here: Shell) -> None:
-    [serve], (folders, letter, send), [receive] = (GUIDE.lines(name) for name in ("serve", "send", "receive"))
-    with held_port() as admin:
+@pytest.fixture
+def relay_port(here: Shell) -> Iterator[int]:
+    """A port for the relay instead of 4001. The file with the settings says where the servers listen."""
+    with held_port() as port:
+        for name in ("RESTANTE_LISTEN", "RESTANTE_RELAY_LISTEN"):
+            del here.environment[name]
+        yield port
+
+
+def test_a_file_is_sent_from_one_folder_to_another(here: Shell, relay_port: int) -> None:
+    [serve], [relay], (folders, letter, send), [receive] = map(GUIDE.lines, ("serve", "relay", "send", "receive"))
+    send, receive, file = (
+        here.here(text).replace("127.0.0.1:4001", f"127.0.0.1:{relay_port}")
+        for text in (send, receive, GUIDE.blocks["settings"])
+    )
+    (here.folder / "restante.toml").write_text(file)
+    with held_port() as admin, held_port() as relay_admin:
         here.environment["RESTANTE_ADMIN"] = f"127.0.0.1:{admin}"
-        with here.serving(serve):
+        here.environment["RESTANTE_RELAY_ADMIN"] = f"127.0.0.1:{relay_admin}"
+        with here.serving(serve), here.serving(relay):
             for command in (folders, letter):
                 here.run(command)
             change, send = send.split(" && ")
-            assert "Transfer complete" in transfer(here, f"sh -c '{change} && exec {send}'", receive)[1]
-            health, status = GUIDE.lines("check")
-            assert here.run(health) == "ok\n"
+            _, printed = transfer(here, f"sh -c '{change} && exec {send}'", receive)
+            assert f"relay:tcp:127.0.0.1:{relay_port}" in printed
+            assert "Transfer complete" in printed
+            health, relay_health, status, relay_status = GUIDE.lines("check")
+            assert here.run(health) == here.run(relay_health.replace(":4012", f":{relay_admin}")) == "ok\n"
             assert re.search(r"mailboxes +0\n", here.run(status))
+            assert here.run(relay_status).startswith("relay         running\n")
     assert (here.folder / "bob" / "letter.txt").read_text() == TEXT
 
 
-def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell) -> None:
+def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell, relay_port: int) -> None:
     for name in ("alice", "bob"):
         (here.folder / name).mkdir()
     certificate = Certificate(here.folder)
@@ -338,28 +356,49 @@ def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell) -> None:
     passed = dict(re.findall(r"^LoadCredential=(\S+):(\S+)$", unit, re.MULTILINE))
     assert {name: Path(file).name for name, file in passed.items()} == {name: name for name in passed}
     start = start.replace("/opt/restante/bin/", "").replace("*:4000", "127.0.0.1:4000")
+    relay = f"restante relay serve --data relayed --listen 127.0.0.1:{relay_port}"
     here.environment |= {"STATE_DIRECTORY": "data", "CREDENTIALS_DIRECTORY": str(here.folder)}
-    [relay], [send], [receive] = (GUIDE.lines(name) for name in ("relay", "team sends", "team receives"))
-    with held_port() as port, here.serving(start):
-        assert relay.endswith("tcp:4001")
-        with here.serving(relay.replace("tcp:4001", f"tcp:{port}:interface=127.0.0.1"), f" on {port}"):
-            profile = GUIDE.blocks["profile"] + GUIDE.blocks["relay profile"]
-            profile = profile.replace("relay.example.org:4001", f"127.0.0.1:{port}")
-            profile = profile.replace("relay.example.org", f"127.0.0.1:{here.port}")
-            settings = dict(re.findall(r"^export (\w+)=(\S+)$", profile, re.MULTILINE))
-            assert settings["WORMHOLE_RELAY_URL"] == f"wss://127.0.0.1:{here.port}/v1"
-            here.environment |= {**settings, "SSL_CERT_FILE": str(certificate.path)}
-            # Neither listens: the relay is the only way.
-            send, receive = send.replace("send", "send --no-listen"), f"{receive} --no-listen --accept-file"
-            _, printed = transfer(here, f"sh -c 'cd alice && exec {send}'", f"cd bob && {receive}")
-    assert f"relay:tcp:127.0.0.1:{port}" in printed
+    here.environment |= service_settings(here.folder)
+    [send], [receive] = (GUIDE.lines(name) for name in ("team sends", "team receives"))
+    with here.serving(start), here.serving(relay):
+        profile = GUIDE.blocks["profile"].replace("relay.example.org:4001", f"127.0.0.1:{relay_port}")
+        profile = profile.replace("relay.example.org", f"127.0.0.1:{here.port}")
+        settings = dict(re.findall(r"^export (\w+)=(\S+)$", profile, re.MULTILINE))
+        assert settings["WORMHOLE_RELAY_URL"] == f"wss://127.0.0.1:{here.port}/v1"
+        here.environment |= {**settings, "SSL_CERT_FILE": str(certificate.path)}
+        # Neither listens: the relay is the only way.
+        send, receive = send.replace("send", "send --no-listen"), f"{receive} --no-listen --accept-file"
+        _, printed = transfer(here, f"sh -c 'cd alice && exec {send}'", f"cd bob && {receive}")
+    assert f"relay:tcp:127.0.0.1:{relay_port}" in printed
     assert (here.folder / "bob" / "letter.txt").read_text() == TEXT
 
 
-def test_the_drop_in_sets_what_the_flag_sets() -> None:
-    [(name, value)] = re.findall(r"^Environment=(\w+)=(\S+)$", GUIDE.blocks["proxy"], re.MULTILINE)
-    done = called("config", "show", **{name: value})
-    assert re.search(r"trust.proxy.*127\.0\.0\.0/8.*RESTANTE_TRUST_PROXY", done.stdout), done.stdout
+def service_settings(folder: Path) -> dict[str, str]:
+    """Write the file of both services, and return the variable that names it."""
+    [(name, path)] = re.findall(r"^Environment=(\w+)=(\S+)$", GUIDE.blocks["config"], re.MULTILINE)
+    assert f"into `{path}`" in GUIDE.text
+    file = folder / Path(path).name
+    file.write_text(GUIDE.blocks["service settings"])
+    return {name: str(file)}
+
+
+def test_the_services_read_one_file(tmp_path: Path) -> None:
+    variables = service_settings(tmp_path)
+    shown = called("config", "show", **variables).stdout + called("relay", "config", **variables).stdout
+    for setting in (
+        r"trust_proxy += \[\"127\.0\.0\.0/8\"\]",
+        r"keep_usage += 90\.0",
+        r"month_bytes += 5000000000000",
+    ):
+        assert re.search(rf"^{setting} +# .*restante\.toml$", shown, re.MULTILINE), shown
+
+
+def test_the_client_s_file_names_the_server_and_the_relay_that_the_profile_names(tmp_path: Path) -> None:
+    (tmp_path / "restante").mkdir()
+    (tmp_path / "restante" / "client.toml").write_text(GUIDE.blocks["client settings"])
+    shown = called("client", "config", XDG_CONFIG_HOME=str(tmp_path)).stdout
+    for line in GUIDE.lines("profile"):
+        assert line.partition("=")[2] in shown, shown
 
 
 def messages() -> list[str]:
