@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from interop.reverse_proxies import DIRECT, HAPROXY, HAPROXY_OF_TCP, PROXIES, behind, running_fronts
+from interop.reverse_proxies import CADDY, DIRECT, HAPROXY, HAPROXY_OF_TCP, PROXIES, behind, running_fronts
 from support.bounds import bounded
 from support.certificates import Certificate
-from support.mailbox.raw_socket import RawSocket, handshake
+from support.documents import Document
+from support.mailbox.raw_socket import BINARY, RawSocket, frame, handshake
 from support.mailbox.wormhole import Client
-from support.processes import serving
+from support.processes import RESTANTE, serving
 
 TEXT = "held until called for"
 
@@ -36,6 +37,29 @@ async def test_a_client_is_served_and_has_an_address_of_its_own(tmp_path: Path, 
         socket = RawSocket(*await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)))
         welcome = await welcomed(socket, X_Forwarded_For="203.0.113.9")
         assert welcome["your-address"] == {"ipv4": "127.0.0.2", "port": 0}
+
+
+async def test_a_browser_reaches_the_relay_beside_the_mailbox_server(tmp_path: Path) -> None:
+    """The other side is a command, which uses TCP."""
+    command = (*RESTANTE, "relay")
+    options = ("--trust-proxy", "127.0.0.1/32")
+    async with serving(tmp_path / "data", command, options) as relay:
+        relay_port = int(relay.url.rpartition(":")[2])
+        block = Document("docs/relay/operating.md").blocks["browsers"]
+        block = block.replace("127.0.0.1:4001", f"127.0.0.1:{relay_port}")
+        proxy = replace(CADDY, instead=("relay.example.org {\n", f"relay.example.org {{\n{block}"))
+        async with behind("caddy", tmp_path, relay_port, proxy=proxy) as port:
+            browser = await RawSocket.dial(port, "/transit")
+            browser.write(frame(BINARY, b"please relay " + b"a" * 64))
+            other = await RawSocket.connect(relay_port)
+            other.write(b"please relay " + b"a" * 64 + b"\n")
+            assert (await browser.read(), await other.reader.readexactly(3)) == ((BINARY, b"ok\n"), b"ok\n")
+            browser.write(frame(BINARY, b"from the browser"))
+            assert await other.reader.readexactly(16) == b"from the browser"
+            other.write(b"from the command")
+            assert await browser.read() == (BINARY, b"from the command")
+            browser.cut()
+            other.cut()
 
 
 async def test_the_health_check_of_haproxy_succeeds(tmp_path: Path) -> None:

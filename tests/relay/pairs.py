@@ -271,7 +271,7 @@ class World:
             if receive_buffer:
                 connection = socket.socket()
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-                connection.setblocking(False)  # noqa: FBT003 - socket's own
+                connection.setblocking(False)
                 await loop.sock_connect(connection, ("127.0.0.1", port))
                 raw = RawSocket(*await asyncio.open_connection(sock=connection, limit=receive_buffer))
             else:

@@ -296,7 +296,9 @@ async def test_a_reset_ends_the_pair_at_any_moment(tmp_path: Path, kind: str, in
         if is_reading:
             await ends[1 - index].read(100_000)
         else:
-            await until("a full sink", lambda: direction(running)._sink.is_stuck and direction(running, 1)._sink.is_stuck)
+            await until(
+                "a full sink", lambda: direction(running)._sink.is_stuck and direction(running, 1)._sink.is_stuck
+            )
         ends[index].reset()
         await asyncio.gather(sending[index], return_exceptions=True)
         try:
@@ -365,7 +367,9 @@ async def test_fragments_pings_and_empty_messages_come_between_bytes(tmp_path: P
     async with opened(tmp_path) as world:
         running = await world.pair("websocket", "tcp")
         raw = running.first.raw
-        raw.write(frame(BINARY, b"one ", fin=False), frame(PING, b"now"), frame(CONTINUATION, b"message"), frame(BINARY))
+        raw.write(
+            frame(BINARY, b"one ", fin=False), frame(PING, b"now"), frame(CONTINUATION, b"message"), frame(BINARY)
+        )
         raw.write(frame(BINARY, b", two"), *(frame(BINARY, b".") for _ in range(1000)))
         assert await running.second.read(1016) == b"one message, two" + b"." * 1000
         assert await raw.read() == (PONG, b"now")
