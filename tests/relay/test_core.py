@@ -210,6 +210,14 @@ def test_a_pair_is_slowed_when_an_address_has_used_up_its_day_until_the_next_day
     assert relay.slow_rate(pair) == SLOW_BYTES_PER_SECOND
 
 
+def test_every_pair_of_an_address_is_slowed_also_one_that_has_been_silent_since_yesterday() -> None:
+    relay, silent = running(address_day_bytes=10)
+    pair = Pair(*(Side(None, silent.address_quotas[:1], "first", now()) for _ in range(2)), now())
+    relay.expire(now(SECONDS_PER_DAY))
+    relay.count_bytes(pair, 10)
+    assert relay.slow_rate(pair) == relay.slow_rate(silent) == SLOW_BYTES_PER_SECOND
+
+
 def test_all_pairs_are_slowed_when_the_month_is_used_up_until_the_next_month() -> None:
     relay, pair = running(month_bytes=10)
     relay.count_bytes(pair, 9)

@@ -280,7 +280,7 @@ class Relay:
         if limits.month_bytes and self.traffic.month_bytes >= limits.month_bytes:
             return SLOW_BYTES_PER_SECOND
         limit = limits.address_day_bytes
-        if limit and pair.turn == self.traffic.turn and any(count.bytes >= limit for count in pair.day_bytes):
+        if limit and any(self.traffic.day_bytes_of(quota) >= limit for quota in pair.address_quotas):
             return SLOW_BYTES_PER_SECOND
         return None
 
