@@ -212,7 +212,8 @@ def test_a_pair_is_slowed_when_an_address_has_used_up_its_day_until_the_next_day
 
 def test_every_pair_of_an_address_is_slowed_also_one_that_has_been_silent_since_yesterday() -> None:
     relay, silent = running(address_day_bytes=10)
-    pair = Pair(*(Side(None, silent.address_quotas[:1], "first", now()) for _ in range(2)), now())
+    first = silent.first
+    pair = Pair(first, Side(None, first.address_quotas, first.address_id, now()), now())
     relay.expire(now(SECONDS_PER_DAY))
     relay.count_bytes(pair, 10)
     assert relay.slow_rate(pair) == relay.slow_rate(silent) == SLOW_BYTES_PER_SECOND
