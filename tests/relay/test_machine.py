@@ -38,8 +38,9 @@ OTHERS: Final = (
     *(REQUESTS[0][:-1] + b"\r\n", REQUESTS[1][:-1] + b" \n", REQUESTS[0][:-2] + b"\n", REQUESTS[0][:-2] + b"-\n"),
 )
 
-slots = st.integers(0, 5)
-texts = st.sampled_from([*REQUESTS * 3, *OTHERS])
+picks = st.integers(0, 9)
+requests = st.sampled_from([*REQUESTS[:4] * 3, *REQUESTS[4:]])
+texts = st.sampled_from([*REQUESTS, *OTHERS])
 
 
 class BesideTheReference(RuleBasedStateMachine):
@@ -49,34 +50,40 @@ class BesideTheReference(RuleBasedStateMachine):
     def begin(self, blur: int) -> None:
         self.core = CoreWorld(replace(UNLIMITED, handshake=1e9), blur)
         self.reference = ReferenceWorld(blur)
-        self.names: dict[int, str] = {}
-        self.rests: dict[int, bytes] = {}
-        """What is still to be sent of a text that is sent in pieces."""
+        self.names: list[str] = []
+        """Connections that are open."""
+        self.rests: dict[str, bytes] = {}
+        """What is still to be sent of requests that are sent in pieces."""
 
-    @rule(slot=slots, text=texts, more=st.sampled_from((b"", b"", b"", b"x", b"hello\n", REQUESTS[0])))
-    def send(self, slot: int, text: bytes, more: bytes) -> None:
-        self._send(slot, text + more)
+    @rule()
+    def connect(self) -> None:
+        self._connect()
 
-    @rule(slot=slots, text=texts, share=st.floats(0, 1))
-    def send_in_pieces(self, slot: int, text: bytes, share: float) -> None:
-        size = int(share * len(text))
-        self._send(slot, text[:size])
-        self.rests[slot] = text[size:]
+    @rule(request=requests, behind=st.sampled_from((b"", b"", b"", b"x", b"hello\n", REQUESTS[0])))
+    def ask(self, request: bytes, behind: bytes) -> None:
+        self._send(self._connect(), request + behind)
+
+    @rule(request=requests, share=st.floats(0, 1))
+    def begin_to_ask(self, request: bytes, share: float) -> None:
+        name, size = self._connect(), int(share * len(request))
+        self.rests[name] = request[size:]
+        self._send(name, request[:size])
 
     @precondition(lambda self: self.rests)
-    @rule(pick=st.integers(0, 5))
+    @rule(pick=picks)
     def send_the_rest(self, pick: int) -> None:
-        slot = list(self.rests)[pick % len(self.rests)]
-        self._send(slot, self.rests.pop(slot))
+        name = list(self.rests)[pick % len(self.rests)]
+        self._send(name, self.rests.pop(name))
 
-    @rule(slot=slots)
-    def connect(self, slot: int) -> None:
-        self._name(slot)
+    @precondition(lambda self: self.names)
+    @rule(pick=picks, text=texts)
+    def send(self, pick: int, text: bytes) -> None:
+        self._send(self.names[pick % len(self.names)], text)
 
-    @rule(slot=slots)
-    def leave(self, slot: int) -> None:
-        name = self._name(slot)
-        del self.names[slot]
+    @precondition(lambda self: self.names)
+    @rule(pick=picks)
+    def leave(self, pick: int) -> None:
+        name = self.names[pick % len(self.names)]
         self.core.leave(name, "close")
         self.reference.leave(name, "close")
         self._compare()
@@ -86,16 +93,14 @@ class BesideTheReference(RuleBasedStateMachine):
         self.core.advance(seconds)
         self.reference.advance(seconds)
 
-    def _name(self, slot: int) -> str:
-        if slot not in self.names:
-            self.rests.pop(slot, None)
-            name = self.names[slot] = str(len(self.core.inboxes))
-            self.core.open(name)
-            self.reference.open(name)
-        return self.names[slot]
+    def _connect(self) -> str:
+        name = str(len(self.core.inboxes))
+        self.core.open(name)
+        self.reference.open(name)
+        self.names.append(name)
+        return name
 
-    def _send(self, slot: int, data: bytes) -> None:
-        name = self._name(slot)
+    def _send(self, name: str, data: bytes) -> None:
         if data:  # no segment is empty
             self.core.send(name, data)
             self.reference.send(name, data)
@@ -105,9 +110,8 @@ class BesideTheReference(RuleBasedStateMachine):
         for name, inbox in self.core.inboxes.items():
             its = self.reference.inboxes[name]
             assert (inbox.received, inbox.closed) == (its.received, its.closed)
-        for slot, name in list(self.names.items()):
-            if self.core.inboxes[name].closed:
-                del self.names[slot]
+        self.names = [name for name in self.names if not self.core.inboxes[name].closed]
+        self.rests = {name: rest for name, rest in self.rests.items() if name in self.names}
         assert _in_any_order(self.core.usage()) == _in_any_order(self.reference.usage())
 
 
