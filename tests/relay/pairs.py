@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -48,7 +47,9 @@ class End:
 
     def write(self, data: bytes) -> None:
         if self.is_websocket:
-            self.raw.write(*(frame(BINARY, data[at : at + MESSAGE_BYTES]) for at in range(0, len(data), MESSAGE_BYTES)))
+            self.raw.write(
+                *(frame(BINARY, data[at : at + MESSAGE_BYTES]) for at in range(0, len(data), MESSAGE_BYTES))
+            )
         else:
             self.raw.write(data)
 
@@ -141,7 +142,7 @@ class _Accepting(asyncio.BufferedProtocol):
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self._world.certificate.path)
             self._transport = TlsTransport(cast("asyncio.Transport", transport), context, ReadBudget(), self)
-            transport.set_protocol(self._transport)  # type: ignore[attr-defined]
+            transport.set_protocol(self._transport)
         elif self._kind == "websocket":
             self._transport.set_protocol(self._websocket())
         else:
@@ -327,8 +328,3 @@ async def opened(folder: Path, rates: Rates = Rates()) -> AsyncIterator[World]: 
         yield world
     finally:
         await world.close()
-
-
-def linger(connection: Any) -> None:
-    """Let a close reset the connection."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

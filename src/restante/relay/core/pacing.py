@@ -1,9 +1,9 @@
 """Pure: how fast pairs pass on bytes (bytes/s of a pair, of an address, of all), shared fairly.
 
-A pair asks before it reads, and gets a quantum of bytes when every rate that counts it allows one. Until then it waits
-in the queue of the first rate that does not: its own, those of its addresses, that of all, in this order. Each queue
-is served in turn, and a pair that has had its quantum goes to the end: a round robin, so a share that one does not use
-goes to the others. What a pair was granted and did not read is given back.
+A pair asks before it reads, and gets a quantum of bytes when every rate that counts it allows one. Until then it
+waits in the queue of the first rate that does not: its own, those of its addresses, that of all, in this order. Each
+queue is served in turn, and a pair that has had its quantum goes to the end: a round robin, so a share that one does
+not use goes to the others. What a pair was granted and did not read is given back.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ processor time a byte."""
 BURST_SECONDS: Final = 0.05
 """Seconds of a rate that may be passed on at once after a pause. Timers are late by some milliseconds, which would
 else be lost."""
+
+
+SHORTEST_WAIT_SECONDS: Final = 1e-4
+"""Seconds that a pair does not wait for. Adding fewer to a time may not change it."""
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -70,7 +74,10 @@ class Limit:
 
     def seconds(self, now: float) -> float:
         """Return the seconds until a quantum may be taken."""
-        return self.bucket.wait(now, self.rate, self.rate * BURST_SECONDS) if self.rate else 0.0
+        if not self.rate:
+            return 0.0
+        seconds = self.bucket.wait(now, self.rate, self.rate * BURST_SECONDS)
+        return seconds if seconds > SHORTEST_WAIT_SECONDS else 0.0
 
     def take(self, now: float, size: float) -> None:
         """Count bytes. A negative number gives back what was counted too much."""

@@ -35,8 +35,8 @@ MAX_EVENTS: Final = 256
 """Sockets of which one call says what happened."""
 
 FILLED_FRACTION: Final = 4
-"""A direction that reads this fraction of a pipe at once gets one of twice the size. A page of a pipe has the bytes of
-one packet at least, 1,400 of 4,096, so packets fill a pipe with a third of its size."""
+"""A direction that reads this fraction of a pipe at once gets one of twice the size. A page of a pipe has the bytes
+of one packet at least, 1,400 of 4,096, so packets fill a pipe with a third of its size."""
 
 TURN_SECONDS: Final = 0.005
 """Shortest time between two turns of the pacer, in which it lets several pairs go on."""
@@ -100,19 +100,25 @@ class Direction:
         """Pass on what can be passed on now, about a quantum, and return its bytes."""
         if (self._piped or self._kept) and not self._sink.is_stuck:
             self._write_on()
-        if self._piped or self._kept or (self._sink.is_stuck and not self.is_over) or self._pair.is_closed:
-            return 0
-        if self.has_ended:
-            self._finish()
+        if self._is_held_up() or self._pair.is_closed:
             return 0
         source = self._source
-        if not isinstance(source, PlainSocket):
+        if self.has_ended:
+            self._finish()
+        elif not isinstance(source, PlainSocket):
             self._let_arrive()
-            return 0
-        if not self.is_readable:
-            return 0
-        if self.is_over:
-            return self._drop(source)
+        elif self.is_readable:
+            return self._drop(source) if self.is_over else self._read(source)
+        return 0
+
+    def _is_held_up(self) -> bool:
+        """Return whether something must be written before anything is read."""
+        return bool(self._piped or self._kept or (self._sink.is_stuck and not self.is_over))
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, source: PlainSocket) -> int:
+        """Read as much as is granted, and pass it on. Return the bytes."""
         size = MAX_QUANTUM_BYTES
         if self._pair.flow.is_paced:
             size = self._grant()
@@ -123,16 +129,9 @@ class Direction:
             self._return_grant(size)
         if size:
             self._pair.count(size)
-        if self._pair.is_closed:
-            return size
-        if self.has_ended:
-            if not self._piped and not self._kept and not self._sink.is_stuck:
-                self._finish()
-        elif self.is_readable and not self._piped and not self._kept:
+        if (self.is_readable or self.has_ended) and not self._is_held_up():
             self._pairs.queue(self)
         return size
-
-    # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def _splice(self, source: PlainSocket, size: int) -> int:
         """Read into a pipe and write from there. Return the bytes that were read."""

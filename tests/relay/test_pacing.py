@@ -1,0 +1,262 @@
+"""Who may pass on how many bytes, in virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.relay.core.pacing import (
+    BURST_SECONDS,
+    MAX_QUANTUM_BYTES,
+    MIN_QUANTUM_BYTES,
+    Flow,
+    Pacer,
+    Rates,
+    bounded_quantum,
+    quantum_of,
+)
+from support.effort import examples
+
+MB = 1_000_000
+
+
+class Way:
+    """A direction of a pair that has bytes at a rate, or always."""
+
+    def __init__(self, world: World, addresses: Sequence[str], rate: float, flow_of: Way | None) -> None:
+        self.world = world
+        self.flow: Flow = flow_of.flow if flow_of else world.pacer.add(addresses)
+        self.rate = rate
+        self.read = 0
+        self.waits = False
+        self.longest_wait = 0.0
+        self._since = 0.0
+
+    def _available(self) -> float:
+        return math.inf if math.isinf(self.rate) else self.rate * self.world.now - self.read
+
+    def step(self) -> bool:
+        """Read what is granted, if bytes are there. Return whether there were some."""
+        if self.waits or self._available() < 1000:
+            return False
+        size = self.world.pacer.ask(self.flow, self, self.world.now)
+        if size:
+            self._take(size)
+        else:
+            self.waits, self._since = True, self.world.now
+        return True
+
+    def granted(self, size: int) -> None:
+        self.waits = False
+        self.longest_wait = max(self.longest_wait, self.world.now - self._since)
+        self._take(size)
+
+    def _take(self, granted: int) -> None:
+        size = int(min(granted, self._available()))
+        self.read += size
+        self.world.pacer.read(self.flow, granted, size, self.world.now)
+
+
+class World:
+    def __init__(self, rates: Rates, late: float = 0.005) -> None:
+        self.pacer = Pacer(rates)
+        self.now = 0.0
+        self._late = late
+        """Seconds by which each turn is late."""
+        self.ways: list[Way] = []
+
+    def pair(self, *addresses: str, rate: float = math.inf) -> Way:
+        way = Way(self, addresses, rate, None)
+        self.ways.append(way)
+        return way
+
+    def other_way(self, way: Way) -> Way:
+        other = Way(self, (), math.inf, way)
+        self.ways.append(other)
+        return other
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while True:
+            while sum(way.step() for way in self.ways):
+                pass
+            turn = self.pacer.next_turn
+            self.now = min(end, self.now + 0.05, math.inf if turn is None else max(turn, self.now) + self._late)
+            if self.now >= end:
+                return
+            for reader, size in self.pacer.turn(self.now):
+                reader.granted(size)
+
+    def rates(self, seconds: float) -> list[float]:
+        """Return the bytes a second of each way, in so many seconds from now."""
+        before = [way.read for way in self.ways]
+        self.run(seconds)
+        return [(way.read - one) / seconds for way, one in zip(self.ways, before, strict=True)]
+
+
+def near(rate: float) -> object:
+    return pytest.approx(rate, rel=0.05)
+
+
+def test_without_rates_no_pair_asks() -> None:
+    world = World(Rates())
+    assert not world.pair("a", "b").flow.is_paced
+    assert world.pacer.next_turn is None
+
+
+@pytest.mark.parametrize("rate", [1_000, 20_000, MB, 125 * MB, 2_000 * MB])
+@pytest.mark.parametrize("late", [0.001, 0.005, 0.04])
+def test_a_pair_has_its_rate_also_if_turns_are_late(rate: float, late: float) -> None:
+    world = World(Rates(pair=rate), late)
+    world.pair("a", "b")
+    seconds = max(20, 40 * MIN_QUANTUM_BYTES / rate)
+    if rate * late > MAX_QUANTUM_BYTES:
+        assert rate * BURST_SECONDS > rate * late
+    assert world.rates(seconds) == [near(rate)]
+
+
+@pytest.mark.parametrize("number", [2, 7, 100])
+def test_pairs_share_the_total_alike(number: int) -> None:
+    world = World(Rates(total=50 * MB))
+    for index in range(number):
+        world.pair(f"{index}")
+    shares = world.rates(20)
+    assert sum(shares) == near(50 * MB)
+    assert max(shares) - min(shares) <= 2 * quantum_of(Rates(total=50 * MB)) / 20
+
+
+def test_a_share_that_one_does_not_use_goes_to_the_others() -> None:
+    world = World(Rates(total=10 * MB))
+    world.pair("a", rate=MB)
+    world.pair("b")
+    world.pair("c")
+    assert world.rates(20) == [near(MB), near(4.5 * MB), near(4.5 * MB)]
+
+
+def test_both_directions_of_a_pair_have_one_share() -> None:
+    world = World(Rates(total=9 * MB))
+    first = world.pair("a")
+    world.other_way(first)
+    world.pair("b")
+    assert world.rates(20) == [near(2.25 * MB), near(2.25 * MB), near(4.5 * MB)]
+
+
+def test_a_pair_counts_for_the_addresses_of_both_sides_and_once_for_the_same() -> None:
+    world = World(Rates(address=4 * MB))
+    world.pair("a", "b")
+    world.pair("a", "c")
+    world.pair("d", "d")
+    assert world.rates(20) == [near(2 * MB), near(2 * MB), near(4 * MB)]
+
+
+def test_what_an_address_cannot_use_of_the_total_goes_to_others() -> None:
+    world = World(Rates(address=MB, total=10 * MB, pair=8 * MB))
+    for _ in range(4):
+        world.pair("school")
+    world.pair("home", rate=0.5 * MB)
+    assert world.rates(20) == [*[near(MB / 4)] * 4, near(0.5 * MB)]
+
+
+def test_a_pair_that_needs_two_busy_addresses_is_not_starved() -> None:
+    world = World(Rates(address=MB))
+    both = world.pair("a", "b")
+    for _ in range(9):
+        world.pair("a")
+        world.pair("b")
+    assert world.rates(50)[0] >= 0.05 * MB
+    assert both.longest_wait < 3
+
+
+def test_a_slowed_pair_has_its_rate_and_the_others_theirs() -> None:
+    world = World(Rates(total=10 * MB))
+    slowed = world.pair("a")
+    world.pair("b")
+    world.pacer.slow_down(slowed.flow, 16_384, 0)
+    assert world.rates(40) == [near(16_384), near(10 * MB)]
+    world.pacer.slow_down(slowed.flow, 0, world.now)
+    assert world.rates(40) == [near(5 * MB), near(5 * MB)]
+
+
+def test_one_pair_can_be_slowed_without_rates() -> None:
+    world = World(Rates())
+    slowed, free = world.pair("a"), world.pair("a", rate=0)
+    world.pacer.slow_down(slowed.flow, 16_384, 0)
+    assert (slowed.flow.is_paced, free.flow.is_paced) == (True, False)
+    assert world.rates(60)[0] == near(16_384)
+
+
+def test_other_rates_apply_to_those_that_wait() -> None:
+    world = World(Rates(total=1000))
+    for index in range(5):
+        world.pair(f"{index}")
+    world.run(1)
+    world.pacer.set_rates(Rates(total=10 * MB), world.now)
+    assert world.rates(20) == [near(2 * MB)] * 5
+    world.pacer.set_rates(Rates(), world.now)
+    assert not any(way.flow.is_paced for way in world.ways)
+    assert {reader for reader, _ in world.pacer.turn(world.now)} == {way for way in world.ways if way.waits}
+
+
+def test_a_pair_that_ends_while_it_waits_leaves_nothing_behind() -> None:
+    world = World(Rates(pair=MB, address=MB, total=MB))
+    for _ in range(3):
+        world.pair("a", "b")
+    world.run(1)
+    for way in world.ways:
+        world.pacer.remove(way.flow, world.now)
+    world.ways.clear()
+    world.run(5)
+    assert (world.pacer.next_turn, world.pacer._addresses, world.pacer._flows) == (None, {}, set())
+
+
+def test_a_new_pair_does_not_forget_what_its_address_has_used() -> None:
+    world = World(Rates(address=MB))
+    begun = world.now
+    read = 0
+    while world.now < begun + 10:
+        way = world.pair("a")
+        world.run(0.01)
+        read += way.read
+        world.pacer.remove(way.flow, world.now)
+        world.ways.clear()
+    assert read <= 10 * MB * 1.05
+
+
+def test_who_reads_more_than_granted_waits_longer() -> None:
+    pacer = Pacer(Rates(pair=MB))
+    flow = pacer.add(["a"])
+    way = World(Rates()).pair("b")
+    pacer.read(flow, 0, MB, 0)
+    assert pacer.ask(flow, way, 0) == 0
+    assert pacer.turn(0.9) == []
+    assert pacer.turn(1.0) == [(way, bounded_quantum(MB))]
+
+
+@given(
+    total=st.floats(1e5, 1e8),
+    address=st.floats(1e5, 1e8),
+    addresses=st.lists(st.sampled_from(["a", "b", "c", "d", "ab", "cd"]), min_size=1, max_size=12),
+)
+@examples(30)
+def test_no_rate_is_exceeded_and_no_share_is_lost(total: float, address: float, addresses: list[str]) -> None:
+    rates = Rates(address=address, total=total)
+    world = World(rates)
+    for letters in addresses:
+        world.pair(*letters)
+    world.run(1)
+    shares = world.rates(20)
+    slack = 2 * quantum_of(rates) * len(addresses) / 20
+    of_addresses = {
+        letter: sum(share for share, letters in zip(shares, addresses, strict=True) if letter in letters)
+        for letter in "abcd"
+    }
+    assert sum(shares) <= total * 1.02 + slack
+    assert max(of_addresses.values()) <= address * 1.02 + slack
+    full = {letter for letter, used in of_addresses.items() if used >= address * 0.95 - slack}
+    if sum(shares) < total * 0.95 - slack:  # whoever gets less is limited by an address
+        assert all(full & set(letters) for letters in addresses)
+    assert min(shares) > 0
