@@ -40,6 +40,7 @@ from restante.relay.protocol.request import BAD_HANDSHAKE, IMPATIENT, Request
 from restante.relay.server.connection import Connection, LineConnection, WebSocketConnection
 from restante.relay.server.pair import Pair as RunningPair
 from restante.relay.server.pair import Pairs
+from restante.relay.server.streams import WebSocketReader
 
 KEEP_ALIVE_SECONDS: Final = 60
 """Seconds of silence after which the kernel asks whether the other end is there. Some NATs forget a connection that
@@ -174,8 +175,8 @@ class Server(PublicServer):
         )
 
     def receiver(self, websocket: WSProtocol) -> asyncio.BufferedProtocol:
-        """Return the protocol that reads what follows the request: that of picows."""
-        return cast("asyncio.BufferedProtocol", websocket)
+        """Return the protocol that reads what follows the request."""
+        return WebSocketReader(websocket)
 
     def answer_plain(self, path: bytes) -> Answer:
         """Return the status and body that answer a GET without an upgrade. Any path is that of a WebSocket."""
