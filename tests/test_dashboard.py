@@ -1,4 +1,4 @@
-"""The dashboard of the mailbox server: in a real browser beside clients, and who may change what."""
+"""The dashboards of the mailbox server and the relay: in a real browser beside clients, and who may change what."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from support.bounds import BOUND
 from support.mailbox.pair import Pair
 from support.mailbox.raw_socket import RawSocket
 from support.ports import held_port
-from support.processes import RESTANTE, Serving, database, serving
+from support.processes import RELAY, RESTANTE, Serving, database, serving
+from support.proxy_headers import line
 from support.timing.browser import RULES, launch_options
 from test_serve import welcome
 
@@ -49,12 +50,14 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(data: Path, *options: str, token: bool = True) -> AsyncIterator[Watched]:
+async def watched(
+    data: Path, *options: str, token: bool = True, program: tuple[str, ...] = RESTANTE
+) -> AsyncIterator[Watched]:
     """Serve with an admin port; its token is TOKEN, or it has none."""
     file = data.with_name("token")
     file.write_text(TOKEN)
     admin = ("--admin", "127.0.0.1:0", *(("--admin-token-file", str(file)) if token else ()))
-    async with serving(data, RESTANTE, (*admin, *options)) as server:
+    async with serving(data, program, (*admin, *options)) as server:
         url = (await server.logged("the dashboard is open"))["url"]
         yield Watched(server, url, Pair(server.port))
 
@@ -168,6 +171,89 @@ async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, vi
     assert busy.complaints == []
     asked = {url.removeprefix(busy.admin) for url in busy.requests if not url.startswith("data:")}
     assert asked == {"", "dashboard.css", "dashboard.js", "events"}
+
+
+RELAY_OPTIONS: Final = (
+    *("--listen", "proxy:127.0.0.1:0", "--trust-proxy", "127.0.0.0/8"),
+    *("--limit", "address_waiting=1", "--limit", "month_bytes=1000000"),
+)
+
+RELAY_FITS: Final = """() => {
+    const names = ["happy", "lonely", "redundant", "errory", "impatient", "empty"];
+    const limits = "address_waiting 1,000,000";
+    show({
+        pairs: { running: 500, slowed: 500 }, connections: { waiting: 5000 },
+        bytes: { day: 999.5 * 2 ** 40, month: 999.5 * 2 ** 40 }, limits: {
+            pairs: { value: 500 }, waiting: { value: 5000 }, month_bytes: { value: 999.5 * 2 ** 40 },
+        },
+        results_by_time: { since_start: Object.fromEntries(names.map((name) => [name, 12345678])) },
+        top_addresses: [{ address_id: "75895f9e2e", bytes: 999.5 * 2 ** 40 }],
+        refusals_by_reason: [{ reason: "no_room_for_requests", limits, last_hour: 1234567, since_start: 12345678 }],
+        refused_addresses: [{ address_id: "75895f9e2e", reason: "address_handshakes", times: 12345 }],
+    });
+    return [...document.querySelectorAll(".scrolled")].map((table) => table.scrollWidth - table.clientWidth);
+}"""
+"""As FITS, for the relay."""
+
+TOP: Final = """(rates) => rates.map((rate) => {
+    samples = [0, 10].map((time) => ({ time, bytes: rate * time }));
+    showSeries();
+    return document.querySelector("[data-series='bytes'] [data-top]").textContent.replaceAll("\u00a0", " ");
+})"""
+"""Shows charts of bytes a second, and returns the tops of their scales."""
+
+
+@pytest.mark.parametrize(
+    "view", ["phone", *(pytest.param(view, marks=pytest.mark.thorough) for view in ("wide", "dark"))]
+)
+async def test_it_shows_what_the_relay_does(browser: Browser, tmp_path: Path, view: str) -> None:
+    async with watched(tmp_path / "relay", *RELAY_OPTIONS, program=RELAY) as watching:
+        port = int(watching.server.url.rpartition(":")[2])
+        clients = []
+        for number, token in enumerate("aabc"):
+            clients.append(await RawSocket.connect(port))
+            clients[-1].write(line(f"203.0.113.{number}") + f"please relay {token * 64}\n".encode())
+        for client in clients[:2]:
+            assert await client.reader.readline() == b"ok\n"
+        clients[0].write(b"x" * 2000)
+        assert await clients[1].reader.readexactly(2000)
+        again = await RawSocket.connect(port)
+        again.write(line("203.0.113.2"))
+        assert await again.rest() == b"", "one may wait"
+        async with opened(browser, watching, **VIEWS[view]) as page:
+            await expect(page.locator("#state")).to_have_text("Ready")
+            for value, text in (("pairs.running", "1"), ("connections.waiting", "2"), ("bytes.month", "1.95 KiB")):
+                await expect(page.locator(f"[data-value='{value}']")).to_have_text(text)
+            await expect(page.locator("[data-value='limits.month_bytes.value']")).to_have_text("977 KiB")
+            await expect(page.locator("[data-rows='top_addresses'] tbody tr")).to_have_text(
+                [re.compile(r"^[0-9a-f]{10}1.95\sKiB$")] * 2
+            )
+            await expect(page.locator("[data-rows='refusals_by_reason'] tbody tr")).to_have_text(
+                ["address_waitingaddress_waiting 111"]
+            )
+            await expect(page.locator("[data-rows='refused_addresses'] tbody tr")).to_contain_text(
+                ["address_waiting"]
+            )
+            assert await page.locator("form:visible").count() == 0
+            results = await Axe().run(page, options=RULES)
+            assert results.violations_count == 0, results.generate_report()
+            clients[0].cut()
+            await expect(page.locator("[data-grid='results_by_time'] tbody tr").first).to_contain_text(
+                re.compile(r"^happyboth sides came.*1 \(100\s%\)")
+            )
+            await expect(page.locator("[data-value='pairs.running']")).to_have_text("0")
+            assert await page.evaluate(TOP, [0, 700, 900, 15e6, 2.5 * 2**30]) == [
+                "",
+                "800 B",
+                "1 KiB",
+                "15 MiB",
+                "3 GiB",
+            ]
+            assert await page.evaluate(RELAY_FITS) == [0, 0, 0, 0], "tables of large numbers fit"
+            assert await page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
+        assert watching.complaints == []
+        for client in clients[1:]:
+            client.cut()
 
 
 async def test_it_says_why_usage_records_cannot_be_read(browser: Browser, busy: Watched) -> None:
