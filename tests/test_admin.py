@@ -277,7 +277,7 @@ async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: 
 
 
 async def test_the_manual_has_every_field_of_the_pages_and_no_other(look: Admin) -> None:
-    manual = documented("both servers", "the mailbox server")
+    manual = documented("all servers", "the mailbox server")
     await look.clients.opened(look.here.url, "app", "a", "m")
     look.here.commit_loop.dispatcher.quotas.refusal_counts.count(refusals.TOO_BIG.reason, "an-address")
     look.here.commit_loop.measurements.latest_slow_commits.append(commit_loop.SlowCommit(1.0, 0.3, 4))

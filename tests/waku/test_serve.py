@@ -485,7 +485,7 @@ async def test_pages_agree_with_what_was_done_and_have_no_address(tmp_path: Path
         assert connections["total"] == 2
         assert all(peer["identified"] and not peer["dialled"] for peer in connections["connections"])
         assert set(Limits.__struct_fields__) < set(limits["limits"])
-        assert {*other_fields(varz, status_pages.METRICS)} == {*documented("both servers", "the node"), "schema"}
+        assert {*other_fields(varz, status_pages.METRICS)} == {*documented("all servers", "the node"), "schema"}
         assert set(connections["connections"][0]) == sentences("Fields of a connection of the node: ")
         assert limits["limits"]["max_peers"]["used"] == 2
 
