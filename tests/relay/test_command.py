@@ -118,7 +118,7 @@ REFUSED = {
     "serve --drain soon": "--drain: 'soon' is not a number from 0 to 604800",
     "serve --tls-cert c.pem": "--tls-cert and --tls-key belong together: set both or neither",
     "serve --listen proxy:127.0.0.1:0": "--listen: 'proxy:127.0.0.1:0' needs a proxy that may name clients",
-    "serve --listen 127.0.0.1:4011": "--admin: the server listens on port 4011 already (--listen): name another port",
+    "serve --listen 127.0.0.1:4012": "--admin: the server listens on port 4012 already (--listen): name another port",
     "config --limit pair=5": "--limit pair=5: did you mean pairs?",
     "config --config r.toml": "r.toml: [relay] has no key 'motd': its keys are data, listen",
     "status --data none": "there is no transit relay's data in none (--data names another directory)",
