@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
@@ -20,12 +20,14 @@ from restante.relay.protocol.refusals import KINDS
 from restante.relay.server import status_pages
 from restante.relay.server.running_settings import RelaySettings
 from restante.relay.settings import RelayServe
-from support.admin_port import READY, Look, documented, looking, other_fields, sentences
+from support.admin_port import MONITORING, READY, Look, documented, looking, other_fields, sentences
 from support.documents import ROOT
 from support.loops import until
 from support.mailbox.raw_socket import RawSocket
 from support.proxy_headers import line
 from support.relay.live import LiveRelay, request
+
+USED_UP: Final = "the bytes of this month are used up"
 
 
 class Admin(Look):
@@ -110,14 +112,16 @@ async def test_a_relay_is_not_ready_when_the_month_is_used_up_or_it_drains(tmp_p
         pair = await look.pair("203.0.113.1", "203.0.113.2")
         assert await look.get("/readyz") == READY
         await look.passed_on(pair, 100)
-        assert await look.get("/readyz") == (503, "the bytes of this month are used up\n")
+        assert await look.get("/readyz") == (503, f"{USED_UP}\n")
         assert (await look.get("/healthz"), (await look.counts())["restante_ready"]) == (READY, 0)
         assert (await look.counts())["restante_relay_slowed_pairs"] == 1
-        assert (await look.page("/varz"))["unready"] == "the bytes of this month are used up"
+        assert (await look.page("/varz"))["unready"] == USED_UP
         look.here.server.apply_limits(UNLIMITED)
         assert await look.get("/readyz") == READY
         look.here.server.draining = True
         assert (await look.get("/readyz"), await look.get("/healthz")) == ((503, "draining\n"), READY)
+    relays = MONITORING.read_text().partition("| `/readyz` says | transit relay |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(.+)` \| ", relays, re.MULTILINE) == ["draining", USED_UP]
 
 
 async def test_a_disk_that_takes_no_records_is_shown_and_the_relay_stays_ready(
