@@ -184,6 +184,20 @@ async def test_the_manual_has_every_field_of_the_pages_and_every_reason(tmp_path
         assert set(re.findall(r"`([a-z_]+)`", rows[reason].partition(":")[0])) == set(kind.limits)
 
 
+async def test_the_addresses_with_the_most_bytes_are_looked_for_every_ten_seconds(tmp_path: Path) -> None:
+    """To look among many takes the event loop's time, and a dashboard asks each second."""
+    now = [0.0]
+    async with looked_at(tmp_path) as look:
+        settings = RelaySettings(RelayServe(), lambda: (RelayServe(), []), look.here.server)
+        pages = status_pages.StatusPages(look.here.server, look.here.recording, settings, lambda: now[0])
+        shown = []
+        for seconds in (0.0, 9.9, 10.0):
+            now[0] = seconds
+            await look.passed_on(await look.pair("203.0.113.1", "127.0.0.1"), 5)
+            shown += [[row["bytes"] for row in (await pages.varz({}))["top_addresses"]]]
+        assert shown == [[5], [5], [15]]
+
+
 async def test_the_dashboard_is_told_all_that_its_page_names(tmp_path: Path) -> None:
     """What has no value, such as the certificate of a relay without one, is null and not missing."""
     async with looked_at(tmp_path) as look:
