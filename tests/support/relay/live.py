@@ -39,7 +39,7 @@ DESCRIPTORS: Final = 1 << 20
 """Files that a relay of a test may have open: more than any test needs."""
 
 SPARE_DESCRIPTORS: Final = 1
-"""What a loop of libuv keeps after its first listener, to refuse connections with when there are no more (uv__emfile)."""
+"""Descriptors that libuv keeps from the first listener on, to refuse connections with when there are no more."""
 
 SETTLING_TURNS: Final = 12
 """Turns of the loop, after the kernel has the bytes, in which a relay reads them and does all that they cause: it

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.newcomers import Newcomer, NewcomerContext
 from restante.common.proxy_header import SocketPeer
@@ -26,13 +27,23 @@ from restante.relay.protocol.request import (
     parse_message,
     read_line,
 )
-from restante.relay.server.streams import PlainSocket, Stream, TlsStream, WebSocketStream
+from restante.relay.server.streams import PlainSocket, Stream, TlsStream, WebSocketReader, WebSocketStream
 
 HTTP: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
 """How requests of WebSockets, and those of monitors, begin. No line of the relay's protocol does."""
 
 CLOSE_SECONDS: Final = 2.0
 """Seconds that a client has to read the last answer and to close."""
+
+MAX_UNREAD_BYTES: Final = 16 * 1024
+"""Bytes that a WebSocket has not read, from which on its pings are not answered before `ok`. A client that waits reads
+the answers; one that only sends pings would fill memory."""
+
+READ_BUFFER_BYTES: Final = 2 * MAX_LINE_BYTES
+"""Initial bytes of picows' buffer of a WebSocket, and what is read at once before `ok`. A request has 103."""
+
+MAX_UNFINISHED_BYTES: Final = READ_BUFFER_BYTES
+"""Bytes that are read of a frame before `ok`. The longest request has MAX_LINE_BYTES and a header."""
 
 _ROOM: Final = memoryview(bytearray(2 * MAX_LINE_BYTES))
 """Where all connections are read to before `ok`. What was read is copied before the loop reads another one."""
@@ -44,8 +55,10 @@ class ConnectionContext(NewcomerContext, Protocol):
     def open(self, connection: Connection, peer: Sequence[Any], headers: Mapping[str, str]) -> Side | None:
         """Take a place among the waiting connections. None: there is none, and the refusal is counted."""
 
-    def websocket_request(self, peer: SocketPeer | None, newcomer: Newcomer) -> WebSocketRequest:
-        """Return the protocol that reads the request of a WebSocket."""
+    def websocket_request(
+        self, peer: SocketPeer | None, newcomer: Newcomer, deadline: float | None
+    ) -> WebSocketRequest:
+        """Return the protocol that reads the request of a WebSocket, with the arguments of `first_bytes`."""
 
     def withdraw(self, connection: Connection) -> None:
         """Give up the place of a connection that has turned out to be one of HTTP."""
@@ -79,11 +92,18 @@ class Connection(Protocol):
 class LineConnection(asyncio.BufferedProtocol):
     """A TCP connection, plain or over TLS, whose request is a line. A request of HTTP is passed on."""
 
-    __slots__ = ("_context", "_newcomer", "_peer", "_read", "_timer", "_transport", "side")
+    __slots__ = ("_context", "_deadline", "_newcomer", "_peer", "_read", "_timer", "_transport", "side")
 
-    def __init__(self, context: ConnectionContext, peer: SocketPeer | None, newcomer: Newcomer | None) -> None:
+    def __init__(
+        self,
+        context: ConnectionContext,
+        peer: SocketPeer | None,
+        newcomer: Newcomer | None = None,
+        deadline: float | None = None,
+    ) -> None:
         """Prepare to read. The arguments are those of `PublicServer.first_bytes`."""
         self._context = context
+        self._deadline = deadline
         self._peer = peer
         self._newcomer = newcomer
         """Counts its memory. None: it does not yet, or the request has come."""
@@ -105,6 +125,12 @@ class LineConnection(asyncio.BufferedProtocol):
         self.side = self._context.open(self, peer, {}) if peer else None
         if self.side is None:
             raw.abort()
+            return
+        loop = asyncio.get_running_loop()
+        if self._deadline is None:  # `Relay.expire` closes it
+            self._deadline = loop.time() + self._context.handshake_seconds
+        else:  # a part of that time has passed
+            self._timer = loop.call_at(self._deadline, raw.abort)
 
     def get_buffer(self, _size: int) -> memoryview:
         return _ROOM
@@ -132,6 +158,7 @@ class LineConnection(asyncio.BufferedProtocol):
             newcomer.count(len(read))
         elif line.request is not None:
             self._read = self._newcomer = None
+            self._cancel_timer()
             newcomer.end()
             self._context.requested(self, line.request, bytes(read[line.size :]))
         elif line.too_long:
@@ -145,16 +172,16 @@ class LineConnection(asyncio.BufferedProtocol):
         """Let a request of HTTP be read by what speaks it."""
         transport, self._transport, self._newcomer = self._transport, None, None
         assert transport is not None
+        self._cancel_timer()
         self._context.withdraw(self)
-        request = self._context.websocket_request(self._peer, newcomer)
+        request = self._context.websocket_request(self._peer, newcomer, self._deadline)
         transport.set_protocol(request)
         request.connection_made(transport)
         request.receive(read)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timer()
         if self._newcomer is not None:
             self._newcomer.end()
         self._context.end(self)
@@ -195,20 +222,68 @@ class LineConnection(asyncio.BufferedProtocol):
             transport.close()
             self._abort_later(transport)
 
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _abort_later(self, transport: asyncio.Transport) -> None:
+        self._cancel_timer()
         self._timer = asyncio.get_running_loop().call_later(CLOSE_SECONDS, transport.abort)
+
+
+class MessageReader(WebSocketReader):
+    """Reads a WebSocket; little at once before `ok`, and then no frame that is much longer than a request.
+
+    picows would keep up to MAX_FRAME_BYTES of it, for each of the connections that may wait.
+    """
+
+    def __init__(self, websocket: WSProtocol) -> None:
+        super().__init__(websocket)
+        self._websocket = websocket
+        self._updated = websocket.buffer_updated
+        self.buffer_updated = self._update  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        listener = self._websocket.listener
+        if listener is None or listener.is_paired:
+            return super().get_buffer(sizehint)
+        return super().get_buffer(sizehint)[:READ_BUFFER_BYTES]
+
+    def _update(self, nbytes: int) -> None:
+        listener = self._websocket.listener
+        if listener is None or listener.is_paired:
+            self._updated(nbytes)
+        else:
+            listener.unfinished_bytes += nbytes
+            self._updated(nbytes)
+            listener.check_unfinished()
 
 
 class WebSocketConnection(WSListener):
     """A WebSocket whose request is its first message."""
 
-    __slots__ = ("_context", "_message", "_peer", "_stream", "_timer", "_transport", "side")
+    __slots__ = (
+        "_context",
+        "_is_in_message",
+        "_message",
+        "_peer",
+        "_stream",
+        "_timer",
+        "_transport",
+        "side",
+        "unfinished_bytes",
+    )
 
     def __init__(self, context: ConnectionContext, peer: SocketPeer | None) -> None:
         self._context = context
         self._peer = peer
         self._message: bytearray | None = bytearray()
         """The first message as far as it has come. None: what comes is not read as a request any more."""
+        self._is_in_message = False
+        """Whether the message has begun and its last fragment has not come."""
+        self.unfinished_bytes = 0
+        """Bytes that were read since the last frame, before `ok`."""
         self._transport: WSTransport | None = None
         self._stream: WebSocketStream | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -224,6 +299,7 @@ class WebSocketConnection(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
+        self.unfinished_bytes = 0
         if self._stream is not None:
             self._stream.frame_received(frame)
         elif kind is WSMsgType.CLOSE:
@@ -231,13 +307,24 @@ class WebSocketConnection(WSListener):
             transport.disconnect()
         elif self.side is None:
             return
+        elif frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self._refuse(WSCloseCode.PROTOCOL_ERROR)
         elif kind is WSMsgType.PING:
-            transport.send_pong(frame.get_payload_as_bytes())
+            if underlying(transport).get_write_buffer_size() < MAX_UNREAD_BYTES:
+                transport.send_pong(frame.get_payload_as_bytes())
         elif kind is WSMsgType.TEXT:
-            self._context.end(self, "errory")
-            self._close(WSCloseCode.UNSUPPORTED_DATA)
+            self._refuse(WSCloseCode.UNSUPPORTED_DATA)
         elif kind is not WSMsgType.PONG:
-            self._take(frame)
+            if (kind is WSMsgType.CONTINUATION) is not self._is_in_message:
+                self._refuse(WSCloseCode.PROTOCOL_ERROR)
+            else:
+                self._is_in_message = not frame.fin
+                self._take(frame)
+
+    def _refuse(self, code: WSCloseCode) -> None:
+        """Close because a frame is malformed."""
+        self._context.end(self, "errory")
+        self._close(code)
 
     def _take(self, frame: WSFrame) -> None:
         """Take a frame of data before `ok`."""
@@ -259,6 +346,19 @@ class WebSocketConnection(WSListener):
             self.answer(BAD_HANDSHAKE)
         else:
             self._context.requested(self, request)
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether `stream` was called."""
+        return self._stream is not None
+
+    def check_unfinished(self) -> None:
+        """Read no more of a frame that is too long before `ok`, and close."""
+        transport = self._transport
+        if self.unfinished_bytes > MAX_UNFINISHED_BYTES and transport is not None and not self.is_paired:
+            self._context.end(self, None if self._message is not None else "impatient")
+            self._close(WSCloseCode.MESSAGE_TOO_BIG)
+            underlying(transport).pause_reading()
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         self._transport = None

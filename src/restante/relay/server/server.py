@@ -37,10 +37,15 @@ from restante.relay.protocol.refusals import (
     TOO_MANY_PENDING,
 )
 from restante.relay.protocol.request import BAD_HANDSHAKE, IMPATIENT, Request
-from restante.relay.server.connection import Connection, LineConnection, WebSocketConnection
+from restante.relay.server.connection import (
+    READ_BUFFER_BYTES,
+    Connection,
+    LineConnection,
+    MessageReader,
+    WebSocketConnection,
+)
 from restante.relay.server.pair import Pair as RunningPair
 from restante.relay.server.pair import Pairs
-from restante.relay.server.streams import WebSocketReader
 
 KEEP_ALIVE_SECONDS: Final = 60
 """Seconds of silence after which the kernel asks whether the other end is there. Some NATs forget a connection that
@@ -64,9 +69,6 @@ PING_SECONDS: Final = 25
 MAX_FRAME_BYTES: Final = MIB
 """Maximum size of a WebSocket's frame, which picows reads whole. magic-wormhole.rs sends records of at most 16 KiB,
 and other clients of 256 KiB."""
-
-READ_BUFFER_BYTES: Final = 2048
-"""Initial bytes of picows' buffer of a connection, which grows with its frames. A request has 103."""
 
 MAX_REQUEST_MEMORY_BYTES: Final = 64 * MIB
 """Bytes of memory of all connections that have sent no request. Beyond it those that take most are closed."""
@@ -154,16 +156,18 @@ class Server(PublicServer):
         return Now(self.clock.wall(), self.clock.monotonic())
 
     def first_bytes(
-        self, peer: SocketPeer | None, newcomer: Newcomer | None = None, _deadline: float | None = None
+        self, peer: SocketPeer | None, newcomer: Newcomer | None = None, deadline: float | None = None
     ) -> asyncio.BufferedProtocol:
         """Return the protocol that reads the request."""
-        return LineConnection(self, peer, newcomer)
+        return LineConnection(self, peer, newcomer, deadline)
 
     # ── WebSockets ────────────────────────────────────────────────────────────────────────────────
 
-    def websocket_request(self, peer: SocketPeer | None, newcomer: Newcomer) -> WebSocketRequest:
+    def websocket_request(
+        self, peer: SocketPeer | None, newcomer: Newcomer, deadline: float | None
+    ) -> WebSocketRequest:
         """Return the protocol that reads the request of a WebSocket."""
-        return WebSocketRequest(self, peer, newcomer)
+        return WebSocketRequest(self, peer, newcomer, deadline)
 
     def websocket(self, peer: SocketPeer | None, handshake_timeout: float) -> WSProtocol:
         """Return the protocol that reads a request and then speaks WebSocket."""
@@ -176,7 +180,7 @@ class Server(PublicServer):
 
     def receiver(self, websocket: WSProtocol) -> asyncio.BufferedProtocol:
         """Return the protocol that reads what follows the request."""
-        return WebSocketReader(websocket)
+        return MessageReader(websocket)
 
     def answer_plain(self, path: bytes) -> Answer:
         """Return the status and body that answer a GET without an upgrade. Any path is that of a WebSocket."""
