@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from pathlib import Path
 from typing import Final
 
 import pytest
+import structlog
 
+from relay.saving import record
 from restante.common.certificate import ServerCertificate
 from restante.common.newcomers import PENDING_BYTES
 from restante.common.tls_handshake import IDLE_TLS_BYTES
 from restante.relay.core.limits import Limits
-from restante.relay.server import connection
+from restante.relay.server import connection, streams
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
 from support.mailbox.raw_socket import (
@@ -28,6 +31,7 @@ from support.mailbox.raw_socket import (
     frame,
     handshake,
 )
+from support.proc import descriptors
 from support.proxy_headers import header, line
 from support.relay.live import LiveRelay, request
 
@@ -410,3 +414,116 @@ async def test_a_new_certificate_is_used_for_new_connections(tmp_path: Path) -> 
         live.server.certificate = ServerCertificate(new.path, new.path)
         second = await live.ask(ssl=new.client)
         assert await first.reader.readexactly(3) == await second.reader.readexactly(3) == b"ok\n"
+
+
+# ── shortages ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("first", ["TCP", "TLS", "WebSocket", "WebSocket over TLS"])
+@pytest.mark.parametrize("order", [1, -1], ids=["waits", "comes"])
+@on_uvloop
+async def test_a_pair_that_cannot_be_connected_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, order: int
+) -> None:
+    """A side over TCP needs one descriptor more for a moment."""
+    certificate = Certificate(tmp_path)
+    async with LiveRelay(tmp_path / "data", certificate=certificate).serving() as live:
+        plain = await live.listen("plain:127.0.0.1:0")
+
+        async def come(kind: str) -> RawSocket:
+            where = {"ssl": certificate.client} if "TLS" in kind else {"port": plain}
+            if "WebSocket" not in kind:
+                return await live.ask(**where)
+            client = await live.dial(**where)
+            client.write(frame(BINARY, request()))
+            return client
+
+        def no_descriptor(_descriptor: int) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        kinds = (first, "TCP")[::order]
+        clients = [await come(kinds[0])]
+        await until("one waits", lambda: live.relay.waiting == 1)
+        with structlog.testing.capture_logs() as logged, monkeypatch.context() as patch:
+            patch.setattr(streams.os, "dup", no_descriptor)
+            clients.append(await come(kinds[1]))
+            for client in clients:
+                assert b"ok" not in await client.rest()
+        [line] = logged
+        assert line["event"] == "a pair could not be connected"
+        await until("nothing is left", live.is_empty)
+        await live.pair(port=plain)
+
+
+@on_uvloop
+async def test_who_comes_while_descriptors_are_short_waits_in_the_kernel(tmp_path: Path) -> None:
+    async with LiveRelay(tmp_path).serving() as live:
+        listeners = live.server.listeners
+        listeners.max_descriptor = descriptors(os.getpid()) + 40
+        with structlog.testing.capture_logs() as logged:
+            clients = []
+            while not logged:
+                clients.append(await live.ask(str(len(clients) % 10)))
+                await until("it is here or waits", lambda: live.server.opened == len(clients) or logged)
+            assert "file descriptors are short" in logged.pop()["event"]
+            late = await live.ask("x"), await live.ask("x")
+            for client in clients:
+                client.cut()
+            await until("all have gone", live.is_empty)
+            listeners.max_descriptor += 200
+            await listeners.check_descriptors(0)
+            assert logged.pop()["event"] == "new connections are accepted again"
+        for client in late:
+            assert await client.reader.readexactly(3) == b"ok\n"
+
+
+@on_uvloop
+async def test_a_full_disk_loses_records_but_no_bytes(tmp_path: Path) -> None:
+    async with LiveRelay(tmp_path, limits=Limits(free_disk=1 << 62)).serving() as live:
+        with structlog.testing.capture_logs() as logged:
+            for token in "ab":
+                one, other = await live.pair(token)
+                one.write(b"12345")
+                assert await other.reader.readexactly(5) == b"12345"
+                for client in (one, other):
+                    client.cut()
+                await until("nobody is here", live.is_empty)
+                await live.recording.save()
+            assert [line["event"] for line in logged] == [
+                "usage records cannot be written; the relay goes on without them"
+            ]
+            assert (live.recording.lost_records, live.relay.records) == (2, [])
+            assert records(live) == []
+            live.server.apply_limits(Limits(free_disk=0))
+            await live.recording.save()
+            assert logged[-1] == {
+                "event": "usage records are written again",
+                "lost_since_start": 2,
+                "log_level": "info",
+            }
+        assert live.store.traffic is not None
+        assert live.store.traffic.month_bytes == 10, "the counts have always the same size"
+
+
+@on_uvloop
+async def test_records_that_a_full_disk_refuses_wait_for_room(tmp_path: Path) -> None:
+    async with LiveRelay(tmp_path).serving() as live:
+        [[pages]] = live.store.database.execute("PRAGMA page_count")
+        live.store.database.execute(f"PRAGMA max_page_count = {pages}")
+        live.relay.records += [record()] * 1000
+        await live.recording.save()
+        assert (live.recording.problem, live.recording.lost_records) == (
+            "the database refused: database or disk is full",
+            0,
+        )
+        one, other = await live.pair()
+        one.write(b"goes on")
+        assert await other.reader.readexactly(7) == b"goes on"
+        live.store.database.execute("PRAGMA max_page_count = 1000000")
+        await live.recording.save()
+        assert (live.recording.problem, live.recording.lost_records, len(records(live))) == ("", 0, 1000)
+
+
+def records(live: LiveRelay) -> list[tuple[str, int]]:
+    """Return the result and the bytes of all records that are saved."""
+    return list(live.store.database.execute("SELECT result, total_bytes FROM transfers ORDER BY id"))

@@ -15,6 +15,7 @@ from termios import TIOCOUTQ
 from typing import Any, Final, Self
 
 from restante.common.certificate import ServerCertificate
+from restante.common.disk_probe import DiskSpace
 from restante.common.listening import parse_listen_address
 from restante.common.net import parse_networks
 from restante.common.system import system_secret
@@ -80,7 +81,7 @@ class LiveRelay:
         self.server = Server(self.relay, self.clock, admission, descriptors=DESCRIPTORS)
         if self._certificate is not None:
             self.server.certificate = ServerCertificate(self._certificate.path, self._certificate.path)
-        self.recording = Recording(self.server, self.store, None)
+        self.recording = Recording(self.server, self.store, None, DiskSpace(self._data))
         self.port = await self.listen("127.0.0.1:0")
 
     async def listen(self, address: str) -> int:
@@ -142,9 +143,9 @@ class LiveRelay:
         socket.write(request(token, side))
         return socket
 
-    async def pair(self, token: str = "t") -> tuple[RawSocket, RawSocket]:
+    async def pair(self, token: str = "t", port: int = 0) -> tuple[RawSocket, RawSocket]:
         """Connect two by TCP. Both have read `ok`."""
-        sockets = await self.ask(token), await self.ask(token)
+        sockets = await self.ask(token, port=port), await self.ask(token, port=port)
         for socket in sockets:
             assert await socket.reader.readexactly(3) == b"ok\n"
         return sockets

@@ -52,7 +52,9 @@ _ROOM: Final = memoryview(bytearray(2 * MAX_LINE_BYTES))
 class ConnectionContext(NewcomerContext, Protocol):
     """The part of the server that connections use."""
 
-    def open(self, connection: Connection, peer: Sequence[Any], headers: Mapping[str, str]) -> Side | None:
+    def open(
+        self, connection: Connection, peer: Sequence[Any], headers: Mapping[str, str], descriptor: int
+    ) -> Side | None:
         """Take a place among the waiting connections. None: there is none, and the refusal is counted."""
 
     def websocket_request(
@@ -122,7 +124,7 @@ class LineConnection(asyncio.BufferedProtocol):
             self._newcomer = newcomer
         self._transport = raw
         peer = self._peer or raw.get_extra_info("peername")
-        self.side = self._context.open(self, peer, {}) if peer else None
+        self.side = self._context.open(self, peer, {}, raw.get_extra_info("socket").fileno()) if peer else None
         if self.side is None:
             raw.abort()
             return
@@ -191,10 +193,9 @@ class LineConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError
+        stream = TlsStream(transport) if isinstance(transport, TlsTransport) else PlainSocket.taken_from(transport)
         self._transport = None
-        if isinstance(transport, TlsTransport):
-            return TlsStream(cast("asyncio.Transport", transport))
-        return PlainSocket.taken_from(transport)
+        return stream
 
     def ping(self) -> None:
         """Do nothing: the kernel keeps TCP alive."""
@@ -292,7 +293,8 @@ class WebSocketConnection(WSListener):
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
         peer = self._peer or underlying(transport).get_extra_info("peername")
-        self.side = self._context.open(self, peer, proxy_headers(transport.request)) if peer else None
+        headers, descriptor = proxy_headers(transport.request), transport.underlying_transport.fileno()
+        self.side = self._context.open(self, peer, headers, descriptor) if peer else None
         transport.request.headers.clear()  # picows keeps the request as long as the connection: up to 50 KiB
         if self.side is None:
             self._close(WSCloseCode.TRY_AGAIN_LATER)
@@ -387,7 +389,7 @@ class WebSocketConnection(WSListener):
 
     def ping(self) -> None:
         """Send a ping: proxies cut connections that are silent for a minute."""
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_close_frame_sent:
             self._transport.send_ping()
 
     def answer(self, text: bytes) -> None:

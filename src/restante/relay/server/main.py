@@ -16,6 +16,7 @@ from restante.common.admin_access import read_admin_token
 from restante.common.certificate import CERTIFICATE_SECONDS, ServerCertificate, read_certificate
 from restante.common.data_directory import refuse_unusable_directory
 from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors, too_few_descriptors
+from restante.common.disk_probe import DiskSpace
 from restante.common.listening import ListenAddress, parse_listen_addresses
 from restante.common.logs import log, log_loop_errors, log_refusals
 from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
@@ -67,7 +68,7 @@ async def _serve_until(signals: ServerSignals, settings: RelayServe, read_settin
     server = Server(relay, SystemClock(), Admission(system_secret, relay, trusted), descriptors=descriptors)
     server.certificate = certificate
     keep_seconds = settings.keep_usage * SECONDS_PER_DAY if settings.keep_usage else None
-    recording = Recording(server, store, keep_seconds)
+    recording = Recording(server, store, keep_seconds, DiskSpace(Path(settings.data)))
     async with contextlib.AsyncExitStack() as stack:
         running_settings = RelaySettings(settings, read_settings, server)
         manager = ServiceManager(os.environ)
@@ -124,7 +125,7 @@ async def _tick(server: Server, recording: Recording) -> None:
         await asyncio.sleep(1)
         server.tick()
         if not server.draining:
-            await server.listeners.check_descriptors(2 * len(server.running) + server.relay.waiting)
+            await server.listeners.check_descriptors(server.connected)
         if server.certificate is not None and server.second % CERTIFICATE_SECONDS == 0:
             server.certificate.check_soon()
         if server.second % SAVE_SECONDS == 0:

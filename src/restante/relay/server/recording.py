@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from restante.common.address_registry import SECONDS_PER_DAY
+from restante.common.disk_probe import DiskSpace
 from restante.common.errors import StoreBusy, StoreError
 from restante.common.logs import log
 from restante.common.transfer_records import CurrentTransfers
@@ -25,10 +26,14 @@ DELETED_AT_ONCE: Final = 1000
 class Recording:
     """The records of one relay on their way to the disk."""
 
-    def __init__(self, server: Server, store: Store, keep_seconds: float | None) -> None:
-        """Continue with the counts that the store has. Records older than `keep_seconds` are deleted."""
+    def __init__(self, server: Server, store: Store, keep_seconds: float | None, disk: DiskSpace) -> None:
+        """Continue with the counts that the store has.
+
+        Records older than `keep_seconds` are deleted. `disk` is that of the store.
+        """
         self._server = server
         self._store = store
+        self._disk = disk
         self._keep_seconds = keep_seconds
         self._started = server.clock.wall()
         self._saving: asyncio.Task[None] | None = None
@@ -60,7 +65,13 @@ class Recording:
     async def save(self) -> None:
         """Save what is new. A failure is logged. What was certainly not written waits for the next save."""
         relay, registry = self._server.relay, self._server.admission.addresses
+        limit, problem = relay.limits.free_disk, ""
+        has_room = not limit or await self._disk.free() >= limit  # NaN is not
         records, relay.records = relay.records, []
+        if not has_room:
+            problem = f"less than {limit} bytes are free on the disk (free_disk)"
+            self.lost_records += len(records)
+            records = []
         pairs = self._server.running
         current = CurrentTransfers(
             rebooted=self._started,
@@ -69,7 +80,6 @@ class Recording:
             waiting=relay.waiting_tokens,
             incomplete_bytes=sum(pair.bytes for pair in pairs),
         )
-        problem = ""
         try:
             await self._store.save(records, relay.traffic.saved(), registry.day_key, current)
         except StoreBusy as error:
@@ -79,16 +89,22 @@ class Recording:
         except StoreError as error:
             problem = str(error)
             self.lost_records += len(records)
-        try:
-            if self._keep_seconds is not None and not problem:
-                await self._store.forget_records(current.updated - self._keep_seconds, DELETED_AT_ONCE)
-        except StoreError as error:
-            problem = str(error)
+        else:
+            problem = await self._forget(current.updated) or problem
         if problem and not self.problem:
             log.error("usage records cannot be written; the relay goes on without them", reason=problem)
         elif self.problem and not problem:
             log.info("usage records are written again", lost_since_start=self.lost_records)
         self.problem = problem
+
+    async def _forget(self, wall: float) -> str:
+        """Delete some old records. Return why that failed; "" if it did not."""
+        try:
+            if self._keep_seconds is not None:
+                await self._store.forget_records(wall - self._keep_seconds, DELETED_AT_ONCE)
+        except StoreError as error:
+            return str(error)
+        return ""
 
     def _drop_excess(self) -> None:
         """Lose the oldest records if too many wait."""

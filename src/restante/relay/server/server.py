@@ -46,6 +46,7 @@ from restante.relay.server.connection import (
 )
 from restante.relay.server.pair import Pair as RunningPair
 from restante.relay.server.pair import Pairs
+from restante.relay.server.streams import Stream
 
 KEEP_ALIVE_SECONDS: Final = 60
 """Seconds of silence after which the kernel asks whether the other end is there. Some NATs forget a connection that
@@ -198,8 +199,11 @@ class Server(PublicServer):
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────
 
-    def open(self, connection: Connection, peer: Sequence[Any], headers: Mapping[str, str]) -> Side | None:
+    def open(
+        self, connection: Connection, peer: Sequence[Any], headers: Mapping[str, str], descriptor: int
+    ) -> Side | None:
         """Take a place among the waiting connections. None: there is none."""
+        self.listeners.note_descriptor(descriptor, self.connected)
         now, client = self.now(), identify(peer, headers, self.admission.trusted)
         self.warn_of_proxies(client)
         addresses = self.admission.addresses
@@ -243,13 +247,16 @@ class Server(PublicServer):
     def _connect(self, pair: Pair, leftover: bytes) -> None:
         """Let a pair run."""
         first, second = _ended(pair.first), _ended(pair.second)
+        left, streams = [first, second], list[Stream]()
         try:
-            streams = first.stream(), second.stream()
+            while left:
+                streams.append(left[0].stream())
+                del left[0]
         except OSError as error:
             log.warning("a pair could not be connected", reason=error.strerror or "a side is gone")
             self.relay.end_pair(pair, self.now())
-            first.close()
-            second.close()
+            for still_open in (*streams, *left):
+                still_open.close()
             return
         self.running[pair] = self.pairs.begin(
             *streams,
@@ -287,6 +294,11 @@ class Server(PublicServer):
             for connection in self.connections():
                 connection.ping()
 
+    @property
+    def connected(self) -> int:
+        """The number of connections that wait, and of those of pairs."""
+        return 2 * len(self.running) + self.relay.waiting
+
     def connections(self) -> list[Connection]:
         """Return the connections that wait, and those of pairs."""
         sides = [*self.relay.waiting_sides(), *(side for pair in self.running for side in (pair.first, pair.second))]
@@ -300,7 +312,7 @@ class Server(PublicServer):
     async def drain(self, seconds: float) -> None:
         """Accept no more, close the connections that wait, and let pairs run for some seconds. Then end them."""
         self.draining = True
-        self.listeners.close(len(self.connections()))
+        self.listeners.close(self.connected)
         for side in self.relay.drain(self.now()):
             _ended(side).close()
         if self.running:
