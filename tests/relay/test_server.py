@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import structlog
@@ -17,7 +17,7 @@ from restante.common.certificate import ServerCertificate
 from restante.common.newcomers import PENDING_BYTES
 from restante.common.tls_handshake import IDLE_TLS_BYTES
 from restante.relay.core.limits import Limits
-from restante.relay.server import connection, streams
+from restante.relay.server import connection
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
 from support.mailbox.raw_socket import (
@@ -431,7 +431,7 @@ async def test_a_pair_that_cannot_be_connected_leaves_nothing(
         plain = await live.listen("plain:127.0.0.1:0")
 
         async def come(kind: str) -> RawSocket:
-            where = {"ssl": certificate.client} if "TLS" in kind else {"port": plain}
+            where: dict[str, Any] = {"ssl": certificate.client} if "TLS" in kind else {"port": plain}
             if "WebSocket" not in kind:
                 return await live.ask(**where)
             client = await live.dial(**where)
@@ -445,7 +445,7 @@ async def test_a_pair_that_cannot_be_connected_leaves_nothing(
         clients = [await come(kinds[0])]
         await until("one waits", lambda: live.relay.waiting == 1)
         with structlog.testing.capture_logs() as logged, monkeypatch.context() as patch:
-            patch.setattr(streams.os, "dup", no_descriptor)
+            patch.setattr(os, "dup", no_descriptor)
             clients.append(await come(kinds[1]))
             for client in clients:
                 assert b"ok" not in await client.rest()
@@ -461,7 +461,7 @@ async def test_who_comes_while_descriptors_are_short_waits_in_the_kernel(tmp_pat
         listeners = live.server.listeners
         listeners.max_descriptor = descriptors(os.getpid()) + 40
         with structlog.testing.capture_logs() as logged:
-            clients = []
+            clients: list[RawSocket] = []
             while not logged:
                 clients.append(await live.ask(str(len(clients) % 10)))
                 await until("it is here or waits", lambda: live.server.opened == len(clients) or logged)

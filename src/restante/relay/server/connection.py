@@ -293,7 +293,10 @@ class WebSocketConnection(WSListener):
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
         peer = self._peer or underlying(transport).get_extra_info("peername")
-        headers, descriptor = proxy_headers(transport.request), transport.underlying_transport.fileno()
+        headers, descriptor = (
+            proxy_headers(transport.request),
+            cast("PicowsTransport", transport.underlying_transport).fileno(),
+        )
         self.side = self._context.open(self, peer, headers, descriptor) if peer else None
         transport.request.headers.clear()  # picows keeps the request as long as the connection: up to 50 KiB
         if self.side is None:

@@ -259,7 +259,8 @@ class Server(PublicServer):
                 still_open.close()
             return
         self.running[pair] = self.pairs.begin(
-            *streams,
+            streams[0],
+            streams[1],
             leftover,
             pair.address_quotas,
             partial(self.relay.count_bytes, pair),
