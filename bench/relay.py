@@ -39,6 +39,7 @@ CHECKED_BYTES = 8 * MIB
 """The first bytes of a transfer are compared with what was sent. The others are counted, and not copied."""
 FRAME_BYTES = 16 * KIB
 """Payload of a WebSocket's message, as magic-wormhole.rs sends it."""
+GIGABIT = 1e9 / 8
 BATCH, ADDRESSES = 40, 8
 """The relay has seen a batch of waiting connections before the next one begins: Twisted's backlog is 50."""
 PAIRS_PER_SECOND = 100
@@ -60,6 +61,7 @@ FIGURES = {
     "tcp_ws_kernel": Figure("  of which in the kernel"),
     "tcp_ws_rate": Figure("  rate of one pair, MiB/s", higher_is_better=True),
     "tcp_ws_busy": Figure("  generator's share of its CPU"),
+    "gigabit_cpu": Figure("TCP to TCP at 1 Gbit/s, in writes of 16 KiB, CPU s a GiB"),
     "waiting": own("{n} waiting connections, beyond none, MiB", 40, 25),
     "ok_p99": own("connect to ok, 100 new pairs/s, p99, ms", 5, 2),
     "ok_p50": Figure("  p50, ms"),
@@ -74,6 +76,9 @@ FIGURES = {
 }
 WAYS = {"tcp": (False, False), "ws_tcp": (True, False), "tcp_ws": (False, True)}
 """Whether the sender and the receiver have a WebSocket."""
+
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+"""BBR paces connections of the loopback device, too."""
 
 
 class Relay(NamedTuple):
@@ -105,8 +110,11 @@ _UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: %b:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: cmVzdGFudGUncyBiZW5jaA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
-_PAYLOAD = random.Random("the bytes of the bench").randbytes(MIB)
-_FRAMES = b"".join(frame(_PAYLOAD[at : at + FRAME_BYTES], _BINARY) for at in range(0, MIB, FRAME_BYTES))
+_PAYLOAD = memoryview(random.Random("the bytes of the bench").randbytes(MIB))
+_FRAMES = memoryview(
+    b"".join(frame(bytes(_PAYLOAD[at : at + FRAME_BYTES]), _BINARY) for at in range(0, MIB, FRAME_BYTES))
+)
+FRAME_ON_WIRE = len(_FRAMES) * FRAME_BYTES // MIB
 
 
 def new_requests() -> list[bytes]:
@@ -152,9 +160,11 @@ class Side:
             return True
         return False
 
-    def send_block(self) -> None:
-        """Send a MiB."""
-        self._socket.sendall(_FRAMES if self._has_websocket else _PAYLOAD)
+    def send(self, start: int, size: int) -> None:
+        """Send a part of `_PAYLOAD`, of a multiple of `FRAME_BYTES`."""
+        data, frame_bytes = (_FRAMES, FRAME_ON_WIRE) if self._has_websocket else (_PAYLOAD, FRAME_BYTES)
+        first, count = start // FRAME_BYTES, size // FRAME_BYTES
+        self._socket.sendall(data[first * frame_bytes : (first + count) * frame_bytes])
 
     def receive(self, buffer: memoryview, flags: int = 0) -> int:
         """Receive bytes of the other side and return their number."""
@@ -224,11 +234,13 @@ class Transfer:
         self._receiver.expect_ok()
         self._total = math.inf
 
-    async def run(self, seconds: float, *, max_bytes: int = MAX_BYTES, niceness: int = 0) -> Window:
-        """Send for a while, in threads of the given niceness."""
+    async def run(
+        self, seconds: float, *, rate: float = math.inf, max_bytes: int = MAX_BYTES, niceness: int = 0
+    ) -> Window:
+        """Send for a while, at most so many bytes a second, in threads of the given niceness."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(2, initializer=lambda: os.setpriority(os.PRIO_PROCESS, 0, niceness)) as threads:
-            sending = loop.run_in_executor(threads, self._send, seconds, max_bytes)
+            sending = loop.run_in_executor(threads, self._send, seconds, rate, max_bytes)
             try:
                 _, window = await asyncio.gather(sending, loop.run_in_executor(threads, self._receive))
             finally:
@@ -236,18 +248,19 @@ class Transfer:
                 self._receiver.close()
         return window
 
-    def _send(self, seconds: float, max_bytes: int) -> None:
-        sent, end = CHECKED_BYTES, time.perf_counter() + seconds
+    def _send(self, seconds: float, rate: float, max_bytes: int) -> None:
         for _ in range(0, CHECKED_BYTES, MIB):
-            self._sender.send_block()
-        while sent + MIB < max_bytes and time.perf_counter() < end:
-            self._sender.send_block()
-            sent += MIB
+            self._sender.send(0, MIB)
+        size, sent, start = MIB if rate == math.inf else FRAME_BYTES, CHECKED_BYTES, time.perf_counter()
+        while sent < max_bytes and (now := time.perf_counter()) < start + seconds:
+            time.sleep(max(0.0, start + (sent - CHECKED_BYTES) / rate - now))
+            self._sender.send(sent % MIB, size)
+            sent += size
         self._total = sent + MIB
-        self._sender.send_block()
+        self._sender.send(0, MIB)
 
     def _receive(self) -> Window:
-        buffer, expected, received = memoryview(bytearray(MIB)), memoryview(_PAYLOAD * 2), 0
+        buffer, expected, received = memoryview(bytearray(MIB)), memoryview(bytes(_PAYLOAD) * 2), 0
         while received < CHECKED_BYTES:
             count = self._receiver.receive(buffer)
             at = received % MIB
@@ -265,7 +278,7 @@ class Transfer:
 
 
 async def transfers(run: Run) -> None:
-    """One pair after the other, each as fast as it goes."""
+    """One pair after the other, each as fast as it goes, and one at a line's rate."""
     for kind in run.turns():
         relay = await run.start(kind)
         for way in WAYS:
@@ -275,6 +288,8 @@ async def transfers(run: Run) -> None:
             run.add(f"{way}_kernel", window.kernel / gib, kind)
             run.add(f"{way}_rate", window.mib_per_second, kind)
             run.add(f"{way}_busy", window.own_cpu / window.seconds, kind)
+        window = await Transfer(relay, "tcp").run(run.seconds, rate=GIGABIT)
+        run.add("gigabit_cpu", window.cpu / window.bytes * GIB, kind)
         await relay.server.stop()
 
 
@@ -474,7 +489,7 @@ def main() -> int:
         )
         uvloop.run(harness.run_scenarios(run, SCENARIOS, options.only))
 
-    return harness.main(options, results, measure, LIBRARIES)
+    return harness.main(options, results, measure, LIBRARIES, {"tcp": CONGESTION_CONTROL.read_text().strip()})
 
 
 if __name__ == "__main__":
