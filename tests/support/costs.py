@@ -29,6 +29,7 @@ BUDGETS: Final = {
     "tests/machine": 0.3,
     "tests/pipeline": 3.4,
     "tests/reference_import": 0.2,
+    "tests/relay": 0.5,
     "tests/stores": 0.1,
     "tests/timing": 0.3,
     "tests/waku": 1.1,

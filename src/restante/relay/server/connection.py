@@ -36,8 +36,8 @@ CLOSE_SECONDS: Final = 2.0
 """Seconds that a client has to read the last answer and to close."""
 
 MAX_UNREAD_BYTES: Final = 16 * 1024
-"""Bytes that a WebSocket has not read, from which on its pings are not answered before `ok`. A client that waits reads
-the answers; one that only sends pings would fill memory."""
+"""Bytes that a WebSocket has not read, from which on its pings are not answered before `ok`. A client that waits
+reads the answers; one that only sends pings would fill memory."""
 
 READ_BUFFER_BYTES: Final = 2 * MAX_LINE_BYTES
 """Initial bytes of picows' buffer of a WebSocket, and what is read at once before `ok`. A request has 103."""
