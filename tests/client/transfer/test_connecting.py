@@ -228,6 +228,14 @@ async def test_without_any_way_there_is_an_error_at_once_and_it_names_the_addres
                 await ours.meet(hints)
 
 
+async def test_the_error_says_that_the_relay_refused() -> None:
+    refusing = speaking([b"bad handshake\n"], "close")
+    async with bounded("an error", AT_ONCE), listening(refusing) as port, Side(Role.SENDER, DIAL_ONLY) as ours:
+        hints = Hints((), (Relay((Address("127.0.0.1", port),)),))
+        with pytest.raises(TransferError, match=rf"\(127\.0\.0\.1:{port}: the relay refused the connection\)$"):
+            await ours.meet(hints)
+
+
 async def test_too_few_descriptors_end_it_if_nothing_is_left_to_dial(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_more(_self: socket.socket) -> None:
         raise OSError(errno.EMFILE, "")

@@ -336,7 +336,7 @@ class _Attempts:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if relay_line is not None:
                 await self._loop.sock_sendall(connected, relay_line)
-                await _expect(connected, RELAY_READY)
+                await _expect(connected, RELAY_READY, "the relay refused the connection")
             await self._loop.sock_sendall(connected, self._keys.line)
             await _expect(connected, self._keys.peer_line)
             self._visitors.pop(connected, None)
@@ -374,8 +374,10 @@ async def _proxied(proxy: str, address: Address) -> socket.socket:
         raise _NotThePeerError(f"the proxy cannot be used: {plain(error)}") from error
 
 
-async def _expect(connected: socket.socket, line: bytes) -> None:
-    """Read a line, and not a byte behind it. Raises _NotThePeerError if it is another."""
+async def _expect(
+    connected: socket.socket, line: bytes, otherwise: str = "not the other side of this transfer"
+) -> None:
+    """Read a line, and not a byte behind it. Raises _NotThePeerError, with the text `otherwise`, if it is another."""
     loop, received = asyncio.get_running_loop(), b""
     while received != line:
         data = await loop.sock_recv(connected, len(line) - len(received))
@@ -383,7 +385,7 @@ async def _expect(connected: socket.socket, line: bytes) -> None:
         if not data:
             raise _NotThePeerError("the connection was closed")
         if not line.startswith(received):
-            raise _NotThePeerError("not the other side of this transfer")
+            raise _NotThePeerError(otherwise)
 
 
 def _listen(port: int) -> list[socket.socket]:
