@@ -484,7 +484,8 @@ def test_an_address_is(text: str, parts: dict[str, Any]) -> None:
 def test_what_is_no_address_is_refused_with_the_forms() -> None:
     forms = "--listen: '.*' is not HOST:PORT, unix:PATH or fd:N, with plain: or proxy:"
     wrong = "4000 :4000 unix: fd:x fd: fd:2147483648 proxy: plain:4000 host: host:port host:70000 host:-1 host:٣"
-    for text in ("", *wrong.split()):
+    schemes = "tcp:host:1 ws://[::1]:1"
+    for text in ("", *wrong.split(), *schemes.split()):
         with pytest.raises(Misuse, match=forms):
             parse_listen_address(text, "--listen")
 

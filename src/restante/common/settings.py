@@ -21,7 +21,7 @@ import msgspec.inspect
 from msgspec import Meta
 
 from restante.common.errors import AddressInUse, Misuse, plain
-from restante.common.net import host_and_port
+from restante.common.net import host_and_port, parse_ip
 from restante.common.texts import in_one_line
 
 PREFIX: Final = "RESTANTE_"
@@ -446,7 +446,8 @@ def parse_address(text: str, flag: str) -> tuple[str | None, int]:
     """Parse HOST:PORT, [IPV6]:PORT or *:PORT. A host of None means every interface."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    is_port = port.isascii() and port.isdigit() and int(port) <= 65535
+    if not colon or not host or not is_port or (":" in host and parse_ip(host) is None):
         raise Misuse(f"{flag}: '{text}' is not HOST:PORT, like 127.0.0.1:4000, [::1]:4000 or *:4000")
     return None if host == "*" else host, int(port)
 
