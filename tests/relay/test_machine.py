@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from restante.common.refusals import Refusal
 from restante.relay.core.limits import SLOW_BYTES_PER_SECOND, UNLIMITED, Limits
 from restante.relay.core.quotas import AddressQuota
-from restante.relay.core.relay import Now, Pair, Paired, Relay, Side
+from restante.relay.core.relay import Now, Pair, Paired, Refused, Relay, Side
 from restante.relay.protocol.request import Request
 from support.effort import examples
 from support.relay.worlds import EPOCH, CoreWorld, ReferenceWorld
@@ -318,10 +318,13 @@ class WithLimits(RuleBasedStateMachine):
         refusal = self.model.refusal_of_request(ours, partner, self.limits)
         answer = self.relay.request(self.sides[ours], request, self.now())
         if refusal:
-            assert isinstance(answer, Refusal)
-            assert answer.reason == refusal
+            assert isinstance(answer, Refused)
+            assert answer.refusal.reason == refusal
             self.model.refusals[refusal] += 1
-            self.model.record(ours, "errory", self.elapsed, self.limits)
+            refused = [side for side in (ours, partner) if side is not None]
+            assert list(answer.sides) == [self.sides[side] for side in refused]
+            for side in refused:
+                self.model.record(side, "errory", self.elapsed, self.limits)
         elif partner is None:
             assert self.sides[ours].state == "waiting"
             ours.state, ours.request, ours.asked = "waiting", request, self.elapsed

@@ -26,7 +26,7 @@ from restante.common.net import parse_ip
 from restante.common.refusals import Refusal
 from restante.relay.core.limits import Limits
 from restante.relay.core.quotas import AddressQuota
-from restante.relay.core.relay import Now, Pair, Paired, Relay, Side
+from restante.relay.core.relay import Now, Pair, Paired, Refused, Relay, Side
 from restante.relay.protocol.request import BAD_HANDSHAKE, IMPATIENT, OK, read_line
 from support.bounds import bounded
 from support.ports import held_port
@@ -106,8 +106,9 @@ class CoreConnection(Inbox):
             self.answer(b"" if line.too_long else BAD_HANDSHAKE)
             return
         answer = relay.request(self.side, line.request, now)
-        if isinstance(answer, Refusal):
-            self.answer(BAD_HANDSHAKE)
+        if isinstance(answer, Refused):
+            for side in answer.sides:
+                self.world.connection(side).answer(BAD_HANDSHAKE)
             return
         if isinstance(answer, Paired):
             self.world.close(answer.redundant)

@@ -118,6 +118,15 @@ class Paired(msgspec.Struct, frozen=True, gc=False):
     """Sides that waited for the same token. They have ended: the server closes them without a word."""
 
 
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a request that may not wait or be paired. The server answers BAD_HANDSHAKE to all its sides."""
+
+    refusal: Refusal
+    sides: tuple[Side, ...]
+    """The side that asked, and the one that waited for it, which would wait in vain: clients do not ask again. They
+    have ended."""
+
+
 WAITING: Final = Waiting()
 
 
@@ -194,8 +203,8 @@ class Relay:
         self._new[side] = now.service
         return side
 
-    def request(self, side: Side, request: Request, now: Now) -> Waiting | Paired | Refusal:
-        """Let a new side wait, or pair it. If it is refused, it has ended, and the server answers BAD_HANDSHAKE.
+    def request(self, side: Side, request: Request, now: Now) -> Waiting | Paired | Refused:
+        """Let a new side wait, or pair it, or refuse it.
 
         The side that has waited for the same token longest is taken, if its side differs or one of them has none.
         """
@@ -206,8 +215,10 @@ class Relay:
             partner = None
         refusal = self._refusal(side, partner)
         if refusal is not None:
-            self.end(side, now, "errory")
-            return refusal
+            sides = (side,) if partner is None else (side, partner)
+            for refused in sides:
+                self.end(refused, now, "errory")
+            return Refused(refusal, sides)
         if partner is not None:
             return self._pair(partner, side, now)
         del self._new[side]

@@ -29,7 +29,7 @@ from restante.common.websocket_request import Answer, WebSocketRequest, websocke
 from restante.relay.core.limits import MIB, Limits
 from restante.relay.core.pacing import Rates
 from restante.relay.core.quotas import AddressQuota
-from restante.relay.core.relay import Now, Pair, Paired, Relay, Side
+from restante.relay.core.relay import Now, Pair, Paired, Refused, Relay, Side
 from restante.relay.protocol.refusals import (
     NO_PROXY_HEADER,
     NO_ROOM,
@@ -225,9 +225,9 @@ class Server(PublicServer):
         side = connection.side
         assert side is not None
         result = self.relay.request(side, request, self.now())
-        if isinstance(result, Refusal):
-            connection.side = None
-            connection.answer(BAD_HANDSHAKE)
+        if isinstance(result, Refused):
+            for refused in result.sides:
+                _ended(refused).answer(BAD_HANDSHAKE)
         elif isinstance(result, Paired):
             for redundant in result.redundant:
                 _ended(redundant).close()
