@@ -203,6 +203,17 @@ TRANSFERS: Final = 3
 """How often `Deployment.carry` tries a transfer at most: that it fails so often is 1 in 16 million."""
 
 
+def write_sparse(folder: Path, size: int) -> Path:
+    """Write a file that takes no room on disk, but for a few bytes at its ends and in its middle."""
+    path = folder / "parcels" / "sparse.bin"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as file:
+        for offset in (0, size // 2, size - 4):
+            file.seek(offset)
+            file.write(b"mark")
+    return path
+
+
 class Running(Client):
     """A client that was started, in a folder of its own, which is its home, too."""
 

@@ -8,14 +8,16 @@ import itertools
 import json
 import os
 import random
-import sys
 import tarfile
+import time
 import zipfile
+from asyncio.subprocess import PIPE
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 import pytest_asyncio
@@ -32,14 +34,18 @@ from interop.shipped_clients import (
     Arguments,
     Deployment,
     Shipped,
+    program,
+    write_sparse,
 )
 from restante.client.transit.pipe import RECORD_BYTES
 from restante.mailbox.server.server import PING_INTERVAL_SECONDS
-from support.bounds import BOUND
+from support.bounds import BOUND, wait_until
 from support.isolation import ADDRESS, PUBLIC_RELAY, RELAY_PORT, entering, isolated_network, need
 from support.mailbox.servers import Restante
-from support.ports import held_port, nobodys_port
-from support.processes import RESTANTE, Child, Serving, child, run, serving
+from support.ports import nobodys_port
+from support.processes import RESTANTE, Child, Serving, child, run, serving, spawn
+from support.relay.servers import saved_results, saved_state
+from support.relay.worlds import reference_relay
 
 pytestmark = [
     pytest.mark.timeout(2400),  # seconds; the first test that needs the Rust client compiles it
@@ -79,17 +85,6 @@ def write_parcel(folder: Path, name: str) -> Path:
     path = folder / "parcels" / name
     path.parent.mkdir()
     path.write_bytes(random.Random(name).randbytes(PARCELS[name]))
-    return path
-
-
-def write_sparse(folder: Path, size: int) -> Path:
-    """Write a file that takes no room on disk, but for a few bytes at its ends and in its middle."""
-    path = folder / "parcels" / "sparse.bin"
-    path.parent.mkdir()
-    with path.open("wb") as file:
-        for offset in (0, size // 2, size - 4):
-            file.seek(offset)
-            file.write(b"mark")
     return path
 
 
@@ -195,24 +190,17 @@ async def test_a_text_is_printed(here: Deployment, pair: Pair) -> None:
     assert (await here.carry(*pair, TEXT)).said["stdout"] == f"{TEXT}\n"
 
 
-@asynccontextmanager
-async def transit_relay(port: int, address: str = "127.0.0.1", network: Arguments = ()) -> AsyncIterator[Child]:
-    twist = str(Path(sys.executable).parent / "twist")
-    interface = address.replace(":", r"\:")
-    command = (twist, "--log-format=text", "transitrelay", "--log-fd=1", f"--port=tcp:{port}:interface={interface}")
-    async with child(*network, *command) as relay:
-        await relay.says(f" starting on {port}")
-        yield relay
-
-
-async def test_two_sides_that_both_listen_nowhere_meet_at_a_relay(here: Deployment, tmp_path: Path) -> None:
+async def test_two_sides_that_both_listen_nowhere_meet_at_the_reference_relay(
+    here: Deployment, tmp_path: Path
+) -> None:
     name = "שלום עולם"
-    with held_port() as port:
-        async with transit_relay(port) as relay:
-            here.relay, here.options = f"127.0.0.1:{port}", ("--no-listen",)
-            await arrives(here, (OURS, OURS), write_parcel(tmp_path, name))
-            carried = await relay.says(r'"total_bytes": (\d+), "mood": "happy"')
-    assert int(carried[1]) > PARCELS[name]
+    async with reference_relay(tmp_path) as (port, read_usage):
+        here.relay, here.options = f"127.0.0.1:{port}", ("--no-listen",)
+        await arrives(here, (OURS, OURS), write_parcel(tmp_path, name))
+        await asyncio.to_thread(wait_until, read_usage)
+        [record] = read_usage()
+    assert record["result"] == "happy"
+    assert record["bytes"] > PARCELS[name]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -391,40 +379,84 @@ async def networks_apart(folder: Path, *, ipv6: bool) -> AsyncIterator[tuple[Arg
         yield public, one, other, address
 
 
-Apart = tuple[Deployment, Child, bool]
-"""Transfers from one private network to another, the relay at the public address, and whether there is IPv6 alone."""
+class Apart(NamedTuple):
+    """Transfers from one private network to another."""
+
+    deployment: Deployment
+    relay: Path
+    """The data directory of the relay, which is at the public address."""
+    ipv6: bool
+    """Whether there is IPv6 alone."""
+
+    async def results(self) -> Counter[str]:
+        """Return the relay's usage records by result, also of what has ended just now."""
+        now = time.time()
+        await asyncio.to_thread(wait_until, lambda: saved_state(self.relay)[0] > now)
+        return saved_results(self.relay)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=[False, True], ids=["nat", "ipv6"])
 async def apart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Apart]:
     folder, ipv6 = tmp_path_factory.mktemp("apart"), request.param
     async with networks_apart(folder, ipv6=ipv6) as (public, one, other, address):
-        listen = ("--listen", f"[{address}]:0" if ipv6 else f"{address}:0")
+        host = f"[{address}]" if ipv6 else address
+        at_relay = ("--listen", f"{host}:{RELAY_PORT}")
         async with (
-            transit_relay(RELAY_PORT, address, public) as relay,
-            serving(folder / "data", (*public, *RESTANTE), listen) as server,
+            serving(folder / "relay", (*public, *RESTANTE, "relay"), at_relay) as relay,
+            serving(folder / "data", (*public, *RESTANTE), ("--listen", f"{host}:0")) as server,
             AsyncExitStack() as ends,
         ):
             # By the name that Go's client always uses: it has no option for it.
             where = f"{PUBLIC_RELAY}:{RELAY_PORT}"
-            yield Deployment(server.url, folder, ends, one, other, where), relay, ipv6
+            yield Apart(Deployment(server.url, folder, ends, one, other, where), relay.data, ipv6)
 
 
 @pytest.mark.xdist_group("large files")
 @between(PAIRS)
 async def test_a_file_arrives_in_another_network(apart: Apart, tmp_path: Path, pair: Pair) -> None:
     """Go's sender tells no IPv6 address and dials nobody (1.0.8, file_transport.go:627): it needs the relay."""
-    deployment, relay, ipv6 = apart
     size = MEDIUM if RUST_NEW in pair else LARGE
-    sent = write_parcel(tmp_path, PARCEL) if ipv6 else write_sparse(tmp_path, size)
-
-    def relayed() -> int:
-        return relay.said["stdout"].count('"mood": "happy"')
-
-    before = relayed()
+    sent = write_parcel(tmp_path, PARCEL) if apart.ipv6 else write_sparse(tmp_path, size)
+    before = await apart.results()
     async with AsyncExitStack() as ends:
-        await arrives(replace(deployment, folder=tmp_path, ends=ends), pair, sent, SLOW)
-    if ipv6 and pair[0] not in GO:
-        assert relayed() == before
-    else:
-        await relay.until("the relay says that it has connected them", lambda: relayed() > before)
+        await arrives(replace(apart.deployment, folder=tmp_path, ends=ends), pair, sent, SLOW)
+    relayed = await apart.results() - before
+    assert relayed["happy"] == (not apart.ipv6 or pair[0] in GO)
+
+
+behind_nat = pytest.mark.parametrize("apart", [False], ids=["nat"], indirect=True)
+
+
+@behind_nat
+@between(list(itertools.product(SHIPPED, SHIPPED)))
+async def test_a_file_arrives_through_the_relay(apart: Apart, tmp_path: Path, parcel: Path, pair: Pair) -> None:
+    async with AsyncExitStack() as ends:
+        await arrives(replace(apart.deployment, folder=tmp_path, ends=ends), pair, parcel)
+
+
+@thorough
+@behind_nat
+@pytest.mark.parametrize("go", [GO_OLD, GO_NEW], ids=str)
+@pytest.mark.parametrize(("is_killed", "result"), [(False, "happy"), (True, "lonely")], ids=["accepted", "killed"])
+async def test_a_go_sender_waits_at_the_relay_until_the_receiver_accepts(
+    apart: Apart, tmp_path: Path, parcel: Path, go: Shipped, is_killed: bool, result: str
+) -> None:
+    """It dials the relay before it offers the file (1.0.8, send.go:307), and the receiver's user is asked then."""
+    before = await apart.results()
+    async with AsyncExitStack() as ends:
+        ours = replace(apart.deployment, folder=tmp_path, ends=ends)
+        sender = await ours.send(go, parcel)
+        receive = (program(go), *(word.format(url=ours.url) for word in go.language.receive), await sender.code())
+        process = await spawn(*ours.other, "env", f"--chdir={tmp_path}", *receive, stdin=PIPE)
+        async with Child(process, "stdout", "stderr") as receiver:
+            await receiver.says("Receiving file")
+            await asyncio.to_thread(wait_until, lambda: saved_state(apart.relay)[1] == 1)
+            if is_killed:
+                sender.kill()
+                await sender.ended()
+            else:
+                assert process.stdin is not None
+                process.stdin.write(b"y\n")
+                assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+                assert filecmp.cmp(parcel, tmp_path / PARCEL, shallow=False)
+            assert await apart.results() - before == {result: 1}
