@@ -29,6 +29,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/interop/test_clients.py": (1, 130),
     "tests/interop/test_clients.py::test_a_file_arrives_in_another_network": (1, 27),
     "tests/interop/test_prometheus.py": (1, 14),
+    "tests/interop/test_relay.py": (6, 42),
     "tests/interop/test_wormhole.py": (3, 10),
     "tests/machine/test_conversations.py": (9, 11),
     "tests/pipeline/test_bad_input.py": (23, 3),
