@@ -41,8 +41,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The same of all addresses. Each takes a file descriptor (`ulimit -n`) and 3 KiB."""
 
     waiting_seconds: Annotated[float, Meta(ge=0)] = 86_400.0
-    """Seconds that a connection may wait for another side. The Go client connects before its receiver exists, which
-    may come a day later."""
+    """Seconds that a connection may wait for another side. The Go client connects before the receiver's user is asked
+    whether to accept, who may answer a day later."""
 
     address_pairs: Count = 20
     """Pairs of one address that run at a time, which may be a whole office's. A transfer has one."""
