@@ -20,7 +20,7 @@ from restante.common.listening import parse_listen_address
 from restante.common.net import parse_networks
 from restante.common.system import system_secret
 from restante.relay.core.limits import UNLIMITED, Limits
-from restante.relay.core.relay import Relay
+from restante.relay.core.relay import Pair, Relay
 from restante.relay.protocol.refusals import TOO_MANY_PENDING, TOO_MANY_WAITING_FROM_ADDRESS
 from restante.relay.server.recording import Recording
 from restante.relay.server.server import Admission, Server
@@ -115,6 +115,10 @@ class LiveRelay:
     def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
         self.server.tick()
+
+    def relay_pairs(self) -> list[Pair]:
+        """Return the pairs that run, the earliest first."""
+        return list(self.server.running)
 
     @property
     def results(self) -> list[tuple[str, int]]:

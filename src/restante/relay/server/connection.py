@@ -45,6 +45,10 @@ READ_BUFFER_BYTES: Final = 2 * MAX_LINE_BYTES
 MAX_UNFINISHED_BYTES: Final = READ_BUFFER_BYTES
 """Bytes that are read of a frame before `ok`. The longest request has MAX_LINE_BYTES and a header."""
 
+MAX_DROPPED_BYTES: Final = 64 * 1024
+"""Bytes that are read after the last answer. A client that has more on its way may lose the answer; one that only
+sends takes no more time."""
+
 _ROOM: Final = memoryview(bytearray(2 * MAX_LINE_BYTES))
 """Where all connections are read to before `ok`. What was read is copied before the loop reads another one."""
 
@@ -94,7 +98,17 @@ class Connection(Protocol):
 class LineConnection(asyncio.BufferedProtocol):
     """A TCP connection, plain or over TLS, whose request is a line. A request of HTTP is passed on."""
 
-    __slots__ = ("_context", "_deadline", "_newcomer", "_peer", "_read", "_timer", "_transport", "side")
+    __slots__ = (
+        "_context",
+        "_deadline",
+        "_dropped_bytes",
+        "_newcomer",
+        "_peer",
+        "_read",
+        "_timer",
+        "_transport",
+        "side",
+    )
 
     def __init__(
         self,
@@ -111,6 +125,8 @@ class LineConnection(asyncio.BufferedProtocol):
         """Counts its memory. None: it does not yet, or the request has come."""
         self._read: bytearray | None = bytearray()
         """The bytes of the line so far. None: what comes is not read as a line any more."""
+        self._dropped_bytes = 0
+        """Bytes that came after the last answer."""
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.side: Side | None = None
@@ -139,9 +155,13 @@ class LineConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         transport = self._transport
-        if transport is None or transport.is_closing() or self.side is None:
+        if transport is None or transport.is_closing():
             return
-        if self._read is None:
+        if self.side is None:
+            self._dropped_bytes += size
+            if self._dropped_bytes > MAX_DROPPED_BYTES:
+                transport.pause_reading()
+        elif self._read is None:
             self._context.end(self, "impatient")
             self.answer(IMPATIENT)
         elif self._newcomer is not None:
@@ -304,7 +324,8 @@ class WebSocketConnection(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        self.unfinished_bytes = 0
+        if self.side is not None:  # what comes after the last answer is counted as if it were one frame
+            self.unfinished_bytes = 0
         if self._stream is not None:
             self._stream.frame_received(frame)
         elif kind is WSMsgType.CLOSE:
