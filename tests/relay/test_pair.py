@@ -18,7 +18,7 @@ import pytest
 from relay.pairs import KINDS, Running, opened
 from restante.relay.core.pacing import BURST_SECONDS, MIN_QUANTUM_BYTES, Rates
 from restante.relay.server.pair import COPY_BYTES, MAX_BYTES_PER_TURN, Direction
-from restante.relay.server.pipes import FIRST_PIPE_BYTES, MAX_PIPE_BYTES, PipePool
+from restante.relay.server.pipes import FIRST_PIPE_BYTES, LEFT_OUT, MAX_PIPE_BYTES, PipePool
 from restante.relay.server.streams import END_SECONDS, MAX_READ_BYTES
 from support.loops import meanwhile, move_clock, on_loop, on_uvloop, slow_clock, until
 from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, frame
@@ -210,6 +210,29 @@ async def test_pipes_stay_small_if_the_kernel_enlarges_none(tmp_path: Path, monk
             patch.setattr(fcntl, "fcntl", call)
             await exchange(running)
         assert world.pairs.pipes.size == FIRST_PIPE_BYTES * world.pairs.pipes.pipes > 0
+
+
+@on_uvloop
+async def test_bytes_are_copied_if_the_kernel_gives_small_pipes_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above the limit of a user, a new pipe has two pages (man 7 pipe)."""
+    real = os.pipe2
+
+    def pipe2(flags: int) -> tuple[int, int]:
+        reader, writer = real(flags)
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 8192)
+        return reader, writer
+
+    async with opened(tmp_path) as world:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pipe2", pipe2)
+            await exchange(await world.pair())
+        assert world.pairs.pipes.pipes == 0
+        pipes = [world.pairs.pipes.take(FIRST_PIPE_BYTES) for _ in range(LEFT_OUT + 1)]
+        *_, last = pipes
+        assert last, "it asks again"
+        world.pairs.pipes.give(last)
 
 
 def test_half_of_the_budget_is_for_first_pipes() -> None:
