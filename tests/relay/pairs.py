@@ -259,7 +259,7 @@ class World:
             self._certificate = Certificate(self._folder)
         return self._certificate
 
-    async def side(self, kind: str, *, receive_buffer: int = 0) -> tuple[End, Make]:
+    async def side(self, kind: str, *, receive_buffer: int = 1 << 16) -> tuple[End, Make]:
         """Connect a client. Return its end, and what makes the stream of the other."""
         loop = asyncio.get_running_loop()
         path = str(self._folder / f"{next(self._numbers)}")
@@ -269,16 +269,16 @@ class World:
         else:
             server = await loop.create_server(lambda: _Accepting(self, kind), "127.0.0.1", 0)
             port = server.sockets[0].getsockname()[1]
-            if receive_buffer:
-                connection = socket.socket()
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-                connection.setblocking(False)
-                await loop.sock_connect(connection, ("127.0.0.1", port))
-                raw = RawSocket(*await asyncio.open_connection(sock=connection, limit=receive_buffer))
-            else:
-                tls = self._client_tls() if kind in {"tls", "wss"} else None
-                limit = self.tls_limit if tls else 1 << 16
-                raw = RawSocket(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=limit))
+            connection = socket.socket()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)  # else it grows to megabytes
+            connection.setblocking(False)
+            await loop.sock_connect(connection, ("127.0.0.1", port))
+            tls = self._client_tls() if kind in {"tls", "wss"} else None
+            name = "127.0.0.1" if tls else None
+            limit = self.tls_limit if tls else receive_buffer
+            raw = RawSocket(
+                *await asyncio.open_connection(sock=connection, ssl=tls, server_hostname=name, limit=limit)
+            )
         self._servers.append(server)
         if kind in {"websocket", "wss"}:
             raw.write(handshake("/"))
@@ -298,7 +298,7 @@ class World:
         second: str = "tcp",
         leftover: bytes = b"",
         *,
-        receive_buffer: int = 0,
+        receive_buffer: int = 1 << 16,
         addresses: tuple[str, ...] = (),
     ) -> Running:
         """Begin a pair. Both ends have read `ok`. `receive_buffer`: that of the second end, if it is a TCP socket."""
