@@ -18,17 +18,6 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.tls_transport import PIECE_BYTES, TlsTransport
 
-KEEP_ALIVE_IDLE_SECONDS: Final = 60
-"""Seconds of silence after which TCP asks whether the other end is there. Some NATs forget a connection that was
-silent for a few minutes, and Linux would wait for two hours."""
-
-KEEP_ALIVE_INTERVAL_SECONDS: Final = 20
-"""Seconds between two such questions."""
-
-KEEP_ALIVE_COUNT: Final = 6
-"""Questions without an answer after which a connection is lost: three minutes after its last sign of life. A computer
-that changes its network, or is moved in a train, is often back by then."""
-
 END_SECONDS: Final = 2.0
 """Seconds that a side has for reading what is left, after the other side has ended. To close a socket that has unread
 bytes resets the connection, which may cost the other end what it has not read yet."""
@@ -43,16 +32,6 @@ CLOSE: Final = WSMsgType.CLOSE
 
 BINARY_MESSAGE: Final = 0x80 | 0x2
 """FIN and the opcode of a binary message (RFC 6455 section 5.2)."""
-
-
-def keep_alive(connection: socket.socket) -> None:
-    """Let TCP find out if the other end is gone. A Unix socket needs nothing."""
-    if connection.family == socket.AF_UNIX:
-        return
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_IDLE_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_INTERVAL_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_ALIVE_COUNT)
 
 
 class Source(Protocol):
@@ -90,7 +69,6 @@ class PlainSocket:
     def __init__(self, connection: socket.socket) -> None:
         """Own a connected socket."""
         connection.setblocking(False)
-        keep_alive(connection)
         self.socket = connection
         self.descriptor = connection.fileno()
         self.readinto = connection.recv_into
@@ -379,6 +357,11 @@ class WebSocketStream:
         elif sent < len(header) + size:
             self._underlying.write(bytes(data[sent - len(header) :]))
         return size
+
+    def ping(self) -> None:
+        """Send a ping, unless something else waits to be sent."""
+        if not self.is_stuck:
+            self._transport.send_ping()
 
     def end_writing(self) -> None:
         """Tell the other end that nothing follows. It may still send something before it closes."""
