@@ -19,7 +19,7 @@ from relay.pairs import KINDS, Running, opened
 from restante.relay.core.pacing import BURST_SECONDS, MIN_QUANTUM_BYTES, Rates
 from restante.relay.server.pair import COPY_BYTES, MAX_BYTES_PER_TURN, Direction
 from restante.relay.server.pipes import FIRST_PIPE_BYTES, LEFT_OUT, MAX_PIPE_BYTES, PipePool
-from restante.relay.server.streams import END_SECONDS, MAX_READ_BYTES, WebSocketStream
+from restante.relay.server.streams import END_SECONDS, MAX_READ_BYTES, MIN_READ_BYTES, WebSocketStream
 from support.loops import meanwhile, move_clock, on_loop, on_uvloop, slow_clock, until
 from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, frame
 
@@ -397,6 +397,22 @@ async def test_fragments_pings_and_empty_messages_come_between_bytes(tmp_path: P
         stream.ping()
         assert await raw.read() == (PING, b"")
         assert running.counted == 1016
+
+
+@on_uvloop
+async def test_of_a_websocket_that_sends_tiny_frames_little_is_read_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair("websocket", "tcp")
+        stream = direction(running)._source
+        assert isinstance(stream, WebSocketStream)
+        reader = stream._reader
+        assert reader is not None
+        running.first.raw.write(frame(BINARY, b".") * 50_000)
+        assert await running.second.read(50_000) == b"." * 50_000
+        assert reader.max_bytes == MIN_READ_BYTES
+        async with meanwhile(running.first.send(DATA)):
+            assert await running.second.read(len(DATA)) == DATA
+        assert reader.max_bytes == MAX_READ_BYTES
 
 
 @pytest.mark.parametrize(

@@ -198,15 +198,56 @@ MAX_GATHERED_PAYLOAD: Final = 16 * 1024
 copy some 30 KiB."""
 
 
+MAX_FRAMES_PER_READ: Final = 200
+"""Frames of a read after which a WebSocket is not read for a turn of the loop, and then less at once. A frame takes
+1.5 µs, and 64 KiB may hold 9,000."""
+
+MIN_READ_BYTES: Final = 2048
+"""Bytes that are read at once from a WebSocket that sends tiny frames."""
+
+
+class WebSocketReader(asyncio.BufferedProtocol):
+    """A protocol between the transport of a WebSocket and picows, which limits what is read at once.
+
+    picows doubles its buffer whenever a read fills nine tenths of it, and keeps it (2.3.1: picows.pyx:1478,
+    _maybe_grow_read_buffer). So the buffer has up to four times MAX_READ_BYTES, or twice the largest frame.
+    """
+
+    def __init__(self, websocket: WSProtocol) -> None:
+        self._buffer = websocket.get_buffer
+        self.max_bytes = MAX_READ_BYTES
+        """Bytes of the next read."""
+        self.buffer_updated = websocket.buffer_updated  # type: ignore[method-assign]
+        self.pause_writing = websocket.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = websocket.resume_writing  # type: ignore[method-assign]
+        self.eof_received = websocket.eof_received  # type: ignore[method-assign]
+        self.connection_lost = websocket.connection_lost  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer: memoryview = self._buffer(sizehint)
+        return buffer if len(buffer) <= self.max_bytes else buffer[: self.max_bytes]
+
+    def adapt(self, frames: int) -> bool:
+        """Read less at once if a read had many frames, or more. Return whether these were too many."""
+        if frames > MAX_FRAMES_PER_READ:
+            self.max_bytes = MIN_READ_BYTES
+        elif self.max_bytes < MAX_READ_BYTES and frames < MAX_FRAMES_PER_READ // 4:
+            self.max_bytes *= 2
+        return frames > MAX_FRAMES_PER_READ
+
+
 class WebSocketStream:
     """A WebSocket, plain or over TLS. Its listener calls `frame_received`, `disconnected` and the two of writing."""
 
     __slots__ = (
         "_descriptor",
+        "_frames",
         "_gathered",
         "_has_ended_writing",
         "_is_in_message",
+        "_is_paused",
         "_pong",
+        "_reader",
         "_transport",
         "_underlying",
         "is_stuck",
@@ -217,9 +258,16 @@ class WebSocketStream:
     def __init__(self, transport: WSTransport, underlying: asyncio.Transport | TlsTransport) -> None:
         """Pause reading until the pair begins. `underlying` is the transport of uvloop, or the TlsTransport."""
         self._transport, self._underlying = transport, underlying
-        is_plain = underlying.get_extra_info("ssl_object") is None
-        self._descriptor: int | None = underlying.get_extra_info("socket").fileno() if is_plain else None
+        is_tls = isinstance(underlying, TlsTransport)
+        self._descriptor: int | None = None if is_tls else underlying.get_extra_info("socket").fileno()
         """Where frames are written if the transport has nothing to write."""
+        # TLS is read in small pieces, with a budget.
+        reader = None if isinstance(underlying, TlsTransport) else underlying.get_protocol()
+        self._reader = reader if isinstance(reader, WebSocketReader) else None
+        self._frames = 0
+        """Frames of the current read."""
+        self._is_paused = True
+        """Whether the pair wants nothing for now."""
         self._gathered = bytearray()
         """Payloads of short frames of the current read."""
         self._is_in_message = False
@@ -238,6 +286,15 @@ class WebSocketStream:
 
     def frame_received(self, frame: WSFrame) -> None:
         """Pass on a frame of any kind."""
+        self._take_frame(frame)
+        self._frames += 1
+        if frame.last_in_buffer:
+            frames, self._frames = self._frames, 0
+            if self._reader is not None and self._reader.adapt(frames) and not self._underlying.is_closing():
+                self._underlying.pause_reading()
+                asyncio.get_running_loop().call_soon(self._read_again)
+
+    def _take_frame(self, frame: WSFrame) -> None:
         kind = frame.msg_type
         if kind is CLOSE:
             self._flush()
@@ -329,12 +386,17 @@ class WebSocketStream:
 
     def pause(self) -> None:
         """Bring nothing for now, but the rest of what was read."""
+        self._is_paused = True
         if not self._underlying.is_closing():
             self._underlying.pause_reading()
 
     def resume(self) -> None:
         """Bring what comes."""
-        if not self._underlying.is_closing():
+        self._is_paused = False
+        self._read_again()
+
+    def _read_again(self) -> None:
+        if not self._is_paused and not self._underlying.is_closing():
             self._underlying.resume_reading()
 
     # ── what is sent ──────────────────────────────────────────────────────────────────────────────
@@ -375,26 +437,6 @@ class WebSocketStream:
         if self._underlying.get_write_buffer_size():
             asyncio.get_running_loop().call_later(END_SECONDS, self._underlying.abort)
         self._underlying.close()
-
-
-class WebSocketReader(asyncio.BufferedProtocol):
-    """A protocol between the transport of a WebSocket and picows, which limits what is read at once.
-
-    picows doubles its buffer whenever a read fills nine tenths of it, and keeps it (2.3.1: picows.pyx:1478,
-    _maybe_grow_read_buffer). So the buffer has up to four times MAX_READ_BYTES, or twice the largest frame.
-    """
-
-    def __init__(self, websocket: WSProtocol) -> None:
-        self._buffer = websocket.get_buffer
-        self.buffer_updated = websocket.buffer_updated  # type: ignore[method-assign]
-        self.pause_writing = websocket.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = websocket.resume_writing  # type: ignore[method-assign]
-        self.eof_received = websocket.eof_received  # type: ignore[method-assign]
-        self.connection_lost = websocket.connection_lost  # type: ignore[method-assign]
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        buffer: memoryview = self._buffer(sizehint)
-        return buffer if len(buffer) <= MAX_READ_BYTES else buffer[:MAX_READ_BYTES]
 
 
 Stream = PlainSocket | TlsStream | WebSocketStream
