@@ -66,6 +66,7 @@ FIGURES = {
     "ok_p99": own("connect to ok, 100 new pairs/s, p99, ms", 5, 2),
     "ok_p50": Figure("  p50, ms"),
     "ok_cpu": Figure("  CPU ms a pair"),
+    "ok_late": Figure("  generator's delay of a new pair, p99, ms"),
     "slow_share": Figure("ten pairs of 1 MB/s beside a fast one, slowest's share", higher_is_better=True),
     "slow_p50": Figure("  delay of their bytes, p50, ms"),
     "slow_p99": Figure("  p99, ms"),
@@ -373,14 +374,16 @@ async def connects(run: Run) -> None:
         gc.disable()  # its pauses would be measured as the relay's
         cpu, start, arrival = relay.server.cpu(), time.perf_counter(), 0.0
         async with asyncio.timeout(run.seconds + PATIENCE_SECONDS), asyncio.TaskGroup() as group:
-            pairs = list[asyncio.Task[float]]()
+            pairs, late = list[asyncio.Task[float]](), list[float]()
             while (arrival := arrival + dice.expovariate(PAIRS_PER_SECOND)) < run.seconds:
                 await asyncio.sleep(start + arrival - time.perf_counter())
+                late.append(time.perf_counter() - start - arrival)
                 pairs.append(group.create_task(_connect_pair(relay)))
         gc.enable()
         delays = [pair.result() * 1e3 for pair in pairs]
         run.add("ok_p50", statistics.median(delays), kind)
         run.add("ok_p99", percentile(delays, 0.99), kind)
+        run.add("ok_late", percentile(late, 0.99) * 1e3, kind)
         run.add("ok_cpu", (relay.server.cpu() - cpu) / len(delays) * 1e3, kind)
         await relay.server.stop()
 
