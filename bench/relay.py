@@ -288,7 +288,8 @@ async def transfers(run: Run) -> None:
             run.add(f"{way}_cpu", window.cpu / gib, kind)
             run.add(f"{way}_kernel", window.kernel / gib, kind)
             run.add(f"{way}_rate", window.mib_per_second, kind)
-            run.add(f"{way}_busy", window.own_cpu / window.seconds, kind)
+            if kind == "restante":
+                run.add(f"{way}_busy", window.own_cpu / window.seconds)
         window = await Transfer(relay, "tcp").run(run.seconds, rate=GIGABIT)
         run.add("gigabit_cpu", window.cpu / window.bytes * GIB, kind)
         await relay.server.stop()
@@ -383,7 +384,8 @@ async def connects(run: Run) -> None:
         delays = [pair.result() * 1e3 for pair in pairs]
         run.add("ok_p50", statistics.median(delays), kind)
         run.add("ok_p99", percentile(delays, 0.99), kind)
-        run.add("ok_late", percentile(late, 0.99) * 1e3, kind)
+        if kind == "restante":
+            run.add("ok_late", percentile(late, 0.99) * 1e3)
         run.add("ok_cpu", (relay.server.cpu() - cpu) / len(delays) * 1e3, kind)
         await relay.server.stop()
 
