@@ -5,29 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 
 BOXES = {
-    "cli": (20, 20, 880, 34, "command line: restante", ""),
-    "client": (20, 90, 160, 56, "client", "send, receive, library"),
-    "mailbox": (260, 90, 160, 56, "mailbox server", "serve"),
-    "node": (500, 90, 160, 56, "Waku Mailserver", "waku serve"),
-    "requester": (740, 90, 160, 56, "Waku requester", "waku request, library"),
-    "logs": (40, 200, 120, 36, "", "timing logs"),
-    "records": (260, 200, 160, 36, "", "usage records, trace"),
-    "archive": (520, 200, 120, 36, "", "archive"),
-    "ranges": (760, 200, 120, 36, "", "missing ranges"),
-    "timing": (20, 300, 160, 56, "timing tool", "timing render, compare"),
-    "pipeline": (350, 300, 310, 56, "pipeline", "pipeline run, report, query, gaps"),
-    "demo": (740, 300, 160, 56, "demo", "pipeline demo"),
-    "page": (30, 400, 140, 36, "", "page of a transfer"),
-    "lake": (425, 400, 160, 36, "", "lake, reports"),
-    "common": (20, 470, 880, 34, "common: what all parts share", ""),
+    "cli": (20, 20, 1120, 34, "command line: restante", ""),
+    "relay": (20, 90, 160, 56, "transit relay", "relay serve"),
+    "client": (260, 90, 160, 56, "client", "send, receive, library"),
+    "mailbox": (500, 90, 160, 56, "mailbox server", "serve"),
+    "node": (740, 90, 160, 56, "Waku Mailserver", "waku serve"),
+    "requester": (980, 90, 160, 56, "Waku requester", "waku request, library"),
+    "transfers": (40, 200, 120, 36, "", "usage records"),
+    "logs": (280, 200, 120, 36, "", "timing logs"),
+    "records": (500, 200, 160, 36, "", "usage records, trace"),
+    "archive": (760, 200, 120, 36, "", "archive"),
+    "ranges": (1000, 200, 120, 36, "", "missing ranges"),
+    "timing": (260, 300, 160, 56, "timing tool", "timing render, compare"),
+    "pipeline": (590, 300, 310, 56, "pipeline", "pipeline run, report, query, gaps"),
+    "demo": (980, 300, 160, 56, "demo", "pipeline demo"),
+    "page": (270, 400, 140, 36, "", "page of a transfer"),
+    "lake": (665, 400, 160, 36, "", "lake, reports"),
+    "common": (20, 470, 1120, 34, "common: what all parts share", ""),
 }
 """Left, top, width and height; then the name of a part and its commands, or no name and the files that it leaves."""
 
 ARROWS = {
-    "client": "mailbox logs",
+    "client": "relay mailbox logs",
+    "relay": "client transfers",
     "mailbox": "client records",
     "node": "requester archive",
     "requester": "node",
+    "transfers": "pipeline",
     "logs": "timing pipeline",
     "records": "timing pipeline",
     "archive": "pipeline",
@@ -38,7 +42,13 @@ ARROWS = {
 }
 """Who sends to whom, who writes which files, and who reads them."""
 
-LABELS = [(220, 108, "WebSocket"), (700, 108, "RLPx"), (700, 318, "files"), (700, 345, "like these")]
+LABELS = [
+    (220, 108, "TCP"),
+    (460, 108, "WebSocket"),
+    (940, 108, "RLPx"),
+    (940, 318, "files"),
+    (940, 345, "like these"),
+]
 
 
 def box(left: int, top: int, width: int, height: int, name: str, text: str) -> str:
@@ -72,9 +82,9 @@ STYLE = (
     "rect, line { stroke: #456 } text { fill: #123; font-family: sans-serif; font-size: 13px; text-anchor: middle }"
 )
 PICTURE = [
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 920 524">',
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1160 524">',
     f'<style>{STYLE}</style><marker id="head" {HEAD}><path d="M0 0L8 4L0 8z" fill="#456"/></marker>',
-    '<path d="M0 0h920v524H0z" fill="#fff"/>',
+    '<path d="M0 0h1160v524H0z" fill="#fff"/>',
     *(arrow(start, end) for start, ends in ARROWS.items() for end in ends.split()),
     *(box(*fields) for fields in BOXES.values()),
     *(f'<text x="{x}" y="{y}">{text}</text>' for x, y, text in LABELS),
