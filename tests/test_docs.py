@@ -7,6 +7,7 @@ import functools
 import os
 import re
 import shutil
+import socket
 import stat
 import sys
 import time
@@ -67,6 +68,17 @@ def test_the_transfer_of_the_readme(checkout: Path, fresh: bool) -> None:
     [serve], [send], [receive] = map(readme.lines, ("serve", "send", "receive"))
     with shell(checkout) as here, here.serving(serve):
         assert transfer(here, send, receive)[0] == "held until called for\n"
+
+
+def test_the_relay_of_the_readme(checkout: Path) -> None:
+    [serve] = Document("README.md").lines("relay serve")
+    with (
+        shell(checkout, 4001) as here,
+        here.serving(serve),
+        socket.create_connection(("127.0.0.1", here.port), PATIENCE) as client,
+    ):
+        client.sendall(b"hello\n")
+        assert client.recv(100) == b"bad handshake\n"
 
 
 def test_the_waku_node_of_the_readme(checkout: Path) -> None:
@@ -170,8 +182,8 @@ async def test_the_server_with_tls_and_the_one_behind_a_proxy_of_tcp(tmp_path: P
     [command] = guide.lines("tls")
     assert "'*:4000'" in command
     with shell(tmp_path) as here, here.serving(command.replace("'*:4000'", "127.0.0.1:4000")):
-        socket = RawSocket(*await asyncio.open_connection("127.0.0.1", here.port, ssl=certificate.client))
-        assert (await welcomed(socket))["your-address"]["ipv4"] == "127.0.0.1"
+        client = RawSocket(*await asyncio.open_connection("127.0.0.1", here.port, ssl=certificate.client))
+        assert (await welcomed(client))["your-address"]["ipv4"] == "127.0.0.1"
     [command] = guide.lines("proxy headers")
     with shell(tmp_path) as here, here.serving(command):
         assert (await welcome(here.port, header("203.0.113.7")))["your-address"]["ipv4"] == "203.0.113.7"
