@@ -341,11 +341,7 @@ class WebSocketConnection(WSListener):
         elif kind is WSMsgType.TEXT:
             self._refuse(WSCloseCode.UNSUPPORTED_DATA)
         elif kind is not WSMsgType.PONG:
-            if (kind is WSMsgType.CONTINUATION) is not self._is_in_message:
-                self._refuse(WSCloseCode.PROTOCOL_ERROR)
-            else:
-                self._is_in_message = not frame.fin
-                self._take(frame)
+            self._take(frame)
 
     def _refuse(self, code: WSCloseCode) -> None:
         """Close because a frame is malformed."""
@@ -354,6 +350,10 @@ class WebSocketConnection(WSListener):
 
     def _take(self, frame: WSFrame) -> None:
         """Take a frame of data before `ok`."""
+        if (frame.msg_type is WSMsgType.CONTINUATION) is not self._is_in_message:
+            self._refuse(WSCloseCode.PROTOCOL_ERROR)
+            return
+        self._is_in_message = not frame.fin
         if self._message is None:
             self._context.end(self, "impatient")
             self.answer(IMPATIENT)
