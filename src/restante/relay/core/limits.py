@@ -16,10 +16,10 @@ MIB: Final = 1024 * KIB
 Count = Annotated[int, Meta(ge=0)]
 Rate = Annotated[float, Meta(ge=0, le=1e12)]
 
-SLOW_BYTES_PER_SECOND: Final = 16 * KIB
-"""Bytes a second of a running pair when `address_day_bytes` or `month_bytes` is reached. The end of a transfer still
-arrives, a megabyte a minute; a client that waits longer sees that it goes on, and can give up. All 20 pairs of an
-address together have 320 KiB a second."""
+SLOW_BYTES_PER_SECOND: Final = 4 * KIB
+"""Bytes a second of a running pair when `address_day_bytes` or `month_bytes` is reached: 350 MB a day, so 500 pairs
+pass on 180 GB a day at most. A transfer whose last megabyte is missing still ends, after four minutes, and clients see
+that it goes on: they give up after a minute without a byte."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -57,11 +57,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     address_day_bytes: Count = 0
     """Bytes that pairs of one address may pass on in a day (UTC). Then new pairs of the address are refused, and the
-    running ones are slowed to 16 KiB a second. It does not apply to loopback and private addresses."""
+    running ones are slowed to 4 KiB a second. It does not apply to loopback and private addresses."""
 
     month_bytes: Count = 0
     """Bytes that all pairs may pass on in a calendar month (UTC). Then new pairs are refused, and the running ones
-    are slowed to 16 KiB a second each. Set it below what the provider of the line includes; what leaves the relay is
+    are slowed to 4 KiB a second each. Set it below what the provider of the line includes; what leaves the relay is
     what it receives, so a provider that counts both directions counts twice."""
 
     pair_rate: Rate = 0.0
