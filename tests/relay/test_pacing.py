@@ -226,6 +226,24 @@ def test_a_new_pair_does_not_forget_what_its_address_has_used() -> None:
     assert read <= 10 * MB * 1.05
 
 
+@pytest.mark.parametrize("begun", [0, 2e5, 3e7])
+@pytest.mark.parametrize("rate", [1e5, 1e9, 1e12])
+def test_a_turn_ends_also_if_what_is_left_takes_no_time(begun: float, rate: float) -> None:
+    """Adding some nanoseconds to the time since a boot long ago does not change it."""
+    pacer = Pacer(Rates(pair=rate, address=rate, total=rate))
+    way = World(Rates()).pair("b")
+    now = begun
+    for size in range(1, 500):
+        flow = pacer.add(["a"])
+        granted = pacer.ask(flow, way, now)
+        pacer.read(flow, granted, size, now)
+        pacer.remove(flow, now)
+        now = pacer.next_turn or now
+        pacer.turn(now)
+    pacer.turn(now + 1000)
+    assert not pacer._addresses
+
+
 def test_who_reads_more_than_granted_waits_longer() -> None:
     pacer = Pacer(Rates(pair=MB))
     flow = pacer.add(["a"])

@@ -84,9 +84,10 @@ class Limit:
         if self.rate:
             self.bucket.take(now, self.rate, size)
 
-    def is_forgettable(self, now: float) -> bool:
-        """Return whether a new one would allow as much."""
-        return not self.flows and not (self.rate and self.bucket.spent(now, self.rate))
+    def remembered_for(self, now: float) -> float:
+        """Return the seconds until a new one would allow as much."""
+        seconds = self.bucket.spent(now, self.rate) / self.rate if self.rate else 0.0
+        return seconds if seconds > SHORTEST_WAIT_SECONDS else 0.0
 
 
 class Flow:
@@ -153,10 +154,13 @@ class Pacer:
 
     def _forget(self, limit: Limit, now: float) -> None:
         """Forget the limit of an address without pairs, but not before its last bytes no longer count."""
-        if limit.is_forgettable(now):
+        if limit.flows:
+            return
+        seconds = limit.remembered_for(now)
+        if seconds:
+            self._look_at(limit, now + seconds)
+        else:
             self._addresses.pop(limit.address, None)
-        elif not limit.flows:
-            self._look_at(limit, now + limit.bucket.spent(now, limit.rate) / limit.rate)
 
     def set_rates(self, rates: Rates, now: float) -> None:
         """Apply other rates. Those that wait are looked at in the next turn."""
