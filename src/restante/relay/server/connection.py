@@ -413,8 +413,12 @@ class WebSocketConnection(WSListener):
 
     def ping(self) -> None:
         """Send a ping: proxies cut connections that are silent for a minute."""
-        if self._transport is not None and not self._transport.is_close_frame_sent:
+        if self._transport is None or self._transport.is_close_frame_sent:
+            return
+        if self._stream is None:
             self._transport.send_ping()
+        else:
+            self._stream.ping()
 
     def answer(self, text: bytes) -> None:
         """Send a last answer, and close."""
