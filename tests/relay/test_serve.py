@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -204,26 +204,31 @@ async def test_when_descriptors_run_out_further_connections_wait(tmp_path: Path)
 
 async def test_a_log_that_nobody_reads_delays_nothing(tmp_path: Path) -> None:
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    with pytest.raises(BlockingIOError):
-        while True:
-            os.write(writer, bytes(4096))
-    os.set_blocking(writer, True)
+    size = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)
+    assert os.write(writer, bytes(size)) == size
     with held_port() as port:
         words = (*RELAY, "serve", "--data", str(tmp_path), "--listen", f"127.0.0.1:{port}", "--admin", "off")
-        with subprocess.Popen(words, stderr=writer, env=environment()) as process:
-            os.close(writer)
-            try:
-                async with bounded("the relay"):
-                    while True:
-                        try:
-                            await transfer(port, 100_000)
-                            break
-                        except ConnectionRefusedError:
-                            await asyncio.sleep(0.05)
-                process.send_signal(signal.SIGTERM)
-                assert await asyncio.to_thread(process.wait, 60) == 0
-            finally:
+        process = await asyncio.create_subprocess_exec(*words, stderr=writer, env=environment())
+        os.close(writer)
+        try:
+            async with bounded("the relay"):
+                while not await is_listening(port):  # noqa: ASYNC110 - it cannot say so
+                    await asyncio.sleep(0.05)
+            await transfer(port, 100_000)
+            process.send_signal(signal.SIGTERM)
+            async with bounded("the end"):
+                assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
                 process.kill()
-                os.close(reader)
-    assert saved(tmp_path, "SELECT total_bytes FROM transfers") == [(100_000,)]
+                await process.wait()
+            os.close(reader)
+    assert ("happy", 100_000) in saved(tmp_path, "SELECT result, total_bytes FROM transfers")
+
+
+async def is_listening(port: int) -> bool:
+    try:
+        (await RawSocket.connect(port)).cut()
+    except ConnectionRefusedError:
+        return False
+    return True

@@ -324,16 +324,19 @@ class WebSocketConnection(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if self.side is not None:  # what comes after the last answer is counted as if it were one frame
-            self.unfinished_bytes = 0
         if self._stream is not None:
             self._stream.frame_received(frame)
         elif kind is WSMsgType.CLOSE:
             transport.send_close(WSCloseCode.OK)  # does nothing if we have sent our close
             transport.disconnect()
-        elif self.side is None:
-            return
-        elif frame.rsv1 or frame.rsv2 or frame.rsv3:
+        elif self.side is not None:  # what comes after the last answer is counted as if it were one frame
+            self.unfinished_bytes = 0
+            self._take_frame(transport, frame)
+
+    def _take_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        """Take a frame before `ok`."""
+        kind = frame.msg_type
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._refuse(WSCloseCode.PROTOCOL_ERROR)
         elif kind is WSMsgType.PING:
             if underlying(transport).get_write_buffer_size() < MAX_UNREAD_BYTES:
