@@ -14,6 +14,7 @@ import pytest
 from relay.test_serve import pair, serving
 from restante.common.newcomers import PENDING_BYTES
 from restante.relay.core.limits import Limits
+from restante.relay.server.closing import MAX_CLOSING
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
@@ -137,6 +138,22 @@ async def test_who_is_answered_is_not_read_on_for_long(tmp_path: Path, sent: str
                 await client.writer.drain()
                 total += len(piece)
         assert total < 32 * MIB
+
+
+@on_uvloop
+async def test_few_connections_may_linger_after_their_last_answer(tmp_path: Path) -> None:
+    """They have no place among the waiting ones any more, and would have two seconds."""
+    async with beside_a_pair(tmp_path) as (live, _):
+        clients = []
+        for number in range(MAX_CLOSING + 20):
+            clients.append(await live.dial() if number % 2 else await live.connect())
+            early = frame(BINARY, request()) + frame(BINARY, b"early") if number % 2 else request() + b"early"
+            clients[-1].write(early)
+            await until("it is answered", lambda: len(live.results) > number)  # noqa: B023
+        assert len(live.server.closing) == MAX_CLOSING
+        for client in clients[:20]:
+            assert b"impatient\n" in await client.rest()
+        assert len(live.server.closing) == MAX_CLOSING
 
 
 MOMENTS: Final[dict[str, tuple[bytes, ...]]] = {

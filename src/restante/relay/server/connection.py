@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
@@ -27,13 +28,11 @@ from restante.relay.protocol.request import (
     parse_message,
     read_line,
 )
+from restante.relay.server.closing import ClosingConnections
 from restante.relay.server.streams import PlainSocket, Stream, TlsStream, WebSocketReader, WebSocketStream
 
 HTTP: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
 """How requests of WebSockets, and those of monitors, begin. No line of the relay's protocol does."""
-
-CLOSE_SECONDS: Final = 2.0
-"""Seconds that a client has to read the last answer and to close."""
 
 MAX_UNREAD_BYTES: Final = 16 * 1024
 """Bytes that a WebSocket has not read, from which on its pings are not answered before `ok`. A client that waits
@@ -55,6 +54,8 @@ _ROOM: Final = memoryview(bytearray(2 * MAX_LINE_BYTES))
 
 class ConnectionContext(NewcomerContext, Protocol):
     """The part of the server that connections use."""
+
+    closing: ClosingConnections
 
     def open(
         self, connection: Connection, peer: Sequence[Any], headers: Mapping[str, str], descriptor: int
@@ -204,6 +205,7 @@ class LineConnection(asyncio.BufferedProtocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
         self._cancel_timer()
+        self._context.closing.discard(self)
         if self._newcomer is not None:
             self._newcomer.end()
         self._context.end(self)
@@ -234,23 +236,19 @@ class LineConnection(asyncio.BufferedProtocol):
             transport.write_eof()
         else:
             transport.close()
-        self._abort_later(transport)
+        self._context.closing.add(self, transport.abort)
 
     def close(self) -> None:
         """Close without a word."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.close()
-            self._abort_later(transport)
+            self._context.closing.add(self, transport.abort)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _abort_later(self, transport: asyncio.Transport) -> None:
-        self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(CLOSE_SECONDS, transport.abort)
 
 
 class MessageReader(WebSocketReader):
@@ -290,7 +288,6 @@ class WebSocketConnection(WSListener):
         "_message",
         "_peer",
         "_stream",
-        "_timer",
         "_transport",
         "side",
         "unfinished_bytes",
@@ -307,7 +304,6 @@ class WebSocketConnection(WSListener):
         """Bytes that were read since the last frame, before `ok`."""
         self._transport: WSTransport | None = None
         self._stream: WebSocketStream | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self.side: Side | None = None
 
     def on_ws_connected(self, transport: WSTransport) -> None:
@@ -391,8 +387,7 @@ class WebSocketConnection(WSListener):
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()  # the timer holds the transport, which holds the buffers
+        self._context.closing.discard(self)
         if self._stream is not None:
             self._stream.disconnected()
         else:
@@ -437,7 +432,7 @@ class WebSocketConnection(WSListener):
         transport = self._transport
         if transport is not None and not transport.is_close_frame_sent:
             transport.send_close(code)
-            self._timer = asyncio.get_running_loop().call_later(CLOSE_SECONDS, transport.disconnect, False)
+            self._context.closing.add(self, partial(transport.disconnect, False))
 
 
 def underlying(transport: WSTransport) -> asyncio.Transport:

@@ -37,6 +37,7 @@ from restante.relay.protocol.refusals import (
     TOO_MANY_PENDING,
 )
 from restante.relay.protocol.request import BAD_HANDSHAKE, IMPATIENT, Request
+from restante.relay.server.closing import ClosingConnections
 from restante.relay.server.connection import (
     READ_BUFFER_BYTES,
     Connection,
@@ -123,6 +124,7 @@ class Server(PublicServer):
         self.admission = admission
         self.opened = 0
         """Connections since the start."""
+        self.closing = ClosingConnections()
         self.pairs = Pairs(_rates(relay.limits))
         self.running: dict[Pair, RunningPair] = {}
         """The pairs, and what passes on their bytes."""
