@@ -159,7 +159,7 @@ def test_a_name_of_yesterday_is_nobodys_name_today() -> None:
 
 
 def test_a_days_count_is_forgotten_if_very_many_addresses_were_paired_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "MAX_ADDRESSES", 3)
+    monkeypatch.setattr(quotas, "MAX_DAY_ADDRESSES", 3)
     traffic = Traffic()
     traffic.begin_day(START)
     addresses = [named(traffic, name) for name in "abc"]

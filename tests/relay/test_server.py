@@ -17,7 +17,7 @@ from restante.common.certificate import ServerCertificate
 from restante.common.newcomers import PENDING_BYTES
 from restante.common.tls_handshake import IDLE_TLS_BYTES
 from restante.relay.core.limits import Limits
-from restante.relay.server import connection
+from restante.relay.server import connection, recording
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
 from support.mailbox.raw_socket import (
@@ -507,6 +507,29 @@ async def test_a_full_disk_loses_records_but_no_bytes(tmp_path: Path) -> None:
             }
         assert live.store.traffic is not None
         assert live.store.traffic.month_bytes == 10, "the counts have always the same size"
+
+
+@on_uvloop
+async def test_a_disk_that_hangs_is_a_problem_and_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = asyncio.Event()
+
+    async def hang(*_arguments: object) -> None:
+        await answers.wait()
+
+    async with LiveRelay(tmp_path).serving() as live:
+        with monkeypatch.context() as patch:
+            patch.setattr(live.store, "save", hang)
+            live.recording.save_soon()
+            live.clock.now += recording.HANG_SECONDS
+            live.recording.save_soon()
+            assert live.recording.problem == "the disk hangs"
+            patch.setattr(recording, "HANG_SECONDS", 0.01)
+            assert not await live.recording.close()
+            answers.set()
+            assert await live.recording.close()
+        assert live.recording.problem == ""
 
 
 @on_uvloop

@@ -94,8 +94,9 @@ async def _serve_until(signals: ServerSignals, settings: RelayServe, read_settin
         if trusts_everybody(trusted, bound_addresses):
             log.warning(EVERYBODY_TRUSTED)
         async with manager.serving(signals.stop):
-            await _run_until(signals.stop, server, recording, settings)
-    await store.close()
+            disk_answers = await _run_until(signals.stop, server, recording, settings)
+    if disk_answers:
+        await store.close()
 
 
 def _url(listen: ListenAddress, bound_address: str, *, tls: bool) -> str:
@@ -105,8 +106,8 @@ def _url(listen: ListenAddress, bound_address: str, *, tls: bool) -> str:
     return f"wss://{bound_address}/" if tls else f"tcp:{bound_address}"
 
 
-async def _run_until(stop: asyncio.Event, server: Server, recording: Recording, settings: RelayServe) -> None:
-    """Run until `stop` is set, then drain."""
+async def _run_until(stop: asyncio.Event, server: Server, recording: Recording, settings: RelayServe) -> bool:
+    """Run until `stop` is set, then drain. Return whether the disk has taken the last records, or refused them."""
     ticking = asyncio.create_task(_tick(server, recording))
     waiting = asyncio.create_task(stop.wait())
     await asyncio.wait((ticking, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -116,7 +117,7 @@ async def _run_until(stop: asyncio.Event, server: Server, recording: Recording, 
     await server.drain(settings.drain)
     ticking.cancel()
     log_refusals(server.relay.refusal_counts, KINDS)  # of the last, unfinished minute
-    await recording.close()
+    return await recording.close()
 
 
 async def _tick(server: Server, recording: Recording) -> None:

@@ -19,6 +19,11 @@ SAVE_SECONDS: Final = 5
 MAX_WAITING_RECORDS: Final = 100_000
 """Records that wait in memory for the disk, of about 200 bytes each. Further ones are lost, and counted."""
 
+HANG_SECONDS: Final = 10.0
+"""Seconds after which a save that has not ended counts as hanging. A working disk takes milliseconds."""
+
+HANGS: Final = "the disk hangs"
+
 DELETED_AT_ONCE: Final = 1000
 """Old records that are deleted in one save: 10 ms."""
 
@@ -37,10 +42,12 @@ class Recording:
         self._keep_seconds = keep_seconds
         self._started = server.clock.wall()
         self._saving: asyncio.Task[None] | None = None
+        self._began = 0.0
+        """When it began, by the monotonic clock."""
         self.lost_records = 0
         """Records that were not written, since the start."""
         self.problem = ""
-        """Why the last save failed; "" if it did not."""
+        """Why records are not written; "" if they are."""
         wall = server.clock.wall()
         registry = server.admission.addresses
         if store.traffic is not None:
@@ -53,14 +60,22 @@ class Recording:
     def save_soon(self) -> None:
         """Begin to save what is new, unless a save is under way: the disk may hang."""
         self._drop_excess()
+        now = self._server.clock.monotonic()
         if self._saving is None or self._saving.done():
-            self._saving = asyncio.create_task(self.save())
+            self._saving, self._began = asyncio.create_task(self.save()), now
+        elif now - self._began >= HANG_SECONDS:
+            self._set_problem(HANGS)
 
-    async def close(self) -> None:
-        """Save what is new for the last time."""
-        if self._saving is not None:
-            await self._saving
-        await self.save()
+    async def close(self) -> bool:
+        """Save what is new for the last time. Return whether the disk has answered: else it is not waited for."""
+        for _ in range(2):  # a save that is under way may lack what came since it began
+            if self._saving is None or self._saving.done():
+                self._saving = asyncio.create_task(self.save())
+            await asyncio.wait({self._saving}, timeout=HANG_SECONDS)
+            if not self._saving.done():
+                self._set_problem(HANGS)
+                return False
+        return True
 
     async def save(self) -> None:
         """Save what is new. A failure is logged. What was certainly not written waits for the next save."""
@@ -91,6 +106,10 @@ class Recording:
             self.lost_records += len(records)
         else:
             problem = await self._forget(current.updated) or problem
+        self._set_problem(problem)
+
+    def _set_problem(self, problem: str) -> None:
+        """Set `problem`, and log when it begins and ends."""
         if problem and not self.problem:
             log.error("usage records cannot be written; the relay goes on without them", reason=problem)
         elif self.problem and not problem:
