@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -554,3 +555,30 @@ async def test_records_that_a_full_disk_refuses_wait_for_room(tmp_path: Path) ->
 def records(live: LiveRelay) -> list[tuple[str, int]]:
     """Return the result and the bytes of all records that are saved."""
     return list(live.store.database.execute("SELECT result, total_bytes FROM transfers ORDER BY id"))
+
+
+@on_uvloop
+async def test_the_kernel_finds_out_whose_clients_are_gone(tmp_path: Path) -> None:
+    """A pair may be silent for a day; nothing that strangers send keeps it open longer than its sides are there."""
+    async with LiveRelay(tmp_path).serving() as live:
+        await live.pair()
+        ours = [client.writer.get_extra_info("sockname") for client in live.clients]
+        connections = [socket.socket(fileno=os.dup(number)) for number in connected_to(ours)]
+        assert len(connections) == 2
+        for one in connections:
+            with one:
+                assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+                assert [one.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [60, 20, 6]
+
+
+def connected_to(peers: list[Any]) -> list[int]:
+    """Return the descriptors of this process whose sockets are connected to one of these addresses."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one of this list is closed, and some sockets have no peer
+            if str(link.readlink()).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(link.name))) as connected:
+                    if connected.getpeername() in peers:
+                        found.append(int(link.name))
+    return found
