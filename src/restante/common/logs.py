@@ -70,7 +70,7 @@ def log_refusals(counts: RefusalCounts, kinds: Mapping[str, RefusalKind]) -> Non
     """Log the refusals since the last call, the most frequent first. Call this once a minute and at the end."""
     pairs = counts.end_minute().most_common()
     for (reason, address_id), times in pairs[:MAX_LOGGED_ADDRESSES]:
-        log.warning("refused", words=kinds[reason].message, times=times, address=address_id)
+        log.warning("refused", reason=reason, words=kinds[reason].message, times=times, address=address_id)
     if unlogged := pairs[MAX_LOGGED_ADDRESSES:]:
         log.warning("other refusals", times=sum(times for _, times in unlogged), pairs=len(unlogged))
 

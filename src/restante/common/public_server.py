@@ -189,7 +189,7 @@ class PublicServer:
                 " Configure the proxy to set both headers, or to remove the one that it does not set"
             )
 
-    def _count(self, kind: RefusalKind, address_id: str) -> None:
+    def _count(self, kind: RefusalKind, address_id: str | None) -> None:
         self._refusal_counts.count(kind.reason, address_id)
 
     def _warn_once(self, message: str) -> None:

@@ -29,6 +29,9 @@ NO_PROXY_HEADER: Final = RefusalKind("no_proxy_header", "no valid PROXY header o
 NO_ROOM: Final = RefusalKind("no_room_for_requests", "there is no room for connections without a request")
 """The connection had sent no request, and was closed for the memory that it took."""
 
+NO_DESCRIPTORS: Final = RefusalKind("descriptors", "a pair was closed, because the process may open no more files")
+"""The limit of open files (`ulimit -n`), or of watched sockets, is reached."""
+
 NO_REQUEST: Final = RefusalKind("handshake", "no request came in time", ("handshake",))
 NO_PARTNER: Final = RefusalKind("waiting_seconds", "no other side came in time", ("waiting_seconds",))
 TOO_MANY_PAIRS: Final = RefusalKind("pairs", "the relay has no room for more pairs", ("pairs",))
@@ -52,6 +55,7 @@ KINDS: Final = kinds_by_reason(
     TOO_MANY_HANDSHAKES,
     NO_PROXY_HEADER,
     NO_ROOM,
+    NO_DESCRIPTORS,
     NO_REQUEST,
     NO_PARTNER,
     TOO_MANY_PAIRS,

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
+from restante.common.address_registry import PendingRequest
 from restante.common.client_address import identify
 from restante.common.logs import log
 from restante.common.net import Network
@@ -31,6 +32,7 @@ from restante.relay.core.pacing import Rates
 from restante.relay.core.quotas import AddressQuota
 from restante.relay.core.relay import Now, Pair, Paired, Refused, Relay, Side
 from restante.relay.protocol.refusals import (
+    NO_DESCRIPTORS,
     NO_PROXY_HEADER,
     NO_ROOM,
     TOO_MANY_HANDSHAKES,
@@ -87,7 +89,6 @@ NEWCOMER_REFUSALS: Final = NewcomerRefusals(NO_PROXY_HEADER, TOO_MANY_PENDING, T
 # A lookup in the class of an enumeration takes 2,000 instructions (Python 3.11).
 OK: Final = HTTPStatus.OK
 BAD_REQUEST: Final = HTTPStatus.BAD_REQUEST
-NOT_FOUND: Final = HTTPStatus.NOT_FOUND
 
 
 class Admission(NewcomerAdmission[AddressQuota]):
@@ -201,6 +202,11 @@ class Server(PublicServer):
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────
 
+    def begin_request(self, peer: Sequence[Any]) -> PendingRequest:
+        """Count a connection that has not sent its request, or its refusal."""
+        self.opened += 1
+        return super().begin_request(peer)
+
     def open(
         self, connection: Connection, peer: Sequence[Any], headers: Mapping[str, str], descriptor: int
     ) -> Side | None:
@@ -213,7 +219,6 @@ class Server(PublicServer):
         side = self.relay.open(connection, addresses.quotas_of(client), address_id, now)
         if isinstance(side, Refusal):
             return None
-        self.opened += 1
         return side
 
     def withdraw(self, connection: Connection) -> None:
@@ -254,20 +259,21 @@ class Server(PublicServer):
             while left:
                 streams.append(left[0].stream())
                 del left[0]
+            self.running[pair] = self.pairs.begin(
+                streams[0],
+                streams[1],
+                leftover,
+                pair.address_quotas,
+                partial(self.relay.count_bytes, pair),
+                partial(self._pair_ended, pair),
+            )
         except OSError as error:
-            log.warning("a pair could not be connected", reason=error.strerror or "a side is gone")
+            if not isinstance(error, ConnectionError):  # else a side has gone in this turn of the loop
+                self._count(NO_DESCRIPTORS, pair.first.address_id)
             self.relay.end_pair(pair, self.now())
             for still_open in (*streams, *left):
                 still_open.close()
             return
-        self.running[pair] = self.pairs.begin(
-            streams[0],
-            streams[1],
-            leftover,
-            pair.address_quotas,
-            partial(self.relay.count_bytes, pair),
-            partial(self._pair_ended, pair),
-        )
         self._all_ended.clear()
         self._set_rate(pair)
 
@@ -293,8 +299,11 @@ class Server(PublicServer):
         self.admission.addresses.forget(lambda quota: quota.idle(now.service, limits))
         for pair in list(self.running):
             self._set_rate(pair)
-        if self.second % PING_SECONDS == 0:
-            for connection in self.connections():
+        turn = self.second % PING_SECONDS
+        for connection in self.connections():
+            if (
+                id(connection) >> 4
+            ) % PING_SECONDS == turn:  # so that not all are pinged in the same turn of the loop
                 connection.ping()
 
     @property
