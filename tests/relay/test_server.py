@@ -205,17 +205,23 @@ async def test_websockets_are_pinged_while_they_wait_and_in_pairs(tmp_path: Path
         assert live.relay.waiting == 1
 
 
+def transport_of(live: LiveRelay) -> asyncio.Transport:
+    """Return the relay's transport of the WebSocket that waits."""
+    [side] = live.relay.waiting_sides()
+    waiting = side.connection
+    assert isinstance(waiting, connection.WebSocketConnection)
+    assert waiting._transport is not None
+    return connection.underlying(waiting._transport)
+
+
 @on_uvloop
-async def test_pongs_that_nobody_reads_are_not_kept(tmp_path: Path) -> None:
+async def test_pongs_that_nobody_reads_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SECONDS_PER_FRAME", 0.0)
     async with LiveRelay(tmp_path).serving() as live:
         client = await live.dial()
         client.write(frame(BINARY, request()))
         await until("one waits", lambda: live.relay.waiting == 1)
-        [side] = live.relay.waiting_sides()
-        waiting = side.connection
-        assert isinstance(waiting, connection.WebSocketConnection)
-        assert waiting._transport is not None
-        transport = connection.underlying(waiting._transport)
+        transport = transport_of(live)
         pings = frame(PING, bytes(125)) * 500
         client.reader._transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(200):  # 13 MB, which is more than the buffers of the kernel
@@ -223,6 +229,41 @@ async def test_pongs_that_nobody_reads_are_not_kept(tmp_path: Path) -> None:
             await client.writer.drain()
             assert transport.get_write_buffer_size() <= 1 << 16
         assert live.relay.waiting == 1
+
+
+@on_uvloop
+async def test_of_a_websocket_that_waits_few_frames_are_read_at_once(tmp_path: Path) -> None:
+    async with LiveRelay(tmp_path).serving() as live:
+        client = await live.dial()
+        client.write(frame(BINARY, request()))
+        await until("one waits", lambda: live.relay.waiting == 1)
+        transport = transport_of(live)
+        client.write(frame(PING) * 500)
+        await until("it is not read", lambda: not transport.is_reading())
+        assert [await client.read() for _ in range(500)] == [(PONG, b"")] * 500
+        client.write(frame(PING) * 100)
+        await until("it is not read", lambda: not transport.is_reading())
+        tcp = await live.ask()
+        while (received := await client.read()) != OK:
+            assert received == (PONG, b"")
+        tcp.write(b"bytes")
+        while (received := await client.read()) != (BINARY, b"bytes"):
+            assert received == (PONG, b"")
+        client.write(frame(BINARY, b"back"))
+        assert await tcp.reader.readexactly(7) == b"ok\nback"
+
+
+@on_uvloop
+async def test_a_close_may_come_with_many_frames(tmp_path: Path) -> None:
+    async with LiveRelay(tmp_path).serving() as live:
+        client = await live.dial()
+        with structlog.testing.capture_logs() as logged:
+            client.write(frame(BINARY, request()), frame(PING) * 50, frame(CLOSE, b"\x03\xe8"))
+            assert [await client.read() for _ in range(50)] == [(PONG, b"")] * 50
+            assert await client.closed() == 1000
+            assert await client.ended()
+            await until("nothing is left", live.is_empty)
+        assert (live.results, logged) == ([("lonely", 0)], [])
 
 
 # ── where connections come from ──────────────────────────────────────────────────────────────────

@@ -44,6 +44,11 @@ READ_BUFFER_BYTES: Final = 2 * MAX_LINE_BYTES
 MAX_UNFINISHED_BYTES: Final = READ_BUFFER_BYTES
 """Bytes that are read of a frame before `ok`. The longest request has MAX_LINE_BYTES and a header."""
 
+FRAMES_AT_ONCE: Final = 10
+SECONDS_PER_FRAME: Final = 0.001
+"""Frames of a read before `ok`, beyond which a WebSocket is not read for that time each: a read may have 340, which
+take a millisecond, and the loop reads up to 32 times in a turn. A client that waits sends a ping now and then."""
+
 MAX_DROPPED_BYTES: Final = 64 * 1024
 """Bytes that are read after the last answer. A client that has more on its way may lose the answer; one that only
 sends takes no more time."""
@@ -276,7 +281,7 @@ class MessageReader(WebSocketReader):
         else:
             listener.unfinished_bytes += nbytes
             self._updated(nbytes)
-            listener.check_unfinished()
+            listener.end_read()
 
 
 class WebSocketConnection(WSListener):
@@ -284,6 +289,7 @@ class WebSocketConnection(WSListener):
 
     __slots__ = (
         "_context",
+        "_frames",
         "_is_in_message",
         "_message",
         "_peer",
@@ -300,6 +306,8 @@ class WebSocketConnection(WSListener):
         """The first message as far as it has come. None: what comes is not read as a request any more."""
         self._is_in_message = False
         """Whether the message has begun and its last fragment has not come."""
+        self._frames = 0
+        """Frames of the current read, before `ok`."""
         self.unfinished_bytes = 0
         """Bytes that were read since the last frame, before `ok`."""
         self._transport: WSTransport | None = None
@@ -327,6 +335,7 @@ class WebSocketConnection(WSListener):
             transport.disconnect()
         elif self.side is not None:  # what comes after the last answer is counted as if it were one frame
             self.unfinished_bytes = 0
+            self._frames += 1
             self._take_frame(transport, frame)
 
     def _take_frame(self, transport: WSTransport, frame: WSFrame) -> None:
@@ -377,13 +386,23 @@ class WebSocketConnection(WSListener):
         """Whether `stream` was called."""
         return self._stream is not None
 
-    def check_unfinished(self) -> None:
-        """Read no more of a frame that is too long before `ok`, and close."""
-        transport = self._transport
-        if self.unfinished_bytes > MAX_UNFINISHED_BYTES and transport is not None and not self.is_paired:
+    def end_read(self) -> None:
+        """Read no more of a frame that is too long before `ok`, and close; read later if there were many frames."""
+        transport, frames, self._frames = self._transport, self._frames, 0
+        if transport is None or self.is_paired or underlying(transport).is_closing():
+            return
+        if self.unfinished_bytes > MAX_UNFINISHED_BYTES:
             self._context.end(self, None if self._message is not None else "impatient")
             self._close(WSCloseCode.MESSAGE_TOO_BIG)
             underlying(transport).pause_reading()
+        elif frames > FRAMES_AT_ONCE:
+            underlying(transport).pause_reading()
+            asyncio.get_running_loop().call_later(frames * SECONDS_PER_FRAME, self._read_on)
+
+    def _read_on(self) -> None:
+        transport = self._transport
+        if transport is not None and not self.is_paired and not underlying(transport).is_closing():
+            underlying(transport).resume_reading()
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         self._transport = None
