@@ -18,6 +18,7 @@ from restante.common.certificate import ServerCertificate
 from restante.common.newcomers import PENDING_BYTES
 from restante.common.tls_handshake import IDLE_TLS_BYTES
 from restante.relay.core.limits import Limits
+from restante.relay.protocol.refusals import NO_DESCRIPTORS
 from restante.relay.server import connection, recording
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
@@ -490,13 +491,12 @@ async def test_a_pair_that_cannot_be_connected_leaves_nothing(
         kinds = (first, "TCP")[::order]
         clients = [await come(kinds[0])]
         await until("one waits", lambda: live.relay.waiting == 1)
-        with structlog.testing.capture_logs() as logged, monkeypatch.context() as patch:
+        with monkeypatch.context() as patch:
             patch.setattr(os, "dup", no_descriptor)
             clients.append(await come(kinds[1]))
             for client in clients:
                 assert b"ok" not in await client.rest()
-        [line] = logged
-        assert line["event"] == "a pair could not be connected"
+        assert live.relay.refusal_counts.since_start == {NO_DESCRIPTORS.reason: 1}
         await until("nothing is left", live.is_empty)
         await live.pair(port=plain)
 
