@@ -470,6 +470,24 @@ async def test_a_pair_passes_on_what_its_rate_allows(tmp_path: Path, first: str,
         await running.second.read(400_000 - (at_once - MIN_QUANTUM_BYTES))
 
 
+@pytest.mark.parametrize("kind", ["tcp", "websocket"])
+@on_asyncio
+async def test_what_nobody_takes_any_more_is_read_as_its_rate_allows(tmp_path: Path, kind: str) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = loop.time()
+    async with opened(tmp_path, Rates(pair=100_000)) as world:
+        loop.time = lambda: stopped  # type: ignore[method-assign]
+        running = await world.pair(kind, "tcp")
+        running.second.reset()
+        await until("an end", lambda: direction(running, 1).is_over)
+        running.first.write(b"to nobody")
+        await until("the end of the other direction", lambda: direction(running).is_over)
+        running.first.write(8 * DATA)
+        await turns(500)
+        unsent = running.first.raw.writer.transport.get_write_buffer_size()
+        assert unsent > 4 * len(DATA)  # sockets hold up to 10 MiB (tcp(7))
+
+
 # ── fairness ──────────────────────────────────────────────────────────────────────────────────────
 
 

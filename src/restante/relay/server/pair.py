@@ -108,7 +108,7 @@ class Direction:
         elif not isinstance(source, PlainSocket):
             self._let_arrive()
         elif self.is_readable:
-            return self._drop(source) if self.is_over else self._read(source)
+            return self._read(source)
         return 0
 
     def _is_held_up(self) -> bool:
@@ -118,16 +118,22 @@ class Direction:
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, source: PlainSocket) -> int:
-        """Read as much as is granted, and pass it on. Return the bytes."""
+        """Read as much as is granted, and pass it on, or drop it if it is over. Return the bytes."""
         size = MAX_QUANTUM_BYTES
         if self._pair.flow.is_paced:
             size = self._grant()
             if not size:
                 return 0
-        size = self._splice(source, size) if self._is_spliced else self._copy(source, size)
+        is_dropped = self.is_over
+        if is_dropped:
+            size = self._drop(source, size)
+        elif self._is_spliced:
+            size = self._splice(source, size)
+        else:
+            size = self._copy(source, size)
         if self._granted:
             self._return_grant(size)
-        if size:
+        if size and not is_dropped:
             self._pair.count(size)
         if (self.is_readable or self.has_ended) and not self._is_held_up():
             self._pairs.queue(self)
@@ -173,18 +179,16 @@ class Direction:
         self._write(_ROOM[:size])
         return size
 
-    def _drop(self, source: PlainSocket) -> int:
-        """Read what nobody takes."""
+    def _drop(self, source: PlainSocket, size: int) -> int:
+        """Read what nobody takes. Return the bytes."""
         try:
-            size = source.readinto(_ROOM, COPY_BYTES)
+            size = source.readinto(_ROOM, min(size, COPY_BYTES))
         except BlockingIOError:
             self.is_readable = False
             return 0
         except OSError:
             size = 0
-        if size:
-            self._pairs.queue(self)
-        else:
+        if not size:
             self.has_ended = True
             self._pair.go_on_ending()
         return size
@@ -193,24 +197,25 @@ class Direction:
         """Let a stream bring what comes, unless it waits for the pacer."""
         source = self._source
         assert not isinstance(source, PlainSocket)
-        if not self.is_readable and (self.is_over or not self._waits_for_grant):
+        if not self.is_readable and not self._waits_for_grant:
             self.is_readable = True
             source.resume()
 
     def arrived(self, data: memoryview | bytes | bytearray) -> None:
-        """Pass on what a stream brings, or keep it if the sink takes no more."""
-        if self._pair.is_closed or self.is_over:
+        """Pass on what a stream brings, keep it if the sink takes no more, or drop it if it is over."""
+        if self._pair.is_closed:
             return
-        if self._kept or self._sink.is_stuck:
-            self._kept += data
-        else:
-            self._write(data)
-        self._pair.count(len(data))
-        if self._pair.is_closed or self.is_over:
-            return
+        if not self.is_over:
+            if self._kept or self._sink.is_stuck:
+                self._kept += data
+            else:
+                self._write(data)
+            self._pair.count(len(data))
+            if self._pair.is_closed:
+                return
         if self._pair.flow.is_paced:
             self._charge(len(data))
-        if self._kept or self._sink.is_stuck or self._waits_for_grant:
+        if self._is_held_up() or self._waits_for_grant:
             self._pause()
 
     def _pause(self) -> None:
