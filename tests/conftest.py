@@ -26,7 +26,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/client/test_address_book.py": (6, 21),
     "tests/demo/test_fleet.py": (7, 3),
     "tests/durability/test_faulty_disks.py": (5, 31),
-    "tests/interop/test_clients.py": (1, 130),
+    "tests/interop/test_clients.py": (1, 165),
     "tests/interop/test_clients.py::test_a_file_arrives_in_another_network": (1, 27),
     "tests/interop/test_prometheus.py": (1, 14),
     "tests/interop/test_relay.py": (6, 42),
