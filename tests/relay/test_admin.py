@@ -85,7 +85,7 @@ async def test_the_counts_agree_with_what_was_done(tmp_path: Path) -> None:
             "restante_relay_pairs": 1,
             "restante_relay_waiting": 1,
             "restante_relay_new": 0,
-            "restante_relay_connections_opened_total": 4,
+            "restante_relay_connections_opened_total": 5,
             "restante_relay_bytes_total": 100,
             "restante_relay_day_bytes": 100,
             "restante_relay_month_bytes": 100,

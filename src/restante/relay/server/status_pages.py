@@ -54,7 +54,7 @@ METRICS: Final[Mapping[str, Metric[Parts]]] = {
         "Connections that have not sent their request yet", lambda its: its.relay.new, "connections.new"
     ),
     "restante_relay_connections_opened": CounterMetric(
-        "Connections accepted, also those of HTTP", lambda its: its.server.opened, "connections.opened"
+        "Connections made, also those of HTTP, and refused ones", lambda its: its.server.opened, "connections.opened"
     ),
     "restante_relay_bytes": CounterMetric(
         "Bytes passed on, in both directions", lambda its: its.traffic.bytes, "bytes.since_start"
