@@ -134,6 +134,32 @@ def test_the_next_day_begins_with_the_counts_of_the_month_and_the_next_month_wit
         assert traffic.day_bytes_of(named(traffic, "first")) == 0
 
 
+def test_a_month_goes_on_after_a_start_with_a_clock_that_is_behind_until_the_clock_reaches_another_month() -> None:
+    """Computers without a battery start in 1970, and may start again before they are told the time."""
+    relay, pair = running(month_bytes=10)
+    relay.count_bytes(pair, 7)
+    saved = relay.traffic.saved()
+    for wall in (0.0, START - 20 * SECONDS_PER_DAY):
+        traffic = Traffic()
+        traffic.restore(saved, wall)
+        saved = traffic.saved()
+        assert (saved.month, saved.month_bytes, saved.day_bytes) == ("2023-11", 7, 0)
+    for days, month_bytes in ((1 - 20, 7), (0, 7), (16, 7), (17, 0)):
+        traffic.begin_day(START + days * SECONDS_PER_DAY)
+        assert traffic.month_bytes == month_bytes
+
+
+def test_a_month_of_a_clock_that_was_ahead_ends_with_the_month_in_which_the_clock_is_right() -> None:
+    traffic = Traffic()
+    traffic.begin_day(START + 10_000 * SECONDS_PER_DAY)
+    traffic.month_bytes = 7
+    restarted = Traffic()
+    restarted.restore(traffic.saved(), START)
+    assert (restarted.month, restarted.month_bytes) == ("2051-04", 7)
+    restarted.begin_day(START + 17 * SECONDS_PER_DAY)
+    assert (restarted.month, restarted.month_bytes) == ("2023-12", 0)
+
+
 def test_an_address_without_a_name_of_this_day_is_counted_and_saved_once_it_has_one() -> None:
     """One of its pairs runs since yesterday; what another of its quotas had counted before is not lost."""
     relay, pair = running()

@@ -157,6 +157,10 @@ class Bucket:
     at: float = 0.0
 
 
+def calendar_month(wall: float) -> str:
+    return f"{datetime.fromtimestamp(wall, UTC):%Y-%m}"
+
+
 @dataclass
 class Model:
     """All connections ever made, in order, and sums over them."""
@@ -170,6 +174,8 @@ class Model:
     """Addresses that have connected on this day since the restart, and not only as a client's second address."""
     bytes_today: int = 0
     bytes_this_month: int = 0
+    month: str = calendar_month(EPOCH)
+    """That of the bytes. It is later than that of the clock if the clock was set back while the relay was down."""
     buckets: dict[str, Bucket] = field(default_factory=dict)
     results: Counter[str] = field(default_factory=Counter)
     recorded: Counter[str] = field(default_factory=Counter)
@@ -411,9 +417,9 @@ class WithLimits(RuleBasedStateMachine):
         self._compare()
 
     @precondition(lambda self: len(self.model.sides) > 5)
-    @rule(downtime=st.sampled_from((0.0, 3600.0, 86_400.0, 2_000_000.0)))
+    @rule(downtime=st.sampled_from((-2_000_000.0, -3600.0, 0.0, 3600.0, 86_400.0, 2_000_000.0)))
     def drain_and_restart(self, downtime: float) -> None:
-        """Stop as a server does; later start with what it has saved."""
+        """Stop as a server does; later start with what it has saved. The clock may be set back meanwhile."""
         self._tick()
         drained = {id(side) for side in self.relay.drain(self.now())}
         new, waiting = self.model.open_sides("new"), self.model.open_sides("waiting")
@@ -427,8 +433,10 @@ class WithLimits(RuleBasedStateMachine):
         kept = Counter({name: before.day_bytes[name] for name in before.named if before.day_bytes[name]})
         kept.update(before.saved_bytes)
         assert saved.address_bytes == {f"{name}{self.wall // DAY}": size for name, size in kept.items()}
-        self.model = Model(saved_bytes=kept, bytes_today=before.bytes_today, bytes_this_month=before.bytes_this_month)
+        self.model = Model(saved_bytes=kept, bytes_today=before.bytes_today, month=calendar_month(self.wall))
         self._pass_days(self.wall + downtime)
+        if before.month >= self.model.month:
+            self.model.month, self.model.bytes_this_month = before.month, before.bytes_this_month
         self._start()
         self.relay.traffic.restore(saved, self.wall)
         self._compare()
@@ -438,14 +446,15 @@ class WithLimits(RuleBasedStateMachine):
         self.elapsed += 1 / 1024
 
     def _pass_days(self, wall: float) -> None:
-        day, month = wall // DAY, datetime.fromtimestamp(wall, UTC).month
+        day = wall // DAY
+        month_before, month = calendar_month(self.wall), calendar_month(wall)
         if day != self.wall // DAY:
             self.model.bytes_today = 0
             self.model.day_bytes.clear()
             self.model.saved_bytes.clear()
             self.model.named.clear()
-        if month != datetime.fromtimestamp(self.wall, UTC).month:
-            self.model.bytes_this_month = 0
+        if month not in {month_before, self.model.month}:
+            self.model.month, self.model.bytes_this_month = month, 0
         self.wall = wall
 
     def _pick(self, pick: int) -> ModelPair:

@@ -96,7 +96,10 @@ class Traffic:
         """How often a day has begun. If the clock is set back, a day begins again, and nothing is known of it."""
         self.day_bytes = 0
         self.month = ""
+        """The calendar month (UTC) that is counted. If the relay was started with a clock that is behind, it is later
+        than that of the clock. It ends when the clock comes to another month."""
         self.month_bytes = 0
+        self._clock_month = ""
         self._by_address_id: OrderedDict[str, DayBytes] = OrderedDict()
         """At most MAX_DAY_ADDRESSES of this day. The one that was paired least recently is first. Beyond that number
         it is forgotten."""
@@ -110,8 +113,9 @@ class Traffic:
         self.turn += 1
         self._by_address_id.clear()
         month = month_of(wall)
-        if month != self.month:
+        if month not in {self._clock_month, self.month}:
             self.month, self.month_bytes = month, 0
+        self._clock_month = month
 
     def name(self, quota: AddressQuota, address_id: str) -> None:
         """Set the name of an address for this day: it has connected."""
@@ -147,9 +151,13 @@ class Traffic:
         )
 
     def restore(self, saved: SavedTraffic, wall: float) -> None:
-        """Continue with saved counts. Those of another day or month than that of `wall` are ignored."""
+        """Continue with saved counts. Those of another day than that of `wall`, or of an earlier month, are ignored.
+
+        A later month goes on: the clock is behind, or was ahead. If it was, the month ends with that of the clock.
+        """
         self.begin_day(wall)
-        if saved.month == self.month:
+        if saved.month >= self.month:
+            self.month = saved.month
             self.month_bytes += saved.month_bytes
         if saved.day == self.day:
             self.day_bytes += saved.day_bytes
