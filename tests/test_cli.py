@@ -308,6 +308,17 @@ async def test_a_server_that_works_is_healthy_and_ready_however_it_is_named(tmp_
             assert asked(RESTANTE_ADMIN=f"*:{port}") == healthy
             assert asked("--config", file) == healthy
             assert asked(RESTANTE_CONFIG=str(file)) == healthy
+            for table, admin_port in (("relay", relay), ("waku", waku)):
+                file.write_text(f'[{table}]\nadmin = "127.0.0.1:{admin_port}"\n')
+                assert asked("--config", file) == asked("--ready", RESTANTE_CONFIG=str(file)) == healthy
+            file.write_text(f'[waku]\nadmin = "127.0.0.1:{waku}"\n[relay.limits]\n[serve]\nadmin = "{admin}"\n')
+            for relay_admin, answers in (
+                (f"127.0.0.1:{relay}", "serve: ok\nrelay: ok\nwaku: ok\n"),
+                ("off", "serve: ok\nwaku: ok\n"),
+            ):
+                assert asked("--config", file, RESTANTE_RELAY_ADMIN=relay_admin) == (0, answers, "")
+            file.write_text("")
+            assert asked("--config", file, RESTANTE_ADMIN=admin) == healthy
             for command in Document("docs/monitoring.md").lines("health"):
                 program, *arguments = command.replace("4011", str(waku)).replace("4012", str(relay)).split()
                 assert (program, *asked(*arguments[1:], RESTANTE_ADMIN=admin)) == ("restante", *healthy)
@@ -334,6 +345,30 @@ def test_a_server_that_cannot_store_does_not_run_or_is_another_program_is_one_cl
         with port_that_says(answer) as here:
             url, timeout = f"{scheme}://{here}", "0.2" if answer is None else "60"
             assert asked(url, "--timeout", timeout) == (3, "", f"restante: {url}{reason}\n")
+
+
+def test_of_several_servers_in_a_file_the_worst_answer_is_the_exit_code(tmp_path: Path) -> None:
+    file, nobody = tmp_path / "restante.toml", f"127.0.0.1:{nobodys_port()}"
+    file.write_text("[relay]\n[serve]\n")
+    works, full = (b"HTTP/1.0 200 OK\r\n\r\nok\n", b"HTTP/1.0 503 Service Unavailable\r\n\r\nit is full\n")
+    with port_that_says(full) as server, port_that_says(works) as relay:
+        assert asked("--config", file, RESTANTE_ADMIN=server, RESTANTE_RELAY_ADMIN=relay) == (
+            1,
+            "serve: it is full\nrelay: ok\n",
+            "",
+        )
+    refused = f"cannot reach http://{nobody}: Connection refused: is the server running?"
+    with port_that_says(full) as relay:
+        assert asked("--config", file, RESTANTE_ADMIN=nobody, RESTANTE_RELAY_ADMIN=relay) == (
+            3,
+            "relay: it is full\n",
+            f"restante: {refused}\n",
+        )
+    assert asked("--config", file, RESTANTE_ADMIN=nobody, RESTANTE_RELAY_ADMIN=nobody) == (
+        3,
+        "",
+        f"restante: {refused}; {refused}\n",
+    )
 
 
 def test_an_argument_that_cannot_be_used_is_misuse() -> None:

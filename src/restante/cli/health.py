@@ -7,12 +7,15 @@ import os
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from ssl import SSLError
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
 
 from restante.common.errors import Misuse, RestanteError, plain
+
+if TYPE_CHECKING:
+    from restante.common.settings import ServerSettings
 
 app = typer.Typer()
 
@@ -54,7 +57,8 @@ def health(
         str | None,
         typer.Argument(
             metavar="[URL|HOST:PORT]",
-            help="Admin port of a mailbox server, relay or Waku node. Default: --admin of the mailbox server.",
+            help="Admin port of a mailbox server, relay or Waku node. Default: that of each server in the TOML file,"
+            " or of the mailbox server.",
         ),
     ] = None,
     ready: Annotated[
@@ -79,16 +83,25 @@ def health(
     ] = TIMEOUT,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="TOML file of the mailbox server, to find its admin port."),
+        typer.Option(metavar="FILE", help="TOML file of servers, to find their admin ports."),
     ] = None,
 ) -> None:
     """Ask a server whether it works. The exit code is 0 if it does."""
     if not math.isfinite(timeout):
         raise Misuse(f"--timeout: {timeout} is no number of seconds")
-    endpoint = _endpoint(server) if server is not None else _configured_endpoint(config)
-    status, line = _request(endpoint, "/readyz" if ready else "/healthz", token_file, timeout)
-    print(line)
-    if status != 200:
+    endpoints = {"": _endpoint(server)} if server is not None else _configured_endpoints(config)
+    failures, healthy = [], True
+    for table, endpoint in endpoints.items():
+        try:
+            status, line = _request(endpoint, "/readyz" if ready else "/healthz", token_file, timeout)
+        except NoAnswerError as error:
+            failures.append(str(error))
+        else:
+            print(f"{table}: {line}" if len(endpoints) > 1 else line)
+            healthy &= status == 200
+    if failures:
+        raise NoAnswerError("; ".join(failures))
+    if not healthy:
         raise typer.Exit(UNHEALTHY_EXIT)
 
 
@@ -109,18 +122,43 @@ def _endpoint(text: str) -> Endpoint:
     return Endpoint(tls, parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/"))
 
 
-def _configured_endpoint(config: Path | None) -> Endpoint:
-    """Return the admin port of the mailbox server whose settings are a file and the environment. Raises Misuse."""
-    from restante.common.settings import parse_address, resolve_settings
-    from restante.mailbox.settings import SERVE
+def _configured_endpoints(config: Path | None) -> dict[str, Endpoint]:
+    """Return the admin port of each server that has a table in the file, or of the mailbox server if none has one.
 
-    settings, _ = resolve_settings(SERVE, {}, os.environ, config)
-    if settings.admin == "off":
+    The keys are the names of the tables. The settings are those of the file and the environment. Raises Misuse.
+    """
+    from restante.common.settings import TABLES, parse_address, read_settings_file, resolve_settings, settings_file
+
+    file = settings_file(os.environ, config)
+    tables = read_settings_file(file) if file else {}
+    endpoints: dict[str, Endpoint] = {}
+    for table in [table for table in TABLES if table in tables] or ["serve"]:
+        settings, _ = resolve_settings(_server_settings(table), {}, os.environ, config)
+        if settings.admin != "off":
+            host, port = parse_address(settings.admin, "--admin")
+            endpoints[table] = Endpoint(tls=False, host=host or "127.0.0.1", port=port, prefix="")
+    if not endpoints:
         raise Misuse(
             "the settings say that the server has no admin port (--admin off): name one, like 127.0.0.1:4010"
         )
-    host, port = parse_address(settings.admin, "--admin")
-    return Endpoint(tls=False, host=host or "127.0.0.1", port=port, prefix="")
+    return endpoints
+
+
+def _server_settings(table: str) -> ServerSettings[Any]:
+    """Return the options of the server with this table. Raises Misuse if its extra is not installed."""
+    if table == "relay":
+        from restante.relay.settings import RELAY
+
+        return RELAY
+    if table == "waku":
+        from restante.common.extras import require_extra
+        from restante.waku.settings import WAKU
+
+        require_extra("waku")
+        return WAKU
+    from restante.mailbox.settings import SERVE
+
+    return SERVE
 
 
 def _request(endpoint: Endpoint, page: str, token_file: Path | None, timeout: float) -> tuple[int, str]:

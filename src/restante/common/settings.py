@@ -265,7 +265,7 @@ class ServerSettings(Generic[S]):
 
     def read_file(self, path: Path) -> dict[str, dict[str, Any]]:
         """Read this server's table of a TOML file, and its table of limits as `limits`."""
-        content = read_toml(path, lambda path: path.read_text("utf-8"), " (--config)")
+        content = read_settings_file(path)
         for key, value in content.items():
             if key not in TABLES or not isinstance(value, dict):
                 *tables, last_table = (f"[{name}]" for name in TABLES)
@@ -285,6 +285,11 @@ class ServerSettings(Generic[S]):
                     advice = did_you_mean(key, (*names, *similar_names)) or f"its keys are {', '.join(names)}"
                     raise Misuse(f"{path}: [{table_name}] has no key '{key}': {advice}")
         return {self.table: table, LIMITS: limits}
+
+
+def read_settings_file(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file. Raises Misuse."""
+    return read_toml(path, lambda path: path.read_text("utf-8"), " (--config)")
 
 
 def read_toml(path: Path, read_text: Callable[[Path], str], advice: str = "") -> dict[str, Any]:
@@ -316,6 +321,12 @@ def parse_limits(names: Collection[str], texts: Sequence[str] | None) -> Iterato
         yield name, value
 
 
+def settings_file(environment: Mapping[str, str], file: Path | None) -> Path | None:
+    """Return the TOML file of --config, else that of RESTANTE_CONFIG, else None."""
+    file_variable = environment.get(f"{PREFIX}CONFIG")
+    return file or (Path(file_variable) if file_variable else None)
+
+
 def resolve_settings(
     server: ServerSettings[S], flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
 ) -> tuple[S, list[ResolvedSetting]]:
@@ -324,8 +335,7 @@ def resolve_settings(
     `limit` is a list of NAME=NUMBER. Raises Misuse for an unknown key, a wrong type, or an unreadable file. The
     command line has refused unknown variables before.
     """
-    file_variable = environment.get(f"{PREFIX}CONFIG")
-    path = file or (Path(file_variable) if file_variable else None)
+    path = settings_file(environment, file)
     tables = server.read_file(path) if path else {}
     flag_values = {(server.table, name): value for name, value in flags.items() if value is not None}
     flag_values |= {

@@ -195,7 +195,7 @@ complete --command restante --condition '__restante_at relay restore' --force-fi
 complete --command restante --condition '__restante_at health' --long-option ready --description 'Ask whether the server can store what clients send. A relay: whether it makes pairs.'
 complete --command restante --condition '__restante_at health' --long-option token-file --require-parameter --force-files --description 'File with a token to send, for a proxy that demands one.'
 complete --command restante --condition '__restante_at health' --long-option timeout --exclusive --description 'How long to wait for an answer. Default: 5.'
-complete --command restante --condition '__restante_at health' --long-option config --require-parameter --force-files --description 'TOML file of the mailbox server, to find its admin port.'
+complete --command restante --condition '__restante_at health' --long-option config --require-parameter --force-files --description 'TOML file of servers, to find their admin ports.'
 complete --command restante --condition '__restante_at health' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at send' --long-option name --exclusive --description 'Name that the receiver is told. Default: that of the PATH. - needs one.'
 complete --command restante --condition '__restante_at send' --long-option text --exclusive --description 'Text to send; - reads standard input.'
