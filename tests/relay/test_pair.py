@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from relay.pairs import KINDS, Running, opened
 from restante.relay.core.pacing import BURST_SECONDS, MIN_QUANTUM_BYTES, Rates
@@ -376,6 +377,26 @@ async def test_urgent_data_does_not_keep_the_loop_busy(tmp_path: Path) -> None:
         running.second.end()
         await running.second.raw.rest()
         running.first.reset()
+
+
+@on_uvloop
+async def test_a_fault_ends_its_pair_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path) as world:
+        faulty, other = await world.pair(), await world.pair()
+        real = Direction.step
+
+        def step(self: Direction) -> int:
+            if self._pair is faulty.pair:
+                raise ZeroDivisionError
+            return real(self)
+
+        monkeypatch.setattr(Direction, "step", step)
+        with capture_logs() as lines:
+            await faulty.first.send(b"what is not passed on")
+            await other.first.send(b"what is")
+            assert await other.second.read(7) == b"what is"
+            await faulty.ended()
+        assert [line["fault"].split()[0] for line in lines] == ["ZeroDivisionError"]
 
 
 # ── WebSocket ─────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
+from restante.common.logs import log, trace_text
 from restante.relay.core.pacing import MAX_QUANTUM_BYTES, Flow, Pacer, Rates
 from restante.relay.server.pipes import FIRST_PIPE_BYTES, MAX_PIPE_BYTES, Pipe, PipePool, pipe_budget
 from restante.relay.server.streams import END_SECONDS, PlainSocket, Stream
@@ -110,6 +111,11 @@ class Direction:
         elif self.is_readable:
             return self._read(source)
         return 0
+
+    def fail(self, error: Exception) -> None:
+        """End the pair because of a fault of ours, which does not stop the other pairs."""
+        log.error("a pair is ended because of a fault", fault=trace_text(error))
+        self._pair.abort()
 
     def _is_held_up(self) -> bool:
         """Return whether something must be written before anything is read."""
@@ -512,13 +518,18 @@ class Pairs:
     def _take_steps(self) -> None:
         """Let directions take steps, one after the other, until there were enough for this turn of the loop."""
         due, left = self._due, MAX_BYTES_PER_TURN
-        while due and left > 0:
-            direction = due.popleft()
-            direction.is_queued = False
-            left -= STEP_BYTES + direction.step()
-        self._has_turn = bool(due)
-        if due:
-            self._loop.call_soon(self._take_steps)
+        try:
+            while due and left > 0:
+                direction = due.popleft()
+                direction.is_queued = False
+                try:
+                    left -= STEP_BYTES + direction.step()
+                except Exception as error:  # noqa: BLE001 - it must not stop the other pairs
+                    direction.fail(error)
+        finally:
+            self._has_turn = bool(due)
+            if due:
+                self._loop.call_soon(self._take_steps)
 
     # ── rates ────────────────────────────────────────────────────────────────────────────────────
 
