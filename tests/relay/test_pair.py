@@ -16,9 +16,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from relay.pairs import KINDS, Running, opened
+from relay.pairs import KINDS, Running, World, opened
 from restante.relay.core.pacing import BURST_SECONDS, MIN_QUANTUM_BYTES, Rates
-from restante.relay.server.pair import COPY_BYTES, MAX_BYTES_PER_TURN, Direction
+from restante.relay.server.pair import (
+    COPY_BYTES,
+    MAX_BYTES_PER_TURN,
+    STALL_CHECK_SECONDS,
+    STALLED_SECONDS,
+    Direction,
+)
 from restante.relay.server.pipes import FIRST_PIPE_BYTES, LEFT_OUT, MAX_PIPE_BYTES, PipePool
 from restante.relay.server.streams import END_SECONDS, MAX_READ_BYTES, MIN_READ_BYTES, WebSocketStream
 from support.loops import meanwhile, move_clock, on_loop, on_uvloop, slow_clock, until
@@ -397,6 +403,59 @@ async def test_a_fault_ends_its_pair_and_no_other(tmp_path: Path, monkeypatch: p
             assert await other.second.read(7) == b"what is"
             await faulty.ended()
         assert [line["fault"].split()[0] for line in lines] == ["ZeroDivisionError"]
+
+
+async def minutes(number: int) -> None:
+    """Let minutes pass."""
+    for _ in range(number):
+        move_clock(asyncio.get_running_loop(), STALL_CHECK_SECONDS)
+        await turns(5)
+
+
+async def stalled(world: World, first: str, second: str) -> Running:
+    """Begin a pair of which the second side takes nothing. The first has sent more than fits between them."""
+    running = await world.pair(first, second)
+    running.first.write(DATA * 8)
+    await until("a full sink", lambda: direction(running)._sink.is_stuck)
+    await turns(50)
+    return running
+
+
+@pytest.mark.parametrize(("first", "second"), TO_EACH)
+@on_asyncio
+async def test_a_pair_ends_whose_sender_has_gone_and_whose_reader_takes_nothing(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    async with opened(tmp_path) as world:
+        running = await stalled(world, first, second)
+        await minutes(20)
+        assert not running.ends, "the sender is there"
+        running.first.reset()
+        await minutes(int(STALLED_SECONDS / STALL_CHECK_SECONDS) - 1)
+        assert not running.ends
+        await minutes(3)
+        await running.ended()
+        assert not world.pairs._stuck
+
+
+@pytest.mark.parametrize(("first", "second"), [("tcp", "tcp"), ("tcp", "unix"), ("websocket", "websocket")])
+@on_asyncio
+async def test_a_slow_reader_gets_everything_after_the_sender_has_gone(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair(first, second)
+        sending = asyncio.create_task(running.first.send(DATA * 3))
+        await until("a full sink", lambda: direction(running)._sink.is_stuck)
+        size = 0
+        while size < 3 * len(DATA):
+            size += len(await running.second.read(1_000_000))
+            await minutes(3)
+            if sending.done():
+                running.first.end()
+        assert size == 3 * len(DATA)
+        running.second.end()
+        await running.ended()
 
 
 # ── WebSocket ─────────────────────────────────────────────────────────────────────────────────────

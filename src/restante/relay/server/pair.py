@@ -17,7 +17,7 @@ from typing import Final
 from restante.common.logs import log, trace_text
 from restante.relay.core.pacing import MAX_QUANTUM_BYTES, Flow, Pacer, Rates
 from restante.relay.server.pipes import FIRST_PIPE_BYTES, MAX_PIPE_BYTES, Pipe, PipePool, pipe_budget
-from restante.relay.server.streams import END_SECONDS, PlainSocket, Stream
+from restante.relay.server.streams import END_SECONDS, PlainSocket, Stream, has_hung_up
 
 OK: Final = b"ok\n"
 """What both sides are sent when they have become a pair (transit_server.py, 0.5.0)."""
@@ -38,6 +38,14 @@ MAX_EVENTS: Final = 256
 FILLED_FRACTION: Final = 4
 """A direction that reads this fraction of a pipe at once gets one of twice the size. A page of a pipe has the bytes
 of one packet at least, 1,400 of 4,096, so packets fill a pipe with a third of its size."""
+
+STALLED_SECONDS: Final = 300.0
+"""Seconds after which a pair ends of which one side has gone and the other takes nothing. Its kernel answers while it
+is stopped, so keep-alive does not find it, and the pair would count in `pairs` for ever. Five minutes are enough for
+someone who has to confirm something before the rest is read."""
+
+STALL_CHECK_SECONDS: Final = 60.0
+"""Seconds between two looks at the pairs of which a side takes nothing: some microseconds each."""
 
 TURN_SECONDS: Final = 0.005
 """Shortest time between two turns of the pacer, in which it lets several pairs go on."""
@@ -101,7 +109,10 @@ class Direction:
         """Pass on what can be passed on now, about a quantum, and return its bytes."""
         if (self._piped or self._kept) and not self._sink.is_stuck:
             self._write_on()
-        if self._is_held_up() or self._pair.is_closed:
+        if self._pair.is_closed:
+            return 0
+        if self._is_held_up():
+            self._pairs.note_stuck(self)
             return 0
         source = self._source
         if self.has_ended:
@@ -141,7 +152,11 @@ class Direction:
             self._return_grant(size)
         if size and not is_dropped:
             self._pair.count(size)
-        if (self.is_readable or self.has_ended) and not self._is_held_up():
+        if self._pair.is_closed:
+            return size
+        if self._is_held_up():
+            self._pairs.note_stuck(self)
+        elif self.is_readable or self.has_ended:
             self._pairs.queue(self)
         return size
 
@@ -221,7 +236,10 @@ class Direction:
                 return
         if self._pair.flow.is_paced:
             self._charge(len(data))
-        if self._is_held_up() or self._waits_for_grant:
+        if self._is_held_up():
+            self._pairs.note_stuck(self)
+            self._pause()
+        elif self._waits_for_grant:
             self._pause()
 
     def _pause(self) -> None:
@@ -304,6 +322,7 @@ class Direction:
 
     def unstuck(self) -> None:
         """Write what is left, and read again."""
+        self._pairs.note_moving(self)
         self._pairs.queue(self)
 
     def note_readable(self) -> None:
@@ -315,7 +334,18 @@ class Direction:
         """Note that a plain socket takes bytes, or is gone."""
         if self._sink.is_stuck:
             self._sink.is_stuck = False
+            self._pairs.note_moving(self)
             self._pairs.queue(self)
+
+    def untaken_bytes(self) -> int | None:
+        """Return the bytes that the reader has not taken. None: the sender is still there."""
+        if not self.has_ended and not has_hung_up(self._source):
+            return None
+        return self._piped + len(self._kept) + self._sink.untaken_bytes()
+
+    def give_up(self) -> None:
+        """End the pair, because the sender has gone and the reader takes nothing."""
+        self._pair.abort()
 
     def sink_gone(self) -> None:
         """Drop what was not written, and what still comes."""
@@ -333,7 +363,8 @@ class Direction:
             self._pair.go_on_ending()
 
     def release(self) -> None:
-        """Free what was read and not written, and return what was granted."""
+        """Free what was read and not written, and return what was granted. Nothing is written any more."""
+        self._pairs.note_moving(self)
         self._kept = b""
         if self._pipe is not None:
             self._pairs.pipes.discard(self._pipe)
@@ -443,6 +474,10 @@ class Pairs:
         """Directions of which a step is due."""
         self._has_turn = False
         """Whether the loop will take their steps."""
+        self._stuck: dict[Direction, tuple[int | None, float]] = {}
+        """Directions whose readers take nothing, how many bytes these have not taken, and since when so many."""
+        self._stall_timer: asyncio.TimerHandle | None = None
+        """The next look at these. None: there are none."""
         self.running: set[Pair] = set()
         self._loop.add_reader(self._epoll.fileno(), self._take_events)
 
@@ -479,8 +514,9 @@ class Pairs:
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
         self.pipes.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
 
     # ── events and steps ──────────────────────────────────────────────────────────────────────────
 
@@ -530,6 +566,29 @@ class Pairs:
             self._has_turn = bool(due)
             if due:
                 self._loop.call_soon(self._take_steps)
+
+    # ── readers that take nothing ─────────────────────────────────────────────────────────────────
+
+    def note_stuck(self, direction: Direction) -> None:
+        """Look at a direction from time to time, because its reader takes nothing for now."""
+        self._stuck.setdefault(direction, (None, 0.0))
+        if self._stall_timer is None:
+            self._stall_timer = self._loop.call_later(STALL_CHECK_SECONDS, self._end_stalled)
+
+    def note_moving(self, direction: Direction) -> None:
+        """Note that the reader of a direction has taken something, or that nothing more is written."""
+        self._stuck.pop(direction, None)
+
+    def _end_stalled(self) -> None:
+        """End the pairs whose senders have gone and whose readers take nothing."""
+        self._stall_timer = self._loop.call_later(STALL_CHECK_SECONDS, self._end_stalled) if self._stuck else None
+        now = self._loop.time()
+        for direction, (before, since) in list(self._stuck.items()):
+            size = direction.untaken_bytes()
+            if size is None or size != before:
+                self._stuck[direction] = (size, now)
+            elif now - since >= STALLED_SECONDS:
+                direction.give_up()
 
     # ── rates ────────────────────────────────────────────────────────────────────────────────────
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import select
 import socket
 import struct
+import termios
 from typing import Final, Protocol
 
 from picows import WSCloseCode, WSFrame, WSMsgType, WSTransport
@@ -58,6 +61,23 @@ class Sink(Protocol):
         """Note that the stream takes nothing any more."""
 
 
+def has_hung_up(stream: Stream) -> bool:
+    """Return whether the other end sends nothing more, also if there is something to read before its end."""
+    poll = select.poll()
+    poll.register(stream.socket, select.POLLRDHUP)  # of POLLHUP and POLLERR it tells anyway
+    return bool(poll.poll(0))
+
+
+def _unacknowledged_bytes(connection: socket.socket) -> int:
+    """Return the bytes that our kernel has because the other end's has not taken them (man 7 tcp, man 7 unix)."""
+    try:
+        answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:  # the connection is closed already
+        return 0
+    size: int = struct.unpack("i", answer)[0]
+    return size
+
+
 # ── a plain socket ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -103,6 +123,10 @@ class PlainSocket:
             size = 0
         self.is_stuck = size < len(data)
         return size
+
+    def untaken_bytes(self) -> int:
+        """Return the bytes that were written and that the other end has not taken."""
+        return _unacknowledged_bytes(self.socket)
 
     def end_writing(self) -> None:
         """Tell the other end that nothing follows."""
@@ -170,6 +194,16 @@ class TlsStream(asyncio.BufferedProtocol):
     def resume(self) -> None:
         """Bring what comes."""
         self._transport.resume_reading()
+
+    @property
+    def socket(self) -> socket.socket:
+        """The socket under the transport."""
+        connection: socket.socket = self._transport.get_extra_info("socket")
+        return connection
+
+    def untaken_bytes(self) -> int:
+        """Return the bytes that were written and that the other end has not taken."""
+        return self._transport.get_write_buffer_size() + _unacknowledged_bytes(self.socket)
 
     def write(self, data: memoryview | bytes | bytearray) -> int:
         """Write all bytes, and return how many these are. What the socket does not take is kept by the transport."""
@@ -400,6 +434,16 @@ class WebSocketStream:
             self._underlying.resume_reading()
 
     # ── what is sent ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def socket(self) -> socket.socket:
+        """The socket under the transport."""
+        connection: socket.socket = self._underlying.get_extra_info("socket")
+        return connection
+
+    def untaken_bytes(self) -> int:
+        """Return the bytes that were written and that the other end has not taken."""
+        return self._underlying.get_write_buffer_size() + _unacknowledged_bytes(self.socket)
 
     def write(self, data: memoryview | bytes | bytearray) -> int:
         """Write a message, and return its size. What the socket does not take is kept by the transport."""
