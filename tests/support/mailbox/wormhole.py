@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -12,10 +11,6 @@ from support.ports import kept_port
 from support.processes import Child
 
 HOMES: Final = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
-
-HANDSHAKE_SECONDS: Final = "HANDSHAKE_SECONDS"
-"""The variable that says how long a `wormhole` waits for the answer to its WebSocket request."""
-
 
 MAIN: Final = "support.mailbox.wormhole:main"
 
@@ -35,7 +30,7 @@ def main() -> object:
 
     def reset_patiently(factory: Any) -> None:
         reset(factory)
-        factory.openHandshakeTimeout = float(os.environ.get(HANDSHAKE_SECONDS, BOUND))
+        factory.openHandshakeTimeout = BOUND
 
     _rendezvous.WSFactory.resetProtocolOptions = reset_patiently
     wormhole.transit.allocate_tcp_port = functools.partial(kept_port, "")

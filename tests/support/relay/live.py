@@ -28,7 +28,7 @@ from restante.relay.store.sqlite import Store
 from support.certificates import Certificate
 from support.loops import until
 from support.mailbox.givens import EPOCH, FakeClock
-from support.mailbox.raw_socket import BINARY, CLOSE, RawSocket, frame, handshake
+from support.mailbox.raw_socket import BINARY, CLOSE, PING, RawSocket, frame, handshake
 from support.proc import descriptors
 from support.proxy_headers import line
 from support.relay.worlds import Inbox, SocketClient, leave
@@ -191,7 +191,7 @@ class WebSocketClient(SocketClient):
             if opcode == CLOSE:
                 self.closed = True
                 self.transport.write(frame(CLOSE, payload[:2]))
-            elif not self.closed:
+            elif opcode != PING and not self.closed:
                 assert opcode == BINARY, opcode
                 self.received += payload
 
