@@ -568,6 +568,37 @@ async def test_what_nobody_takes_any_more_is_read_as_its_rate_allows(tmp_path: P
         assert unsent > 4 * len(DATA)  # sockets hold up to 10 MiB (tcp(7))
 
 
+async def flow(running: Running) -> None:
+    """Send and read as fast as the relay lets."""
+
+    async def send() -> None:
+        while True:
+            await running.first.send(DATA)
+
+    async with meanwhile(send()):
+        while True:
+            await running.second.read(1 << 16)
+
+
+@on_asyncio
+async def test_pairs_of_all_kinds_have_the_same_share(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    kinds = [("tcp", "tcp"), ("tcp", "websocket"), ("tcp", "tls"), ("unix", "tcp")]
+    stopped = loop.time()
+    async with opened(tmp_path, Rates(total=2_000_000)) as world, contextlib.AsyncExitStack() as flows:
+        loop.time = lambda: stopped  # type: ignore[method-assign]
+        pairs = [await world.pair(*each) for each in kinds]
+        for running in pairs:
+            await flows.enter_async_context(meanwhile(flow(running)))
+        for _ in range(400):
+            stopped += 0.02
+            await turns(20)
+        assert sum(running.counted for running in pairs) == pytest.approx(16_000_000, rel=0.05)
+        assert [running.counted for running in pairs] == [pytest.approx(16_000_000 / len(kinds), rel=0.05)] * len(
+            kinds
+        )
+
+
 # ── fairness ──────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -94,7 +94,8 @@ class Direction:
         self._pipe_size = FIRST_PIPE_BYTES
         """Size of the next pipe."""
         self._granted = 0
-        """Bytes that it may read, if the pair is paced."""
+        """Bytes that it may read, if the pair is paced. They are read in several steps, and given back if the source
+        has no more. So pairs that are spliced and pairs that are not have the same share."""
         self._waits_for_grant = False
         self.is_readable = isinstance(source, PlainSocket)
         """Whether a plain socket may have bytes, or another stream is not paused."""
@@ -136,11 +137,9 @@ class Direction:
 
     def _read(self, source: PlainSocket) -> int:
         """Read as much as is granted, and pass it on, or drop it if it is over. Return the bytes."""
-        size = MAX_QUANTUM_BYTES
-        if self._pair.flow.is_paced:
-            size = self._grant()
-            if not size:
-                return 0
+        size = self._grant() if self._pair.flow.is_paced else MAX_QUANTUM_BYTES
+        if not size:
+            return 0
         is_dropped = self.is_over
         if is_dropped:
             size = self._drop(source, size)
@@ -149,7 +148,9 @@ class Direction:
         else:
             size = self._copy(source, size)
         if self._granted:
-            self._return_grant(size)
+            self._granted -= size
+            if self._granted < 0 or not self.is_readable or self.has_ended:
+                self._return_grant()
         if size and not is_dropped:
             self._pair.count(size)
         if self._pair.is_closed:
@@ -278,9 +279,9 @@ class Direction:
         self._granted, self._waits_for_grant = size, False
         self._pairs.queue(self)
 
-    def _return_grant(self, size: int) -> None:
-        """Report how many bytes were read."""
-        self._pairs.read(self._pair.flow, self._granted, size)
+    def _return_grant(self) -> None:
+        """Report how many bytes of the grant were not read, or how many more were."""
+        self._pairs.read(self._pair.flow, self._granted, 0)
         self._granted = 0
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
@@ -370,7 +371,7 @@ class Direction:
             self._pairs.pipes.discard(self._pipe)
             self._pipe, self._piped = None, 0
         if self._granted:
-            self._return_grant(0)
+            self._return_grant()
 
 
 class Pair:
