@@ -20,6 +20,7 @@ from restante.common.tls_handshake import IDLE_TLS_BYTES
 from restante.relay.core.limits import Limits
 from restante.relay.protocol.refusals import NO_DESCRIPTORS
 from restante.relay.server import connection, recording
+from restante.relay.server.pair import Pairs
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
 from support.mailbox.raw_socket import (
@@ -499,6 +500,26 @@ async def test_a_pair_that_cannot_be_connected_leaves_nothing(
         assert live.relay.refusal_counts.since_start == {NO_DESCRIPTORS.reason: 1}
         await until("nothing is left", live.is_empty)
         await live.pair(port=plain)
+
+
+@on_uvloop
+async def test_a_pair_whose_sockets_cannot_be_watched_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Pairs.watch
+
+    def watch_one(pairs: Pairs, *arguments: Any) -> None:
+        if pairs._watched:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        watch(pairs, *arguments)
+
+    async with LiveRelay(tmp_path).serving() as live:
+        with monkeypatch.context() as patch:
+            patch.setattr(Pairs, "watch", watch_one)
+            for client in [await live.ask(), await live.ask()]:
+                assert await client.rest() in {b"", b"ok\n"}
+        await until("nothing is left", live.is_empty)
+        await live.pair()
 
 
 @on_uvloop

@@ -30,7 +30,7 @@ NO_ROOM: Final = RefusalKind("no_room_for_requests", "there is no room for conne
 """The connection had sent no request, and was closed for the memory that it took."""
 
 NO_DESCRIPTORS: Final = RefusalKind("descriptors", "a pair was closed, because the process may open no more files")
-"""The limit of open files (`ulimit -n`), or of watched sockets, is reached."""
+"""The limit of open files (`ulimit -n`) is reached."""
 
 NO_REQUEST: Final = RefusalKind("handshake", "no request came in time", ("handshake",))
 NO_PARTNER: Final = RefusalKind("waiting_seconds", "no other side came in time", ("waiting_seconds",))

@@ -499,7 +499,11 @@ class Pairs:
         """
         pair = Pair(self, (first, second), self._pacer.add(addresses), on_bytes, on_end)
         self.running.add(pair)
-        pair.begin(leftover)
+        try:
+            pair.begin(leftover)
+        except OSError as error:  # the user's sockets may not be watched any more (epoll(7), max_user_watches)
+            log.error("a pair cannot be watched; it is closed", reason=error.strerror)
+            pair.abort()
         return pair
 
     def ended(self, pair: Pair) -> None:
@@ -523,13 +527,13 @@ class Pairs:
 
     def watch(self, stream: PlainSocket, source: Direction, sink: Direction) -> None:
         """Let steps be taken when a socket has bytes, or takes some."""
-        self._watched[stream.descriptor] = (source, sink)
         self._epoll.register(stream.descriptor, _EVENTS)
+        self._watched[stream.descriptor] = (source, sink)
 
     def unwatch(self, stream: PlainSocket) -> None:
         """Forget a socket, which is about to be closed."""
-        del self._watched[stream.descriptor]
-        self._epoll.unregister(stream.descriptor)
+        if self._watched.pop(stream.descriptor, None) is not None:
+            self._epoll.unregister(stream.descriptor)
 
     def _take_events(self) -> None:
         """Note what has happened to the sockets, and take steps unless the loop will do so anyway."""

@@ -259,14 +259,6 @@ class Server(PublicServer):
             while left:
                 streams.append(left[0].stream())
                 del left[0]
-            self.running[pair] = self.pairs.begin(
-                streams[0],
-                streams[1],
-                leftover,
-                pair.address_quotas,
-                partial(self.relay.count_bytes, pair),
-                partial(self._pair_ended, pair),
-            )
         except OSError as error:
             if not isinstance(error, ConnectionError):  # else a side has gone in this turn of the loop
                 self._count(NO_DESCRIPTORS, pair.first.address_id)
@@ -274,6 +266,14 @@ class Server(PublicServer):
             for still_open in (*streams, *left):
                 still_open.close()
             return
+        self.running[pair] = self.pairs.begin(
+            streams[0],
+            streams[1],
+            leftover,
+            pair.address_quotas,
+            partial(self.relay.count_bytes, pair),
+            partial(self._pair_ended, pair),
+        )
         self._all_ended.clear()
         self._set_rate(pair)
 
