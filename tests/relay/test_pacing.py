@@ -17,7 +17,6 @@ from restante.relay.core.pacing import (
     Pacer,
     Rates,
     bounded_quantum,
-    quantum_of,
 )
 from support.effort import examples
 
@@ -126,7 +125,7 @@ def test_pairs_share_the_total_alike(number: int) -> None:
         world.pair(f"{index}")
     shares = world.rates(20)
     assert sum(shares) == near(50 * MB)
-    assert max(shares) - min(shares) <= 2 * quantum_of(Rates(total=50 * MB)) / 20
+    assert max(shares) - min(shares) <= MAX_QUANTUM_BYTES / 20  # what the first was granted while it was alone
 
 
 def test_a_share_that_one_does_not_use_goes_to_the_others() -> None:
@@ -267,7 +266,7 @@ def test_no_rate_is_exceeded_and_no_share_is_lost(total: float, address: float, 
         world.pair(*letters)
     world.run(1)
     shares = world.rates(20)
-    slack = 2 * quantum_of(rates) * len(addresses) / 20
+    slack = 2 * bounded_quantum(min(total, address)) * len(addresses) / 20
     of_addresses = {
         letter: sum(share for share, letters in zip(shares, addresses, strict=True) if letter in letters)
         for letter in "abcd"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, Protocol
@@ -19,7 +20,7 @@ import msgspec
 from restante.common.token_bucket import Bucket
 
 QUANTUM_SECONDS: Final = 0.05
-"""Seconds of the lowest rate that a quantum takes. So a pair that is paced goes on 20 times a second."""
+"""Seconds that a quantum takes at a pair's share of the rates. So a pair that is paced goes on 20 times a second."""
 
 MIN_QUANTUM_BYTES: Final = 16 * 1024
 """Lowest quantum. To wake a pair takes as long as to pass on some 30 KiB."""
@@ -67,7 +68,7 @@ class Limit:
         self.address = address
         """Whose rate it is. None: that of a pair or of all."""
         self.flows = 0
-        """Pairs of this address."""
+        """Pairs that share it, if it is not that of one pair."""
         self.waiting: OrderedDict[Flow, None] = OrderedDict()
         self.look_at: float | None = None
         """When the pacer looks at it next. None: nobody waits."""
@@ -123,7 +124,6 @@ class Pacer:
         self._schedule: list[tuple[float, int, Limit]] = []
         """A heap of when to look at which limit. An entry counts if its time is the limit's `look_at`."""
         self._numbers = itertools.count()
-        self._quantum = quantum_of(rates)
 
     def add(self, addresses: Iterable[Hashable]) -> Flow:
         """Return the flow of a new pair, of which the sides have these addresses."""
@@ -136,12 +136,14 @@ class Pacer:
             limits.append(limit)
         flow = Flow((Limit(self.rates.pair), *limits, self._total))
         self._flows.add(flow)
+        self._total.flows += 1
         self._apply(flow)
         return flow
 
     def remove(self, flow: Flow, now: float) -> None:
         """Forget a pair that has ended, and give back what it has not been granted yet."""
         self._flows.discard(flow)
+        self._total.flows -= 1
         if flow.queue is not None:
             del flow.queue.waiting[flow]
             flow.queue = None
@@ -164,7 +166,7 @@ class Pacer:
 
     def set_rates(self, rates: Rates, now: float) -> None:
         """Apply other rates. Those that wait are looked at in the next turn."""
-        self.rates, self._quantum = rates, quantum_of(rates)
+        self.rates = rates
         self._total.rate = rates.total
         for limit in self._addresses.values():
             limit.rate = rates.address
@@ -207,7 +209,8 @@ class Pacer:
 
     def _begin(self, flow: Flow, now: float) -> bool:
         flow.level = 0
-        flow.quantum = min(self._quantum, bounded_quantum(flow.slow_rate)) if flow.slow_rate else self._quantum
+        shares = [limit.rate / max(1, limit.flows) for limit in flow.limits if limit.rate]
+        flow.quantum = bounded_quantum(min(shares, default=math.inf))
         return self._advance(flow, now)
 
     def _advance(self, flow: Flow, now: float) -> bool:
@@ -260,9 +263,3 @@ class Pacer:
 def bounded_quantum(rate: float) -> int:
     """Return the quantum for a rate."""
     return int(min(MAX_QUANTUM_BYTES, max(MIN_QUANTUM_BYTES, rate * QUANTUM_SECONDS)))
-
-
-def quantum_of(rates: Rates) -> int:
-    """Return the quantum of all pairs, for the lowest of the rates."""
-    given = [rate for rate in (rates.pair, rates.address, rates.total) if rate]
-    return bounded_quantum(min(given)) if given else MAX_QUANTUM_BYTES
