@@ -277,3 +277,12 @@ def test_no_rate_is_exceeded_and_no_share_is_lost(total: float, address: float, 
     if sum(shares) < total * 0.95 - slack:  # whoever gets less is limited by an address
         assert all(full & set(letters) for letters in addresses)
     assert min(shares) > 0
+
+
+def test_a_pair_that_is_slowed_does_not_pay_for_what_it_had_at_its_rate() -> None:
+    world = World(Rates(pair=10 * MB))
+    way = world.pair("a")
+    world.run(1)
+    world.pacer.slow_down(way.flow, 4096, world.now)
+    assert world.rates(10)[0] > 0
+    assert world.rates(60) == [pytest.approx(4096, rel=0.2)]

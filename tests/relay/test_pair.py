@@ -17,6 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from relay.pairs import KINDS, Running, World, opened
+from restante.relay.core.limits import SLOW_BYTES_PER_SECOND
 from restante.relay.core.pacing import BURST_SECONDS, MIN_QUANTUM_BYTES, Rates
 from restante.relay.server.pair import (
     COPY_BYTES,
@@ -44,7 +45,7 @@ def direction(running: Running, index: int = 0) -> Direction:
 def held(running: Running, index: int = 0) -> int:
     """Return the bytes that a direction has read and not written."""
     one = direction(running, index)
-    return one._piped + len(one._kept)
+    return one._piped + len(one._unsent) + len(one._arrived)
 
 
 async def turns(number: int) -> None:
@@ -534,7 +535,7 @@ async def test_a_pair_passes_on_what_its_rate_allows(tmp_path: Path, first: str,
         loop.time = lambda: stopped  # type: ignore[method-assign]
         running = await world.pair(first, second)
         at_once = int(100_000 * BURST_SECONDS) + MIN_QUANTUM_BYTES
-        slack = MIN_QUANTUM_BYTES + (0 if first == "tcp" else MAX_READ_BYTES)
+        slack = MIN_QUANTUM_BYTES
         for at in range(0, 400_000, 10_000):
             running.first.write(DATA[at : at + 10_000])
         await running.second.read(at_once - MIN_QUANTUM_BYTES)
@@ -583,20 +584,48 @@ async def flow(running: Running) -> None:
 @on_asyncio
 async def test_pairs_of_all_kinds_have_the_same_share(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
-    kinds = [("tcp", "tcp"), ("tcp", "websocket"), ("tcp", "tls"), ("unix", "tcp")]
+    kinds = [
+        ("tcp", "tcp"),
+        ("tcp", "websocket"),
+        ("tcp", "tls"),
+        ("unix", "tcp"),
+        ("websocket", "tcp"),
+        ("tls", "tcp"),
+    ]
     stopped = loop.time()
     async with opened(tmp_path, Rates(total=2_000_000)) as world, contextlib.AsyncExitStack() as flows:
         loop.time = lambda: stopped  # type: ignore[method-assign]
         pairs = [await world.pair(*each) for each in kinds]
         for running in pairs:
             await flows.enter_async_context(meanwhile(flow(running)))
-        for _ in range(400):
+        for _ in range(1000):
             stopped += 0.02
             await turns(20)
-        assert sum(running.counted for running in pairs) == pytest.approx(16_000_000, rel=0.05)
-        assert [running.counted for running in pairs] == [pytest.approx(16_000_000 / len(kinds), rel=0.05)] * len(
+        assert sum(running.counted for running in pairs) == pytest.approx(40_000_000, rel=0.05)
+        assert [running.counted for running in pairs] == [pytest.approx(40_000_000 / len(kinds), rel=0.05)] * len(
             kinds
         )
+
+
+@pytest.mark.parametrize(("first", "second"), [("websocket", "tcp"), ("websocket", "websocket"), ("tls", "tcp")])
+@on_asyncio
+async def test_a_reader_of_a_slowed_pair_gets_bytes_every_few_seconds(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    """Also of a frame of 300,000 bytes. Clients give up after a minute without a byte."""
+    loop = asyncio.get_running_loop()
+    start = stopped = loop.time()
+    async with opened(tmp_path) as world:
+        loop.time = lambda: stopped  # type: ignore[method-assign]
+        running = await world.pair(first, second)
+        running.pair.slow_down(SLOW_BYTES_PER_SECOND)
+        running.first.write(DATA[:300_000])
+        while running.counted < 290_000:
+            before = running.counted
+            stopped += 2 * MIN_QUANTUM_BYTES / SLOW_BYTES_PER_SECOND
+            await turns(20)
+            assert before < running.counted <= (stopped - start) * SLOW_BYTES_PER_SECOND + 2 * MIN_QUANTUM_BYTES
+        assert await running.second.read(290_000) == DATA[:290_000]
 
 
 # ── fairness ──────────────────────────────────────────────────────────────────────────────────────

@@ -19,8 +19,7 @@ Rate = Annotated[float, Meta(ge=0, le=1e12)]
 SLOW_BYTES_PER_SECOND: Final = 4 * KIB
 """Bytes a second of a running pair when `address_day_bytes` or `month_bytes` is reached: 350 MB a day, so 500 pairs
 pass on 180 GB a day at most. A transfer whose last megabyte is missing still ends, after four minutes. Clients see
-that it goes on: they give up after a minute without a byte. A WebSocket's frame is passed on whole, so behind one of
-256 KiB nothing comes for a minute."""
+that it goes on: they give up after a minute without a byte."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):

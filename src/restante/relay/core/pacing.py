@@ -25,6 +25,10 @@ QUANTUM_SECONDS: Final = 0.05
 MIN_QUANTUM_BYTES: Final = 16 * 1024
 """Lowest quantum. To wake a pair takes as long as to pass on some 30 KiB."""
 
+SHARED_QUANTUM_BYTES: Final = 64 * 1024
+"""What streams bring at once (server/streams.py). With less, a pair whose stream is slow to bring more would lose
+turns to others."""
+
 MAX_QUANTUM_BYTES: Final = 1024 * 1024
 """Highest quantum, which is also what a pair passes on at once without rates (server/pair.py). More takes hardly less
 processor time a byte."""
@@ -178,10 +182,19 @@ class Pacer:
 
     def slow_down(self, flow: Flow, rate: float, now: float) -> None:
         """Apply a rate to one pair in addition to those of all. 0: none."""
+        own = flow.limits[0]
+        before, spent = own.rate, own.bucket.spent(now, own.rate)
         flow.slow_rate = rate
         self._apply(flow)
-        if flow.limits[0].waiting:
-            self._look_at(flow.limits[0], now)
+        if before and own.rate:  # what it has had delays it by as many seconds as before
+            own.take(now, spent * (own.rate / before - 1))
+        if flow.queue is not None:
+            quantum = quantum_of(flow)
+            for limit in flow.limits[: flow.level]:
+                limit.take(now, quantum - flow.quantum)
+            flow.quantum = quantum
+        if own.waiting:
+            self._look_at(own, now)
 
     def _apply(self, flow: Flow) -> None:
         """Set what follows for a pair from the rates."""
@@ -208,9 +221,7 @@ class Pacer:
                 limit.take(now, size - granted)
 
     def _begin(self, flow: Flow, now: float) -> bool:
-        flow.level = 0
-        shares = [limit.rate / max(1, limit.flows) for limit in flow.limits if limit.rate]
-        flow.quantum = bounded_quantum(min(shares, default=math.inf))
+        flow.level, flow.quantum = 0, quantum_of(flow)
         return self._advance(flow, now)
 
     def _advance(self, flow: Flow, now: float) -> bool:
@@ -258,6 +269,19 @@ class Pacer:
             elif limit.address is not None:
                 self._forget(limit, now)
         return grants
+
+
+def quantum_of(flow: Flow) -> int:
+    """Return the quantum of a pair: what its share of each rate allows in QUANTUM_SECONDS.
+
+    Because many share a rate, it is not made smaller than SHARED_QUANTUM_BYTES.
+    """
+    shares = [
+        max(limit.rate / max(1, limit.flows), min(limit.rate, SHARED_QUANTUM_BYTES / QUANTUM_SECONDS))
+        for limit in flow.limits
+        if limit.rate
+    ]
+    return bounded_quantum(min(shares, default=math.inf))
 
 
 def bounded_quantum(rate: float) -> int:

@@ -16,11 +16,9 @@ from typing import Final
 
 from restante.common.logs import log, trace_text
 from restante.relay.core.pacing import MAX_QUANTUM_BYTES, Flow, Pacer, Rates
+from restante.relay.protocol.request import OK
 from restante.relay.server.pipes import FIRST_PIPE_BYTES, MAX_PIPE_BYTES, Pipe, PipePool, pipe_budget
 from restante.relay.server.streams import END_SECONDS, PlainSocket, Stream, has_hung_up
-
-OK: Final = b"ok\n"
-"""What both sides are sent when they have become a pair (transit_server.py, 0.5.0)."""
 
 COPY_BYTES: Final = 64 * 1024
 """Bytes that are read at once from a plain socket that is not spliced, and so the most that is kept of them. It is
@@ -62,13 +60,13 @@ _ROOM: Final = memoryview(bytearray(COPY_BYTES))
 class Direction:
     """What one side of a pair sends, on its way to the other: the `Source` and the `Sink` of their streams.
 
-    What was read and not written is either in a pipe or in `_kept`. Until it is written, nothing is read.
+    What was read and not written is in a pipe, in `_unsent` or in `_arrived`. Until it is written, nothing is read.
     """
 
     __slots__ = (
+        "_arrived",
         "_granted",
         "_is_spliced",
-        "_kept",
         "_pair",
         "_pairs",
         "_pipe",
@@ -76,6 +74,7 @@ class Direction:
         "_piped",
         "_sink",
         "_source",
+        "_unsent",
         "_waits_for_grant",
         "has_ended",
         "is_over",
@@ -83,10 +82,13 @@ class Direction:
         "is_readable",
     )
 
-    def __init__(self, pair: Pair, pairs: Pairs, source: Stream, sink: Stream, kept: bytes) -> None:
+    def __init__(self, pair: Pair, pairs: Pairs, source: Stream, sink: Stream, unsent: bytes) -> None:
         self._pair, self._pairs, self._source, self._sink = pair, pairs, source, sink
         self._is_spliced = isinstance(source, PlainSocket) and isinstance(sink, PlainSocket)
-        self._kept: bytes | bytearray = kept
+        self._unsent: bytes | bytearray = unsent
+        """What the sink has not taken."""
+        self._arrived = bytearray()
+        """What a stream has brought before it was granted, or while the sink took nothing."""
         self._pipe: Pipe | None = None
         """None: no bytes are in a pipe."""
         self._piped = 0
@@ -108,13 +110,21 @@ class Direction:
 
     def step(self) -> int:
         """Pass on what can be passed on now, about a quantum, and return its bytes."""
-        if (self._piped or self._kept) and not self._sink.is_stuck:
+        if (self._piped or self._unsent) and not self._sink.is_stuck:
             self._write_on()
         if self._pair.is_closed:
             return 0
         if self._is_held_up():
             self._pairs.note_stuck(self)
             return 0
+        if self._arrived:
+            size = self._pass_on(self._arrived)
+            del self._arrived[:size]
+            if self._is_held_up():
+                self._pairs.note_stuck(self)
+            elif not self._arrived:
+                self._pairs.queue(self)
+            return size
         source = self._source
         if self.has_ended:
             self._finish()
@@ -131,7 +141,7 @@ class Direction:
 
     def _is_held_up(self) -> bool:
         """Return whether something must be written before anything is read."""
-        return bool(self._piped or self._kept or (self._sink.is_stuck and not self.is_over))
+        return bool(self._piped or self._unsent or (self._sink.is_stuck and not self.is_over))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
@@ -187,9 +197,8 @@ class Direction:
 
     def _copy(self, source: PlainSocket, size: int) -> int:
         """Read and write. Return the bytes that were read."""
-        wanted = min(size, COPY_BYTES)
         try:
-            size = source.readinto(_ROOM, wanted)
+            size = source.readinto(_ROOM, min(size, COPY_BYTES))
         except BlockingIOError:
             self.is_readable = False
             return 0
@@ -216,32 +225,46 @@ class Direction:
         return size
 
     def _let_arrive(self) -> None:
-        """Let a stream bring what comes, unless it waits for the pacer."""
+        """Let a stream bring what comes."""
         source = self._source
         assert not isinstance(source, PlainSocket)
-        if not self.is_readable and not self._waits_for_grant:
+        if not self.is_readable:
             self.is_readable = True
             source.resume()
 
     def arrived(self, data: memoryview | bytes | bytearray) -> None:
-        """Pass on what a stream brings, keep it if the sink takes no more, or drop it if it is over."""
+        """Pass on what a stream brings, and let it bring nothing more before all of it is passed on."""
         if self._pair.is_closed:
             return
-        if not self.is_over:
-            if self._kept or self._sink.is_stuck:
-                self._kept += data
-            else:
-                self._write(data)
-            self._pair.count(len(data))
-            if self._pair.is_closed:
-                return
-        if self._pair.flow.is_paced:
-            self._charge(len(data))
+        size = 0 if self._arrived else self._pass_on(data)
+        if self._pair.is_closed:
+            return
+        if size < len(data):
+            self._arrived += data[size:]
         if self._is_held_up():
             self._pairs.note_stuck(self)
             self._pause()
-        elif self._waits_for_grant:
+        elif self._arrived:
             self._pause()
+
+    def _pass_on(self, data: memoryview | bytes | bytearray) -> int:
+        """Write what a stream has brought, as far as it is granted and the sink takes it. Return the bytes.
+
+        If it is over, they are dropped as fast.
+        """
+        pair, size = self._pair, 0
+        view = memoryview(data)
+        while size < len(data) and not (pair.is_closed or self._is_held_up()):
+            limit = self._grant() if pair.flow.is_paced else len(data)
+            if not limit:
+                break
+            piece = view[size : size + limit]
+            self._granted = max(0, self._granted - len(piece))
+            size += len(piece)
+            if not self.is_over:
+                self._write(piece)
+                pair.count(len(piece))
+        return size
 
     def _pause(self) -> None:
         source = self._source
@@ -266,14 +289,6 @@ class Direction:
             self._waits_for_grant = not self._granted
         return self._granted
 
-    def _charge(self, size: int) -> None:
-        """Count bytes that a stream has brought. It is not known before how many it will bring, or when."""
-        self._granted -= size
-        if self._granted <= 0:
-            self._pairs.read(self._pair.flow, 0, -self._granted)
-            self._granted = 0
-            self._grant()
-
     def granted(self, size: int) -> None:
         """Read up to `size` bytes from the next step on."""
         self._granted, self._waits_for_grant = size, False
@@ -287,11 +302,11 @@ class Direction:
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
     def _write_on(self) -> None:
-        """Write what was kept, and what is in the pipe, as far as the sink takes it."""
-        if self._kept:
-            kept, self._kept = self._kept, b""
-            self._write(kept)
-        if self._pipe is not None and not self._kept:
+        """Write what the sink had not taken, and what is in the pipe, as far as the sink takes it."""
+        if self._unsent:
+            unsent, self._unsent = self._unsent, b""
+            self._write(unsent)
+        if self._pipe is not None and not self._unsent:
             self._empty(self._pipe)
 
     def _write(self, data: memoryview | bytes | bytearray) -> None:
@@ -302,7 +317,7 @@ class Direction:
             self.sink_gone()
         else:
             if size < len(data):
-                self._kept = bytes(data[size:])
+                self._unsent = bytes(data[size:])
 
     def _empty(self, pipe: Pipe) -> None:
         """Write what is in the pipe, as far as the sink takes it."""
@@ -342,7 +357,7 @@ class Direction:
         """Return the bytes that the reader has not taken. None: the sender is still there."""
         if not self.has_ended and not has_hung_up(self._source):
             return None
-        return self._piped + len(self._kept) + self._sink.untaken_bytes()
+        return self._piped + len(self._unsent) + self._sink.untaken_bytes()
 
     def give_up(self) -> None:
         """End the pair, because the sender has gone and the reader takes nothing."""
@@ -366,7 +381,7 @@ class Direction:
     def release(self) -> None:
         """Free what was read and not written, and return what was granted. Nothing is written any more."""
         self._pairs.note_moving(self)
-        self._kept = b""
+        self._unsent, self._arrived = b"", bytearray()
         if self._pipe is not None:
             self._pairs.pipes.discard(self._pipe)
             self._pipe, self._piped = None, 0
@@ -494,8 +509,8 @@ class Pairs:
         """Send `ok` to both sides and `leftover` to the first, and relay from then on.
 
         `leftover`: what came behind the line of the second side. `addresses`: what the rate of an address counts,
-        of both sides. `on_bytes(n)` is called with the bytes that came since its last call; if it returns False, the
-        pair ends at once. `on_end()` is called once, when both sides are closed, and never from here.
+        of both sides. `on_bytes(n)` is called with the bytes that were passed on since its last call; if it returns
+        False, the pair ends at once. `on_end()` is called once, when both sides are closed, and never from here.
         """
         pair = Pair(self, (first, second), self._pacer.add(addresses), on_bytes, on_end)
         self.running.add(pair)
