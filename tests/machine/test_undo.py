@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from restante.common.errors import PeerError
+from restante.common.refusals import RefusalCounts
 from restante.mailbox.core import pruning
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import NOT_STORED, SERVICE_RESTART
@@ -112,6 +113,8 @@ def drawn(value: Any) -> Any:
         counts = {length: count for length, count in value.counts_by_length.items() if count}
         slots = {name: drawn(getattr(value, name)) for name in App.__slots__ if name != "_listing"}
         return {**slots, "listing": value.listing(), "counts_by_length": counts}
+    if isinstance(value, RefusalCounts):
+        return vars(value).copy()
     if isinstance(value, msgspec.Struct):
         return {name: drawn(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, dict):
