@@ -52,8 +52,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     and a share of the line: of 1 Gbit/s a five-hundredth is 250 kB a second."""
 
     pair_bytes: Count = 0
-    """Bytes that a pair may pass on in both directions together. Then it is ended: the transfer fails. Set it only if
-    the users know it."""
+    """Bytes that a pair may pass on in both directions together. Then it is ended: the transfer fails. Up to 1 MiB
+    more may have been passed on. Set it only if the users know it."""
 
     address_day_bytes: Count = 0
     """Bytes that pairs of one address may pass on in a day (UTC). Then new pairs of the address are refused, and the
