@@ -29,7 +29,7 @@ from restante.relay.server.pair import (
 from restante.relay.server.pipes import FIRST_PIPE_BYTES, LEFT_OUT, MAX_PIPE_BYTES, PipePool
 from restante.relay.server.streams import END_SECONDS, MAX_READ_BYTES, MIN_READ_BYTES, WebSocketStream
 from support.loops import meanwhile, move_clock, on_loop, on_uvloop, slow_clock, until
-from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, frame
+from support.mailbox.raw_socket import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, frame
 
 on_asyncio = on_loop(asyncio.SelectorEventLoop)
 
@@ -626,6 +626,26 @@ async def test_a_reader_of_a_slowed_pair_gets_bytes_every_few_seconds(
             await turns(20)
             assert before < running.counted <= (stopped - start) * SLOW_BYTES_PER_SECOND + 2 * MIN_QUANTUM_BYTES
         assert await running.second.read(290_000) == DATA[:290_000]
+
+
+@pytest.mark.parametrize("second", ["tcp", "websocket"])
+@on_asyncio
+async def test_what_came_before_the_close_of_a_websocket_is_passed_on_however_slow_the_pair_is(
+    tmp_path: Path, second: str
+) -> None:
+    """The last acknowledgement of a receiver and its Close may come in one segment."""
+    loop = asyncio.get_running_loop()
+    stopped = loop.time()
+    async with opened(tmp_path) as world:
+        loop.time = lambda: stopped  # type: ignore[method-assign]
+        running = await world.pair("websocket", second)
+        running.pair.slow_down(SLOW_BYTES_PER_SECOND)
+        running.first.raw.write(frame(BINARY, DATA[:100_000]), frame(CLOSE, b"\x03\xe8"))
+        received = asyncio.create_task(running.second.rest())
+        while not received.done() and len(world.pairs.running):
+            stopped += MIN_QUANTUM_BYTES / SLOW_BYTES_PER_SECOND
+            await turns(20)
+        assert await received == DATA[:100_000]
 
 
 # ── fairness ──────────────────────────────────────────────────────────────────────────────────────

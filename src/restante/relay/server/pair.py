@@ -440,13 +440,26 @@ class Pair:
             self._pairs.slow_down(self.flow, rate)
 
     def go_on_ending(self) -> None:
-        """Close both sides when both have ended, or END_SECONDS after nothing more is passed on in one direction."""
-        if self.is_closed:
+        """Close both sides when both have ended, or END_SECONDS after nothing more is passed on in one direction.
+
+        If the other direction has ended, what came of it is passed on before, however long that takes.
+        """
+        if self.is_closed or self._has_rest():
             return
         if all(direction.is_over and direction.has_ended for direction in self._directions):
             self.abort()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(END_SECONDS, self.abort)
+            self._timer = asyncio.get_running_loop().call_later(END_SECONDS, self._end)
+
+    def _has_rest(self) -> bool:
+        """Return whether something of a side that has ended must still be passed on."""
+        return any(direction.has_ended and not direction.is_over for direction in self._directions)
+
+    def _end(self) -> None:
+        """Close both sides, END_SECONDS after one has ended, unless the other has ended, too, with something left."""
+        self._timer = None
+        if not self._has_rest():
+            self.abort()
 
     def abort(self) -> None:
         """Close both sides at once. `on_end` is called in the next turn of the loop."""
