@@ -274,6 +274,23 @@ async def test_the_end_of_a_page_is_not_affected_by_later_changes(
         assert await loop(engine.store, asked, Bounds(rows=100)) == answer(asked, rows)
 
 
+@pytest.mark.parametrize("what", ["save", "prune"])
+async def test_a_page_that_its_bytes_end_continues_after_its_last_envelope_whatever_changes_meanwhile(
+    engine: Engine, what: str
+) -> None:
+    rows = [envelope(at, at, size=200) for at in range(40)]
+    await engine.store.save(rows, 1)
+
+    def save(step: int) -> None:
+        engine.save_now([envelope(-1 - step, number) for number in range(3)])
+
+    steps = [partial(save, step) if what == "save" else partial(engine.prune_now, T0 + 30, 3) for step in range(20)]
+    with engine.meddling(steps):
+        raws = await loop(engine.store, query(-1000, 1000), Bounds(bytes=1000))
+    stayed = [row.raw for row in rows if row.raw in await stored(engine.store)]
+    assert [raw for raw in raws if raw in stayed] == stayed
+
+
 @pytest.mark.parametrize(("places", "looked"), [(40, 40 * 40), (60, 41 + 60), (160, 41 + 160)])
 async def test_a_bound_counts_rows_exactly_and_topics_that_a_filter_skips(
     engine: Engine, places: int, looked: int

@@ -1,8 +1,8 @@
 """Pages of an archive's history: the plan of a search, and the search. They work on any connection.
 
 No transaction stays open afterwards, so the log can be checkpointed as soon as a page is returned. A change between
-two statements of a page has the same effect as a change between two pages. Only a walk needs one transaction
-(`_read_transaction`).
+two statements of a page has the same effect as a change between two pages. Where this would not be so, a page is read
+in one transaction (`_Search.needs_transaction`).
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ def read_page(database: sqlite3.Connection, query: PageQuery, bounds: Bounds) ->
     if choice.plan is None:
         return Page(b"", [], None, None, choice.examined, False)
     search = _Search(database, choice.plan, query.descending, low, high, bounds)
-    with _read_transaction(database) if choice.plan.walks else nullcontext():
+    with _read_transaction(database) if search.needs_transaction else nullcontext():
         result = search.find(max_envelopes)
         examined, stop = search.count_examined(result)
     examined += choice.examined
@@ -337,7 +337,7 @@ def read_page(database: sqlite3.Connection, query: PageQuery, bounds: Bounds) ->
 
 @contextmanager
 def _read_transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Run all statements in one transaction, because a second statement finds out how far the walk went."""
+    """Run all statements in one transaction, which does not write."""
     database.execute("BEGIN")
     try:
         yield
@@ -372,6 +372,16 @@ class _Search(NamedTuple):
     entries: int = 0
     """Minimum number of entries of a part, and the number that it must stay below (`RangePart`)."""
 
+    @property
+    def needs_transaction(self) -> bool:
+        """Whether a second statement finds out where the page ends: where a walk stopped, or bytes ended a range."""
+        return self.plan.walks or self._is_range_page
+
+    @property
+    def _is_range_page(self) -> bool:
+        """Whether `_RANGE_PAGE_SQL` reads the page."""
+        return self.plan.statement is RANGE_SQL and not self.descending
+
     def find(self, max_envelopes: int) -> _SearchResult:
         """Return the first `max_envelopes` envelopes, or as many of them as fit into a page."""
         for part in self.plan.parts:
@@ -393,7 +403,7 @@ class _Search(NamedTuple):
     def _find_in_range(self, max_envelopes: int) -> _SearchResult:
         previous_limit = self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RESULT_BYTES)
         try:
-            shape = _RANGE_PAGE_SQL if self.plan.statement is RANGE_SQL and not self.descending else _PAGE_SQL
+            shape = _RANGE_PAGE_SQL if self._is_range_page else _PAGE_SQL
             return self._fit_to_page(max_envelopes, *self._query_rows(shape, max_envelopes + 1))
         except sqlite3.DataError:  # "string or blob too big"
             pass
