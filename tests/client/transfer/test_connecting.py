@@ -129,6 +129,13 @@ def test_an_option_that_cannot_be_used_is_refused(option: dict[str, Any]) -> Non
         TransitOptions(**option)
 
 
+def test_the_text_of_transit_options_has_neither_user_nor_password_of_the_proxy() -> None:
+    options = TransitOptions(relays=(), proxy="socks5://anna:secret@example.org:1080")
+    assert "proxy='socks5://***@example.org:1080', connect_seconds=" in repr(options)
+    assert "anna" not in f"{options} {options!r}"
+    assert "proxy=None" in repr(NO_RELAY)
+
+
 async def test_visitors_that_say_nothing_do_not_keep_the_peer_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "MAX_VISITORS", 4)
     monkeypatch.setattr(connecting, "VISITOR_SECONDS", 10 * BOUND)

@@ -30,7 +30,7 @@ from restante.client.transit.pipe import STALL_SECONDS, RecordPipe
 from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, TransitKeys
 from restante.common.dice import Dice
 from restante.common.errors import AddressInUse, Misuse, plain
-from restante.common.texts import in_one_line
+from restante.common.texts import in_one_line, redacted_url
 
 # ── The addresses of this computer ────────────────────────────────────────────────────────────────
 
@@ -130,6 +130,13 @@ class TransitOptions(msgspec.Struct, frozen=True):
         check_seconds("stall_seconds", self.stall_seconds)
         if type(self.port) is not int or not 0 <= self.port <= MAX_PORT:
             raise Misuse(f"`port` is a number from 0 to {MAX_PORT:,}, not {self.port!r:.80}")
+
+    def __repr__(self) -> str:
+        """Return its fields, without the proxy's user and password: a program may log it."""
+        fields = msgspec.structs.asdict(self)
+        if self.proxy is not None:
+            fields["proxy"] = redacted_url(self.proxy)
+        return f"TransitOptions({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 
 DEFAULT_TRANSIT: Final = TransitOptions()
