@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date
 from enum import Enum
 from pathlib import Path
@@ -224,13 +224,13 @@ def native_file(path: Path) -> pa.NativeFile:
 
 
 @contextlib.contextmanager
-def open_parquet(path: Path, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """Open a file of a table, to read the columns `coded` as dictionaries. Raises StoreError if it cannot be read."""
+def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a file of a table. Raises StoreError if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with native_file(path) as file, pq.ParquetFile(file, read_dictionary=[*coded]) as parquet:
+        with native_file(path) as file, pq.ParquetFile(file) as parquet:
             yield parquet
     except (OSError, pa.ArrowException) as error:
         reason = plain(error) if isinstance(error, OSError) and error.errno else "it is not a Parquet file"
