@@ -16,7 +16,7 @@ from restante.common.read_budget import ReadBudget
 from restante.common.tls_transport import TlsTransport
 from restante.common.websocket_request import PicowsTransport, websocket_protocol
 from restante.relay.core.pacing import Rates
-from restante.relay.server.pair import Pair, Pairs
+from restante.relay.server.pair import StreamPair, StreamPairs
 from restante.relay.server.streams import PlainSocket, Stream, TlsStream, WebSocketReader, WebSocketStream
 from support.bounds import bounded
 from support.certificates import Certificate
@@ -218,7 +218,7 @@ class Running:
         self.world = world
         self.first: End
         self.second: End
-        self.pair: Pair
+        self.pair: StreamPair
         self.counted = 0
         self.max_bytes = 1 << 60
         self.ends = 0
@@ -243,7 +243,7 @@ class World:
 
     def __init__(self, folder: Path, rates: Rates) -> None:
         self._folder = folder
-        self.pairs = Pairs(rates)
+        self.pairs = StreamPairs(rates)
         self.accepted: asyncio.Queue[Make] = asyncio.Queue()
         self._ends: list[End] = []
         self._servers: list[asyncio.Server] = []

@@ -20,7 +20,7 @@ from restante.common.tls_handshake import IDLE_TLS_BYTES
 from restante.relay.core.limits import Limits
 from restante.relay.protocol.refusals import NO_DESCRIPTORS
 from restante.relay.server import connection, recording
-from restante.relay.server.pair import Pairs
+from restante.relay.server.pair import StreamPairs
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
 from support.mailbox.raw_socket import (
@@ -506,16 +506,16 @@ async def test_a_pair_that_cannot_be_connected_leaves_nothing(
 async def test_a_pair_whose_sockets_cannot_be_watched_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = Pairs.watch
+    watch = StreamPairs.watch
 
-    def watch_one(pairs: Pairs, *arguments: Any) -> None:
+    def watch_one(pairs: StreamPairs, *arguments: Any) -> None:
         if pairs._watched:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         watch(pairs, *arguments)
 
     async with LiveRelay(tmp_path).serving() as live:
         with monkeypatch.context() as patch:
-            patch.setattr(Pairs, "watch", watch_one)
+            patch.setattr(StreamPairs, "watch", watch_one)
             for client in [await live.ask(), await live.ask()]:
                 assert await client.rest() in {b"", b"ok\n"}
         await until("nothing is left", live.is_empty)

@@ -82,7 +82,7 @@ class Direction:
         "is_readable",
     )
 
-    def __init__(self, pair: Pair, pairs: Pairs, source: Stream, sink: Stream, unsent: bytes) -> None:
+    def __init__(self, pair: StreamPair, pairs: StreamPairs, source: Stream, sink: Stream, unsent: bytes) -> None:
         self._pair, self._pairs, self._source, self._sink = pair, pairs, source, sink
         self._is_spliced = isinstance(source, PlainSocket) and isinstance(sink, PlainSocket)
         self._unsent: bytes | bytearray = unsent
@@ -106,7 +106,7 @@ class Direction:
         self.is_over = False
         """Whether nothing more is passed on. What still comes is dropped."""
         self.is_queued = False
-        """Whether its next step is due (`Pairs`)."""
+        """Whether its next step is due (`StreamPairs`)."""
 
     def step(self) -> int:
         """Pass on what can be passed on now, about a quantum, and return its bytes."""
@@ -389,14 +389,14 @@ class Direction:
             self._return_grant()
 
 
-class Pair:
-    """Two sides, of which each gets what the other sends."""
+class StreamPair:
+    """Two streams, of which each gets what the other sends: a pair of the relay after `ok`."""
 
     __slots__ = ("_directions", "_on_bytes", "_on_end", "_pairs", "_streams", "_timer", "flow", "is_closed")
 
     def __init__(
         self,
-        pairs: Pairs,
+        pairs: StreamPairs,
         streams: tuple[Stream, Stream],
         flow: Flow,
         on_bytes: Callable[[int], bool],
@@ -486,7 +486,7 @@ def _answer(stream: Stream) -> bytes:
         return b""
 
 
-class Pairs:
+class StreamPairs:
     """What all pairs of a server share: the pipes, the epoll, the pacer, and whose step is next."""
 
     def __init__(self, rates: Rates) -> None:
@@ -507,7 +507,7 @@ class Pairs:
         """Directions whose readers take nothing, how many bytes these have not taken, and since when so many."""
         self._stall_timer: asyncio.TimerHandle | None = None
         """The next look at these. None: there are none."""
-        self.running: set[Pair] = set()
+        self.running: set[StreamPair] = set()
         self._loop.add_reader(self._epoll.fileno(), self._take_events)
 
     def begin(
@@ -518,14 +518,14 @@ class Pairs:
         addresses: Iterable[Hashable],
         on_bytes: Callable[[int], bool],
         on_end: Callable[[], None],
-    ) -> Pair:
+    ) -> StreamPair:
         """Send `ok` to both sides and `leftover` to the first, and relay from then on.
 
         `leftover`: what came behind the line of the second side. `addresses`: what the rate of an address counts,
         of both sides. `on_bytes(n)` is called with the bytes that were passed on since its last call; if it returns
         False, the pair ends at once. `on_end()` is called once, when both sides are closed, and never from here.
         """
-        pair = Pair(self, (first, second), self._pacer.add(addresses), on_bytes, on_end)
+        pair = StreamPair(self, (first, second), self._pacer.add(addresses), on_bytes, on_end)
         self.running.add(pair)
         try:
             pair.begin(leftover)
@@ -534,7 +534,7 @@ class Pairs:
             pair.abort()
         return pair
 
-    def ended(self, pair: Pair) -> None:
+    def ended(self, pair: StreamPair) -> None:
         """Forget a pair."""
         self.running.discard(pair)
         self._pacer.remove(pair.flow, self._loop.time())

@@ -47,8 +47,7 @@ from restante.relay.server.connection import (
     MessageReader,
     WebSocketConnection,
 )
-from restante.relay.server.pair import Pair as RunningPair
-from restante.relay.server.pair import Pairs
+from restante.relay.server.pair import StreamPair, StreamPairs
 from restante.relay.server.streams import Stream
 
 KEEP_ALIVE_SECONDS: Final = 60
@@ -126,8 +125,8 @@ class Server(PublicServer):
         self.opened = 0
         """Connections since the start."""
         self.closing = ClosingConnections()
-        self.pairs = Pairs(_rates(relay.limits))
-        self.running: dict[Pair, RunningPair] = {}
+        self.pairs = StreamPairs(_rates(relay.limits))
+        self.running: dict[Pair, StreamPair] = {}
         """The pairs, and what passes on their bytes."""
         self.draining = False
         self._all_ended = asyncio.Event()
