@@ -362,16 +362,17 @@ class WithLimits(RuleBasedStateMachine):
         self._compare()
 
     @precondition(lambda self: self.pairs)
-    @rule(pick=st.integers(0, 9), by_side=st.sampled_from((None, 0, 1)))
-    def end_pair(self, pick: int, by_side: int | None) -> None:
+    @rule(pick=st.integers(0, 9), by_side=st.sampled_from((None, None, 0, 1)), errory=st.booleans())
+    def end_pair(self, pick: int, by_side: int | None, *, errory: bool) -> None:
         self._tick()
-        pair = self._pick(pick)
-        if by_side is None:
-            self.relay.end_pair(self.pairs[pair], self.now())
-        else:
+        pair, result = self._pick(pick), "happy"
+        if by_side is not None:
             self.relay.end(self.sides[pair.sides[by_side]], self.now())
+        elif errory:
+            result = "errory"
+            self.relay.end_pair(self.pairs[pair], self.now(), "errory")
         self.relay.end_pair(self.pairs[pair], self.now())
-        self._end_pair(pair)
+        self._end_pair(pair, result)
         self._compare()
 
     @precondition(lambda self: self.pairs)
@@ -461,9 +462,9 @@ class WithLimits(RuleBasedStateMachine):
         pairs = list(self.pairs)
         return pairs[pick % len(pairs)]
 
-    def _end_pair(self, pair: ModelPair) -> None:
+    def _end_pair(self, pair: ModelPair, result: str = "happy") -> None:
         pair.sides[1].state = "ended"
-        self.model.record(pair.sides[0], "happy", self.elapsed, self.limits)
+        self.model.record(pair.sides[0], result, self.elapsed, self.limits)
         self.model.pairs.remove(pair)
         del self.pairs[pair]
 

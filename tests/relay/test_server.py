@@ -498,6 +498,7 @@ async def test_a_pair_that_cannot_be_connected_leaves_nothing(
             for client in clients:
                 assert b"ok" not in await client.rest()
         assert live.relay.refusal_counts.since_start == {NO_DESCRIPTORS.reason: 1}
+        assert live.results == [("errory", 0)]
         await until("nothing is left", live.is_empty)
         await live.pair(port=plain)
 
@@ -518,6 +519,7 @@ async def test_a_pair_whose_sockets_cannot_be_watched_is_closed(
             patch.setattr(StreamPairs, "watch", watch_one)
             for client in [await live.ask(), await live.ask()]:
                 assert await client.rest() in {b"", b"ok\n"}
+        assert live.results == [("errory", 0)]
         await until("nothing is left", live.is_empty)
         await live.pair()
 

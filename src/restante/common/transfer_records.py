@@ -12,7 +12,8 @@ import msgspec
 
 TransferResult = Literal["happy", "lonely", "redundant", "errory", "impatient", "empty"]
 """How a pair or a connection ended, by the names of the reference (server_state.py of
-magic-wormhole-transit-relay 0.5.0). Every pair is happy, whatever it relayed."""
+magic-wormhole-transit-relay 0.5.0). A pair is happy whatever it relayed, unless the relay could not
+connect its sides."""
 
 RESULTS: Final[tuple[TransferResult, ...]] = get_args(TransferResult)
 
@@ -20,7 +21,7 @@ MEANINGS: Final[dict[TransferResult, str]] = {
     "happy": "both sides came, and the relay connected them",
     "lonely": "the other side never came",
     "redundant": "a spare connection, closed because the sides were connected through others",
-    "errory": "its request was malformed, or a limit refused it",
+    "errory": "its request was malformed, a limit refused it, or the relay could not connect its sides",
     "impatient": "it sent bytes before the other side came",
     "empty": "it closed before it sent a request",
 }

@@ -234,8 +234,8 @@ class Relay:
         """End a side, with its pair if it has one: it was lost, or the server has closed it.
 
         `result` is `errory` if its request was malformed, and `impatient` if bytes came before the other side. By
-        default it is `empty` before the request, and `lonely` after it. A pair is always `happy`. A side that has
-        ended is left as it is.
+        default it is `empty` before the request, and `lonely` after it. Its pair is `happy`. A side that has ended is
+        left as it is.
         """
         if side.pair is not None:
             self.end_pair(side.pair, now)
@@ -295,8 +295,11 @@ class Relay:
             return SLOW_BYTES_PER_SECOND
         return None
 
-    def end_pair(self, pair: Pair, now: Now) -> None:
-        """End a pair: one of its sides was lost, or a limit ends it. A pair that has ended is left as it is."""
+    def end_pair(self, pair: Pair, now: Now, result: Literal["happy", "errory"] = "happy") -> None:
+        """End a pair: one of its sides was lost, or a limit ends it. A pair that has ended is left as it is.
+
+        `result` is `errory` if the server could not connect its sides.
+        """
         if pair.ended:
             return
         pair.ended = True
@@ -308,7 +311,7 @@ class Relay:
             side.state, side.pair = "ended", None
         starts = first.started.service, second.started.service
         self._record(
-            "happy",
+            result,
             first,
             now,
             waiting_time=max(starts) - min(starts),

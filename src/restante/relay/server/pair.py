@@ -524,14 +524,19 @@ class StreamPairs:
         `leftover`: what came behind the line of the second side. `addresses`: what the rate of an address counts,
         of both sides. `on_bytes(n)` is called with the bytes that were passed on since its last call; if it returns
         False, the pair ends at once. `on_end()` is called once, when both sides are closed, and never from here.
+
+        Raises:
+            OSError: no more sockets of this user may be watched (epoll(7), max_user_watches). Both sides are closed.
+
         """
         pair = StreamPair(self, (first, second), self._pacer.add(addresses), on_bytes, on_end)
         self.running.add(pair)
         try:
             pair.begin(leftover)
-        except OSError as error:  # the user's sockets may not be watched any more (epoll(7), max_user_watches)
+        except OSError as error:
             log.error("a pair cannot be watched; it is closed", reason=error.strerror)
             pair.abort()
+            raise
         return pair
 
     def ended(self, pair: StreamPair) -> None:

@@ -6,6 +6,7 @@ connection.py reads requests, core/relay.py decides, and pair.py passes on bytes
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -258,27 +259,28 @@ class Server(PublicServer):
             while left:
                 streams.append(left[0].stream())
                 del left[0]
+            self.running[pair] = self.pairs.begin(
+                streams[0],
+                streams[1],
+                leftover,
+                pair.address_quotas,
+                partial(self.relay.count_bytes, pair),
+                partial(self._pair_ended, pair),
+            )
         except OSError as error:
-            if not isinstance(error, ConnectionError):  # else a side has gone in this turn of the loop
+            if error.errno == errno.EMFILE:
                 self._count(NO_DESCRIPTORS, pair.first.address_id)
-            self.relay.end_pair(pair, self.now())
+            has_gone = isinstance(error, ConnectionError)  # a side, in this turn of the loop
+            self.relay.end_pair(pair, self.now(), "happy" if has_gone else "errory")
             for still_open in (*streams, *left):
                 still_open.close()
             return
-        self.running[pair] = self.pairs.begin(
-            streams[0],
-            streams[1],
-            leftover,
-            pair.address_quotas,
-            partial(self.relay.count_bytes, pair),
-            partial(self._pair_ended, pair),
-        )
         self._all_ended.clear()
         self._set_rate(pair)
 
     def _pair_ended(self, pair: Pair) -> None:
         self.relay.end_pair(pair, self.now())
-        del self.running[pair]
+        self.running.pop(pair, None)  # it is not there if it could not begin
         if not self.running:
             self._all_ended.set()
 
