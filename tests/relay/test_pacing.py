@@ -57,7 +57,7 @@ class Way:
     def _take(self, granted: int) -> None:
         size = int(min(granted, self._available()))
         self.read += size
-        self.world.pacer.read(self.flow, granted, size, self.world.now)
+        self.world.pacer.give_back(self.flow, granted - size, self.world.now)
 
 
 class World:
@@ -235,22 +235,12 @@ def test_a_turn_ends_also_if_what_is_left_takes_no_time(begun: float, rate: floa
     for size in range(1, 500):
         flow = pacer.add(["a"])
         granted = pacer.ask(flow, way, now)
-        pacer.read(flow, granted, size, now)
+        pacer.give_back(flow, granted - size, now)
         pacer.remove(flow, now)
         now = pacer.next_turn or now
         pacer.turn(now)
     pacer.turn(now + 1000)
     assert not pacer._addresses
-
-
-def test_who_reads_more_than_granted_waits_longer() -> None:
-    pacer = Pacer(Rates(pair=MB))
-    flow = pacer.add(["a"])
-    way = World(Rates()).pair("b")
-    pacer.read(flow, 0, MB, 0)
-    assert pacer.ask(flow, way, 0) == 0
-    assert pacer.turn(0.9) == []
-    assert pacer.turn(1.0) == [(way, bounded_quantum(MB))]
 
 
 @given(

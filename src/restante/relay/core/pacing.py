@@ -3,7 +3,8 @@
 A pair asks before it reads, and gets a quantum of bytes when every rate that counts it allows one. Until then it
 waits in the queue of the first rate that does not: its own, those of its addresses, that of all, in this order. Each
 queue is served in turn, and a pair that has had its quantum goes to the end: a round robin, so a share that one does
-not use goes to the others. What a pair was granted and did not read is given back.
+not use goes to the others. A pair asks again when it has read its quantum. What it has not read at its end is given
+back.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Reader(Protocol):
     __slots__ = ()
 
     def granted(self, size: int) -> None:
-        """Read up to `size` bytes and report them with `Pacer.read`."""
+        """Read up to `size` bytes, now or later, or give back those that are not read (`Pacer.give_back`)."""
 
 
 class Limit:
@@ -214,11 +215,10 @@ class Pacer:
         flow.readers.popleft()
         return flow.quantum
 
-    def read(self, flow: Flow, granted: int, size: int, now: float) -> None:
-        """Count what a direction has read of what it was granted. It may be more."""
-        if size != granted:
-            for limit in flow.limits:
-                limit.take(now, size - granted)
+    def give_back(self, flow: Flow, size: int, now: float) -> None:
+        """Count bytes that a direction was granted and has not read as if they were not granted."""
+        for limit in flow.limits:
+            limit.take(now, -size)
 
     def _begin(self, flow: Flow, now: float) -> bool:
         flow.level, flow.quantum = 0, quantum_of(flow)

@@ -96,10 +96,11 @@ class Direction:
         self._pipe_size = FIRST_PIPE_BYTES
         """Size of the next pipe."""
         self._granted = 0
-        """Bytes that it may read, if the pair is paced. They are read in several steps, and given back if the source
-        has no more. So pairs that are spliced and pairs that are not have the same share."""
+        """Bytes that it may read, if the pair is paced. They are read in several steps, and stay granted if the
+        source has no more for now. So all pairs have the same share, also one whose source never has a quantum at
+        once: the buffer of a Unix socket has 208 KiB (/proc/sys/net/core/wmem_default)."""
         self._waits_for_grant = False
-        self.is_readable = isinstance(source, PlainSocket)
+        self.is_readable = False
         """Whether a plain socket may have bytes, or another stream is not paused."""
         self.has_ended = False
         """Whether nothing more comes."""
@@ -157,10 +158,9 @@ class Direction:
             size = self._splice(source, size)
         else:
             size = self._copy(source, size)
-        if self._granted:
-            self._granted -= size
-            if self._granted < 0 or not self.is_readable or self.has_ended:
-                self._return_grant()
+        self._granted = max(0, self._granted - size)
+        if self.has_ended:
+            self._give_back()
         if size and not is_dropped:
             self._pair.count(size)
         if self._pair.is_closed:
@@ -294,10 +294,11 @@ class Direction:
         self._granted, self._waits_for_grant = size, False
         self._pairs.queue(self)
 
-    def _return_grant(self) -> None:
-        """Report how many bytes of the grant were not read, or how many more were."""
-        self._pairs.read(self._pair.flow, self._granted, 0)
-        self._granted = 0
+    def _give_back(self) -> None:
+        """Give back what was granted and is not read."""
+        if self._granted:
+            self._pairs.give_back(self._pair.flow, self._granted)
+            self._granted = 0
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -379,14 +380,13 @@ class Direction:
             self._pair.go_on_ending()
 
     def release(self) -> None:
-        """Free what was read and not written, and return what was granted. Nothing is written any more."""
+        """Free what was read and not written, and give back what was granted. Nothing is written any more."""
         self._pairs.note_moving(self)
         self._unsent, self._arrived = b"", bytearray()
         if self._pipe is not None:
             self._pairs.pipes.discard(self._pipe)
             self._pipe, self._piped = None, 0
-        if self._granted:
-            self._return_grant()
+        self._give_back()
 
 
 class StreamPair:
@@ -647,9 +647,9 @@ class StreamPairs:
             self._set_timer()
         return size
 
-    def read(self, flow: Flow, granted: int, size: int) -> None:
-        """Report how many bytes a direction has read of what it was granted."""
-        self._pacer.read(flow, granted, size, self._loop.time())
+    def give_back(self, flow: Flow, size: int) -> None:
+        """Give back bytes that a direction was granted and has not read."""
+        self._pacer.give_back(flow, size, self._loop.time())
 
     def _set_timer(self) -> None:
         turn = self._pacer.next_turn
