@@ -14,7 +14,7 @@ import pytest
 from relay.test_serve import pair, serving
 from restante.common.newcomers import PENDING_BYTES
 from restante.relay.core.limits import Limits
-from restante.relay.server.closing import MAX_CLOSING
+from restante.relay.server.connection import MAX_CLOSING
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.loops import on_uvloop, until

@@ -6,7 +6,8 @@ What follows `ok` is in pair.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
@@ -28,7 +29,6 @@ from restante.relay.protocol.request import (
     parse_message,
     read_line,
 )
-from restante.relay.server.closing import ClosingConnections
 from restante.relay.server.streams import PlainSocket, Stream, TlsStream, WebSocketReader, WebSocketStream
 
 HTTP: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
@@ -39,10 +39,8 @@ MAX_UNREAD_BYTES: Final = 16 * 1024
 reads the answers; one that only sends pings would fill memory."""
 
 READ_BUFFER_BYTES: Final = 2 * MAX_LINE_BYTES
-"""Initial bytes of picows' buffer of a WebSocket, and what is read at once before `ok`. A request has 103."""
-
-MAX_UNFINISHED_BYTES: Final = READ_BUFFER_BYTES
-"""Bytes that are read of a frame before `ok`. The longest request has MAX_LINE_BYTES and a header."""
+"""Initial bytes of picows' buffer of a WebSocket, what is read at once before `ok`, and what is read of a frame then.
+A request has 103, and the longest one MAX_LINE_BYTES and a header."""
 
 FRAMES_AT_ONCE: Final = 10
 SECONDS_PER_FRAME: Final = 0.001
@@ -53,8 +51,40 @@ MAX_DROPPED_BYTES: Final = 64 * 1024
 """Bytes that are read after the last answer. A client that has more on its way may lose the answer; one that only
 sends takes no more time."""
 
+CLOSE_SECONDS: Final = 2.0
+"""Seconds that a client has to read the last answer and to close."""
+
+MAX_CLOSING: Final = 200
+"""Such connections at a time. They have given up their places among the waiting ones, so no limit of an address
+counts them."""
+
 _ROOM: Final = memoryview(bytearray(2 * MAX_LINE_BYTES))
 """Where all connections are read to before `ok`. What was read is copied before the loop reads another one."""
+
+
+class ClosingConnections:
+    """Aborts them after CLOSE_SECONDS, and the earliest at once if there are more than MAX_CLOSING."""
+
+    def __init__(self) -> None:
+        self._aborts: OrderedDict[Hashable, tuple[asyncio.TimerHandle, Callable[[], None]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._aborts)
+
+    def add(self, connection: Hashable, abort: Callable[[], None]) -> None:
+        """Abort a connection soon, unless it is discarded before."""
+        timer = asyncio.get_running_loop().call_later(CLOSE_SECONDS, abort)
+        self._aborts[connection] = timer, abort
+        if len(self._aborts) > MAX_CLOSING:
+            _, (timer, abort) = self._aborts.popitem(last=False)
+            timer.cancel()
+            abort()
+
+    def discard(self, connection: Hashable) -> None:
+        """Forget a connection that is closed."""
+        if connection in self._aborts:
+            timer, _ = self._aborts.pop(connection)
+            timer.cancel()  # it holds the transport, which holds buffers
 
 
 class ConnectionContext(NewcomerContext, Protocol):
@@ -391,7 +421,7 @@ class WebSocketConnection(WSListener):
         transport, frames, self._frames = self._transport, self._frames, 0
         if transport is None or self.is_paired or underlying(transport).is_closing():
             return
-        if self.unfinished_bytes > MAX_UNFINISHED_BYTES:
+        if self.unfinished_bytes > READ_BUFFER_BYTES:
             self._context.end(self, None if self._message is not None else "impatient")
             self._close(WSCloseCode.MESSAGE_TOO_BIG)
             underlying(transport).pause_reading()

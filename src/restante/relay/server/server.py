@@ -40,9 +40,9 @@ from restante.relay.protocol.refusals import (
     TOO_MANY_PENDING,
 )
 from restante.relay.protocol.request import BAD_HANDSHAKE, IMPATIENT, Request
-from restante.relay.server.closing import ClosingConnections
 from restante.relay.server.connection import (
     READ_BUFFER_BYTES,
+    ClosingConnections,
     Connection,
     LineConnection,
     MessageReader,
@@ -217,9 +217,7 @@ class Server(PublicServer):
         addresses = self.admission.addresses
         address_id = addresses.day_id(client.address, now.wall)
         side = self.relay.open(connection, addresses.quotas_of(client), address_id, now)
-        if isinstance(side, Refusal):
-            return None
-        return side
+        return None if isinstance(side, Refusal) else side
 
     def withdraw(self, connection: Connection) -> None:
         """Give up the place of a connection that has turned out to be one of HTTP."""
