@@ -23,7 +23,7 @@ MEANINGS: Final[dict[TransferResult, str]] = {
     "redundant": "a spare connection, closed because the sides were connected through others",
     "errory": "its request was malformed, a limit refused it, or the relay could not connect its sides",
     "impatient": "it sent bytes before the other side came",
-    "empty": "it closed before it sent a request",
+    "empty": "it ended before it sent a request",
 }
 """What each result means, for people."""
 

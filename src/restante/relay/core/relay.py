@@ -245,6 +245,11 @@ class Relay:
             total_time = now.service - side.started.service
             self._record(result, side, now, waiting_time=None, total_time=total_time, total_bytes=0)
 
+    def time_out(self, side: Side, now: Now, kind: RefusalKind = NO_REQUEST) -> None:
+        """End a side that has sent no request in time, or has waited too long (NO_PARTNER), and count the refusal."""
+        self._refuse(kind, "", side.address_id)
+        self.end(side, now)
+
     def expire(self, now: Now) -> list[Side]:
         """End the sides that have sent no request in time or have waited too long. The server closes them.
 
@@ -358,8 +363,7 @@ class Relay:
             side, since = next(iter(sides.items()))
             if now.service - since < seconds:
                 break
-            self._refuse(kind, "", side.address_id)
-            self.end(side, now)
+            self.time_out(side, now, kind)
             expired.append(side)
         return expired
 

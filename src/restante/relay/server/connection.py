@@ -111,6 +111,9 @@ class ConnectionContext(NewcomerContext, Protocol):
     def end(self, connection: Connection, result: TransferResult | None = None) -> None:
         """Record that a connection has ended. `result`: as in `Relay.end`."""
 
+    def time_out(self, connection: Connection) -> None:
+        """Record that a connection has sent no request in time."""
+
 
 class Connection(Protocol):
     """A connection up to `ok`."""
@@ -184,7 +187,11 @@ class LineConnection(asyncio.BufferedProtocol):
         if self._deadline is None:  # `Relay.expire` closes it
             self._deadline = loop.time() + self._context.handshake_seconds
         else:  # a part of that time has passed
-            self._timer = loop.call_at(self._deadline, raw.abort)
+            self._timer = loop.call_at(self._deadline, self._time_out, raw)
+
+    def _time_out(self, transport: asyncio.Transport) -> None:
+        self._context.time_out(self)
+        transport.abort()
 
     def get_buffer(self, _size: int) -> memoryview:
         return _ROOM

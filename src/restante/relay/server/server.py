@@ -247,6 +247,12 @@ class Server(PublicServer):
             self.relay.end(connection.side, self.now(), result)
             connection.side = None
 
+    def time_out(self, connection: Connection) -> None:
+        """Record that a connection has sent no request in time."""
+        if connection.side is not None:
+            self.relay.time_out(connection.side, self.now())
+            connection.side = None
+
     # ── pairs ─────────────────────────────────────────────────────────────────────────────────────
 
     def _connect(self, pair: Pair, leftover: bytes) -> None:
