@@ -191,22 +191,22 @@ async def test_the_addresses_with_the_most_bytes_are_looked_for_every_ten_second
     async with looked_at(tmp_path) as look:
         settings = RelaySettings(RelayServe(), lambda: (RelayServe(), []), look.here.server)
         pages = status_pages.StatusPages(look.here.server, look.here.recording, settings, lambda: now[0])
-        shown = []
+        tops = []
         for seconds in (0.0, 9.9, 10.0):
             now[0] = seconds
             await look.passed_on(await look.pair("203.0.113.1", "127.0.0.1"), 5)
-            shown += [[row["bytes"] for row in (await pages.varz({}))["top_addresses"]]]
-        assert shown == [[5], [5], [15]]
+            tops += [[row["bytes"] for row in (await pages.varz({}))["top_addresses"]]]
+        assert tops == [[5], [5], [15]]
 
 
 async def test_the_dashboard_is_told_all_that_its_page_names(tmp_path: Path) -> None:
     """What has no value, such as the certificate of a relay without one, is null and not missing."""
     async with looked_at(tmp_path) as look:
-        page, shown = (await look.get("/"))[1], await look.shown()
+        page, values = (await look.get("/"))[1], await look.shown()
         named = re.findall(r'data-(?:value|rows|grid|if|href)="([a-z_.]+)"', page)
         assert len(named) > 20
         for path in named:
-            part: Any = shown
+            part: Any = values
             for name in path.split("."):
                 assert part is None or name in part, path
                 part = part and part[name]

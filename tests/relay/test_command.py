@@ -79,8 +79,8 @@ async def test_status_of_a_relay_that_has_saved_nothing(tmp_path: Path) -> None:
     text = called("relay", "status", "--data", tmp_path).stdout
     assert text.startswith("relay         running\nas of         never saved\n")
     await store.close()
-    shown = json.loads(called("relay", "status", "--json", RESTANTE_RELAY_DATA=str(tmp_path)).stdout)
-    assert (shown["running"], shown["saved"], shown["today"]["results"]["happy"]) == (False, None, 0)
+    status = json.loads(called("relay", "status", "--json", RESTANTE_RELAY_DATA=str(tmp_path)).stdout)
+    assert (status["running"], status["saved"], status["today"]["results"]["happy"]) == (False, None, 0)
 
 
 def test_the_commands_of_the_guide(folder: Path) -> None:

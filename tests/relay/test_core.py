@@ -55,16 +55,16 @@ def test_the_first_message_of_a_websocket_is_read_as_the_reference_reads_it(text
 @given(almost_requests, st.binary(max_size=20), st.integers(1, 40))
 def test_a_line_is_read_alike_in_any_segments(text: str, behind: bytes, segment: int) -> None:
     data = text.encode() + b"\n" + behind
-    whole = read_line(data)
-    assert whole is not None
-    assert data[: whole.size] == data.partition(b"\n")[0] + b"\n"
+    expected = read_line(data)
+    assert expected is not None
+    assert data[: expected.size] == data.partition(b"\n")[0] + b"\n"
     received, line = bytearray(), None
     for start in range(0, len(data), segment):
         received += data[start : start + segment]
         line = read_line(received)
         if line is not None:
             break
-    assert line == whole
+    assert line == expected
 
 
 @pytest.mark.parametrize(

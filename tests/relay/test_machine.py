@@ -431,10 +431,10 @@ class WithLimits(RuleBasedStateMachine):
         self.open(("A",))
         self._compare()
         saved, before = self.relay.traffic.saved(), self.model
-        kept = Counter({name: before.day_bytes[name] for name in before.named if before.day_bytes[name]})
-        kept.update(before.saved_bytes)
-        assert saved.address_bytes == {f"{name}{self.wall // DAY}": size for name, size in kept.items()}
-        self.model = Model(saved_bytes=kept, bytes_today=before.bytes_today, month=calendar_month(self.wall))
+        address_bytes = Counter({name: before.day_bytes[name] for name in before.named if before.day_bytes[name]})
+        address_bytes.update(before.saved_bytes)
+        assert saved.address_bytes == {f"{name}{self.wall // DAY}": size for name, size in address_bytes.items()}
+        self.model = Model(saved_bytes=address_bytes, bytes_today=before.bytes_today, month=calendar_month(self.wall))
         self._pass_days(self.wall + downtime)
         if before.month >= self.model.month:
             self.model.month, self.model.bytes_this_month = before.month, before.bytes_this_month

@@ -26,7 +26,7 @@ from restante.relay.server.pair import (
     STALLED_SECONDS,
     Direction,
 )
-from restante.relay.server.pipes import FIRST_PIPE_BYTES, LEFT_OUT, MAX_PIPE_BYTES, PipePool
+from restante.relay.server.pipes import FIRST_PIPE_BYTES, MAX_PIPE_BYTES, RETRY_AFTER, PipePool
 from restante.relay.server.streams import END_SECONDS, MAX_READ_BYTES, MIN_READ_BYTES, WebSocketStream
 from support.loops import meanwhile, move_clock, on_loop, on_uvloop, slow_clock, until
 from support.mailbox.raw_socket import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, frame
@@ -42,7 +42,7 @@ def direction(running: Running, index: int = 0) -> Direction:
     return running.pair._directions[index]
 
 
-def held(running: Running, index: int = 0) -> int:
+def unwritten_bytes(running: Running, index: int = 0) -> int:
     """Return the bytes that a direction has read and not written."""
     one = direction(running, index)
     return one._piped + len(one._unsent) + len(one._arrived)
@@ -59,7 +59,7 @@ async def idle(running: Running) -> None:
     pairs = running.world.pairs
 
     def settled() -> bool:
-        return not pairs._due and not any(held(running, index) for index in (0, 1))
+        return not pairs._due and not any(unwritten_bytes(running, index) for index in (0, 1))
 
     await until("silence", settled)
     await turns(3)
@@ -134,7 +134,7 @@ async def test_a_sender_waits_for_a_reader_that_does_not_read(tmp_path: Path, fi
         sending = asyncio.create_task(running.first.send(data))
         await until("a full sink", lambda: direction(running)._sink.is_stuck)
         await turns(50)
-        assert held(running) <= MAX_PIPE_BYTES + COPY_BYTES + MAX_READ_BYTES
+        assert unwritten_bytes(running) <= MAX_PIPE_BYTES + COPY_BYTES + MAX_READ_BYTES
         assert running.counted < len(data)
         assert await running.second.read(len(data)) == data
         await sending
@@ -163,9 +163,9 @@ async def test_segments_of_a_byte_for_a_reader_that_does_not_read_take_one_page_
         running.first.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         filling = asyncio.create_task(running.first.send(DATA * 2))
         await until("a full sink", lambda: direction(running)._sink.is_stuck)
-        before = held(running)
+        before = unwritten_bytes(running)
         await turns(50)
-        assert held(running) == before
+        assert unwritten_bytes(running) == before
         assert await running.second.read(2 * len(DATA)) == DATA * 2
         await filling
         for _ in range(500):
@@ -237,7 +237,7 @@ async def test_bytes_are_copied_if_the_kernel_gives_small_pipes_only(
             patch.setattr(os, "pipe2", pipe2)
             await exchange(await world.pair())
         assert world.pairs.pipes.pipes == 0
-        pipes = [world.pairs.pipes.take(FIRST_PIPE_BYTES) for _ in range(LEFT_OUT + 1)]
+        pipes = [world.pairs.pipes.take(FIRST_PIPE_BYTES) for _ in range(RETRY_AFTER + 1)]
         *_, last = pipes
         assert last, "it asks again"
         world.pairs.pipes.give(last)

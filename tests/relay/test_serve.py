@@ -205,8 +205,8 @@ async def test_a_log_that_nobody_reads_delays_nothing(tmp_path: Path) -> None:
     size = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)
     assert os.write(writer, bytes(size)) == size
     with held_port() as port:
-        words = (*RELAY, "serve", "--data", str(tmp_path), "--listen", f"127.0.0.1:{port}", "--admin", "off")
-        process = await asyncio.create_subprocess_exec(*words, stderr=writer, env=environment())
+        arguments = (*RELAY, "serve", "--data", str(tmp_path), "--listen", f"127.0.0.1:{port}", "--admin", "off")
+        process = await asyncio.create_subprocess_exec(*arguments, stderr=writer, env=environment())
         os.close(writer)
         try:
             async with bounded("the relay"):

@@ -640,11 +640,11 @@ async def test_the_kernel_finds_out_whose_clients_are_gone(tmp_path: Path) -> No
 
 def connected_to(peers: list[Any]) -> list[int]:
     """Return the descriptors of this process whose sockets are connected to one of these addresses."""
-    found = []
+    numbers = []
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the one of this list is closed, and some sockets have no peer
             if str(link.readlink()).startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(link.name))) as connected:
                     if connected.getpeername() in peers:
-                        found.append(int(link.name))
-    return found
+                        numbers.append(int(link.name))
+    return numbers

@@ -191,10 +191,10 @@ class ScriptReplay:
         assert not self.world.inboxes[name].received, f"{name} got {bytes(self.world.inboxes[name].received)!r}"
         self.left.add(name)
 
-    async def _check_usage(self, line: ScriptLine, wanted: dict[str, Any]) -> None:
+    async def _check_usage(self, line: ScriptLine, expected: dict[str, Any]) -> None:
         def look() -> int | None:
             unseen = ((index, record) for index, record in enumerate(self.world.usage()) if self._unseen(index))
-            return next((index for index, record in unseen if self._agrees(record, wanted)), None)
+            return next((index for index, record in unseen if self._agrees(record, expected)), None)
 
         await self._until(line, lambda: look() is not None)
         index = look()
@@ -204,13 +204,13 @@ class ScriptReplay:
     def _unseen(self, index: int) -> bool:
         return index not in self.seen_usage
 
-    def _agrees(self, record: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    def _agrees(self, record: dict[str, Any], expected: dict[str, Any]) -> bool:
         if self.world.exact:
-            return wanted.items() <= record.items()
+            return expected.items() <= record.items()
         for name in _TIMES:
-            if name in wanted and (wanted[name] is None) != (record[name] is None):
+            if name in expected and (expected[name] is None) != (record[name] is None):
                 return False
-        return all(record[name] == value for name, value in wanted.items() if name not in _TIMES)
+        return all(record[name] == value for name, value in expected.items() if name not in _TIMES)
 
     async def _until(self, line: ScriptLine, holds: Callable[[], bool]) -> None:
         if line.text != self.impatient_at:

@@ -106,14 +106,14 @@ class LiveRelay:
     def is_empty(self) -> bool:
         server, relay = self.server, self.relay
         pipes = server.pairs.pipes
-        held = (
+        held_resources = (
             server.reading_bytes,
             len(server.memory_holders),
             len(server.closing),
             pipes.pipes - sum(map(len, pipes.free.values())),
         )
         quotas = server.admission.addresses.quotas.values()
-        return (relay.new, relay.waiting, relay.waiting_tokens, relay.pairs, *held) == (0,) * 8 and not (
+        return (relay.new, relay.waiting, relay.waiting_tokens, relay.pairs, *held_resources) == (0,) * 8 and not (
             server.running or server.pairs.running or any(quota.live for quota in quotas)
         )
 

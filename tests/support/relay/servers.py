@@ -12,7 +12,7 @@ from support.sqlite import select
 
 class RestanteRelay(Server):
     main = "restante.cli.main:main"
-    words = ("restante", "relay", "serve", "--data", "data", "--listen", "127.0.0.1:{port}", "--admin", "off")
+    arguments = ("restante", "relay", "serve", "--data", "data", "--listen", "127.0.0.1:{port}", "--admin", "off")
     ready = '"event": "listening"'
     clean_exit = 0
 

@@ -481,8 +481,8 @@ async def reference_relay(folder: Path, *flags: str) -> AsyncIterator[tuple[int,
     main = "twisted.application.twist._twist:Twist.main"
     with held_port() as port:
         interface = f"--port=tcp:{port}:interface=127.0.0.1"
-        words = ("twist", "--log-format=text", "transitrelay", "--log-fd=1", interface, *flags)
-        async with await Child.forked(main, *words, cwd=folder) as process:
+        arguments = ("twist", "--log-format=text", "transitrelay", "--log-fd=1", interface, *flags)
+        async with await Child.forked(main, *arguments, cwd=folder) as process:
             await process.says(f" starting on {port}\n")
             yield port, lambda: _logged_usage(process)
             assert "Traceback" not in process.said["stdout"], process.said["stdout"]

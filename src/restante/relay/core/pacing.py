@@ -35,12 +35,11 @@ MAX_QUANTUM_BYTES: Final = 1024 * 1024
 processor time a byte."""
 
 BURST_SECONDS: Final = 0.05
-"""Seconds of a rate that may be passed on at once after a pause. Timers are late by some milliseconds, which would
-else be lost."""
-
+"""Seconds of a rate that may be passed on at once after a pause. Timers are some milliseconds late: without a burst,
+the bytes of this time would be lost."""
 
 SHORTEST_WAIT_SECONDS: Final = 1e-4
-"""Seconds that a pair does not wait for. Adding fewer to a time may not change it."""
+"""Shortest wait, in seconds. A pair does not wait for fewer: to add them to a time may not change it."""
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -53,7 +52,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class Reader(Protocol):
-    """One direction of a pair, which is told that it may read (`Pacer.turn`)."""
+    """One direction of a pair, to which the pacer grants bytes."""
 
     __slots__ = ()
 
@@ -91,7 +90,7 @@ class Limit:
             self.bucket.take(now, self.rate, size)
 
     def remembered_for(self, now: float) -> float:
-        """Return the seconds until a new one would allow as much."""
+        """Return the seconds until it allows as much as a new limit."""
         seconds = self.bucket.spent(now, self.rate) / self.rate if self.rate else 0.0
         return seconds if seconds > SHORTEST_WAIT_SECONDS else 0.0
 
@@ -115,7 +114,7 @@ class Flow:
         self.level = 0
         """How many of its limits have allowed that."""
         self.queue: Limit | None = None
-        """Where it waits."""
+        """The limit in whose queue it waits. None: it waits for no bytes."""
 
 
 class Pacer:
@@ -127,7 +126,7 @@ class Pacer:
         self._addresses: dict[Hashable, Limit] = {}
         self._flows: set[Flow] = set()
         self._schedule: list[tuple[float, int, Limit]] = []
-        """A heap of when to look at which limit. An entry counts if its time is the limit's `look_at`."""
+        """A heap of limits by the time to look at them. An entry counts if its time is the limit's `look_at`."""
         self._numbers = itertools.count()
 
     def add(self, addresses: Iterable[Hashable]) -> Flow:
@@ -225,7 +224,7 @@ class Pacer:
         return self._advance(flow, now)
 
     def _advance(self, flow: Flow, now: float) -> bool:
-        """Take a quantum of each limit that has one. Return whether all have, and else let the pair wait."""
+        """Take a quantum of each limit. Return False if one allows none: then the pair waits in its queue."""
         for limit in flow.limits[flow.level :]:
             seconds = limit.seconds(now)
             if limit.waiting or seconds:
@@ -274,7 +273,7 @@ class Pacer:
 def quantum_of(flow: Flow) -> int:
     """Return the quantum of a pair: what its share of each rate allows in QUANTUM_SECONDS.
 
-    Because many share a rate, it is not made smaller than SHARED_QUANTUM_BYTES.
+    Its share of a rate that many pairs share does not make it smaller than SHARED_QUANTUM_BYTES.
     """
     shares = [
         max(limit.rate / max(1, limit.flows), min(limit.rate, SHARED_QUANTUM_BYTES / QUANTUM_SECONDS))

@@ -30,8 +30,9 @@ class DayBytes:
         self.turn = turn
         """`Traffic.turn` of the day."""
         self.address_id = address_id
-        """None: the address has no name of this day yet. One of its pairs runs since the day before, or a proxy has
-        named it as the second address of a client. Its bytes count until then, but are not saved."""
+        """None: the address has no name of this day, because nobody has connected from it today. One of its pairs
+        runs since the day before, or a proxy has named it as the second address of a client. Its bytes are counted,
+        but not saved before it has a name."""
         self.bytes = size
 
 
@@ -45,12 +46,12 @@ class AddressQuota(BaseQuota):
         self.address_id: str | None = None
         """The name in logs of the client that connected last."""
         self.address_id_turn = -1
-        """`Traffic.turn` of the day of that name."""
+        """`Traffic.turn` of the day on which `address_id` is its name."""
         self.waiting = 0
         """Connections that wait for another side or have not sent their request yet."""
         self.pairs = 0
         self.day_bytes: DayBytes | None = None
-        """None: nothing was passed on yet. It may be that of a day before."""
+        """None: it had no pair yet. It may be of an earlier day."""
         self._records = Bucket()
 
     @property
@@ -59,7 +60,7 @@ class AddressQuota(BaseQuota):
         return bool(self.pending_requests or self.waiting or self.pairs)
 
     def idle(self, now: float, limits: Limits) -> bool:
-        """Return whether the quota holds nothing that must be remembered. `Traffic` remembers the bytes."""
+        """Return whether the quota can be forgotten. `Traffic` remembers the bytes."""
         return not (self.live or self._records.spent(now, limits.address_records / SECONDS_PER_DAY))
 
     def charge_record(self, now: float, limits: Limits) -> bool:
@@ -93,7 +94,7 @@ class Traffic:
         self.day = -1
         """The day that is counted, in days since 1970 (UTC). `begin_day` sets it."""
         self.turn = 0
-        """How often a day has begun. If the clock is set back, a day begins again, and nothing is known of it."""
+        """How often a day has begun. If the clock is set back, a day begins again, with counts of 0."""
         self.day_bytes = 0
         self.month = ""
         """The calendar month (UTC) that is counted. If the relay was started with a clock that is behind, it is later
@@ -101,8 +102,8 @@ class Traffic:
         self.month_bytes = 0
         self._clock_month = ""
         self._by_address_id: OrderedDict[str, DayBytes] = OrderedDict()
-        """At most MAX_DAY_ADDRESSES of this day. The one that was paired least recently is first. Beyond that number
-        it is forgotten."""
+        """Counts of this day. The one whose address was paired least recently is first, and is forgotten if there are
+        more than MAX_DAY_ADDRESSES."""
 
     def begin_day(self, wall: float) -> None:
         """Begin to count another day, and another month, if one has begun."""

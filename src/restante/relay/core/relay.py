@@ -70,7 +70,7 @@ class Side:
         self, connection: object, address_quotas: tuple[AddressQuota, ...], address_id: str | None, started: Now
     ) -> None:
         self.connection = connection
-        """What the server knows the connection by. The relay only stores it."""
+        """The connection of the server. The relay only stores it."""
         self.address_quotas = address_quotas
         self.address_id = address_id
         self.started = started
@@ -79,7 +79,7 @@ class Side:
         """`new`: its request has not come yet."""
         self.request: Request | None = None
         self.pair: Pair | None = None
-        """None: it has none yet, or none any more."""
+        """None: it is not paired yet, or has ended."""
 
 
 class Pair:
@@ -99,7 +99,7 @@ class Pair:
         """The quotas of both addresses: one if they are equal, none if the addresses are not counted."""
         self.turn = 0
         self.day_bytes: tuple[DayBytes, ...] = ()
-        """Where its bytes of a day are counted, and `Traffic.turn` of that day."""
+        """The counters of its addresses for the day whose `Traffic.turn` is `turn`."""
 
     def other(self, side: Side) -> Side:
         """Return the other side of the pair."""
@@ -115,7 +115,7 @@ class Paired(msgspec.Struct, frozen=True, gc=False):
 
     pair: Pair
     redundant: tuple[Side, ...] = ()
-    """Sides that waited for the same token. They have ended: the server closes them without a word."""
+    """Sides that waited for the same token. They have ended: the server closes them without an answer."""
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
@@ -123,7 +123,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
     refusal: Refusal
     sides: tuple[Side, ...]
-    """The side that asked, and the one that waited for it, which would wait in vain: clients do not ask again. They
+    """The side that asked, and its partner if there is one, which would wait in vain: clients do not ask again. Both
     have ended."""
 
 
@@ -151,10 +151,11 @@ class Relay:
         """Pairs that run."""
         self._new: OrderedDict[Side, float] = OrderedDict()
         self._waiting: OrderedDict[Side, float] = OrderedDict()
-        """Sides without a request, and sides that wait for another side, with the times of service since when; the
-        earliest is first."""
+        """Sides without a request, and sides that wait for another one, with the service time at which that began.
+        The earliest is first."""
         self._longest_waiting: dict[bytes, Side] = {}
-        """By token. All that wait for a token have the same side, or it is one without a side: others would match."""
+        """The side that has waited longest, by token. If several wait for a token, their requests name the same side:
+        others would be paired."""
 
     @property
     def new(self) -> int:
@@ -180,7 +181,7 @@ class Relay:
     def open(
         self, connection: object, address_quotas: tuple[AddressQuota, ...], address_id: str | None, now: Now
     ) -> Side | Refusal:
-        """Take a place for a new connection. If it is refused, the server closes it without a word.
+        """Return the side of a new connection, or why it is refused: then the server closes it without an answer.
 
         `address_quotas` are those of the addresses that it counts for, and `address_id` is the first one's name of
         this day. A side ends by `end`, `expire`, `drain` or a refusal of `request`, as a redundant one, or with its
@@ -227,7 +228,7 @@ class Relay:
         return WAITING
 
     def withdraw(self, side: Side) -> None:
-        """Give up the place of a new side, which is no client of the relay: nothing is recorded."""
+        """End a new side that is no client of the relay. Nothing is recorded."""
         self._leave(side, "ended")
 
     def end(self, side: Side, now: Now, result: TransferResult | None = None) -> None:
@@ -368,7 +369,7 @@ class Relay:
         return expired
 
     def _leave(self, side: Side, state: SideState) -> None:
-        """Give up the place that `open` took."""
+        """Stop counting a side as one that is new or waits."""
         if side.state == "new":
             del self._new[side]
         else:
@@ -430,12 +431,12 @@ class Relay:
 
 
 def _match(waiting: Side, request: Request) -> bool:
-    """Return whether a request for the same token as that of a waiting side may be paired with it."""
+    """Return whether a request may be paired with a side that waits for the same token."""
     assert waiting.request is not None
     side = waiting.request.side
     return side is None or side != request.side
 
 
 def _first_at(limit: int, sides: Iterable[Side], count: Callable[[AddressQuota], int]) -> Side | None:
-    """Return the first side one of whose addresses has reached a limit, or None."""
+    """Return the first side that has an address which has reached a limit, or None."""
     return next((side for side in sides if any(count(quota) >= limit for quota in side.address_quotas)), None)

@@ -10,9 +10,10 @@ from typing import Final
 from restante.common.transfer_records import TransferRecord, TransferResult
 
 _BLURRED_TO: Final = ((1_000_000, 10_000), (1_000_000_000, 1_000_000))
-"""Sizes below which bytes are rounded up to a multiple of what. Others: of MAX_BLUR_BYTES (usage.py:236)."""
+"""Pairs of a size and the multiple to which smaller sizes are rounded up (usage.py:236)."""
 
 MAX_BLUR_BYTES: Final = 100_000_000
+"""The multiple to which all other sizes are rounded up."""
 
 
 def blurred_size(size: int) -> int:

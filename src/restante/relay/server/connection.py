@@ -32,11 +32,11 @@ from restante.relay.protocol.request import (
 from restante.relay.server.streams import PlainSocket, Stream, TlsStream, WebSocketReader, WebSocketStream
 
 HTTP: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
-"""How requests of WebSockets, and those of monitors, begin. No line of the relay's protocol does."""
+"""First bytes of a request of HTTP, from a WebSocket or a monitor. No line of the relay's protocol has them."""
 
 MAX_UNREAD_BYTES: Final = 16 * 1024
-"""Bytes that a WebSocket has not read, from which on its pings are not answered before `ok`. A client that waits
-reads the answers; one that only sends pings would fill memory."""
+"""Bytes in the write buffer of a WebSocket. If it has as many or more before `ok`, its pings are not answered. A
+client that waits reads the answers; one that only sends pings would fill memory."""
 
 READ_BUFFER_BYTES: Final = 2 * MAX_LINE_BYTES
 """Initial bytes of picows' buffer of a WebSocket, what is read at once before `ok`, and what is read of a frame then.
@@ -44,8 +44,9 @@ A request has 103, and the longest one MAX_LINE_BYTES and a header."""
 
 FRAMES_AT_ONCE: Final = 10
 SECONDS_PER_FRAME: Final = 0.001
-"""Frames of a read before `ok`, beyond which a WebSocket is not read for that time each: a read may have 340, which
-take a millisecond, and the loop reads up to 32 times in a turn. A client that waits sends a ping now and then."""
+"""If a read before `ok` has more frames, the WebSocket is not read for so many seconds a frame: a read may have 340,
+which take a millisecond, and the loop reads up to 32 times in a turn. A client that waits sends a ping now and
+then."""
 
 MAX_DROPPED_BYTES: Final = 64 * 1024
 """Bytes that are read after the last answer. A client that has more on its way may lose the answer; one that only
@@ -55,15 +56,17 @@ CLOSE_SECONDS: Final = 2.0
 """Seconds that a client has to read the last answer and to close."""
 
 MAX_CLOSING: Final = 200
-"""Such connections at a time. They have given up their places among the waiting ones, so no limit of an address
-counts them."""
+"""Connections that are being closed at a time. They do not wait any more, so no limit of an address counts them."""
 
 _ROOM: Final = memoryview(bytearray(2 * MAX_LINE_BYTES))
-"""Where all connections are read to before `ok`. What was read is copied before the loop reads another one."""
+"""The buffer into which all connections are read before `ok`. What was read is copied before the next read."""
 
 
 class ClosingConnections:
-    """Aborts them after CLOSE_SECONDS, and the earliest at once if there are more than MAX_CLOSING."""
+    """Connections that have had their last answer, and are not closed by their clients yet.
+
+    They are aborted after CLOSE_SECONDS, and the earliest at once if there are more than MAX_CLOSING.
+    """
 
     def __init__(self) -> None:
         self._aborts: OrderedDict[Hashable, tuple[asyncio.TimerHandle, Callable[[], None]]] = OrderedDict()
@@ -95,7 +98,7 @@ class ConnectionContext(NewcomerContext, Protocol):
     def open(
         self, connection: Connection, peer: Sequence[Any], headers: Mapping[str, str], descriptor: int
     ) -> Side | None:
-        """Take a place among the waiting connections. None: there is none, and the refusal is counted."""
+        """Return the side of a new connection, or None if it is refused."""
 
     def websocket_request(
         self, peer: SocketPeer | None, newcomer: Newcomer, deadline: float | None
@@ -103,7 +106,7 @@ class ConnectionContext(NewcomerContext, Protocol):
         """Return the protocol that reads the request of a WebSocket, with the arguments of `first_bytes`."""
 
     def withdraw(self, connection: Connection) -> None:
-        """Give up the place of a connection that has turned out to be one of HTTP."""
+        """End the side of a connection whose request is one of HTTP."""
 
     def requested(self, connection: Connection, request: Request, leftover: bytes = b"") -> None:
         """Handle a request. `leftover` are bytes that came behind it, which are for the partner."""
@@ -119,10 +122,16 @@ class Connection(Protocol):
     """A connection up to `ok`."""
 
     side: Side | None
-    """Its place. None: it has none yet, or none any more."""
+    """Its side. None: it is not open yet, is paired, or has ended."""
 
     def stream(self) -> Stream:
-        """Return what passes on bytes from now on, in place of this object. Raises OSError if there is none."""
+        """Return the stream of the connection after `ok`, which takes it over.
+
+        Raises:
+            ConnectionError: the connection is gone.
+            OSError: there is no free file descriptor. The connection is unchanged.
+
+        """
 
     def ping(self) -> None:
         """Send something if proxies need it to keep the connection."""
@@ -131,11 +140,11 @@ class Connection(Protocol):
         """Send a last answer, and close."""
 
     def close(self) -> None:
-        """Close without a word."""
+        """Close without an answer."""
 
 
 class LineConnection(asyncio.BufferedProtocol):
-    """A TCP connection, plain or over TLS, whose request is a line. A request of HTTP is passed on."""
+    """A TCP connection, plain or over TLS, whose request is a line. One of HTTP gets another protocol."""
 
     __slots__ = (
         "_context",
@@ -161,7 +170,7 @@ class LineConnection(asyncio.BufferedProtocol):
         self._deadline = deadline
         self._peer = peer
         self._newcomer = newcomer
-        """Counts its memory. None: it does not yet, or the request has come."""
+        """Counts its memory. None: the connection is not open yet, or the request has come."""
         self._read: bytearray | None = bytearray()
         """The bytes of the line so far. None: what comes is not read as a line any more."""
         self._dropped_bytes = 0
@@ -212,10 +221,10 @@ class LineConnection(asyncio.BufferedProtocol):
             self._take(self._read, self._newcomer)
 
     def _take(self, read: bytearray, newcomer: Newcomer) -> None:
-        """Look at what was read so far."""
+        """Handle the bytes that were read so far."""
         line = read_line(read)
         if read.startswith(HTTP):
-            self._pass_on(read, newcomer)
+            self._read_as_http(read, newcomer)
         elif read[0] == HANDSHAKE_RECORD:
             self._context.end(self, "errory")
             self.answer(HAS_NO_TLS)
@@ -233,8 +242,8 @@ class LineConnection(asyncio.BufferedProtocol):
             self._context.end(self, "errory")
             self.answer(BAD_HANDSHAKE)
 
-    def _pass_on(self, read: bytearray, newcomer: Newcomer) -> None:
-        """Let a request of HTTP be read by what speaks it."""
+    def _read_as_http(self, read: bytearray, newcomer: Newcomer) -> None:
+        """Let the reader of HTTP requests take over the connection."""
         transport, self._transport, self._newcomer = self._transport, None, None
         assert transport is not None
         self._cancel_timer()
@@ -253,7 +262,7 @@ class LineConnection(asyncio.BufferedProtocol):
         self._context.end(self)
 
     def stream(self) -> Stream:
-        """Return what passes on bytes from now on. Raises OSError if the connection is gone."""
+        """Return the stream of the connection after `ok`."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError
@@ -281,7 +290,7 @@ class LineConnection(asyncio.BufferedProtocol):
         self._context.closing.add(self, transport.abort)
 
     def close(self) -> None:
-        """Close without a word."""
+        """Close without an answer."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.close()
@@ -458,7 +467,7 @@ class WebSocketConnection(WSListener):
             self._stream.resume_writing()
 
     def stream(self) -> Stream:
-        """Return what passes on bytes from now on. Raises OSError if the connection is gone."""
+        """Return the stream of the connection after `ok`."""
         transport = self._transport
         if transport is None or transport.is_close_frame_sent:
             raise ConnectionResetError

@@ -1,8 +1,10 @@
 """A pair after `ok`: what one side sends is passed on to the other, until one ends.
 
-Plain sockets are watched by an epoll of their own, edge-triggered: each is registered once, so what changes between
-"read this" and "write that" costs no system call, and a socket that has bytes which cannot be read now does not wake
-the loop. Two plain sockets are spliced: the kernel moves the pages from one to a pipe and from there to the other.
+Plain sockets are watched by an epoll of their own, edge-triggered. A socket is registered once, for reading and for
+writing, so no system call says for which of them the relay waits. A socket whose bytes may not be read yet does not
+wake the loop.
+
+Two plain sockets are spliced: the kernel moves the pages from one to a pipe and from there to the other.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from restante.relay.server.pipes import FIRST_PIPE_BYTES, MAX_PIPE_BYTES, Pipe, 
 from restante.relay.server.streams import END_SECONDS, PlainSocket, Stream, has_hung_up
 
 COPY_BYTES: Final = 64 * 1024
-"""Bytes that are read at once from a plain socket that is not spliced, and so the most that is kept of them. It is
-also the size of the messages to a WebSocket."""
+"""Bytes that are read at once from a plain socket that is not spliced. So the relay has at most so many of them in
+memory, and a message to a WebSocket has at most so many."""
 
 MAX_BYTES_PER_TURN: Final = 2 * MAX_QUANTUM_BYTES
 """Bytes that are passed on before the loop looks at anything else: half a millisecond."""
@@ -31,11 +33,11 @@ STEP_BYTES: Final = 16 * 1024
 """Bytes that take as long as a step of a direction, whatever it passes on. So a turn has 128 steps at most."""
 
 MAX_EVENTS: Final = 256
-"""Sockets of which one call says what happened."""
+"""Sockets whose events one call of epoll returns."""
 
 FILLED_FRACTION: Final = 4
-"""A direction that reads this fraction of a pipe at once gets one of twice the size. A page of a pipe has the bytes
-of one packet at least, 1,400 of 4,096, so packets fill a pipe with a third of its size."""
+"""If one read fills this fraction of a pipe (a quarter), the direction gets pipes of twice the size. A page of a pipe
+has the bytes of one packet at least, 1,400 of 4,096, so packets fill a pipe with a third of its size."""
 
 STALLED_SECONDS: Final = 300.0
 """Seconds after which a pair ends of which one side has gone and the other takes nothing. Its kernel answers while it
@@ -54,7 +56,8 @@ _WRITABLE: Final = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
 _SPLICE: Final = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
 
 _ROOM: Final = memoryview(bytearray(COPY_BYTES))
-"""Where all plain sockets are read to that are not spliced. What was read is written or copied at once."""
+"""The buffer into which all plain sockets are read that are not spliced. What was read is written or copied before
+the next read."""
 
 
 class Direction:
@@ -115,13 +118,13 @@ class Direction:
             self._write_on()
         if self._pair.is_closed:
             return 0
-        if self._is_held_up():
+        if self._must_write_first():
             self._pairs.note_stuck(self)
             return 0
         if self._arrived:
             size = self._pass_on(self._arrived)
             del self._arrived[:size]
-            if self._is_held_up():
+            if self._must_write_first():
                 self._pairs.note_stuck(self)
             elif not self._arrived:
                 self._pairs.queue(self)
@@ -130,7 +133,7 @@ class Direction:
         if self.has_ended:
             self._finish()
         elif not isinstance(source, PlainSocket):
-            self._let_arrive()
+            self._resume()
         elif self.is_readable:
             return self._read(source)
         return 0
@@ -140,7 +143,7 @@ class Direction:
         log.error("a pair is ended because of a fault", fault=trace_text(error))
         self._pair.abort()
 
-    def _is_held_up(self) -> bool:
+    def _must_write_first(self) -> bool:
         """Return whether something must be written before anything is read."""
         return bool(self._piped or self._unsent or (self._sink.is_stuck and not self.is_over))
 
@@ -158,14 +161,15 @@ class Direction:
             size = self._splice(source, size)
         else:
             size = self._copy(source, size)
-        self._granted = max(0, self._granted - size)
-        if self.has_ended:
-            self._give_back()
+        if self._granted:
+            self._granted = max(0, self._granted - size)
+            if self.has_ended:
+                self._give_back()
         if size and not is_dropped:
             self._pair.count(size)
         if self._pair.is_closed:
             return size
-        if self._is_held_up():
+        if self._must_write_first():
             self._pairs.note_stuck(self)
         elif self.is_readable or self.has_ended:
             self._pairs.queue(self)
@@ -224,8 +228,8 @@ class Direction:
             self._pair.go_on_ending()
         return size
 
-    def _let_arrive(self) -> None:
-        """Let a stream bring what comes."""
+    def _resume(self) -> None:
+        """Let a stream bring more."""
         source = self._source
         assert not isinstance(source, PlainSocket)
         if not self.is_readable:
@@ -241,7 +245,7 @@ class Direction:
             return
         if size < len(data):
             self._arrived += data[size:]
-        if self._is_held_up():
+        if self._must_write_first():
             self._pairs.note_stuck(self)
             self._pause()
         elif self._arrived:
@@ -254,7 +258,7 @@ class Direction:
         """
         pair, size = self._pair, 0
         view = memoryview(data)
-        while size < len(data) and not (pair.is_closed or self._is_held_up()):
+        while size < len(data) and not (pair.is_closed or self._must_write_first()):
             limit = self._grant() if pair.flow.is_paced else len(data)
             if not limit:
                 break
@@ -408,7 +412,7 @@ class StreamPair:
         self._on_bytes, self._on_end = on_bytes, on_end
         self._directions: tuple[Direction, ...] = ()
         self._timer: asyncio.TimerHandle | None = None
-        """It closes both sides after one has ended."""
+        """When both sides are closed, because one has ended. None: neither has."""
         self.is_closed = False
 
     def begin(self, leftover: bytes) -> None:
@@ -502,9 +506,9 @@ class StreamPairs:
         self._due: deque[Direction] = deque()
         """Directions of which a step is due."""
         self._has_turn = False
-        """Whether the loop will take their steps."""
+        """Whether the loop has been told to take their steps."""
         self._stuck: dict[Direction, tuple[int | None, float]] = {}
-        """Directions whose readers take nothing, how many bytes these have not taken, and since when so many."""
+        """Directions whose readers take nothing: the bytes that the reader has not taken, and since when so many."""
         self._stall_timer: asyncio.TimerHandle | None = None
         """The next look at these. None: there are none."""
         self.running: set[StreamPair] = set()
@@ -660,10 +664,10 @@ class StreamPairs:
             if self._timer.when() <= turn:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(turn, self._let_go_on)
+        self._timer = self._loop.call_at(turn, self._take_grants)
 
-    def _let_go_on(self) -> None:
-        """Let the directions read that the pacer lets."""
+    def _take_grants(self) -> None:
+        """Let the directions read to which the pacer grants bytes now."""
         self._timer = None
         for direction, size in self._pacer.turn(self._loop.time()):
             direction.granted(size)

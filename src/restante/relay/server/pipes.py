@@ -26,8 +26,8 @@ MAX_BUDGET_BYTES: Final = 64 * 1024 * 1024
 MAX_FREE_PIPES: Final = 16
 """Free pipes that are kept. Pairs whose readers are fast enough use one pipe after the other."""
 
-LEFT_OUT: Final = 1000
-"""How often bytes are copied, after the kernel allowed no pipe, until it is asked again."""
+RETRY_AFTER: Final = 1000
+"""Pipes that are not opened, after the kernel has allowed none, before the next try."""
 
 SOFT_LIMIT: Final = Path("/proc/sys/fs/pipe-user-pages-soft")
 """Pages of the pipes of all processes of a user. 0: no limit. Above it, new pipes have one or two pages, and none can
@@ -70,14 +70,14 @@ class PipePool:
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._left_out = 0
-        """How often no pipe is opened from now on, because the kernel allowed none."""
+        self._skips = 0
+        """Pipes that will not be opened before the next try, because the kernel has allowed none."""
         self.free: dict[int, list[Pipe]] = {}
         """Free pipes by their size."""
         self.free_pipes = 0
-        """How many these are."""
+        """The number of free pipes."""
         self.pipes = 0
-        """How many pipes there are, free or not."""
+        """The number of all pipes, free or not."""
         self.size = 0
         """Bytes of all pipes."""
 
@@ -109,19 +109,19 @@ class PipePool:
     def _new(self) -> Pipe | None:
         if self.size + FIRST_PIPE_BYTES > self._budget:
             return None
-        if self._left_out:
-            self._left_out -= 1
+        if self._skips:
+            self._skips -= 1
             return None
         try:
             pipe = Pipe()
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
                 raise
-            self._left_out = LEFT_OUT
+            self._skips = RETRY_AFTER
             return None
         if pipe.size < MIN_PIPE_BYTES:
             pipe.close()
-            self._left_out = LEFT_OUT
+            self._skips = RETRY_AFTER
             return None
         self.pipes += 1
         self.size += pipe.size

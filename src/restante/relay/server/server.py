@@ -128,7 +128,7 @@ class Server(PublicServer):
         self.closing = ClosingConnections()
         self.pairs = StreamPairs(_rates(relay.limits))
         self.running: dict[Pair, StreamPair] = {}
-        """The pairs, and what passes on their bytes."""
+        """The pairs that run, and their streams."""
         self.draining = False
         self._all_ended = asyncio.Event()
         """Set while there is no pair."""
@@ -210,7 +210,7 @@ class Server(PublicServer):
     def open(
         self, connection: Connection, peer: Sequence[Any], headers: Mapping[str, str], descriptor: int
     ) -> Side | None:
-        """Take a place among the waiting connections. None: there is none."""
+        """Return the side of a new connection, or None if it is refused."""
         self.listeners.note_descriptor(descriptor, self.connected)
         now, client = self.now(), identify(peer, headers, self.admission.trusted)
         self.warn_of_proxies(client)
@@ -220,7 +220,7 @@ class Server(PublicServer):
         return None if isinstance(side, Refusal) else side
 
     def withdraw(self, connection: Connection) -> None:
-        """Give up the place of a connection that has turned out to be one of HTTP."""
+        """End the side of a connection whose request is one of HTTP."""
         if connection.side is not None:
             self.relay.withdraw(connection.side)
             connection.side = None
@@ -256,7 +256,7 @@ class Server(PublicServer):
     # ── pairs ─────────────────────────────────────────────────────────────────────────────────────
 
     def _connect(self, pair: Pair, leftover: bytes) -> None:
-        """Let a pair run."""
+        """Begin to pass on the bytes of a pair, or close its connections if that cannot be done."""
         first, second = _ended(pair.first), _ended(pair.second)
         left, streams = [first, second], list[Stream]()
         try:
@@ -294,7 +294,7 @@ class Server(PublicServer):
     # ── time ──────────────────────────────────────────────────────────────────────────────────────
 
     def tick(self) -> None:
-        """Do what is due each second."""
+        """Do what is due once a second."""
         self.second += 1
         now = self.now()
         self.admission.addresses.begin_day(now.wall)

@@ -38,7 +38,7 @@ BINARY_MESSAGE: Final = 0x80 | 0x2
 
 
 class Source(Protocol):
-    """The direction that passes on what a stream brings. pair.py imports this module."""
+    """The direction that passes on what a stream brings: a `Direction` of pair.py, which imports this module."""
 
     __slots__ = ()
 
@@ -221,7 +221,7 @@ class TlsStream(asyncio.BufferedProtocol):
 
 
 _ROOM: Final = memoryview(bytearray(PIECE_BYTES))
-"""Where all TLS connections are read to. What was read is used or copied before another one is read."""
+"""The buffer into which all TLS connections are read. What was read is used or copied before the next read."""
 
 
 MAX_READ_BYTES: Final = 64 * 1024
