@@ -328,6 +328,20 @@ async def test_a_request_has_one_limit_of_time_with_all_that_comes_before(
             assert (live.results, live.refusals) == ([("empty", 0)], {"handshake": 1})
 
 
+@pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"], ids=["nothing", "a ClientHello"])
+@on_uvloop
+async def test_a_tls_handshake_that_does_not_end_in_time_is_counted_as_one_and_not_recorded(
+    tmp_path: Path, begun: bytes
+) -> None:
+    relay = LiveRelay(tmp_path / "data", limits=Limits(handshake=0.3), certificate=Certificate(tmp_path))
+    async with relay.serving() as live:
+        client = await live.connect()
+        client.write(begun)
+        assert await client.rest() == b""
+        assert (live.results, live.refusals) == ([], {"handshake": 1})
+        assert live.server.failed_handshakes == bool(begun)
+
+
 @on_uvloop
 async def test_all_kinds_of_addresses(tmp_path: Path) -> None:
     path = tmp_path / "relay.sock"

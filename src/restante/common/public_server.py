@@ -40,6 +40,8 @@ class NewcomerRefusals(msgspec.Struct, frozen=True):
     """An address has begun too many TLS handshakes."""
     no_room: RefusalKind
     """A connection was closed for the memory that it took before its request."""
+    no_request: RefusalKind | None = None
+    """No request came in time. None: the server does not count that as a refusal."""
 
 
 class PublicServer:
@@ -160,6 +162,11 @@ class PublicServer:
     def count_failed_handshake(self) -> None:
         """Count a connection whose TLS handshake failed."""
         self.failed_handshakes += 1
+
+    def count_late_handshake(self, pending: PendingRequest) -> None:
+        """Count a connection whose TLS handshake does not end in time."""
+        if self._refusals.no_request is not None:
+            self._count(self._refusals.no_request, pending.address_id)
 
     def give_up_request(self, pending: PendingRequest) -> None:
         """Count a connection that was closed to make room before its request was complete."""

@@ -61,6 +61,9 @@ class TlsContext(NewcomerContext, Protocol):
     def count_failed_handshake(self) -> None:
         """Count a connection whose TLS handshake failed."""
 
+    def count_late_handshake(self, pending: PendingRequest) -> None:
+        """Count a connection whose TLS handshake does not end in time."""
+
     def first_bytes(self, peer: SocketPeer | None, newcomer: Newcomer, deadline: float) -> asyncio.BufferedProtocol:
         """Return the protocol that reads the request.
 
@@ -90,7 +93,12 @@ class TlsHandshake(asyncio.BufferedProtocol):
             self._transport = raw
             loop, seconds = asyncio.get_running_loop(), self._context.handshake_seconds
             self._deadline = loop.time() + seconds
-            self._timer = loop.call_later(seconds, raw.abort)
+            self._timer = loop.call_later(seconds, self._time_out, raw)
+
+    def _time_out(self, transport: asyncio.Transport) -> None:
+        if self._newcomer.pending is not None:
+            self._context.count_late_handshake(self._newcomer.pending)
+        transport.abort()
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self._read:

@@ -24,7 +24,7 @@ from restante.relay.server.streams import END_SECONDS, PlainSocket, Stream, has_
 
 COPY_BYTES: Final = 64 * 1024
 """Bytes that are read at once from a plain socket that is not spliced. So the relay has at most so many of them in
-memory, and a message to a WebSocket has at most so many."""
+memory, and a message to a WebSocket from such a socket has at most so many."""
 
 MAX_BYTES_PER_TURN: Final = 2 * MAX_QUANTUM_BYTES
 """Bytes that are passed on before the loop looks at anything else: half a millisecond."""

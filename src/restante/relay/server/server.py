@@ -35,6 +35,7 @@ from restante.relay.core.relay import Now, Pair, Paired, Refused, Relay, Side
 from restante.relay.protocol.refusals import (
     NO_DESCRIPTORS,
     NO_PROXY_HEADER,
+    NO_REQUEST,
     NO_ROOM,
     TOO_MANY_HANDSHAKES,
     TOO_MANY_PENDING,
@@ -84,7 +85,9 @@ HANDSHAKES_AT_ONCE: Final = 100.0
 GREETING: Final = b"Restante transit relay\n"
 """Body of the answer to `GET /`, for people and monitors."""
 
-NEWCOMER_REFUSALS: Final = NewcomerRefusals(NO_PROXY_HEADER, TOO_MANY_PENDING, TOO_MANY_HANDSHAKES, NO_ROOM)
+NEWCOMER_REFUSALS: Final = NewcomerRefusals(
+    NO_PROXY_HEADER, TOO_MANY_PENDING, TOO_MANY_HANDSHAKES, NO_ROOM, NO_REQUEST
+)
 
 # A lookup in the class of an enumeration takes 2,000 instructions (Python 3.11).
 OK: Final = HTTPStatus.OK
