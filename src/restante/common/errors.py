@@ -6,6 +6,7 @@ RestanteError
 │   └── AddressInUse   another process listens where this one was to listen
 └── StoreError         the disk's fault: a store cannot be opened, or a commit failed
     ├── InUse          another process has locked what is to be used
+    ├── CommitFailed   a transaction may or may not be on disk
     └── StoreBusy      nothing was written and nothing is lost: try again
         └── StoreFull  the same, because the disk is full
 """
@@ -70,6 +71,10 @@ class InUse(StoreError):  # noqa: N818 - the same
     """Another process has locked a directory or a file. Nothing was done. The text names it."""
 
     exit_code = AddressInUse.exit_code
+
+
+class CommitFailed(StoreError):  # noqa: N818 - the same
+    """A COMMIT failed, so the transaction may or may not be on disk. Stop; do not retry."""
 
 
 class StoreBusy(StoreError):  # noqa: N818 - the same

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from restante.common.data_directory import is_running
-from restante.common.errors import Misuse, StoreBusy, StoreDamaged, StoreError, StoreFull
+from restante.common.errors import CommitFailed, Misuse, StoreBusy, StoreDamaged, StoreError, StoreFull
 
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
 """Errors that an operator can remedy while the server runs: the statement may be tried again. Any other is a bug or a
@@ -232,20 +232,21 @@ def roll_back(database: sqlite3.Connection, cause: sqlite3.Error) -> StoreError:
 def roll_back_commit(database: sqlite3.Connection, cause: sqlite3.Error) -> StoreError:
     """Roll back after a failed COMMIT and return the error to raise: StoreBusy or StoreFull if it may be tried again.
 
-    After any other error part of the transaction may be on disk. A retry could succeed although the data is lost
-    (fsyncgate), so nothing may be tried again.
+    After any other error, CommitFailed, part of the transaction may be on disk. A retry could succeed although the
+    data is lost (fsyncgate), so nothing may be tried again.
     """
     undone = roll_back(database, cause)
     if isinstance(undone, StoreBusy) and primary_code(cause) in CERTAINLY_UNDONE:
         return undone
-    return StoreError(f"commit failed: {cause}")
+    return CommitFailed(f"commit failed: {cause}")
 
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
     """Write in one transaction, which is on disk when the block ends.
 
-    Raises StoreBusy or StoreFull if nothing was written and the same may be tried again, else StoreError.
+    Raises StoreBusy or StoreFull if nothing was written and the same may be tried again, CommitFailed if it is
+    unknown whether it was written, else StoreError.
     """
     try:
         database.execute("BEGIN IMMEDIATE")

@@ -235,6 +235,19 @@ async def test_after_a_failed_commit_nothing_more_is_written(engine: Engine) -> 
     assert (await engine.store.counts()).envelopes == len(OLD) + len(NEW)
 
 
+async def test_after_a_failed_write_before_the_commit_the_next_batch_is_written(engine: Engine) -> None:
+    await engine.store.save(OLD, 1)
+    engine.store.database.execute("PRAGMA cache_size = 1")  # pages of the batch are written before the COMMIT
+    log = (engine.data / f"{ARCHIVE_FILE}-wal").stat().st_size
+    with no_file_beyond(log), pytest.raises(StoreError, match="disk I/O error") as failure:
+        await engine.store.save(NEW, 2)
+    assert not isinstance(failure.value, StoreBusy)
+    assert await stored(engine.store) == [row.raw for row in OLD]
+    await engine.store.save(NEW, 3)
+    await engine.crash()
+    assert await stored(engine.store) == [row.raw for row in OLD + NEW]
+
+
 async def test_a_refused_batch_causes_a_checkpoint_so_that_the_next_needs_no_more_room(engine: Engine) -> None:
     first, second = ([envelope(sent, number, size=200) for number in range(25)] for sent in (0, 1))
     await engine.store.save(first, 1)

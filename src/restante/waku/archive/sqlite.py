@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from restante.common.data_directory import lock_data_directory
-from restante.common.errors import StoreBusy, StoreError
+from restante.common.errors import CommitFailed, StoreBusy, StoreError
 from restante.common.sqlite import checkpoint, transaction
 from restante.common.worker import Worker
 from restante.waku.archive import history, statements
@@ -156,7 +156,7 @@ class Archive:
         self._log_bytes = 0
         """Approximate bytes of log since a checkpoint was queued. Only the writing thread uses it."""
         self._failed = False
-        """Whether a transaction has failed, and not because the disk refused it. Nothing is written after that."""
+        """Whether it is unknown if a commit succeeded. Nothing is written after that."""
 
     @classmethod
     def open(cls, data: Path) -> Archive:
@@ -186,7 +186,8 @@ class Archive:
         """Save envelopes that arrived at `arrived`, all or none. Envelopes that are stored already stay unchanged.
 
         They are on disk when this returns. Raises StoreBusy if nothing was changed and the caller may retry: another
-        program is writing, or the disk is full. After any other StoreError the state is unknown: stop, do not retry.
+        program is writing, or the disk is full. After CommitFailed it is unknown whether they were saved, and nothing
+        more is written. After any other StoreError nothing was changed.
         """
         await self._write(lambda: self._save(batch, arrived))
 
@@ -242,8 +243,8 @@ class Archive:
         try:
             with transaction(self.database):
                 yield
-        except StoreError as error:
-            self._failed = not isinstance(error, StoreBusy)
+        except CommitFailed:
+            self._failed = True
             raise
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
