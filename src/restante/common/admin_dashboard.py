@@ -173,7 +173,7 @@ class Dashboard:
 
     title: str
     sections: str
-    """HTML. Its elements name the fields that they show (dashboard.js)."""
+    """HTML. Its elements name the fields that they show (dashboard.js). `$limits` becomes limits.html."""
     sample: Callable[[], Awaitable[Mapping[str, float]]]
     """Returns the values whose history is kept. It only reads and does not wait."""
     details: Callable[[], Awaitable[dict[str, Any]]]
@@ -270,7 +270,9 @@ class DashboardHandlers:
     def add_to(self, application: web.Application) -> None:
         """Add the routes."""
         frame = Template((WEB / "dashboard.html").read_text("utf-8"))
-        page = frame.substitute(title=self._dashboard.title, sections=self._dashboard.sections)
+        limits = (WEB / "limits.html").read_text("utf-8")
+        sections = Template(self._dashboard.sections).substitute(limits=limits)
+        page = frame.substitute(title=self._dashboard.title, sections=sections)
         files = {
             "/": (page, "text/html"),
             "/dashboard.css": ((WEB / "dashboard.css").read_text("utf-8"), "text/css"),
