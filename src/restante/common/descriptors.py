@@ -26,13 +26,19 @@ MIN_FREE_DESCRIPTORS: Final = 8
 frees their descriptors, one per address."""
 
 
-def raise_descriptors() -> int:
-    """Raise the limit of descriptors to its maximum and return it. Each connection needs one."""
+def raise_descriptors(required: int = 0) -> int:
+    """Raise the limit of descriptors to its maximum and return it. Each connection needs one.
+
+    Raises Misuse if fewer than `required` are allowed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
-    return UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    descriptors = UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    if descriptors < required:
+        raise too_few_descriptors(descriptors, required)
+    return descriptors
 
 
 def too_few_descriptors(descriptors: int, required: int) -> Misuse:

@@ -7,10 +7,10 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final
 
-from restante.common.logs import log
+from restante.common.logs import log, log_loop_errors
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -25,8 +25,21 @@ class ServerSignals:
         """Called for each other SIGHUP, in the event loop."""
 
 
+def run_server(serve: Callable[[ServerSignals], Coroutine[Any, Any, None]]) -> None:
+    """Run a server, which ends after a signal, in an event loop of its own."""
+    import uvloop  # programs that use only the client library do not have it
+
+    async def run() -> None:
+        log_loop_errors(asyncio.get_running_loop())
+        with _listening_for_signals() as signals:
+            await serve(signals)
+        log.info("stopped")
+
+    uvloop.run(run())
+
+
 @contextlib.contextmanager
-def listening_for_signals() -> Iterator[ServerSignals]:
+def _listening_for_signals() -> Iterator[ServerSignals]:
     """Yield what the signals of a server set and call. A second SIGTERM or SIGINT ends the process.
 
     A thread waits for the signals (man 3 sigwait), because the loop may be blocked by a disk that does not answer.

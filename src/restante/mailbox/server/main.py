@@ -12,23 +12,21 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import uvloop
-
 from restante import __version__
 from restante.common.address_registry import SECONDS_PER_DAY
 from restante.common.admin_access import read_admin_token
 from restante.common.certificate import CERTIFICATE_SECONDS, ServerCertificate, read_certificate
 from restante.common.data_directory import refuse_unusable_directory
-from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors, too_few_descriptors
+from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors
 from restante.common.dice import BufferedDice
 from restante.common.disk_probe import free_bytes
 from restante.common.listening import parse_listen_addresses
-from restante.common.logs import log, log_loop_errors
+from restante.common.logs import log
 from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
 from restante.common.running_settings import ReadSettings
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import parse_address
-from restante.common.signals import ServerSignals, listening_for_signals
+from restante.common.signals import ServerSignals, run_server
 from restante.common.system import SystemClock, system_secret
 from restante.common.worker import Worker
 from restante.mailbox.core.admission import Admission
@@ -49,7 +47,7 @@ much longer than it was."""
 
 def serve(settings: Serve, read_settings: ReadSettings[Serve]) -> None:
     """Serve until SIGTERM or SIGINT. `read_settings` reads the settings again. Raises Misuse and StoreError."""
-    uvloop.run(_serve(settings, read_settings))
+    run_server(partial(_serve, settings, read_settings))
 
 
 def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
@@ -64,17 +62,8 @@ def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
     return certificate, read_admin_token(settings.admin, settings.admin_token_file)
 
 
-async def _serve(settings: Serve, read_settings: ReadSettings[Serve]) -> None:
-    log_loop_errors(asyncio.get_running_loop())
-    with listening_for_signals() as signals:
-        await _serve_until(signals, settings, read_settings)
-    log.info("stopped")
-
-
-async def _serve_until(signals: ServerSignals, settings: Serve, read_settings: ReadSettings[Serve]) -> None:
-    descriptors, minimum = raise_descriptors(), required_descriptors(OWN_DESCRIPTORS)
-    if descriptors < minimum:
-        raise too_few_descriptors(descriptors, minimum)
+async def _serve(settings: Serve, read_settings: ReadSettings[Serve], signals: ServerSignals) -> None:
+    descriptors = raise_descriptors(required_descriptors(OWN_DESCRIPTORS))
     addresses = parse_listen_addresses(settings.listen, "--listen")
     certificate, token = read_files(settings)
     store = Store.open(Path(settings.data))

@@ -8,22 +8,20 @@ import os
 from functools import partial
 from pathlib import Path
 
-import uvloop
-
 from restante import __version__
 from restante.common.address_registry import SECONDS_PER_DAY
 from restante.common.admin_access import read_admin_token
 from restante.common.certificate import CERTIFICATE_SECONDS, ServerCertificate, read_certificate
 from restante.common.data_directory import refuse_unusable_directory
-from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors, too_few_descriptors
+from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors
 from restante.common.disk_probe import DiskSpace
 from restante.common.listening import ListenAddress, parse_listen_addresses
-from restante.common.logs import log, log_loop_errors, log_refusals
+from restante.common.logs import log, log_refusals
 from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
 from restante.common.running_settings import ReadSettings
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import parse_address
-from restante.common.signals import ServerSignals, listening_for_signals
+from restante.common.signals import ServerSignals, run_server
 from restante.common.system import SystemClock, system_secret
 from restante.relay.core.relay import Relay
 from restante.relay.protocol.refusals import KINDS
@@ -36,7 +34,7 @@ from restante.relay.store.sqlite import Store
 
 def serve(settings: RelayServe, read_settings: ReadSettings[RelayServe]) -> None:
     """Relay until SIGTERM or SIGINT. `read_settings` reads the settings again. Raises Misuse and StoreError."""
-    uvloop.run(_serve(settings, read_settings))
+    run_server(partial(_serve, settings, read_settings))
 
 
 def read_files(settings: RelayServe) -> tuple[ServerCertificate | None, str | None]:
@@ -49,17 +47,8 @@ def read_files(settings: RelayServe) -> tuple[ServerCertificate | None, str | No
     return certificate, read_admin_token(settings.admin, settings.admin_token_file)
 
 
-async def _serve(settings: RelayServe, read_settings: ReadSettings[RelayServe]) -> None:
-    log_loop_errors(asyncio.get_running_loop())
-    with listening_for_signals() as signals:
-        await _serve_until(signals, settings, read_settings)
-    log.info("stopped")
-
-
-async def _serve_until(signals: ServerSignals, settings: RelayServe, read_settings: ReadSettings[RelayServe]) -> None:
-    descriptors, minimum = raise_descriptors(), required_descriptors(OWN_DESCRIPTORS)
-    if descriptors < minimum:
-        raise too_few_descriptors(descriptors, minimum)
+async def _serve(settings: RelayServe, read_settings: ReadSettings[RelayServe], signals: ServerSignals) -> None:
+    descriptors = raise_descriptors(required_descriptors(OWN_DESCRIPTORS))
     addresses = parse_listen_addresses(settings.listen, "--listen")
     certificate, token = read_files(settings)
     store = Store.open(Path(settings.data))

@@ -13,24 +13,18 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import uvloop
 
 from restante import __version__
 from restante.common.admin_access import read_admin_token
 from restante.common.data_directory import refuse_unusable_directory
-from restante.common.descriptors import (
-    OWN_DESCRIPTORS,
-    RESERVED_DESCRIPTORS,
-    raise_descriptors,
-    too_few_descriptors,
-)
+from restante.common.descriptors import OWN_DESCRIPTORS, RESERVED_DESCRIPTORS, raise_descriptors
 from restante.common.errors import Misuse, StoreBusy
 from restante.common.listening import parse_listen_addresses
-from restante.common.logs import log, log_loop_errors
+from restante.common.logs import log
 from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import parse_address
-from restante.common.signals import listening_for_signals
+from restante.common.signals import ServerSignals, run_server
 from restante.waku import key_file
 from restante.waku.archive.sqlite import open_archive
 from restante.waku.connection.peer_connection import LOST_TEXT
@@ -72,7 +66,7 @@ imported an old archive by mistake has time to stop the server and to set --rete
 
 def serve(settings: WakuServe) -> None:
     """Serve until SIGTERM or SIGINT. Raises Misuse and StoreError."""
-    uvloop.run(_serve(settings))
+    run_server(partial(_serve, settings))
 
 
 def read_files(settings: WakuServe) -> tuple[str | None, SymmetricKey, Key | None, list[Enode]]:
@@ -88,18 +82,9 @@ def read_files(settings: WakuServe) -> tuple[str | None, SymmetricKey, Key | Non
     return token, password, key, static_peers(settings, key)
 
 
-async def _serve(settings: WakuServe) -> None:
-    log_loop_errors(asyncio.get_running_loop())
-    with listening_for_signals() as signals:
-        signals.reload = partial(log.info, "SIGHUP changes nothing: settings need a restart")
-        await _serve_until(signals.stop, settings)
-    log.info("stopped")
-
-
-async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
-    descriptors = raise_descriptors()
-    if descriptors < MIN_DESCRIPTORS:
-        raise too_few_descriptors(descriptors, MIN_DESCRIPTORS)
+async def _serve(settings: WakuServe, signals: ServerSignals) -> None:
+    signals.reload = partial(log.info, "SIGHUP changes nothing: settings need a restart")
+    descriptors = raise_descriptors(MIN_DESCRIPTORS)
     # The files of the settings are read first: an error in them creates nothing in the data directory.
     token, password, existing_key, peers = read_files(settings)
     if settings.key and existing_key is None:
@@ -139,8 +124,8 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
             if trusts_everybody(proxies, proxied):
                 log.warning(EVERYBODY_TRUSTED)
             gc.freeze()  # the garbage collector need not scan the program's own objects again and again
-            async with ServiceManager(os.environ).serving(stop):
-                await _run_until(stop, node, peers)
+            async with ServiceManager(os.environ).serving(signals.stop):
+                await _run_until(signals.stop, node, peers)
     finally:
         await archive.close()
 
