@@ -27,11 +27,11 @@ from restante.relay.server.server import Admission, Server
 from restante.relay.store.sqlite import Store
 from support.certificates import Certificate
 from support.loops import until
-from support.mailbox.givens import EPOCH, FakeClock
+from support.mailbox.givens import FakeClock
 from support.mailbox.raw_socket import BINARY, CLOSE, PING, RawSocket, frame, handshake
 from support.proc import descriptors
 from support.proxy_headers import line
-from support.relay.worlds import Inbox, SocketClient, leave
+from support.relay.worlds import OurWorld, SocketClient, SocketClients
 
 HERE: Final = ("127.0.0.0/8",)
 """The proxies that a relay of a test trusts. Their own connections are not counted for an address."""
@@ -217,14 +217,14 @@ def unframe(data: bytes | bytearray) -> tuple[int, bytes, int] | None:
     return data[0] & 0x0F, bytes(data[start : start + size]), start + size
 
 
-class LiveWorld:
+class LiveWorld(OurWorld, SocketClients):
     """A live relay, and clients by TCP, or by WebSockets if they are named."""
 
-    exact = True
     nonce = "live"
 
     def __init__(self, live: LiveRelay, named_port: int, websockets: frozenset[str]) -> None:
-        self.inboxes: dict[str, Inbox] = {}
+        super().__init__()
+        self.relay = live.relay
         self._live, self._named_port, self._websockets = live, named_port, websockets
 
     async def connect(self, name: str, address: str | None) -> None:
@@ -241,11 +241,8 @@ class LiveWorld:
             await client.upgraded
 
     def send(self, name: str, data: bytes) -> None:
-        client = self._client(name)
+        client = self.client(name)
         client.transport.write(frame(BINARY, data) if name in self._websockets else data)
-
-    def leave(self, name: str, how: str) -> None:
-        leave(self._client(name).transport, how)
 
     def advance(self, seconds: float) -> None:
         self._live.pass_time(seconds)
@@ -255,7 +252,7 @@ class LiveWorld:
 
     async def settle(self) -> None:
         """Wait until the kernel has passed on what was sent, and let the relay's turns pass."""
-        clients = [self._client(name) for name in self.inboxes]
+        clients = [self.client(name) for name in self.inboxes]
         await until("all is sent", lambda: not any(unsent(client.transport) for client in clients))
         for _ in range(SETTLING_TURNS):
             await asyncio.sleep(0)
@@ -263,37 +260,12 @@ class LiveWorld:
     async def until(self, what: str, holds: Callable[[], bool]) -> None:
         await until(what, holds)
 
-    def counts(self) -> dict[str, float]:
-        relay = self._live.relay
-        return {"new": relay.new, "waiting": relay.waiting, "pairs": relay.pairs}
-
     def refusals(self) -> dict[str, float]:
         """Return them by limit: the server refuses before the core who has as many connections without a request."""
         limits: Counter[str] = Counter()
         for reason, number in self._live.refusals.items():
             limits[TOO_MANY_WAITING_FROM_ADDRESS.reason if reason == TOO_MANY_PENDING.reason else reason] += number
         return dict(limits)
-
-    def usage(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "result": record.result,
-                "started": record.started - EPOCH,
-                "waiting": record.waiting_time,
-                "total": record.total_time,
-                "bytes": record.total_bytes,
-            }
-            for record in self._live.relay.records
-        ]
-
-    def close(self) -> None:
-        for name in self.inboxes:
-            self.leave(name, "close")
-
-    def _client(self, name: str) -> SocketClient:
-        client = self.inboxes[name]
-        assert isinstance(client, SocketClient)
-        return client
 
 
 def unsent(transport: asyncio.Transport) -> int:

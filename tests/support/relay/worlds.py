@@ -136,10 +136,31 @@ class CoreConnection(Inbox):
         self.closed = True
 
 
-class CoreWorld:
-    """The pure core, with a clock that the script moves."""
+class OurWorld:
+    """What can be looked up in our relay, if it is in this process."""
 
     exact = True
+    relay: Relay
+
+    def counts(self) -> dict[str, float]:
+        return {"new": self.relay.new, "waiting": self.relay.waiting, "pairs": self.relay.pairs}
+
+    def usage(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "result": record.result,
+                "started": record.started - EPOCH,
+                "waiting": record.waiting_time,
+                "total": record.total_time,
+                "bytes": record.total_bytes,
+            }
+            for record in self.relay.records
+        ]
+
+
+class CoreWorld(OurWorld):
+    """The pure core, with a clock that the script moves."""
+
     nonce = "core"
 
     def __init__(self, limits: Limits, blur: int) -> None:
@@ -196,23 +217,8 @@ class CoreWorld:
     async def until(self, what: str, holds: Callable[[], bool]) -> None:
         """Do nothing: what does not hold now does not hold later."""
 
-    def counts(self) -> dict[str, float]:
-        return {"new": self.relay.new, "waiting": self.relay.waiting, "pairs": self.relay.pairs}
-
     def refusals(self) -> dict[str, float]:
         return dict(self.relay.refusal_counts.since_start)
-
-    def usage(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "result": record.result,
-                "started": record.started - EPOCH,
-                "waiting": record.waiting_time,
-                "total": record.total_time,
-                "bytes": record.total_bytes,
-            }
-            for record in self.relay.records
-        ]
 
     def _connection(self, name: str) -> CoreConnection:
         connection = self.inboxes[name]
@@ -402,18 +408,35 @@ class SocketClient(asyncio.Protocol, Inbox):
         self.closed = True
 
 
-def leave(transport: asyncio.Transport, how: str) -> None:
-    """Close a connection, shut its writing or reset it."""
-    if how == "shut":
-        transport.write_eof()
-    elif how == "reset":
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        transport.abort()
-    else:
-        transport.close()
+class SocketClients:
+    """Clients that have connections, by their names."""
+
+    def __init__(self) -> None:
+        self.inboxes: dict[str, Inbox] = {}
+
+    def leave(self, name: str, how: str) -> None:
+        """Close a connection, shut its writing or reset it."""
+        transport = self.client(name).transport
+        if how == "shut":
+            transport.write_eof()
+        elif how == "reset":
+            linger = struct.pack("ii", 1, 0)
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            transport.abort()
+        else:
+            transport.close()
+
+    def close(self) -> None:
+        for name in self.inboxes:
+            self.leave(name, "close")
+
+    def client(self, name: str) -> SocketClient:
+        client = self.inboxes[name]
+        assert isinstance(client, SocketClient)
+        return client
 
 
-class SocketWorld:
+class SocketWorld(SocketClients):
     """A relay at a TCP port, in real time. It has the options of the script already.
 
     `read_usage` returns its usage records so far, with `started` as a time of the wall clock.
@@ -424,7 +447,7 @@ class SocketWorld:
     def __init__(
         self, port: int, fence: Fence, read_usage: Callable[[], list[dict[str, Any]]], blur: int = 0
     ) -> None:
-        self.inboxes: dict[str, Inbox] = {}
+        super().__init__()
         self._port = port
         self._fence = fence
         self._read_usage = read_usage
@@ -436,10 +459,7 @@ class SocketWorld:
         self.inboxes[name] = client
 
     def send(self, name: str, data: bytes) -> None:
-        self._client(name).transport.write(data)
-
-    def leave(self, name: str, how: str) -> None:
-        leave(self._client(name).transport, how)
+        self.client(name).transport.write(data)
 
     def advance(self, seconds: float) -> None:
         """Do nothing: its clock is the system's."""
@@ -464,15 +484,6 @@ class SocketWorld:
     def usage(self) -> list[dict[str, Any]]:
         """Return the records of connections of this world: others may come later than their script ended."""
         return [record for record in self._read_usage() if record["started"] >= self._began]
-
-    def close(self) -> None:
-        for name in self.inboxes:
-            self.leave(name, "close")
-
-    def _client(self, name: str) -> SocketClient:
-        client = self.inboxes[name]
-        assert isinstance(client, SocketClient)
-        return client
 
 
 @asynccontextmanager
