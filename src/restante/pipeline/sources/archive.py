@@ -44,6 +44,8 @@ from restante.waku.envelope.envelope import U32
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from restante.pipeline.sources.tasks import Task
+
 ARCHIVE_FILE: Final = "archive.sqlite"
 """The archive's file in a Mailserver's data directory (restante.waku.archive.schema, which is not imported: sources
 only know the formats of files)."""
@@ -189,8 +191,12 @@ class OpenedArchive:
         """Copy the new envelopes and return them as rows. They are verified when the rows are read."""
         from restante.pipeline.sources import tasks  # imports Spark
 
+        return tasks.frame(spark, ARCHIVED, self.tasks(span))
+
+    def tasks(self, span: Span) -> list[Task]:
+        """Copy the new envelopes and return the tasks that read and verify them. It can be called once."""
         if not span.parts:
-            return tasks.frame(spark, ARCHIVED, ())
+            return []
         [part] = span.parts
         self._require_space(span.counted)
         self._database.execute(_CREATE_COPY)
@@ -198,10 +204,7 @@ class OpenedArchive:
             self._database.execute(_COPY_ARRIVALS, (start, min(start + ARRIVALS_PER_STATEMENT - 1, part.last_id)))
         self._database.execute("COMMIT")  # the server may reset its log again
         origin = Origin(self._name, SOURCE_KIND_ARCHIVE, span.marks[""].first_digest, "", self._context.first_day)
-        archive_tasks = [
-            ArchiveTask(str(self._copy), *arrivals, origin) for arrivals in self._task_ranges(part.last_id)
-        ]
-        return tasks.frame(spark, ARCHIVED, archive_tasks)
+        return [ArchiveTask(str(self._copy), *arrivals, origin) for arrivals in self._task_ranges(part.last_id)]
 
     def _task_ranges(self, last_arrival: int) -> Iterator[tuple[int, int]]:
         """Return the first and last arrival of ranges of ENVELOPES_PER_TASK copied rows."""

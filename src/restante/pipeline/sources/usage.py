@@ -50,6 +50,8 @@ from restante.pipeline.spark.workers import SharedFile
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from restante.pipeline.sources.tasks import Task
+
 OUR_SHAPES: Final[Mapping[int, Shape]] = {MAILBOX_APPLICATION_ID: OUR_SHAPE, RELAY_APPLICATION_ID: OUR_RELAY_SHAPE}
 """By SQLite's application id."""
 
@@ -172,9 +174,13 @@ class OpenedUsage:
         """Return the new rows."""
         from restante.pipeline.sources import tasks  # imports Spark
 
+        return tasks.frame(spark, CLEAN_TABLES[span.table], self.tasks(span))
+
+    def tasks(self, span: Span) -> list[Task]:
+        """Return the tasks that read the new rows."""
         if self._live and span.table == LIVE.name:
-            return tasks.frame(spark, LIVE, [LiveTask(self._live)] if span.parts else [])
-        return tasks.frame(spark, CLEAN_TABLES[span.table], cut_into_tasks(self.scan(span), span.parts))
+            return [LiveTask(self._live)] if span.parts else []
+        return list(cut_into_tasks(self.scan(span), span.parts))
 
     def scan(self, span: Span) -> UsageScan:
         """Return the description of the rows for Spark's workers."""
