@@ -118,7 +118,7 @@ def test_any_row_is_clean_or_has_a_known_fault(data: st.DataObject, table: str) 
 
 
 def scan(table: str, within: TimeLimits = WITHIN, blur_us: int | None = None, *duplicate: str) -> UsageScan:
-    return UsageScan("north", table, "", "", "", (), within, blur_us, frozenset(duplicate))
+    return UsageScan("north", table, "", within, blur_us, frozenset(duplicate))
 
 
 def test_only_the_id_and_the_digest_of_a_faulty_row_are_kept() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import date
 from pathlib import Path
@@ -23,19 +23,19 @@ from restante.common.errors import Misuse
 from restante.common.usage_records import ClientVersion
 from restante.mailbox.reference_import.importing import import_databases
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.sources import schema, usage_scan
+from restante.pipeline.sources import schema, usage
 from restante.pipeline.sources.marks import IdRange, contradiction, mark_after
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.rows import NUMBER_COLUMN, number_rejected
 from restante.pipeline.sources.source import DUPLICATE, SourceError, Span, SpanPart, files_by_origin, parse_spec
 from restante.pipeline.sources.usage import OpenedUsage
-from restante.pipeline.sources.usage_scan import cut_into_tasks
+from restante.pipeline.sources.usage_scan import UsageTask
 from support.effort import examples
 from support.mailbox.reference_sources import Their, usage_v1
 from support.pipeline import servers
 from support.pipeline.servers import CONTEXT, NOW, T0, TABLES, client, context_of, mailbox, nameplate, ours
 from support.pipeline.source_reads import Marks, read, rows_of
-from support.sqlite import alter
+from support.sqlite import alter, select
 
 
 @pytest.fixture
@@ -331,6 +331,57 @@ def test_a_row_at_an_id_that_had_none_contradicts_the_mark() -> None:
     assert contradiction(mark, ids._replace(first_id=9), digests.__getitem__).startswith("the row with id 9 has")
 
 
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A reference server's database with three nameplates, of which none was read."""
+    return made("theirs", tmp_path)
+
+
+def replaced_by_an_older_copy(file: Path) -> None:
+    alter(file, "DELETE FROM nameplates WHERE rowid = 3")
+
+
+def replaced_by_another(file: Path) -> None:
+    alter(file, "UPDATE nameplates SET started = started + 1, app_id = 'other'")
+
+
+@pytest.mark.parametrize("replace", [replaced_by_an_older_copy, replaced_by_another])
+def test_a_database_that_is_replaced_while_it_is_read_is_left_to_the_next_run(
+    old: Path, scratch: Path, replace: Callable[[Path], None]
+) -> None:
+    with recognise(f"a={old}").opened(scratch, print, CONTEXT) as opened:
+        replace(old)
+        with pytest.raises(SourceError, match="source a: it was replaced while it was read: run this again"):
+            opened.find_new("nameplates", {})
+    assert len(read(f"a={old}", scratch)["nameplates"].rows) == 3 - (replace is replaced_by_an_older_copy)
+
+
+def test_rows_that_come_after_a_database_was_opened_are_new_for_the_next_run(tmp_path: Path, scratch: Path) -> None:
+    with ours(tmp_path / "data", nameplate(0), nameplate(1), mailbox(1)) as server:
+        with recognise(f"a={server.file}").opened(scratch, print, CONTEXT) as opened:
+            server.write(nameplate(2), mailbox(2))
+            server.forget(T0 + 1)
+            spans = {name: opened.find_new(name, {}) for name in ("nameplates", "mailboxes")}
+            rows = {name: [row["id"] for row in rows_of(opened, span)] for name, span in spans.items() if span}
+        assert rows == {"nameplates": [2], "mailboxes": [1]}
+        assert [(span.counted, span.missed) for span in spans.values() if span] == [(1, 1), (1, 0)]
+        marks = {name: dict(span.marks) for name, span in spans.items() if span}
+        assert {name: table.ids for name, table in read(f"a={server.file}", scratch, marks).items()} == {
+            "nameplates": [3],
+            "mailboxes": [2],
+        }
+
+
+def test_a_database_of_utf_16_texts_is_read(tmp_path: Path, scratch: Path) -> None:
+    file = made("theirs", tmp_path)
+    with closing(sqlite3.connect(tmp_path / "utf16", isolation_level=None)) as database:
+        database.execute("PRAGMA encoding = 'UTF-16'")
+        with closing(sqlite3.connect(file)) as original:
+            database.executescript("".join(original.iterdump()))
+    [read_8, read_16] = [read(f"a={path}", scratch)["nameplates"].rows for path in (file, tmp_path / "utf16")]
+    assert read_8 == read_16
+
+
 @contextmanager
 def opened_usage(data: Path) -> Iterator[tuple[OpenedUsage, Span]]:
     with recognise(f"a={data}").opened(data.parent / "scratch", print, CONTEXT) as opened:
@@ -340,15 +391,18 @@ def opened_usage(data: Path) -> Iterator[tuple[OpenedUsage, Span]]:
         yield opened, span
 
 
+def usage_tasks(opened: OpenedUsage, span: Span) -> list[UsageTask]:
+    return [task for task in opened.tasks(span) if isinstance(task, UsageTask)]
+
+
 def test_tasks_have_as_many_rows_wherever_ids_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ours(tmp_path / "data", *map(nameplate, range(20))) as server:
         server.forget(T0 + 2)
         alter(server.file, "DELETE FROM usage_nameplates WHERE id BETWEEN 8 AND 12")
         with opened_usage(tmp_path / "data") as (opened, span):
-            assert [task[1:] for task in cut_into_tasks(opened.scan(span), span.parts)] == [(1, 20)]
-            monkeypatch.setattr(usage_scan, "ROWS_PER_TASK", 5)
-            tasks = cut_into_tasks(opened.scan(span), span.parts)
-            assert [task[1:] for task in tasks] == [(1, 12), (13, 17), (18, 20)]
+            assert [task[1:] for task in usage_tasks(opened, span)] == [(1, 20)]
+            monkeypatch.setattr(usage, "ROWS_PER_TASK", 5)
+            assert [task[1:] for task in usage_tasks(opened, span)] == [(1, 12), (13, 17), (18, 20)]
             assert [row["id"] for row in rows_of(opened, span)] == [*range(3, 8), *range(13, 21)]
 
 
@@ -409,14 +463,42 @@ def refused(spec: str, tmp_path: Path) -> str:
     return str(failure.value)
 
 
-@pytest.mark.parametrize(("kind", "at"), [("ours", 16), ("ours", 4096 + 3), ("theirs", 100), ("theirs", -4096 + 3)])
-def test_a_damaged_database_is_reported_as_damaged(kind: str, at: int, tmp_path: Path) -> None:
-    file = made(kind, tmp_path)
+def damage(file: Path, at: int) -> None:
     content = bytearray(file.read_bytes())
-    at %= len(content)
     content[at : at + 64] = b"\xa5" * 64
     file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "at"), [("ours", 16), ("ours", "usage_nameplates"), ("theirs", 100), ("theirs", "nameplates")]
+)
+def test_a_damaged_database_is_reported_as_damaged(kind: str, at: int | str, tmp_path: Path) -> None:
+    file = made(kind, tmp_path)
+    damage(file, at if isinstance(at, int) else root_of(file, at))
     assert "damaged" in refused(f"a={file}", tmp_path)
+
+
+def root_of(file: Path, name: str) -> int:
+    """Return the offset of a table's or an index's first page."""
+    [(page, size)] = select(
+        file, f"SELECT rootpage, page_size FROM sqlite_schema, pragma_page_size WHERE name = '{name}'"
+    )
+    assert isinstance(page, int)
+    return int((page - 1) * size)
+
+
+def test_damage_is_reported_by_the_run_that_meets_it(tmp_path: Path) -> None:
+    """Reading what is new does not read what is old."""
+    marks: Marks = {}
+    with ours(tmp_path / "data", *(nameplate(number, app_id="a" * 60) for number in range(900))) as server:
+        read(f"a={server.file}", tmp_path / "scratch", marks)
+        server.write(nameplate(900))
+    content = server.file.read_bytes()
+    damage(server.file, content.index(b"a" * 60))
+    assert read(f"a={server.file}", tmp_path / "scratch", marks)["nameplates"].ids == [901]
+    # The page of the first rows is the first that has one, and its cells fill it from its end.
+    damage(server.file, content.index(b"a" * 60) // 4096 * 4096)
+    assert "damaged" in refused(f"a={server.file}", tmp_path)
 
 
 def test_a_file_that_is_no_database_is_not_taken_for_one(tmp_path: Path) -> None:
@@ -519,7 +601,7 @@ def test_binds_are_marked_however_they_are_read(tmp_path: Path, seed: int, monke
             server.write(*binds[begin : begin + 8])
             several += new(tmp_path / "data", tmp_path, marks)
         together = new(tmp_path / "data", tmp_path)
-        monkeypatch.setattr(usage_scan, "ROWS_PER_TASK", 3)
+        monkeypatch.setattr(usage, "ROWS_PER_TASK", 3)
         assert new(tmp_path / "data", tmp_path) == together
     assert several == together
     assert len(together) == 37

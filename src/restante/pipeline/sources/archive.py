@@ -8,9 +8,7 @@ envelopes and the lake exists to keep them. If an envelope is read twice, `build
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,15 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from restante.common.errors import plain
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.envelopes import StoredValues
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_ARCHIVE
 from restante.pipeline.sources import archived, paths
 from restante.pipeline.sources.archived import EnvelopeBatch, Origin
+from restante.pipeline.sources.databases import NewRows, new_rows, reading, task_ranges
 from restante.pipeline.sources.marks import IdRange, contradiction
-from restante.pipeline.sources.snapshot import SPARE_BYTES, reading
 from restante.pipeline.sources.source import (
     IngestContext,
     Inode,
@@ -63,9 +60,6 @@ READ_COLUMNS: Final = {
 }
 """Table → the columns that are known. All but `one` are read."""
 
-ARRIVALS_PER_STATEMENT: Final = 5_000
-"""Arrivals that one statement copies."""
-
 ROW_BYTES: Final = 64
 """Bytes of a copied row in addition to its envelope, rounded up."""
 
@@ -78,11 +72,10 @@ CREATE TABLE copy.copied (
 ) STRICT
 """
 
-_COPY_ARRIVALS: Final = """
-INSERT INTO copy.copied
+_ARRIVALS: Final = """
 SELECT arrivals.arrival, arrivals.id, arrivals.arrived, envelopes.topic, envelopes.raw
 FROM main.arrivals LEFT JOIN main.envelopes USING (id, arrival) WHERE arrivals.arrival BETWEEN ? AND ?
-ORDER BY arrivals.arrival
+ORDER BY arrivals.arrival LIMIT ?
 """
 
 
@@ -122,21 +115,10 @@ class ArchiveSource:
         An archive has a write-ahead log (WAL): readers and the writer do not wait for one another, and a read
         transaction keeps seeing the same state (sqlite.org/isolation.html). So only the new envelopes are copied.
         """
-        try:
-            scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=scratch))
-        except OSError as error:
-            raise SourceError(f"source {self.name}: cannot make a folder in {scratch}: {plain(error)}") from error
-        try:
-            with reading(self.path, self.name) as database:
-                database.execute("ATTACH ? AS copy", (f"{(folder / 'copy.sqlite').absolute().as_uri()}?mode=rwc",))
-                database.execute("PRAGMA copy.journal_mode = OFF").fetchone()  # the copy need not survive a crash
-                database.execute("PRAGMA copy.synchronous = OFF")
-                _check_schema(database, self.name, say)
-                database.execute("BEGIN")
-                yield OpenedArchive(self.name, database, folder / "copy.sqlite", context)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with new_rows(self.path, scratch, self.name) as copies, copies.reading() as database:
+            _check_schema(database, self.name, say)
+            database.execute("BEGIN")
+            yield OpenedArchive(self.name, database, copies, context)
 
 
 class OpenedArchive:
@@ -144,8 +126,8 @@ class OpenedArchive:
 
     tables = (ARCHIVED,)
 
-    def __init__(self, name: str, database: sqlite3.Connection, copy: Path, context: IngestContext) -> None:
-        self._name, self._database, self._copy, self._context = name, database, copy, context
+    def __init__(self, name: str, database: sqlite3.Connection, copies: NewRows, context: IngestContext) -> None:
+        self._name, self._database, self._copies, self._context = name, database, copies, context
         # BEGIN is deferred: the first SELECT fixes what the transaction sees (sqlite.org/lang_transaction.html).
         totals = database.execute("SELECT next_arrival, envelopes, bytes FROM totals").fetchall()
         if len(totals) != 1:
@@ -198,25 +180,13 @@ class OpenedArchive:
         if not span.parts:
             return []
         [part] = span.parts
-        self._require_space(span.counted)
+        self._copies.require_space(span.counted * (self._mean_bytes() + ROW_BYTES))
         self._database.execute(_CREATE_COPY)
-        for start in range(part.first_id, part.last_id + 1, ARRIVALS_PER_STATEMENT):
-            self._database.execute(_COPY_ARRIVALS, (start, min(start + ARRIVALS_PER_STATEMENT - 1, part.last_id)))
+        self._copies.copy(self._database, "copied", _ARRIVALS, part.first_id, part.last_id)
         self._database.execute("COMMIT")  # the server may reset its log again
         origin = Origin(self._name, SOURCE_KIND_ARCHIVE, span.marks[""].first_digest, "", self._context.first_day)
-        return [ArchiveTask(str(self._copy), *arrivals, origin) for arrivals in self._task_ranges(part.last_id)]
-
-    def _task_ranges(self, last_arrival: int) -> Iterator[tuple[int, int]]:
-        """Return the first and last arrival of ranges of ENVELOPES_PER_TASK copied rows."""
-        starts: list[int] = [
-            arrival
-            for (arrival,) in self._database.execute(
-                "SELECT arrival FROM (SELECT arrival, row_number() OVER (ORDER BY arrival) AS nth FROM copy.copied)"
-                " WHERE nth % ? = 1",
-                (ENVELOPES_PER_TASK,),
-            )
-        ]
-        return zip(starts, [*(start - 1 for start in starts[1:]), last_arrival], strict=True)
+        ranges = task_ranges(self._database, "copy.copied", part.first_id, part.last_id, ENVELOPES_PER_TASK)
+        return [ArchiveTask(str(self._copies.file), *arrivals, origin) for arrivals in ranges]
 
     def _digest(self, arrival: int) -> str:
         row = self._database.execute(
@@ -227,15 +197,6 @@ class OpenedArchive:
     def _mean_bytes(self) -> int:
         mean: int = self._bytes // max(self._envelopes, 1)
         return mean
-
-    def _require_space(self, counted: int) -> None:
-        required = counted * (self._mean_bytes() + ROW_BYTES) + SPARE_BYTES
-        free = shutil.disk_usage(self._copy.parent).free
-        if free < required:
-            raise SourceError(
-                f"source {self._name}: the copy of its new rows needs {required >> 20} MiB in"
-                f" {self._copy.parent.parent}, where {free >> 20} MiB are free: make room there"
-            )
 
 
 def _check_schema(database: sqlite3.Connection, name: str, say: Say) -> None:

@@ -1,6 +1,6 @@
 """What is live at a mailbox server: when its nameplates and mailboxes started, and how many connections it has.
 
-Only times and counts leave the copy of the database, and times are rounded down to the server's blur before that. So
+Only times and counts leave the database, and times are rounded down to the server's blur before that. So
 the lake has no finer times of what is live than of what has ended.
 """
 
@@ -17,8 +17,8 @@ import pyarrow as pa
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import MICROSECONDS_PER_DAY, Faulty, TimeLimits
 from restante.pipeline.schemas import LIVE, LIVE_LISTENER, LIVE_MAILBOX, LIVE_NAMEPLATE
+from restante.pipeline.sources.databases import reading
 from restante.pipeline.sources.rows import fault_row, row_batches
-from restante.pipeline.sources.snapshot import reading
 
 _TABLES: Final = {LIVE_NAMEPLATE: "nameplates", LIVE_MAILBOX: "mailboxes"}
 """Kind → our server's table of what is live (restante/mailbox/store/sql)."""
@@ -37,12 +37,8 @@ SELECT blur_time FROM usage_client_versions WHERE id = (SELECT max(id) FROM usag
 
 
 class LiveScan(NamedTuple):
-    """How to read what is live; part of the task."""
+    """How to read what is live."""
 
-    source: str
-    copy: str
-    path: str
-    """The path of the original, for errors."""
     current: str
     """Name of the table that every prune rewrites."""
     own: bool
@@ -138,22 +134,30 @@ def digest(rows: Iterable[LiveRow]) -> str:
     return rules.row_digest(values) if values else ""
 
 
-class LiveTask(NamedTuple):
-    """The task that reads what is live."""
+def copy_rows(database: sqlite3.Connection, rows: Iterable[LiveRow]) -> None:
+    """Copy the rows into the database's `copy`."""
+    database.execute(f"CREATE TABLE copy.live ({', '.join(LiveRow._fields)})")
+    database.executemany("INSERT INTO copy.live VALUES (?, ?, ?, ?, ?, ?)", rows)
 
-    scan: LiveScan
+
+class LiveTask(NamedTuple):
+    """The task that reads the copy of what is live."""
+
+    copy: str
+    source: str
+    blur_us: int | None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, cleaned."""
-        scan = self.scan
-        with reading(Path(scan.copy), scan.source, Path(scan.path)) as database:
-            yield from row_batches(LIVE, (_values(row, scan) for row in find_live(database, scan)))
+        with reading(Path(self.copy), self.source) as database:
+            rows = map(LiveRow._make, database.execute("SELECT * FROM live ORDER BY rowid"))
+            yield from row_batches(LIVE, (_values(row, self) for row in rows))
 
 
-def _values(row: LiveRow, scan: LiveScan) -> tuple[Any, ...]:
+def _values(row: LiveRow, task: LiveTask) -> tuple[Any, ...]:
     """Return a row of the lake's table and its fault. A row with a fault has no other values."""
     if row.fault is not None:
-        return fault_row(LIVE, (), scan.source, row.fault, row.kind, row.digest)
+        return fault_row(LIVE, (), task.source, row.fault, row.kind, row.digest)
     when = row.as_of if row.started is None else row.started
     day = None if when is None else when // MICROSECONDS_PER_DAY
-    return (row.kind, row.started, row.number, row.as_of, scan.blur_us or None, day, scan.source, None, None, None)
+    return (row.kind, row.started, row.number, row.as_of, task.blur_us or None, day, task.source, None, None, None)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from restante.pipeline.clean import rules
-from restante.pipeline.clean.rules import OWN_RULES, RULES, Faulty
+from restante.pipeline.clean.rules import ORIGIN_RULE, OWN_RULES, RULES, Faulty
 from restante.pipeline.schemas import CLIENT_VERSIONS, LIVE, MAILBOXES, NAMEPLATES, RELAY_TRANSFERS, Table
 from restante.pipeline.sources.source import Say, SourceError
 
@@ -26,7 +26,7 @@ RELAY_APPLICATION_ID: Final = 0x52737452
 
 ADDRESS_ID: Final = "address_id"
 """The column of a bind with the keyed hash of the client's address. It is compared with those of other binds, and
-never leaves the copy (restante.pipeline.sources.usage_scan). That of a transfer is not read."""
+never leaves the copy of new rows (restante.pipeline.sources.usage_scan). That of a transfer is not read."""
 
 
 class Shape(NamedTuple):
@@ -63,17 +63,19 @@ class Shape(NamedTuple):
     def columns(self, table: str) -> tuple[str, ...]:
         """Return the columns that a row has in every version, except for its id. Digests are computed from these."""
         ruled = tuple(rule.source for rule in RULES[table])
-        return ("origin", *ruled) if self.own else ruled
+        return (ORIGIN_RULE.source, *ruled) if self.own else ruled
 
-    def own_columns(self, table: str, version: int) -> tuple[str | None, ...]:
-        """Return the columns of OWN_RULES in a version of the schema, with None for those that it lacks."""
-        names = (rule.source for rule in OWN_RULES[table])
-        return tuple(name if self.own and version >= self.since.get(name, 0) else None for name in names)
+    def selected(self, table: str, version: int) -> dict[str, str]:
+        """Return the columns of a copied row, except for its id, each with the SQL that selects it.
 
-    def address_columns(self, table: str, version: int) -> tuple[str, ...]:
-        """Return ADDRESS_ID for the table of binds, or () if this version of the schema lacks it."""
-        has_column = self.own and table == CLIENT_VERSIONS.name and version >= self.since[ADDRESS_ID]
-        return (ADDRESS_ID,) if has_column else ()
+        That is its name, or a constant if this version of the schema lacks it.
+        """
+        added = [rule.source for rule in OWN_RULES[table]] + [ADDRESS_ID] * (table == CLIENT_VERSIONS.name)
+        return (
+            {ORIGIN_RULE.source: ORIGIN_RULE.source if self.own else "''"}
+            | {rule.source: rule.source for rule in RULES[table]}
+            | {name: name if self.own and version >= self.since.get(name, 0) else "NULL" for name in added}
+        )
 
 
 _USAGE_TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
@@ -100,7 +102,7 @@ OUR_SHAPE: Final = Shape(
     newest=6,
     version="PRAGMA user_version",
     current="usage_current",
-    since={rules.VISITORS_RULE.source: 3, rules.BLUR_RULE.source: 4, ADDRESS_ID: 2},
+    since={rules.VISITORS_RULE.source: 3, rules.BLUR_RULE.source: 4, ADDRESS_ID: 2, "imports": 2},
     imports=REFERENCE_SHAPE,
     others=frozenset({"id", "side"}),
 )
@@ -153,8 +155,7 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     if kind != "table":
         raise SourceError(f"source {name}: {sql_name} is {f'a {kind}' if kind else 'missing'}, and should be a table")
     present = [row[0] for row in database.execute("SELECT name FROM pragma_table_xinfo(?)", (sql_name,))]
-    added = (*filter(None, shape.own_columns(table, version)), *shape.address_columns(table, version))
-    expected = (*shape.columns(table), *added)
+    expected = [column for column, selected in shape.selected(table, version).items() if column == selected]
     for column in (*expected, "id") if shape.own else expected:
         if column not in present:
             raise SourceError(f"source {name}: table {sql_name} has no column {column}")

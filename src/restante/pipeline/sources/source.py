@@ -1,7 +1,7 @@
-"""The interface of sources: data of servers and clients as rows for the lake. A live source is read from a copy.
+"""The interface of sources: data of servers and clients as rows for the lake. The new rows of a database are copied.
 
 A source returns what is new since the marks of the last run (`find_new`), and then its rows (`read`), each clean or
-with a fault. It does not decide what becomes of them, and writes nothing but its copy.
+with a fault. It does not decide what becomes of them, and writes nothing but its copies.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Span(NamedTuple):
     table: str
     parts: tuple[SpanPart, ...]
     counted: int
-    """Rows in all parts, by the source's own COUNT or the file's lines. `read` must return as many."""
+    """Rows in all parts: those that were copied of a database, or the file's lines. `read` must return as many."""
     missed: int
     """Ids in all parts that were assigned and have no row any more."""
     replace: bool
@@ -106,7 +106,7 @@ class Span(NamedTuple):
 
 
 class OpenedSource(Protocol):
-    """A source that does not change any more."""
+    """A source up to where it had come when it was opened."""
 
     @property
     def tables(self) -> Sequence[Table]:
@@ -162,7 +162,7 @@ class Source(Protocol):
         """Return the origins of rows that were imported from it elsewhere, or () if no server imports from it."""
 
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> AbstractContextManager[OpenedSource]:
-        """Open the source, or a temporary copy in the scratch folder if it is live. Raises SourceError."""
+        """Open the source. New rows of a database are copied into the scratch folder. Raises SourceError."""
 
 
 def another_kind(source: Source, tables: str) -> SourceError:

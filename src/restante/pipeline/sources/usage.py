@@ -1,8 +1,8 @@
 """Reads usage records from the database of our mailbox server or transit relay, or from the reference's of either.
 
 Of usage records only the columns that have a rule in restante.pipeline.clean.rules are read; of what is live, only
-times and counts (restante.pipeline.sources.live). No side, nameplate, mailbox id or address leaves the copy, and no
-hash of an address (restante.pipeline.sources.usage_scan).
+times and counts (restante.pipeline.sources.live). No side, nameplate, mailbox id or address is copied, and no hash of
+an address leaves the copy (restante.pipeline.sources.usage_scan).
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import RULES
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import CLEAN_TABLES, LIVE, Table
+from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE, Table
 from restante.pipeline.sources import live, paths, schema
+from restante.pipeline.sources.databases import NewRows, new_rows, reading, task_ranges
 from restante.pipeline.sources.live import LiveScan, LiveTask
 from restante.pipeline.sources.marks import IdRange, contradiction, mark_after
 from restante.pipeline.sources.schema import (
+    ADDRESS_ID,
     MAILBOX_APPLICATION_ID,
     MAILBOX_FILE,
     OUR_RELAY_SHAPE,
@@ -33,7 +35,6 @@ from restante.pipeline.sources.schema import (
     Shape,
     printable_name,
 )
-from restante.pipeline.sources.snapshot import reading, snapshot
 from restante.pipeline.sources.source import (
     IngestContext,
     Inode,
@@ -44,7 +45,7 @@ from restante.pipeline.sources.source import (
     Span,
     SpanPart,
 )
-from restante.pipeline.sources.usage_scan import UsageScan, cut_into_tasks
+from restante.pipeline.sources.usage_scan import ROWS_PER_TASK, UsageScan, UsageTask, copy_earlier_binds
 from restante.pipeline.spark.workers import SharedFile
 
 if TYPE_CHECKING:
@@ -112,31 +113,34 @@ class UsageSource:
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedUsage]:
-        """Copy the database and check its schema. Raises SourceError."""
-        with snapshot(self.path, scratch, self.name) as copy:
-            yield OpenedUsage(self, copy, self._shape, context, say)
+        """Check the schema of the database, and note what is live and the last ids. Raises SourceError."""
+        with new_rows(self.path, scratch, self.name) as copies:
+            yield OpenedUsage(self.name, copies, self._shape, context, say)
 
 
 class OpenedUsage:
-    """A copy of a database."""
+    """A database up to the ids that were the last ones when it was opened."""
 
-    def __init__(self, source: UsageSource, copy: Path, shape: Shape, context: IngestContext, say: Say) -> None:
-        self._name, self._path, self._copy, self._shape = source.name, source.path, copy, shape
+    def __init__(self, name: str, copies: NewRows, shape: Shape, context: IngestContext, say: Say) -> None:
+        self._name, self._copies, self._shape = name, copies, shape
         self._context, self._say = context, say
         self._limits = rules.time_limits(context.first_day, context.latest)
-        with self._reading() as database:
-            self._version = version = schema.version(database, shape, self._name)
+        with copies.reading() as database:
+            self._version = version = schema.version(database, shape, name)
             self.tables = tuple(table for table in shape.feeds if version >= shape.since.get(table.name, 0))
             self._ids = {
-                table.name: schema.id_column(database, shape, version, table.name, self._name, say)
+                table.name: schema.id_column(database, shape, version, table.name, name, say)
                 for table in self.tables
                 if table is not LIVE
             }
-            self._setting = schema.blur_us(database, shape, self._name, self._limits)
-            self._live = self._live_scan(database) if LIVE in self.tables else None
+            self._setting = schema.blur_us(database, shape, name, self._limits)
+            database.execute("BEGIN")  # what is live now is in no usage record up to these ids
+            self._ends = {table: self._table(database, table).end() for table in self._ids}
+            self._live = self._copy_live(database) if LIVE in self.tables else None
+            database.execute("COMMIT")
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Return what is new, or None if nothing is.
+        """Copy what is new, or return None if nothing is.
 
         Imported rows are duplicates if the file that they came from is a source itself. That is recorded in marks
         whose parts have the origins' names, since not every run has all sources. Raises SourceError.
@@ -144,9 +148,9 @@ class OpenedUsage:
         if self._live and table == LIVE.name:
             return self._find_live(self._live, marks.get(""))
         known_origins = frozenset(marks) - {""}
-        with self._reading() as database:
-            rows = UsageTable(database, self._shape, table, self._ids[table])
-            ids, mark = rows.ids(), marks.get("")
+        ids, end = self._ends[table]
+        with self._copies.reading() as database:
+            rows, mark = self._table(database, table), marks.get("")
             duplicates = known_origins | self._duplicate_origins(rows, known_origins)
             reason = contradiction(mark, ids, rows.digest) if mark else ""
             if mark and not reason and duplicates > known_origins:
@@ -155,16 +159,18 @@ class OpenedUsage:
             after = mark.last if mark and not reason else 0
             if after == ids.last_id and not reason:
                 return None
-            counted = rows.count(after)
-            return Span(
-                table=table,
-                parts=(SpanPart("", after + 1, ids.last_id),) if ids.last_id > after else (),
-                counted=counted,
-                missed=ids.last_id - after - counted,
-                replace=bool(reason),
-                reason=reason,
-                marks={"": mark_after(ids, rows.digest)} | {origin: Mark(0, "", 0, "") for origin in duplicates},
-            )
+            counted = self._copy(database, table, after, ids)
+            if contradiction(end, rows.ids(), rows.digest):
+                raise SourceError(f"source {self._name}: it was replaced while it was read: run this again")
+        return Span(
+            table=table,
+            parts=(SpanPart("", after + 1, ids.last_id),) if ids.last_id > after else (),
+            counted=counted,
+            missed=ids.last_id - after - counted,
+            replace=bool(reason),
+            reason=reason,
+            marks={"": end} | {origin: Mark(0, "", 0, "") for origin in duplicates},
+        )
 
     def files(self, span: Span) -> Sequence[SharedFile]:  # noqa: ARG002 - a copy is read
         """Return no files."""
@@ -178,68 +184,72 @@ class OpenedUsage:
 
     def tasks(self, span: Span) -> list[Task]:
         """Return the tasks that read the new rows."""
-        if self._live and span.table == LIVE.name:
-            return [LiveTask(self._live)] if span.parts else []
-        return list(cut_into_tasks(self.scan(span), span.parts))
-
-    def scan(self, span: Span) -> UsageScan:
-        """Return the description of the rows for Spark's workers."""
-        return UsageScan(
+        if span.table == LIVE.name:
+            return [self._live.task] if self._live and span.parts else []
+        scan = UsageScan(
             source=self._name,
             table=span.table,
-            copy=str(self._copy),
-            path=str(self._path),
-            name=self._shape.table(span.table),
-            columns=(
-                self._ids[span.table],
-                "origin" if self._shape.own else "''",
-                *(rule.source for rule in RULES[span.table]),
-                *(name or "NULL" for name in self._shape.own_columns(span.table, self._version)),
-            ),
-            addresses=self._shape.address_columns(span.table, self._version),
+            copy=str(self._copies.file),
             limits=self._limits,
             setting_us=self._setting,
             duplicates=frozenset(span.marks) - {""},
         )
+        with reading(self._copies.file, self._name) as copy:
+            return [
+                UsageTask(scan, *ids)
+                for part in span.parts
+                for ids in task_ranges(copy, span.table, part.first_id, part.last_id, ROWS_PER_TASK)
+            ]
 
-    def _live_scan(self, database: sqlite3.Connection) -> LiveScan:
+    def _copy(self, database: sqlite3.Connection, table: str, after: int, ids: IdRange) -> int:
+        """Copy the rows behind an id, and return their number; of binds, also what tells which addresses are new."""
+        [(size,)] = database.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+        self._copies.require_space(size * (ids.last_id - after) // max(1, ids.last_id))
+        id_, name, selected = self._ids[table], self._shape.table(table), self._shape.selected(table, self._version)
+        database.execute(f"DROP TABLE IF EXISTS copy.{table}")
+        database.execute(f"CREATE TABLE copy.{table} (id INTEGER PRIMARY KEY, {', '.join(selected)})")
+        columns = ", ".join((id_, *selected.values()))
+        rows = f"SELECT {columns} FROM {name} WHERE {id_} BETWEEN ? AND ? ORDER BY {id_} LIMIT ?"  # noqa: S608
+        counted = self._copies.copy(database, table, rows, after + 1, ids.last_id)
+        if table == CLIENT_VERSIONS.name:
+            database.execute(f"CREATE INDEX copy.times ON {table} (connect_time)")
+            if selected[ADDRESS_ID] == ADDRESS_ID:
+                copy_earlier_binds(database, f"copy.{table}", name, after + 1, ids.last_id)
+        return counted
+
+    def _copy_live(self, database: sqlite3.Connection) -> _Live:
         blur_us: int | None = self._setting or 0
         if self._shape.own:
             of_binds = self._version >= self._shape.since[rules.BLUR_RULE.source]
             blur_us = live.recorded_blur_us(database, self._setting, self._limits, of_binds=of_binds)
-        return LiveScan(
-            source=self._name,
-            copy=str(self._copy),
-            path=str(self._path),
-            current=self._shape.current,
-            own=self._shape.own,
-            limits=self._limits,
-            blur_us=blur_us,
+        rows = live.find_live(database, LiveScan(self._shape.current, self._shape.own, self._limits, blur_us))
+        live.copy_rows(database, rows)
+        last_ids = sum(ids.last_id for ids, _ in self._ends.values())
+        return _Live(
+            LiveTask(str(self._copies.file), self._name, blur_us),
+            len(rows),
+            Mark(last=last_ids, last_digest=live.digest(rows), first=0, first_digest=""),
         )
 
-    def _find_live(self, scan: LiveScan, mark: Mark | None) -> Span | None:
+    def _find_live(self, current: _Live, mark: Mark | None) -> Span | None:
         """Return all that is live if it is to be read: if there are new usage records, or something else is live.
 
         The time alone is no reason: a run that finds nothing else new would start Spark for it.
         """
-        with self._reading() as database:
-            rows = live.find_live(database, scan)
-            last_ids = sum(UsageTable(database, self._shape, *item).ids().last_id for item in self._ids.items())
-        current = Mark(last=last_ids, last_digest=live.digest(rows), first=0, first_digest="")
-        if mark == current or (mark is None and not rows):
+        if mark == current.mark or (mark is None and not current.rows):
             return None
         return Span(
             table=LIVE.name,
-            parts=(SpanPart("", 1, len(rows)),) if rows else (),
-            counted=len(rows),
+            parts=(SpanPart("", 1, current.rows),) if current.rows else (),
+            counted=current.rows,
             missed=0,
             replace=True,
             reason="",
-            marks={"": current},
+            marks={"": current.mark},
         )
 
-    def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        return reading(self._copy, self._name, self._path)
+    def _table(self, database: sqlite3.Connection, table: str) -> UsageTable:
+        return UsageTable(database, self._shape, table, self._ids[table])
 
     def _duplicate_origins(self, rows: UsageTable, known_origins: frozenset[str]) -> set[str]:
         """Return the origins that are sources themselves: a source has that name, and the first of the imported rows.
@@ -249,7 +259,7 @@ class OpenedUsage:
         """
         origins: set[str] = set()
         imports = self._shape.imports
-        if imports is None:
+        if imports is None or self._version < self._shape.since.get("imports", 0):
             return origins
         for origin in self._context.origins.keys() - known_origins:
             row = rows.imported(origin)
@@ -272,8 +282,16 @@ class OpenedUsage:
             return False  # a file that cannot be read is not a source
 
 
+class _Live(NamedTuple):
+    """What was live when the database was opened."""
+
+    task: LiveTask
+    rows: int
+    mark: Mark
+
+
 class UsageTable:
-    """A table in the copy. Its names are constants of ours, so they are safe in SQL."""
+    """A table of a database. Its names are constants of ours, so they are safe in SQL."""
 
     def __init__(self, database: sqlite3.Connection, shape: Shape, table: str, id_: str) -> None:
         self.table, self.sql_name = table, shape.table(table)
@@ -291,10 +309,10 @@ class UsageTable:
             [assigned] = self._first_row("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", self.sql_name)
         return IdRange(min_id or 0, max(max_id or 0, assigned or 0), never_reused=self._shape.own)
 
-    def count(self, after: int) -> int:
-        """Return the number of rows behind an id."""
-        counted: int = self._first_row(f"SELECT count(*) FROM {self.sql_name} WHERE {self._id} > ?", after)[0]  # noqa: S608
-        return counted
+    def end(self) -> tuple[IdRange, Mark]:
+        """Return the range of ids, and the mark behind it."""
+        ids = self.ids()
+        return ids, mark_after(ids, self.digest)
 
     def digest(self, row_id: int) -> str:
         """Return a row's digest, or "" if there is no such row."""
@@ -303,6 +321,8 @@ class UsageTable:
 
     def imported(self, origin: str) -> tuple[Any, ...] | None:
         """Return the first row that was imported from an origin, as it was there."""
+        if not self._first_row("SELECT 1 FROM imports WHERE name = ?", origin):
+            return None  # no row has to be read to know that
         select = f"SELECT {self._columns()} FROM {self.sql_name} WHERE origin = ? ORDER BY id LIMIT 1"  # noqa: S608
         row = self._first_row(select, origin)
         return row[1:] if row else None

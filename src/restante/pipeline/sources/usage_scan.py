@@ -1,4 +1,4 @@
-"""Tasks that read a usage table: Spark's workers read the rows from the copy of a database and clean them.
+"""Tasks that read a usage table: Spark's workers read the copies of new rows and clean them.
 
 Our servers store a hash of the client's address with each bind. Whoever has the hashes knows which binds of a day
 came from the same address. So they stay in the task: a row only says whether it is the first from its address.
@@ -7,7 +7,7 @@ came from the same address. So they stay in the task: a row only says whether it
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -26,9 +26,10 @@ from restante.pipeline.clean.rules import (
     row_digest,
 )
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS
+from restante.pipeline.sources.databases import reading
 from restante.pipeline.sources.rows import row_batches
-from restante.pipeline.sources.snapshot import reading
-from restante.pipeline.sources.source import DUPLICATE, SpanPart
+from restante.pipeline.sources.schema import ADDRESS_ID
+from restante.pipeline.sources.source import DUPLICATE
 
 ROWS_PER_TASK: Final = 100_000
 """Rows that one task reads: a second of work, so that every core has tasks and progress is visible."""
@@ -43,22 +44,20 @@ class UsageScan(NamedTuple):
 
     source: str
     table: str
-    """Name of the lake's table."""
+    """Name of the lake's table, and of its copy."""
     copy: str
-    path: str
-    """The path of the original, for errors."""
-    name: str
-    """Name of the table in the copy."""
-    columns: tuple[str, ...]
-    """Columns in the copy: the id, the origin, those of the table's rules, then those of our own servers' rules."""
     limits: TimeLimits
     setting_us: int | None
     """The unit that the server floors times to now, in microseconds, for its own rows that do not record theirs."""
     duplicates: frozenset[str]
     """Origins whose rows another source has."""
-    addresses: tuple[str, ...] = ()
-    """The column with the hash of the client's address, or () if the table has none. A row has it last."""
 
+
+_HAS_ADDRESS: Final = f"{ADDRESS_ID} IS NOT NULL AND abs(connect_time) < {MAX_BIND_SECONDS}"
+
+_EARLIER: Final = f"{_HAS_ADDRESS} AND +id < ? AND connect_time >= ? AND connect_time < ?"
+"""Selects binds before an id, between two times. `+` keeps SQLite from using the ids: the index of times finds fewer
+rows."""
 
 IsNew: TypeAlias = tuple[bool | None, bool | None]
 """Whether a bind is the first of the day from its address, and the first for its application; None: not known."""
@@ -100,12 +99,13 @@ def clean_rows(
     `seen` has the addresses of earlier rows.
     """
     seen = seen or SeenAddresses()
-    new: tuple[bool | None, ...] = (None, None) if scan.table == CLIENT_VERSIONS.name else ()
+    are_binds = scan.table == CLIENT_VERSIONS.name
+    new: tuple[bool | None, ...] = (None, None) if are_binds else ()
     rules, limits, source = (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table]), scan.limits, scan.source
     when = next(index for index, rule in enumerate(rules) if rule.column in {"started", "connect_time"})
     nothing = (None,) * (len(rules) + len(new) + 1)  # one value for each rule and of the address, and one for the day
     for row_id, *row in rows:
-        if scan.addresses:
+        if are_binds:
             address = row.pop()
             new = seen.add(row[_APP_ID], row[_CONNECT_TIME], address)
         if row[0] in scan.duplicates:
@@ -122,7 +122,7 @@ def clean_rows(
 
 
 class UsageTask(NamedTuple):
-    """A task that reads a range of a copy's rows; both ends are included."""
+    """A task that reads a range of the copied rows; both ends are included."""
 
     scan: UsageScan
     first_id: int
@@ -130,40 +130,40 @@ class UsageTask(NamedTuple):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, cleaned."""
-        scan, id_ = self.scan, self.scan.columns[0]
-        columns = ", ".join((*scan.columns, *scan.addresses))
-        select = f"SELECT {columns} FROM {scan.name} WHERE {id_} BETWEEN ? AND ? ORDER BY {id_}"  # noqa: S608
-        with reading(Path(scan.copy), scan.source, Path(scan.path)) as database:
-            rows = database.execute(select, (self.first_id, self.last_id))
-            yield from row_batches(CLEAN_TABLES[scan.table], clean_rows(scan, rows, self._seen_before(database)))
+        scan, ids = self.scan, (self.first_id, self.last_id)
+        with reading(Path(scan.copy), scan.source) as database:
+            rows = database.execute(f"SELECT * FROM {scan.table} WHERE id BETWEEN ? AND ? ORDER BY id", ids)  # noqa: S608
+            seen = self._seen_before(database) if scan.table == CLIENT_VERSIONS.name else None
+            yield from row_batches(CLEAN_TABLES[scan.table], clean_rows(scan, rows, seen))
 
     def _seen_before(self, database: sqlite3.Connection) -> SeenAddresses:
         """Return the addresses of earlier rows, of the days on which this task has rows."""
-        scan, seen = self.scan, SeenAddresses()
-        for address in scan.addresses:  # none or one
-            id_, has_address = scan.columns[0], f"{address} IS NOT NULL AND abs(connect_time) < {MAX_BIND_SECONDS}"
-            days = f"SELECT DISTINCT CAST(connect_time / {SECONDS_PER_DAY} AS INTEGER) FROM {scan.name}"  # noqa: S608
-            before = f"SELECT DISTINCT app_id, {address} FROM {scan.name}"  # noqa: S608
-            # `+` keeps SQLite from using the ids: the index of times finds fewer rows.
-            of_day = f"{before} WHERE {has_address} AND +{id_} < ? AND connect_time >= ? AND connect_time < ?"
-            ids = (self.first_id, self.last_id)
-            for (day,) in database.execute(f"{days} WHERE {has_address} AND {id_} BETWEEN ? AND ?", ids).fetchall():
-                begin = day * SECONDS_PER_DAY
-                for app_id, value in database.execute(of_day, (self.first_id, begin, begin + SECONDS_PER_DAY)):
-                    seen.add(app_id, begin, value)
+        seen = SeenAddresses()
+        of_day = f"SELECT DISTINCT app_id, {ADDRESS_ID} FROM {self.scan.table} WHERE {_EARLIER}"  # noqa: S608
+        for day in days_of_binds(database, self.scan.table, self.first_id, self.last_id):
+            begin = day * SECONDS_PER_DAY
+            for app_id, address in database.execute(of_day, (self.first_id, begin, begin + SECONDS_PER_DAY)):
+                seen.add(app_id, begin, address)
         return seen
 
 
-def cut_into_tasks(scan: UsageScan, parts: Sequence[SpanPart]) -> list[UsageTask]:
-    """Return the parts cut into tasks of ROWS_PER_TASK rows each, whichever ids are missing. Raises SourceError."""
-    id_ = scan.columns[0]
-    step = f"SELECT {id_} FROM {scan.name} WHERE {id_} >= ? ORDER BY {id_} LIMIT 1 OFFSET {ROWS_PER_TASK}"  # noqa: S608
-    tasks = []
-    with reading(Path(scan.copy), scan.source, Path(scan.path)) as database:
-        for part in parts:
-            first_id = part.first_id
-            while (following := database.execute(step, (first_id,)).fetchone()) and following[0] <= part.last_id:
-                tasks.append(UsageTask(scan, first_id, following[0] - 1))
-                first_id = following[0]
-            tasks.append(UsageTask(scan, first_id, part.last_id))
-    return tasks
+def days_of_binds(database: sqlite3.Connection, table: str, first_id: int, last_id: int) -> list[int]:
+    """Return the days, since 1970, of the binds with an address in a range of ids."""
+    day = f"CAST(connect_time / {SECONDS_PER_DAY} AS INTEGER)"
+    days = f"SELECT DISTINCT {day} FROM {table} WHERE {_HAS_ADDRESS} AND id BETWEEN ? AND ?"  # noqa: S608
+    return [day for (day,) in database.execute(days, (first_id, last_id))]
+
+
+def copy_earlier_binds(database: sqlite3.Connection, copied: str, table: str, first_id: int, last_id: int) -> None:
+    """Copy the earlier binds of the days on which a range of ids has binds: one of each application and address.
+
+    Only our servers have addresses, and they have a write-ahead log, so no commit waits. One statement reads an hour.
+    """
+    earlier = (
+        f"INSERT INTO {copied} (id, app_id, connect_time, {ADDRESS_ID})"  # noqa: S608
+        f" SELECT min(id), app_id, connect_time, {ADDRESS_ID} FROM {table} WHERE {_EARLIER}"
+        f" GROUP BY app_id, {ADDRESS_ID}"
+    )
+    for day in days_of_binds(database, copied, first_id, last_id):
+        for begin in range(day * SECONDS_PER_DAY, (day + 1) * SECONDS_PER_DAY, 3600):
+            database.execute(earlier, (first_id, begin, begin + 3600))

@@ -1,0 +1,151 @@
+"""Reads SQLite databases where they are, while their servers run, and copies their new rows.
+
+With a rollback journal (the reference server's) a reader blocks the writer's commit (sqlite.org/lockingv3.html). With
+a write-ahead log (WAL, our servers') a read transaction keeps the log from being reset (sqlite.org/wal.html). So rows
+are copied in short statements, and the copy is read from then on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from restante.common.errors import plain
+from restante.pipeline.sources.source import SourceError, refuse_special
+
+BUSY_TIMEOUT: Final = 5.0
+"""Seconds for which another program may have the database locked before we give up."""
+
+SPARE_BYTES: Final = 64 << 20
+"""Bytes that must be free beside the copy, because Spark usually writes to the same disk meanwhile."""
+
+STEP_SECONDS: Final = 0.003
+"""Seconds that a statement may take. With a rollback journal a commit waits for its end, and for the millisecond or
+two until SQLite tries again (sqlite3.c, sqliteDefaultBusyCallback)."""
+
+FIRST_STEP_ROWS: Final = 256
+"""Rows of the first statement: half a millisecond if they are in memory."""
+
+MAX_STEP_GROWTH: Final = 4
+"""Factor by which a statement may copy more rows than the one before, from which its duration is estimated."""
+
+MIN_REST_SECONDS: Final = 0.002
+"""Seconds between two statements, or as many as the statement took, so that a commit seldom has to wait."""
+
+
+@contextmanager
+def reading(path: Path, name: str) -> Iterator[sqlite3.Connection]:
+    """Yield a database opened for reading only; `name` is the source's.
+
+    Bytes of a text that are invalid UTF-8 become lone surrogates. Raises SourceError if the path is a named pipe or a
+    device, and for any SQLite error, also within the `with` block.
+    """
+    refuse_special(path, name)
+    try:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", BUSY_TIMEOUT, uri=True, isolation_level=None)
+        ) as database:
+            database.execute("PRAGMA trusted_schema = OFF")  # the file may come from anyone
+            database.execute("PRAGMA cell_size_check = ON")  # notices more of the damage that it meets
+            database.text_factory = _decode_text
+            yield database
+    except sqlite3.Error as error:
+        raise SourceError(f"source {name}: {_reason(error, path)}") from error
+
+
+class NewRows:
+    """A file in the scratch folder with copies of a database's new rows. A row's id is its rowid."""
+
+    def __init__(self, path: Path, name: str, file: Path, sleep: Callable[[float], None]) -> None:
+        self._path, self._name, self.file, self._sleep = path, name, file, sleep
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Yield the database opened for reading, with the file as `copy`. Raises SourceError as `reading`."""
+        with reading(self._path, self._name) as database:
+            database.execute("ATTACH ? AS copy", (f"{self.file.absolute().as_uri()}?mode=rwc",))
+            database.execute("PRAGMA copy.journal_mode = OFF").fetchone()  # the copy need not survive a crash
+            database.execute("PRAGMA copy.synchronous = OFF")
+            yield database
+
+    def copy(self, database: sqlite3.Connection, table: str, rows: str, first_id: int, last_id: int) -> int:
+        """Copy the rows of a range of ids into a table of the file, and return their number.
+
+        `rows` selects the rows between two ids, in the order of their ids, up to a number. A rest follows each
+        statement, but not in a transaction, which it would only prolong.
+        """
+        size, copied = FIRST_STEP_ROWS, 0
+        while True:
+            begun = time.monotonic()
+            count = database.execute(f"INSERT INTO copy.{table} {rows}", (first_id, last_id, size)).rowcount
+            seconds = time.monotonic() - begun
+            copied += count
+            if count < size:
+                return copied
+            [(last_copied,)] = database.execute(f"SELECT max(rowid) FROM copy.{table}")  # noqa: S608 - constants
+            first_id = last_copied + 1
+            size = max(1, min(MAX_STEP_GROWTH * size, int(size * STEP_SECONDS / max(seconds, 0.0001))))
+            if not database.in_transaction:
+                self._sleep(max(MIN_REST_SECONDS, seconds))
+
+    def require_space(self, bytes_: int) -> None:
+        """Raise SourceError if the disk has no room for so many bytes of new rows."""
+        required = bytes_ + SPARE_BYTES
+        free = shutil.disk_usage(self.file.parent).free
+        if free < required:
+            raise SourceError(
+                f"source {self._name}: the copy of its new rows needs {required >> 20} MiB in"
+                f" {self.file.parent.parent}, where {free >> 20} MiB are free: make room there"
+            )
+
+
+@contextmanager
+def new_rows(
+    path: Path, scratch: Path, name: str, *, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[NewRows]:
+    """Yield a file for new rows where no other user can read it, and remove it afterwards. Raises SourceError."""
+    try:
+        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scratch))  # mode 0700
+    except OSError as error:
+        raise SourceError(f"source {name}: cannot make a folder in {scratch}: {plain(error)}") from error
+    try:
+        yield NewRows(path, name, folder / "copy.sqlite", sleep)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def task_ranges(
+    database: sqlite3.Connection, table: str, first_id: int, last_id: int, rows: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the first and last ids of ranges with so many rows of a table each, whichever ids are missing."""
+    step = f"SELECT rowid FROM {table} WHERE rowid >= ? ORDER BY rowid LIMIT 1 OFFSET {rows}"  # noqa: S608 - constants
+    while (following := database.execute(step, (first_id,)).fetchone()) and following[0] <= last_id:
+        yield first_id, following[0] - 1
+        first_id = following[0]
+    yield first_id, last_id
+
+
+def _reason(error: sqlite3.Error, path: Path) -> str:
+    """Return why a database cannot be read, and what to do."""
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if code & 0xFF in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+        return f"{path} is damaged or encrypted ({error}): name an undamaged copy"
+    if code & 0xFF == sqlite3.SQLITE_BUSY:
+        return f"another program has locked it for {BUSY_TIMEOUT:.0f} s: stop that program, or ingest a copy"
+    if code in {sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_READONLY_RECOVERY}:
+        return f"{path} was left in the middle of a commit: start its server, which repairs that, then try again"
+    if code & 0xFF == sqlite3.SQLITE_FULL:
+        return f"the disk has no room for the copy of its new rows ({error}): make room"
+    return f"cannot read {path}: {error}"
+
+
+_decode_text: Final = partial(str, encoding="utf-8", errors="surrogateescape")
+"""A `partial`, not a function of ours, for speed: it is called for every text."""
