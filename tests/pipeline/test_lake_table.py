@@ -26,7 +26,15 @@ from pyspark.sql import SparkSession
 from restante.common.errors import Misuse, StoreError
 from restante.pipeline.lake import columns, delta_log, delta_table, staging
 from restante.pipeline.lake import table as lake_table
-from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, TableCommit, decode_changes, encode_changes
+from restante.pipeline.lake.commit_info import (
+    CommitInfo,
+    Ledger,
+    Mark,
+    SourceCommit,
+    TableCommit,
+    decode_changes,
+    encode_changes,
+)
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile, Selected
 from restante.pipeline.lake.statistics import ColumnRange
@@ -134,9 +142,12 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
         run="r1",
         table="letters",
         finished=1_795_000_000.25,
-        source="main",
-        ledger=Ledger(read=4, clean=3, duplicate=1, counted=4, first=1, last=4),
-        marks={"": Mark(4, "d4", 1, "d1")},
+        sources={
+            "main": SourceCommit(
+                Ledger(read=4, clean=3, duplicate=1, counted=4, first=1, last=4), {"": Mark(4, "d4", 1, "d1")}
+            ),
+            "west": SourceCommit(Ledger(read=1, clean=1, counted=1), {"": Mark(1, "d1", 1, "d1")}),
+        },
         inputs={"other": TableCommit("id", 7, "abcd")},
     )
     letters = [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
@@ -152,7 +163,9 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
     [stored_info] = lakes.infos(table)
     assert stored_info == replace(commit_info, days=days, commit=stored_info.commit, state=table.state)
     assert table.state.days() == set(days)
-    assert table.marks("main") == commit_info.marks
+    assert {name: SourceCommit(c.ledger, table.marks(name)) for name, c in commit_info.sources.items()} == (
+        commit_info.sources
+    )
     assert table.state.inputs == commit_info.inputs
     assert [table.transaction(app) for app in ("main", "other", "none")] == [4, 2**40, None]
     assert stored(tmp_path) == letters
@@ -594,3 +607,21 @@ def test_ten_years_of_days_take_some_tens_of_kilobytes() -> None:
     for versions, limit in (([7] * 3650, 20), ([day * 7919 % 438_000 for day in range(3650)], 41_000)):
         days = {(date(2016, 1, 1) + timedelta(day)).isoformat(): version for day, version in enumerate(versions)}
         assert len(json.dumps(encode_changes(days), separators=(",", ":"))) < limit
+
+
+def test_commits_of_older_versions_name_their_source_in_another_way(tmp_path: Path) -> None:
+    mark, ledger = Mark(5, "a", 2, "b"), Ledger(read=3, clean=3, counted=3)
+    with opened(tmp_path) as table:
+        add(table, [letter(1)], source="main", ledger=ledger, marks={"": mark})
+        entry = delta_log.entry_path(table.folder, 0)
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    [stored_info] = [line["commitInfo"]["restante"] for line in lines if "commitInfo" in line]
+    source = stored_info.pop("sources")["main"]
+    stored_info |= {"source": "main", **source}
+    del stored_info["state"]
+    entry.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with opened(tmp_path) as table:
+        totals = table.totals("main")
+        assert (table.marks("main"), totals and totals.read) == ({"": mark}, 3)
+        add(table, [letter(2)], source="west", ledger=ledger, marks={"": mark})
+        assert table.state.sources == {"main": 0, "west": 1}

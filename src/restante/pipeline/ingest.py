@@ -20,7 +20,7 @@ from restante.common.errors import StoreError
 from restante.common.texts import counted
 from restante.pipeline.clean.envelopes import SENT_TOO_LATE
 from restante.pipeline.clean.rules import OUT_OF_RANGE
-from restante.pipeline.lake.commit_info import CommitInfo, Ledger
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger, SourceCommit
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
@@ -296,9 +296,7 @@ def _ingest_span(
             run=run.name,
             table=span.table,
             finished=run.now(),
-            source=source.name,
-            ledger=ledger,
-            marks=dict(span.marks),
+            sources={source.name: SourceCommit(ledger, dict(span.marks))},
         ),
         replace={"source": {source.name}} if span.replace else None,
         # For other programs that read Delta tables; our own marks say more (docs/decisions/lake.md).
@@ -400,4 +398,7 @@ def _quarantine(run: Run, spark: SparkSession, source: Source, table: str, span_
     if not new.rows:
         new.discard()
         return
-    target.commit([new], info=CommitInfo(run=run.name, table=QUARANTINE.name, finished=run.now(), source=source.name))
+    info = CommitInfo(
+        run=run.name, table=QUARANTINE.name, finished=run.now(), sources={source.name: SourceCommit()}
+    )
+    target.commit([new], info=info)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from restante.pipeline.lake import columns, data_files, delta_log
-from restante.pipeline.lake.commit_info import CommitInfo
+from restante.pipeline.lake.commit_info import CommitInfo, SourceCommit
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
@@ -115,8 +115,11 @@ def held(rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
     return cast(DataFrame, Held(pa.Table.from_pylist(list(rows), arrow(table))))
 
 
-def info(run: str = "r", finished: float = 1_795_000_000.0, **others: Any) -> CommitInfo:
-    return CommitInfo(run=run, table="letters", finished=finished, **others)
+def info(run: str = "r", finished: float = 1_795_000_000.0, table: str = "letters", **others: Any) -> CommitInfo:
+    """Return a commit info, of one source if `source`, and perhaps `ledger` and `marks`, are among the others."""
+    if source := others.pop("source", None):
+        others["sources"] = {source: SourceCommit(others.pop("ledger", None), others.pop("marks", {}))}
+    return CommitInfo(run=run, table=table, finished=finished, **others)
 
 
 @contextmanager

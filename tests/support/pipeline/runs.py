@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 from unittest.mock import patch
 
-import msgspec
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +31,7 @@ from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS, TABLES
 from restante.pipeline.tables.build import FOLDERS, Build, Folder
+from support.pipeline import lakes
 from support.pipeline.lakes import contents, held, infos, seen
 from support.pipeline.servers import FIRST_DAY, NOW
 from support.pipeline.source_reads import read
@@ -122,8 +122,10 @@ class LakeWorld:
         """Commit rows without Spark, as if an ingest had taken them."""
         with self.run() as run:
             target = run.lake.table(TABLES[table])
-            info = msgspec.structs.replace(self.info(table), **fields)
-            transactions = {info.source: sum(mark.last for mark in info.marks.values())} if info.source else None
+            info = lakes.info("by hand", self.now, table, **fields)
+            transactions = {
+                name: sum(mark.last for mark in commit.marks.values()) for name, commit in info.sources.items()
+            }
             staged = target.stage(held(rows, target.table))
             target.commit([staged], info=info, replace=replace, transactions=transactions)
 

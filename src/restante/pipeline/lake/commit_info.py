@@ -61,6 +61,15 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the source was read again from the start and its earlier rows were replaced."""
 
 
+class SourceCommit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a commit has of a source."""
+
+    ledger: Ledger | None = None
+    """None if the commit says nothing about where reading the source stopped."""
+    marks: dict[str, Mark] = msgspec.field(default_factory=dict)
+    """A part of the source ('' for a database's table, else the file) → where reading it stopped."""
+
+
 class Totals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sums of the ledgers of a source, since its rows were last replaced."""
 
@@ -129,12 +138,10 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     table: str
     finished: float
     """When all its rows were written, in seconds since 1970."""
-    source: str | None = None
+    sources: dict[str, SourceCommit] = msgspec.field(default_factory=dict)
+    """The sources whose rows were read, by name."""
     days: list[str] = msgspec.field(default_factory=list)
     """The UTC days, ISO, of which it added or replaced rows. LakeTable.commit sets them."""
-    ledger: Ledger | None = None
-    marks: dict[str, Mark] = msgspec.field(default_factory=dict)
-    """A part of the source ('' for a database's table, else the file) → where reading it stopped."""
     inputs: dict[str, TableCommit] = msgspec.field(default_factory=dict)
     """Input table → its commit that was read; {} if days are still to be built."""
     definition: int | None = None
@@ -148,6 +155,21 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     made the commit."""
 
 
+class LoggedInfo(CommitInfo, frozen=True, kw_only=True):
+    """A commit info as a log has it. Older versions of Restante stored at most one source, in these fields."""
+
+    source: str | None = None
+    ledger: Ledger | None = None
+    marks: dict[str, Mark] = msgspec.field(default_factory=dict)
+
+    def info(self) -> CommitInfo:
+        """Return it without these fields."""
+        fields = {name: getattr(self, name) for name in CommitInfo.__struct_fields__}
+        if self.source:
+            fields["sources"] = {self.source: SourceCommit(self.ledger, self.marks)}
+        return CommitInfo(**fields)
+
+
 def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> TableState:
     """Return the state after later versions, given in order with their commit infos."""
     commits, kept_from, sources, inputs = [state.commits], state.kept, dict(state.sources), dict(state.inputs)
@@ -156,13 +178,14 @@ def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> T
     for version, info in infos:
         commits.append(info.commit)
         versions.update(dict.fromkeys(info.days, version))
-        if info.days or info.kept or info.ledger:
+        ledgers = {source: commit.ledger for source, commit in info.sources.items() if commit.ledger}
+        if info.days or info.kept or ledgers:
             last_change = version
         if info.kept:
             kept_from = max(kept_from or "", info.kept)
-        if info.source and info.ledger:
-            sources[info.source] = version
-            totals[info.source] = _add_ledger(totals.get(info.source), info.ledger, info.finished)
+        for source, ledger in ledgers.items():
+            sources[source] = version
+            totals[source] = _add_ledger(totals.get(source), ledger, info.finished)
         inputs.update(info.inputs)
         definition = info.definition or definition
     return TableState(
@@ -177,10 +200,11 @@ def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> T
     )
 
 
-def totals_of(info: CommitInfo) -> Totals:
-    """Return the sums of one commit alone; it must have a ledger."""
-    assert info.ledger is not None
-    return _add_ledger(None, info.ledger, info.finished)
+def totals_of(info: CommitInfo, source: str) -> Totals:
+    """Return the sums of one commit alone; it must have a ledger of the source."""
+    ledger = info.sources[source].ledger
+    assert ledger is not None
+    return _add_ledger(None, ledger, info.finished)
 
 
 def _add_ledger(so_far: Totals | None, ledger: Ledger, finished: float) -> Totals:

@@ -21,7 +21,7 @@ import msgspec
 
 from restante.common.errors import plain
 from restante.pipeline.lake import data_files
-from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, TableState, state_after
+from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, LoggedInfo, TableState, state_after
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.schemas import MONTH_COLUMN
 
@@ -53,7 +53,7 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
 
 
 class _CommitInfoAction(msgspec.Struct, frozen=True):
-    restante: CommitInfo | None = None
+    restante: LoggedInfo | None = None
     timestamp: int = 0
 
 
@@ -90,11 +90,12 @@ def read_info(table: Path, version: int) -> CommitInfo:
     raw = _read(path)
     lines = _lines(path, raw, _INFO_LINE)
     action = next((line.commit_info for line in lines if line.commit_info), _CommitInfoAction())
-    if action.restante is not None and action.restante.commit:
-        return action.restante
+    info = action.restante.info() if action.restante else None
+    if info is not None and info.commit:
+        return info
     commit = base64.b64encode(hashlib.sha256(raw).digest())[:COMMIT_ID_CHARACTERS].decode()
-    if action.restante is not None:
-        return msgspec.structs.replace(action.restante, commit=commit)
+    if info is not None:
+        return msgspec.structs.replace(info, commit=commit)
     changes = [change for line in lines if (change := line.add or line.remove) and change.data_change]
     days = {day for change in changes for day in _changed_days(table, change)}
     return CommitInfo(run="", table=table.name, finished=action.timestamp / 1000, days=sorted(days), commit=commit)

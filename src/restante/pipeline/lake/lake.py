@@ -13,7 +13,7 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -59,8 +59,8 @@ class Lake:
         self.path: Final = path
         self.first_day: Final = first_day
         self._run: Final = uuid.uuid4().hex if write else None
-        self._committed: Final[list[tuple[str, str | None]]] = []
-        """Table and source of each commit since the lake was opened."""
+        self._committed: Final[list[tuple[str, Collection[str]]]] = []
+        """Table and sources of each commit since the lake was opened."""
 
     @staticmethod
     @contextmanager
@@ -117,11 +117,11 @@ class Lake:
         return sorted(log.parent.name for log in self.path.glob(f"*/{delta_log.LOG_FOLDER}"))
 
 
-def _table_list(commits: Iterable[tuple[str, str | None]]) -> str:
+def _table_list(commits: Iterable[tuple[str, Collection[str]]]) -> str:
     """Return the names of the committed tables, with the sources whose rows they took."""
     sources_by_table: dict[str, dict[str, None]] = {}
-    for table, source in commits:
-        sources_by_table.setdefault(table, {}).update({source: None} if source else {})
+    for table, sources in commits:
+        sources_by_table.setdefault(table, {}).update(dict.fromkeys(sources))
     return ", ".join(
         f"{table} ({', '.join(sources)})" if sources else table for table, sources in sources_by_table.items()
     )

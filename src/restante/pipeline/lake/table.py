@@ -49,9 +49,9 @@ class LakeTable:
     """A table as it was when it was opened, or after its own last commit."""
 
     def __init__(
-        self, folder: Path, table: Table, *, run: str | None, committed: list[tuple[str, str | None]]
+        self, folder: Path, table: Table, *, run: str | None, committed: list[tuple[str, Collection[str]]]
     ) -> None:
-        """Read the table's log. Add the table and source of each commit made here to `committed`.
+        """Read the table's log. Add the table and sources of each commit made here to `committed`.
 
         `run` names the run that has the lake open for writing, and is part of the names of staged folders; None if
         the lake is open for reading. Raises StoreError if the log is damaged, Misuse if it belongs to another table.
@@ -124,7 +124,7 @@ class LakeTable:
         Raises StoreError if the log is damaged.
         """
         info = self._last_info(source)
-        return {} if info is None else info.marks
+        return {} if info is None else info.sources[source].marks
 
     def totals(self, source: str) -> Totals | None:
         """Return the sums of a source's ledgers, or None if it has none. Raises StoreError if the log is damaged.
@@ -134,7 +134,7 @@ class LakeTable:
         if totals := self.state.totals.get(source):
             return totals
         info = self._last_info(source)
-        return None if info is None else commit_info.totals_of(info)
+        return None if info is None else commit_info.totals_of(info, source)
 
     def _last_info(self, source: str) -> CommitInfo | None:
         version = self.state.sources.get(source)
@@ -311,7 +311,7 @@ class LakeTable:
             )
             version = self._write(info, touched, append)
             if version is not None:
-                self._committed.append((self.table.name, info.source))
+                self._committed.append((self.table.name, info.sources))
                 return version
         raise StoreError(f"another program keeps changing {self.folder}: stop it, and run this again")
 
