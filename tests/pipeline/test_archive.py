@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,36 +19,14 @@ from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError
 from restante.waku.archive import ids
 from restante.waku.archive.schema import ARCHIVE_FILE
-from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope
 from support.effort import examples
+from support.pipeline.archives import CAME, Keeping
 from support.pipeline.servers import CONTEXT
 from support.pipeline.source_reads import Row, SourceRead, read_source, rows_of
 from support.sqlite import alter
 from support.waku.archives import thaw
 from support.waku.envelopes import T0, envelope
-
-CAME = T0 + 100
-
-
-class Keeping:
-    def __init__(self, data: Path, *batch: Envelope) -> None:
-        self.data = data
-        self._archive = Archive.open(data)
-        if batch:
-            self.save(*batch)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run(self._archive.close())
-
-    def save(self, *batch: Envelope, arrived: int = CAME) -> None:
-        asyncio.run(self._archive.save(batch, arrived))
-
-    def prune(self, before: int) -> None:
-        asyncio.run(self._archive.prune(T0 + before, 1_000))
 
 
 def read_new(data: Path, before: SourceRead | None = None) -> SourceRead:

@@ -163,7 +163,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
     [stored_info] = lakes.infos(table)
     assert stored_info == replace(commit_info, days=days, commit=stored_info.commit, state=table.state)
     assert table.state.days() == set(days)
-    assert {name: SourceCommit(c.ledger, table.marks(name)) for name, c in commit_info.sources.items()} == (
+    assert {name: SourceCommit(c.ledger, dict(table.marks(name))) for name, c in commit_info.sources.items()} == (
         commit_info.sources
     )
     assert table.state.inputs == commit_info.inputs

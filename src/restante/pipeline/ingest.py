@@ -7,7 +7,7 @@ finished a table or not changed it, and the next run reads the other rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,9 +125,7 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
     tables = [run.lake.table(table) for table in CLEAN_TABLES.values()]
     refused = _refusals(sources, tables)
     imported = files_by_origin([source for source in sources if source.name not in refused])
-    context = IngestContext(run.now(), run.lake.first_day, imported, _last_commit(run.lake, tables))
-    if context.set_back:
-        run.steps.say(_clock_message(context))
+    context = ingest_context(run, tables, imported)
     by_source: dict[str, list[IngestResult]] = {}
     for source in sources if run.local is None else sorted(sources, key=lambda source: not source.is_database):
         results = by_source[source.name] = []
@@ -142,6 +140,16 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
         except SourceError as error:
             results.append(IngestResult(source.name, "", None, failure=error.with_source(source.name)))
     return [result for source in sources for result in by_source[source.name]]
+
+
+def ingest_context(
+    run: Run, tables: Iterable[LakeTable], origins: Mapping[str, Sequence[Path]] | None = None
+) -> IngestContext:
+    """Return the values that sources are read with, and say so if our clock was set back."""
+    context = IngestContext(run.now(), run.lake.first_day, origins or {}, _last_commit(run.lake, tables))
+    if context.set_back:
+        run.steps.say(_clock_message(context))
+    return context
 
 
 def _last_commit(lake: Lake, tables: Iterable[LakeTable]) -> float:
@@ -183,23 +191,14 @@ def _ingest_table(
         raise another_kind(source, table.name)
     span = opened.find_new(table.name, marks)
     if span is not None and source.is_database and not marks:
-        for other in _sources_with_same_start(target, source.name, span):
-            twice = (
-                "it counts as another holder of its envelopes" if table is ARCHIVED else "its rows are counted twice"
-            )
-            run.steps.say(
-                f"source {source.name}: {table.name} begins with the same row as that of source {other} in the lake:"
-                f" if it is the same database under another name, or a copy, {twice}"
-            )
+        say_same_start(run, target, source.name, span)
     if span is None or plan:
         return IngestResult(source.name, table.name, span)
-    if span.reason:
-        rows = ", and its rows replaced" if span.replace else ""
-        run.steps.say(f"source {source.name}: {table.name} is read again from the beginning{rows}: {span.reason}")
+    say_reason(run, source.name, span)
     size = small_jobs.JobSize(span.counted, file_bytes=span.envelope_bytes)
     if not size.small:
         run.large_jobs()
-    spark = _session_for(run, source, opened.files(span))
+    spark = session_for(run, source.name, opened.files(span))
     if not any(column.type == "BINARY" for column in table.columns):  # few envelopes may have many bytes
         spark = small_jobs.session_for(spark, size)
     with run.step(f"{source.name}: {table.name}", spark) as step:
@@ -211,7 +210,28 @@ def _ingest_table(
     return IngestResult(source.name, table.name, span, ledger)
 
 
-def _session_for(run: Run, source: Source, files: Sequence[SharedFile]) -> SparkSession:
+def say_same_start(run: Run, target: LakeTable, source: str, span: Span) -> None:
+    """Say which other sources in the lake have the first row of this new source."""
+    for other in _sources_with_same_start(target, source, span):
+        twice = (
+            "it counts as another holder of its envelopes"
+            if target.table is ARCHIVED
+            else "its rows are counted twice"
+        )
+        run.steps.say(
+            f"source {source}: {target.table.name} begins with the same row as that of source {other} in the lake:"
+            f" if it is the same database under another name, or a copy, {twice}"
+        )
+
+
+def say_reason(run: Run, source: str, span: Span) -> None:
+    """Say why a source is read again, if it is."""
+    if span.reason:
+        rows = ", and its rows replaced" if span.replace else ""
+        run.steps.say(f"source {source}: {span.table} is read again from the beginning{rows}: {span.reason}")
+
+
+def session_for(run: Run, source: str, files: Sequence[SharedFile]) -> SparkSession:
     """Return a session whose workers can read the source: that of the run, or one on this machine.
 
     Raises SparkError if workers cannot run our code.
@@ -224,7 +244,7 @@ def _session_for(run: Run, source: Source, files: Sequence[SharedFile]) -> Spark
     unseen = check_workers(spark, files)
     if not unseen:
         return spark
-    run.steps.say(f"source {source.name} is read by this machine: {unseen}")
+    run.steps.say(f"source {source} is read by this machine: {unseen}")
     return run.local()
 
 
@@ -375,30 +395,31 @@ def _check_clock_faults(too_late: int, source: Source, span: Span, context: Inge
 
 
 def _quarantine(run: Run, spark: SparkSession, source: Source, table: str, span_rows: _SpanRows) -> None:
-    """Commit the rows with a fault. Skip those already in quarantine: a run that was killed may have written them."""
+    """Commit the rows with a fault."""
     from pyspark.sql import functions as f
 
-    target = run.lake.table(QUARANTINE)
-    today = datetime.fromtimestamp(run.now(), UTC).date()
     if len(span_rows.rejected) == span_rows.ledger.quarantined:
         rows = [msgspec.structs.asdict(rejected) for rejected in span_rows.rejected]
         bad = spark.createDataFrame(pa.Table.from_pylist(rows)).coalesce(1)
     else:
         bad = span_rows.rows.where("rejected IS NOT NULL").select(_rejected_struct().alias("row")).select("row.*")
-    bad = bad.select(
-        f.lit(table).alias("table"),
-        "identity",
-        "reason",
-        "digest",
-        f.lit(today).alias("day"),
-        f.lit(source.name).alias("source"),
-    )
-    quarantined = target.read(spark, {"source": {source.name}}).select("table", "identity", "digest")
-    new = target.stage(bad.join(quarantined, ["table", "identity", "digest"], "left_anti"))
+    quarantine(run, spark, table, [source.name], bad.withColumn("source", f.lit(source.name)))
+
+
+def quarantine(run: Run, spark: SparkSession, table: str, sources: Collection[str], bad: DataFrame) -> None:
+    """Commit rows with a fault, with the columns `identity`, `reason`, `digest` and `source`.
+
+    Skip those already in quarantine: a run that was killed may have written them.
+    """
+    from pyspark.sql import functions as f
+
+    target = run.lake.table(QUARANTINE)
+    today = datetime.fromtimestamp(run.now(), UTC).date()
+    bad = bad.withColumns({"table": f.lit(table), "day": f.lit(today)})
+    key = ["source", "table", "identity", "digest"]
+    new = target.stage(bad.join(target.read(spark, {"source": set(sources)}).select(*key), key, "left_anti"))
     if not new.rows:
         new.discard()
         return
-    info = CommitInfo(
-        run=run.name, table=QUARANTINE.name, finished=run.now(), sources={source.name: SourceCommit()}
-    )
-    target.commit([new], info=info)
+    names = {name: SourceCommit() for name in sources}
+    target.commit([new], info=CommitInfo(run=run.name, table=QUARANTINE.name, finished=run.now(), sources=names))

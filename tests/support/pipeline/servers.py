@@ -22,6 +22,8 @@ T0 = 1_700_000_000.0
 """2023-11-14, 22:13:20 UTC; all that is in these databases began then, or later."""
 
 NOW = T0 + 86_400
+DAY = "2023-11-15"
+"""Its UTC day."""
 FIRST_DAY = date(2016, 1, 1)
 CONTEXT = IngestContext(NOW, FIRST_DAY)
 

@@ -43,6 +43,14 @@ Sources = Annotated[
         help="Source to read, and the name that you choose for it; repeatable.",
     ),
 ]
+Extracts = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Folder with the extracts of all hosts, as restante extract writes them; their sources have the names"
+        " that they have there.",
+    ),
+]
 Master = Annotated[
     str,
     typer.Option(metavar="URL", help="Spark master: local[N] or spark://…; yarn and k8s://… have not been tried."),
@@ -64,6 +72,7 @@ DEFAULT_MASTER = "local[*]"
 @app.command()
 def ingest(
     source: Sources = None,
+    extracts: Extracts = None,
     lake: LakeDir = DEFAULT_LAKE,
     keep: Keep = None,
     plan: Plan = False,
@@ -82,13 +91,13 @@ def ingest(
     from restante.pipeline.ingest import recognise_sources
     from restante.pipeline.schemas import CLEAN_TABLES
 
-    sources, unread = recognise_sources(check_names(source))
+    sources, unread = recognise_sources(check_names(source, extracts))
     keep_days = read_keep(keep, CLEAN_TABLES)
     with open_run(
         "ingest", lake, write=not plan, make=True, master=master, remote=remote, memory=memory, verbose=verbose
     ) as run:
-        results = [*ingest_into(run, sources, keep_days, plan=plan), *unread]
-    _show_ingested(results, plan=plan)
+        results = [*ingest_into(run, sources, keep_days, extracts=extracts, plan=plan), *unread]
+    _show_ingested(results, extracts=extracts is not None, plan=plan)
     if show_failures(results):
         sys.exit(1)
 
@@ -125,6 +134,7 @@ def build(
 @app.command("run")
 def ingest_and_build(
     source: Sources = None,
+    extracts: Extracts = None,
     lake: LakeDir = DEFAULT_LAKE,
     keep: Keep = None,
     reports: Annotated[
@@ -152,7 +162,7 @@ def ingest_and_build(
 
     if reports is not None:
         _check_reports(reports)
-    sources, unread = recognise_sources(check_names(source))
+    sources, unread = recognise_sources(check_names(source, extracts))
     keep_days = read_keep(keep, TABLES)
     with open_run(
         "run",
@@ -165,8 +175,8 @@ def ingest_and_build(
         verbose=verbose,
         archive_classes=True,
     ) as run:
-        results = [*ingest_into(run, sources, keep_days, plan=plan), *unread]
-        _show_ingested(results, plan=plan)
+        results = [*ingest_into(run, sources, keep_days, extracts=extracts, plan=plan), *unread]
+        _show_ingested(results, extracts=extracts is not None, plan=plan)
         planned = {result.table for result in results if plan and result.span is not None}
         built = build_into(run, keep_days, plan=plan, planned=planned)
         _show_built(built, plan=plan)
@@ -282,8 +292,10 @@ def compact(
                 print(f"{table.name}: nothing to merge")
 
 
-def _show_ingested(results: Sequence[IngestResult], *, plan: bool) -> None:
+def _show_ingested(results: Sequence[IngestResult], *, extracts: bool, plan: bool) -> None:
     """Print a line for each table of a source: how many rows were read, and what became of them."""
+    if not results and extracts:
+        print("extracts: nothing new")
     for result in results:
         if result.failure:
             continue

@@ -51,12 +51,16 @@ DEFAULT_MEMORY = "1g"
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's own log messages.")]
 
 
-def check_names(sources: Sequence[str] | None) -> Sequence[str]:
-    """Return the sources. Raises Misuse if there is none, or if two have the same name."""
-    if not sources:
-        raise Misuse("there is nothing to read: name a source with --source NAME=PATH")
+def check_names(sources: Sequence[str] | None, extracts: Path | None = None) -> Sequence[str]:
+    """Return the sources. Raises Misuse if there is nothing to read, or if two have the same name."""
+    from restante.pipeline.sources.extracts import check_folder
     from restante.pipeline.sources.source import parse_spec
 
+    if extracts is not None:
+        check_folder(extracts)
+    elif not sources:
+        raise Misuse("there is nothing to read: name a source with --source NAME=PATH, or a folder with --extracts")
+    sources = sources or ()
     names = [parse_spec(source).name for source in sources]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise Misuse(f"--source: two sources have the name {min(repeated)}; rename one of them")

@@ -23,6 +23,7 @@ from restante.common.line_writer import LAST_LINES_SECONDS, unblock_standard_err
 from restante.common.terminal import SHOW_CURSOR, can_rewrite
 from restante.common.texts import counted
 from restante.pipeline.ingest import IngestResult, Run, ingest
+from restante.pipeline.ingest_extracts import ingest_extracts
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import CLEAN_TABLES
@@ -251,10 +252,12 @@ def _descendants(ancestor: int) -> list[int]:
 
 
 def ingest_into(
-    run: Run, sources: Sequence[Source], keep_days: Mapping[str, int], *, plan: bool
+    run: Run, sources: Sequence[Source], keep_days: Mapping[str, int], *, extracts: Path | None = None, plan: bool
 ) -> list[IngestResult]:
-    """Ingest the sources, and drop the days of clean tables that are older than `keep_days`."""
-    results = ingest(run, sources, plan=plan)
+    """Ingest the sources and extracts, and drop the days of clean tables that are older than `keep_days`."""
+    results = ingest(run, sources, plan=plan) if sources else []
+    if extracts is not None:
+        results += ingest_extracts(run, extracts, {source.name for source in sources}, plan=plan)
     if not plan:
         _drop_old(run, {name: count for name, count in keep_days.items() if name in CLEAN_TABLES})
     return results

@@ -43,7 +43,7 @@ _UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%=\x00-\x1f\x7f]")
 """Characters that a lake's path may not contain: Spark and DuckDB read some as patterns and = as a partition, and
 deltalake decodes %XX."""
 
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+URL_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """How a URL begins as a Path, which merges slashes (RFC 3986, section 3.1)."""
 
 
@@ -72,7 +72,7 @@ class Lake:
         run is writing to it; StoreError if the lake is damaged or cannot be written. An error within the `with` block
         also names the tables that were committed before.
         """
-        if _URL.match(str(path)):
+        if URL_PATH.match(str(path)):
             url = str(path).replace(":/", "://", 1)
             raise Misuse(
                 f"--lake {url}: this is a URL; name a folder of this machine, which may be a mounted network file"

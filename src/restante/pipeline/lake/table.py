@@ -63,6 +63,7 @@ class LakeTable:
         self._committed: Final = committed
         self._delta = delta_table.open_table(folder, table)
         self._state: tuple[int | None, TableState] = None, TableState()
+        self._infos: Final[dict[int, CommitInfo]] = {}
 
     @property
     def version(self) -> int | None:
@@ -138,7 +139,11 @@ class LakeTable:
 
     def _last_info(self, source: str) -> CommitInfo | None:
         version = self.state.sources.get(source)
-        return None if version is None else delta_log.read_info(self.folder, version)
+        if version is None:
+            return None
+        if version not in self._infos:  # one commit may have the marks of many sources
+            self._infos[version] = delta_log.read_info(self.folder, version)
+        return self._infos[version]
 
     def files(self, where: Where | None = None) -> list[DataFile]:
         """Return the files that have selected rows, or may have some.

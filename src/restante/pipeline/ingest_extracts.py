@@ -1,0 +1,244 @@
+"""Reads the extracts of all hosts into the lake's clean tables: one Spark job and one commit per table.
+
+A source whose extracts cannot be read, break a rule of the lake, or do not have the rows that they count is left out,
+and those of the others are read. The rows that Spark observes are compared with the sum of the files' counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from restante.common.errors import StoreError
+from restante.common.texts import counted
+from restante.pipeline.ingest import (
+    MAX_READS,
+    IngestResult,
+    Run,
+    ingest_context,
+    quarantine,
+    say_reason,
+    say_same_start,
+    session_for,
+)
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger, SourceCommit
+from restante.pipeline.lake.staging import StagedFiles
+from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.schemas import ARCHIVED, CLEAN_TABLES, Table
+from restante.pipeline.sources import extracts
+from restante.pipeline.sources.extracts import NewRows
+from restante.pipeline.sources.source import IngestContext, SourceError
+from restante.pipeline.spark import small_jobs
+from restante.pipeline.spark.errors import JAVA_ENDED, SparkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME: Final = "extracts"
+"""What results and steps call the folder of all extracts."""
+
+
+def ingest_extracts(
+    run: Run, folder: Path, in_place: Collection[str] = (), *, plan: bool = False
+) -> list[IngestResult]:
+    """Ingest the new rows of all extracts, or only return how many there are (`plan`).
+
+    Sources that are read in place in this run (`in_place`) are refused. Only sources with new rows, or that cannot be
+    read, have results. Raises StoreError if the lake cannot be written, SparkError if a job fails.
+    """
+    folder = folder.absolute()
+    try:
+        sources = extracts.tables_by_source(folder)
+    except SourceError as error:
+        return [IngestResult(NAME, "", None, failure=str(error))]
+    targets = [run.lake.table(table) for table in CLEAN_TABLES.values()]
+    context = ingest_context(run, targets)
+    refused = {name: text for name in sources if (text := _refusal(name, sources[name], targets, in_place))}
+    results = [IngestResult(source, "", None, failure=text) for source, text in refused.items()]
+    for table in extracts.TABLES:
+        target = run.lake.table(table)
+        found = []
+        for source in (name for name in sources if table in sources[name] and name not in refused):
+            try:
+                new, waiting = extracts.find_new(folder, source, table, target.marks(source).get(""), context)
+                found += [new] if new else []
+                if waiting:
+                    run.steps.say(waiting)
+            except SourceError as error:
+                results.append(IngestResult(source, table.name, None, failure=error.with_source(source)))
+        if plan:
+            results += [IngestResult(new.source, table.name, new.span) for new in found]
+        elif found:
+            results += _ingest_table(run, target, found, context)
+    return results
+
+
+def _refusal(source: str, tables: Sequence[Table], targets: Sequence[LakeTable], in_place: Collection[str]) -> str:
+    """Return why the extracts of a source are not read, or ""."""
+    if source in in_place:
+        return f"source {source}: it has extracts, and --source names it, too: leave one of them out"
+    fed = [target.table for target in targets if target.transaction(source) is not None]
+    if fed and not set(tables).intersection(fed):
+        names = ", ".join(table.name for table in fed)
+        return f"source {source}: the lake has {names} of it, and its extracts are of another kind: rename its folder"
+    for target in targets:
+        if target.table in tables and (marks := target.marks(source)) and "" not in marks:
+            return (
+                f"source {source}: the lake has {target.table.name} of files under this name, and its extracts are of"
+                " a database: rename its folder"
+            )
+    return ""
+
+
+def _ingest_table(
+    run: Run, target: LakeTable, found: Sequence[NewRows], context: IngestContext
+) -> list[IngestResult]:
+    """Read the new rows of sources, and commit those of all that can be read."""
+    table = target.table
+    for new in found:
+        say_reason(run, new.source, new.span)
+        if not target.marks(new.source):
+            say_same_start(run, target, new.source, new.span)
+    files = [file for new in found for file in new.files]
+    size = small_jobs.JobSize(sum(new.span.counted for new in found), file_bytes=sum(file.size for file in files))
+    if not size.small:
+        run.large_jobs()
+    spark = session_for(run, NAME, [file for new in found for file in new.shared_files])
+    if table is not ARCHIVED:  # few envelopes may have many bytes
+        spark = small_jobs.session_for(spark, size)
+    results = []
+    with run.step(f"{NAME}: {table.name}", spark) as step:
+        staged, good, refused = _staged(spark, target, found, context)
+        results += [IngestResult(source, table.name, None, failure=text) for source, text in refused.items()]
+        if staged is None:
+            return results
+        ledgers = {new.source: _ledger(new) for new in good}
+        try:
+            if any(ledger.quarantined for ledger in ledgers.values()):
+                _quarantine(run, spark, table, good, context)
+        except BaseException:
+            staged.discard()
+            raise
+        replaced = {new.source for new in good if new.span.replace}
+        target.commit(
+            [staged],
+            info=CommitInfo(
+                run=run.name,
+                table=table.name,
+                finished=run.now(),
+                sources={new.source: SourceCommit(ledgers[new.source], dict(new.span.marks)) for new in good},
+            ),
+            replace={"source": replaced} if replaced else None,
+            transactions={new.source: new.span.marks[""].last for new in good},
+        )
+        read = sum(ledger.read for ledger in ledgers.values())
+        step.done(f"{counted(read, 'row')} of {counted(len(good), 'source')}")
+    return results + [IngestResult(new.source, table.name, new.span, ledgers[new.source]) for new in good]
+
+
+def _ledger(new: NewRows) -> Ledger:
+    span = new.span
+    return Ledger(
+        read=span.counted,
+        clean=span.counted - new.rejected,
+        quarantined=new.rejected,
+        missed=span.missed,
+        counted=span.counted,
+        first=min((part.first_id for part in span.parts), default=None),
+        last=max((part.last_id for part in span.parts), default=None),
+        replaced=span.replace,
+    )
+
+
+def _staged(
+    spark: SparkSession, target: LakeTable, found: Sequence[NewRows], context: IngestContext
+) -> tuple[StagedFiles | None, list[NewRows], dict[str, str]]:
+    """Write the clean rows; return the files, the sources whose rows they have, and why others were refused.
+
+    If something is wrong, each source is read alone to see which. Raises StoreError if none is the cause: Spark
+    observes rows again if it repeats a task.
+    """
+    good, refused = list(found), dict[str, str]()
+    failure: SparkError | None = None
+    for _ in range(MAX_READS):
+        failure = None
+        try:
+            staged = _stage(spark, target, good, context)
+        except SparkError as error:
+            if JAVA_ENDED in str(error):
+                raise
+            staged, failure = None, error
+        if staged is not None:
+            return staged, good, refused
+        broken = {new.source: text for new in good if (text := _fault(spark, target.table, new, context))}
+        if failure is not None and len(broken) in {0, len(found)}:
+            raise failure
+        refused |= broken
+        good = [new for new in good if new.source not in broken]
+        if not good:
+            return None, [], refused
+    raise StoreError(
+        f"the rows of {target.table.name} that were read do not add up with what their extracts count: none was"
+        " committed. Run this again"
+    )
+
+
+def _stage(
+    spark: SparkSession, target: LakeTable, new: Sequence[NewRows], context: IngestContext
+) -> StagedFiles | None:
+    """Write the clean rows of sources. Return None if the counts are not those of the files, or a rule is broken."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    observation = Observation("extracts")
+    observed = extracts.read(spark, target.table, new, context).observe(
+        observation,
+        f.count(f.lit(1)).alias("read"),
+        f.count("rejected").alias("rejected"),
+        f.count("broken").alias("broken"),
+    )
+    clean = observed.where("fault IS NULL AND broken IS NULL").select(
+        *(f"`{column.name}`" for column in target.table.columns)
+    )
+    staged = target.stage(clean if small_jobs.is_small(spark) else clean.hint("rebalance", "day"))
+    counts = {name: int(count) for name, count in observation.get.items()}
+    expected = {
+        "read": sum(of_source.span.counted for of_source in new),
+        "rejected": sum(of_source.rejected for of_source in new),
+        "broken": 0,
+    }
+    if counts == expected and staged.rows == expected["read"] - expected["rejected"]:
+        return staged
+    staged.discard()
+    return None
+
+
+def _fault(spark: SparkSession, table: Table, new: NewRows, context: IngestContext) -> str:
+    """Read the rows of one source, and return why they cannot be taken, or ""."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as f
+
+    frame = extracts.read(spark, table, [new], context)
+    columns = [f"`{column.name}`" for column in table.columns]
+    counts = frame.agg(
+        f.count(f.lit(1)),
+        f.count("rejected"),
+        f.min("broken"),
+        f.bit_xor(f.xxhash64(*columns)),  # reads all columns
+    )
+    try:
+        [(read, rejected, broken, _)] = counts.collect()
+    except (PySparkException, Py4JError):
+        return str(extracts.unreadable(new))
+    error = extracts.refusal(new, read, rejected, broken)
+    return str(error) if error else ""
+
+
+def _quarantine(run: Run, spark: SparkSession, table: Table, new: Sequence[NewRows], context: IngestContext) -> None:
+    """Commit the rows with a fault, which are read a second time."""
+    of_sources = [of_source for of_source in new if of_source.rejected]
+    bad = extracts.read(spark, table, of_sources, context).where("fault IS NOT NULL AND broken IS NULL")
+    bad = bad.selectExpr("identity", "fault AS reason", "digest", "source")
+    quarantine(run, spark, table.name, [of_source.source for of_source in of_sources], bad)

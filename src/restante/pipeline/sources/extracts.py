@@ -1,0 +1,472 @@
+"""Reads the extracts of all hosts: which files are new, what they say about themselves, and their rows.
+
+Files come from other machines, in any order, and some more than once. So those of a generation are read as far as
+each begins where another ends, and rows that the lake has are left out by their ids. Names are only parsed, and rows
+are checked where Spark reads them: a host can write what it likes.
+
+A source's mark is the same as if its database were read in place, with the generation and the number of the last file
+in `seen`. So a source may change from one to the other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from restante.common import transfer_records, usage_records
+from restante.common.errors import Misuse, plain
+from restante.common.texts import counted
+from restante.pipeline.clean import rules
+from restante.pipeline.lake.commit_info import Mark
+from restante.pipeline.lake.lake import URL_PATH
+from restante.pipeline.schemas import (
+    ARCHIVED,
+    CLIENT_VERSIONS,
+    LIVE,
+    LIVE_LISTENER,
+    LIVE_MAILBOX,
+    LIVE_NAMEPLATE,
+    MAILBOXES,
+    MAX_TEXT_CHARACTERS,
+    MICROSECONDS,
+    NAMEPLATES,
+    RELAY_TRANSFERS,
+    SOURCE_KIND_ARCHIVE,
+    Table,
+)
+from restante.pipeline.sources import rows
+from restante.pipeline.sources.extract_files import EXTRACT_FORMAT, INFO_KEY, ExtractFile, ExtractInfo, parse_path
+from restante.pipeline.sources.source import DUPLICATE, SOURCE_NAME, IngestContext, SourceError, Span, SpanPart
+from restante.pipeline.spark.small_jobs import one_task
+from restante.pipeline.spark.workers import SharedFile
+from restante.waku.files.parquet import MAX_EXPANSION, UNSUSPICIOUS_BYTES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TABLES: Final = (LIVE, NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, RELAY_TRANSFERS, ARCHIVED)
+"""The tables that extracts have, in the order in which they are read."""
+
+MAX_ENTRIES: Final = 10_000
+"""Maximum entries of one folder: sources, generations, days, or files of a day."""
+
+MAX_FILES: Final = 10_000
+"""Files of a source and table that a run reads, more than a year has hours. The next run reads others."""
+
+MAX_ROWS_PER_BYTE: Final = 100
+"""Rows per byte of a file that are plausible."""
+
+READ_DAYS: Final = 3
+"""Days in a row whose files were all read, and before which no day is looked at: hosts' clocks are set back, too."""
+
+CLOCK_DIFFERENCE: Final = timedelta(days=2)
+"""How much later than our clock a row may be. Its host has compared it with its own, and allows a day."""
+
+_UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%\x00-\x1f\x7f]")
+"""Characters of a path that Spark reads as a pattern or decodes."""
+
+_GENERATION: Final = re.compile(r"\d{6}", re.ASCII)
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+_KNOWN_VALUES: Final[Mapping[str, tuple[str, Collection[str]]]] = {
+    NAMEPLATES.name: ("result", usage_records.RESULTS),
+    MAILBOXES.name: ("result", usage_records.RESULTS),
+    RELAY_TRANSFERS.name: ("result", transfer_records.RESULTS),
+    LIVE.name: ("kind", (LIVE_NAMEPLATE, LIVE_MAILBOX, LIVE_LISTENER)),
+    ARCHIVED.name: ("source_kind", (SOURCE_KIND_ARCHIVE,)),
+}
+"""Table → a column, and the values that it may have."""
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+class NewFile(NamedTuple):
+    """A file that is read."""
+
+    path: Path
+    name: str
+    """Its path below the folder of all extracts."""
+    size: int
+    after: int | None
+    """Rows up to this id are left out, because other files have them. None: no row."""
+
+
+class NewRows(NamedTuple):
+    """The new rows of a source for a table."""
+
+    source: str
+    span: Span
+    files: tuple[NewFile, ...]
+    rejected: int
+    """Those of them that have a fault."""
+
+    @property
+    def shared_files(self) -> list[SharedFile]:
+        """Return the files that workers read."""
+        return [SharedFile(str(file.path), file.size, file.path.stat().st_ino) for file in self.files]
+
+
+def check_folder(folder: Path) -> None:
+    """Raise Misuse if a path cannot be that of the folder of all extracts."""
+    if URL_PATH.match(str(folder)):
+        raise Misuse(f"--extracts {folder}: this is a URL: name a folder of this machine, and copy the files there")
+    if character := _UNUSABLE.search(str(folder)):
+        raise Misuse(f"--extracts {folder}: Spark misreads {character[0]!r} in a path: rename the folder")
+
+
+def tables_by_source(folder: Path) -> dict[str, list[Table]]:
+    """Return the sources that the folder has, by name, and their tables. Raises SourceError."""
+    if not folder.is_dir():
+        raise SourceError(
+            f"--extracts {folder}: there is no such folder: name the one with the extracts of all hosts"
+        )
+    return {
+        source: [table for table in TABLES if table.name in names]
+        for source in _folders(folder, SOURCE_NAME)
+        if (names := _folders(folder / source, re.compile("[a-z_]+")))
+    }
+
+
+def find_new(
+    folder: Path, source: str, table: Table, mark: Mark | None, context: IngestContext
+) -> tuple[NewRows | None, str]:
+    """Return what is new of a source since its mark, or None; and what it waits for, or "". Raises SourceError."""
+    generations = [int(name) for name in _folders(folder / source / table.name, _GENERATION)]
+    if not generations:
+        return None, ""
+    listing = _Listing(folder, source, table, datetime.fromtimestamp(context.latest, UTC).date())
+    known, position = _position(mark)
+    if known > generations[-1]:
+        raise SourceError(
+            f"source {source}: the lake has {table.name} of generation {known} of its extracts, and the newest in"
+            f" {folder} is {generations[-1]}: put back what was there"
+        )
+    if mark is not None and not known and table is not LIVE:
+        if position:
+            _check_same_database(listing, generations[-1], mark, context)
+        known = generations[-1]
+    # An archive deletes old envelopes, so those of its earlier generations are read, too.
+    first = generations[-1] if table is not ARCHIVED else known
+    chain: list[tuple[ExtractFile, int]] = []
+    waiting = ""
+    for generation in (number for number in generations if number >= first and not waiting):
+        start = position if generation == known else 0
+        files = listing.files(generation, start)
+        if table is LIVE:
+            newest = max(files, key=lambda file: file.last, default=None)
+            chain = [(newest, 0)] if newest else []
+            continue
+        more, missing = _contiguous(files, start)
+        chain += more
+        if missing:
+            waiting = (
+                f"source {source}: {table.name} with ids {missing[0]} to {missing[1]} of generation {generation} have"
+                " not arrived; they and those behind them are read when they have"
+            )
+    if not chain:
+        return None, waiting
+    replaced = mark is not None and chain[-1][0].generation != known
+    reason = "its database was replaced" if replaced and table is not LIVE else ""
+    return _new_rows(listing, chain[:MAX_FILES], context, reason), waiting
+
+
+def _position(mark: Mark | None) -> tuple[int, int]:
+    """Return the generation and the number up to which the lake has a source; generation 0: none of its extracts."""
+    if mark is None:
+        return 0, 0
+    if not mark.seen:
+        return 0, mark.last
+    generation, _, number = mark.seen.partition("/")
+    return int(generation), int(number)
+
+
+def _check_same_database(listing: _Listing, generation: int, mark: Mark, context: IngestContext) -> None:
+    """Raise SourceError unless extracts are of the database that the lake has rows of, which was read in place."""
+    newest = max(listing.files(generation, 0), key=lambda file: file.last, default=None)
+    if newest is None:
+        return
+    of_extract = _read_footer(listing, newest, context)[0].mark
+    if not mark.first_digest or (of_extract.first, of_extract.first_digest) != (mark.first, mark.first_digest):
+        raise SourceError(
+            f"source {listing.source}: the lake has its {listing.table.name} up to id {mark.last}, which were read in"
+            " place, and its extracts begin with another row: read it with --source once more, write an extract, and"
+            " run this again"
+        )
+
+
+class _Listing(NamedTuple):
+    """The files of a source and table."""
+
+    folder: Path
+    source: str
+    table: Table
+    today: date
+
+    def files(self, generation: int, position: int) -> list[ExtractFile]:
+        """Return the files of a generation that have numbers behind a position. Raises SourceError.
+
+        Days are looked at from the last one on. Those that are read already are not opened, except the latest few.
+        """
+        path = f"{self.source}/{self.table.name}/{generation:06}"
+        new: list[ExtractFile] = []
+        read_days = 0
+        for day in reversed(_folders(self.folder / path, _DAY)):
+            names = _entries(self.folder / path / day, lambda entry: entry.is_file(follow_symlinks=False))
+            files = [file for name in names if (file := parse_path(f"{path}/{day}/{name}"))]
+            unread = [file for file in files if file.last > position]
+            new += unread
+            if unread:
+                read_days = 0
+            elif day <= self.today.isoformat():
+                read_days += 1
+            if read_days == READ_DAYS:
+                break
+        return new
+
+
+def _folders(path: Path, pattern: re.Pattern[str]) -> list[str]:
+    """Return the names of the folders in a folder, in order."""
+    return sorted(
+        name for name in _entries(path, lambda entry: entry.is_dir(follow_symlinks=False)) if pattern.fullmatch(name)
+    )
+
+
+def _entries(path: Path, accepted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            all_entries = list(islice(entries, MAX_ENTRIES + 1))
+            names = [entry.name for entry in all_entries if accepted(entry)]
+    except OSError as error:
+        raise SourceError(f"cannot read {path}: {plain(error)}") from error
+    if len(all_entries) > MAX_ENTRIES:
+        raise SourceError(f"{path} has more than {MAX_ENTRIES:,} entries: remove what is no extract")
+    return names
+
+
+def _contiguous(
+    files: Sequence[ExtractFile], position: int
+) -> tuple[list[tuple[ExtractFile, int]], tuple[int, int] | None]:
+    """Return the files with all rows behind a position, each with the id up to which its rows are left out.
+
+    Also return the first and last id that are missing before the next file, or None.
+    """
+    chain: list[tuple[ExtractFile, int]] = []
+    for file in sorted(files, key=lambda file: (file.first, -file.last)):  # the longest of those that begin together
+        if file.first > position + 1:
+            return chain, (position + 1, file.first - 1)
+        if file.last > position:
+            chain.append((file, position))
+            position = file.last
+    return chain, None
+
+
+def _new_rows(
+    listing: _Listing,
+    chain: Sequence[tuple[ExtractFile, int]],
+    context: IngestContext,
+    reason: str,
+) -> NewRows:
+    table, replace = listing.table, listing.table is LIVE or (bool(reason) and listing.table is not ARCHIVED)
+    read = missed = rejected = envelope_bytes = 0
+    files = []
+    for file, after in chain:
+        info, size = _read_footer(listing, file, context)
+        left_out = rejected_before = 0
+        path = listing.folder / file.path
+        overlaps = file.first <= after
+        if overlaps:
+            left_out, rejected_before = _count_up_to(path, table, after, listing.source)
+        read += info.rows - left_out
+        rejected += info.rejected - rejected_before
+        missed += info.missed - (after - file.first + 1 - left_out if overlaps else 0)
+        envelope_bytes += size if table is ARCHIVED else 0
+        files.append(NewFile(path, file.path, size, after if overlaps else None))
+    if missed < 0 or rejected < 0:
+        raise SourceError(f"source {listing.source}: the counts of {files[-1].path} are wrong: {_WRITE_AGAIN}")
+    if reason:
+        reason += "; the rows that the lake has of it stay" if table is ARCHIVED else ""
+    last = chain[-1][0]
+    marks = {"": msgspec.structs.replace(info.mark, seen=f"{last.generation:06}/{last.last}")}
+    first = max(chain[0][0].first, chain[0][1] + 1)
+    return NewRows(
+        listing.source,
+        Span(
+            table=table.name,
+            parts=(SpanPart("", first, last.last),) if table is not LIVE else (),
+            counted=read,
+            missed=missed,
+            replace=replace,
+            reason=reason,
+            marks=marks,
+            envelope_bytes=envelope_bytes,
+        ),
+        tuple(files),
+        rejected,
+    )
+
+
+_WRITE_AGAIN: Final = "copy the file again, or remove it and the later ones of its source, here and there"
+
+
+def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -> tuple[ExtractInfo, int]:
+    """Return what a file says about itself, and its size in bytes. Raises SourceError."""
+    path, source = listing.folder / file.path, listing.source
+    try:
+        size = path.stat().st_size
+        with pq.ParquetFile(path) as parquet:
+            metadata, schema = parquet.metadata, parquet.schema_arrow
+            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+            raw = (metadata.metadata or {}).get(INFO_KEY, b"")
+            expanded = sum(
+                group.column(index).total_uncompressed_size for group in groups for index in range(group.num_columns)
+            )
+        written_as = msgspec.json.decode(raw, type=_Format).format
+        if written_as > EXTRACT_FORMAT:
+            raise SourceError(
+                f"source {source}: {path} is of a later version of Restante: use that version here, too"
+            )
+        info = msgspec.json.decode(raw, type=ExtractInfo)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = plain(error) if isinstance(error, OSError) and error.errno is not None else "it is not complete"
+        raise SourceError(f"source {source}: {path} cannot be read: {reason}: {_WRITE_AGAIN}") from error
+    except msgspec.DecodeError as error:
+        raise SourceError(f"source {source}: {path} is no extract: {_WRITE_AGAIN}") from error
+    if info.first_day != context.first_day:
+        raise SourceError(
+            f"source {source}: {path} was written for a lake that begins on {info.first_day}, and this one begins on"
+            f" {context.first_day}"
+        )
+    expected = rows.numbered_schema(listing.table)
+    added = {column.name for column in listing.table.columns if column.added}
+    types = dict(zip(schema.names, schema.types, strict=True))
+    needed = {field.name: field.type for field in expected if field.name in types or field.name not in added}
+    if len(types) != len(schema.names) or types != needed:
+        raise SourceError(f"source {source}: {path} does not have the columns of {file.table}: {_WRITE_AGAIN}")
+    if (
+        sum(group.num_rows for group in groups) != info.rows
+        or not 0 <= info.rejected <= info.rows <= MAX_ROWS_PER_BYTE * size
+        or expanded > max(MAX_EXPANSION * size, UNSUSPICIOUS_BYTES)
+        or (
+            listing.table is not LIVE
+            and (info.mark.last != file.last or info.rows + info.missed != file.last - file.first + 1)
+        )
+        or info.missed < 0
+    ):
+        raise SourceError(f"source {source}: the counts of {path} are wrong: {_WRITE_AGAIN}")
+    return info, size
+
+
+def _id_column(table: Table) -> str:
+    return "arrival" if table is ARCHIVED else "id"
+
+
+def _count_up_to(path: Path, table: Table, last: int, source: str) -> tuple[int, int]:
+    """Return how many rows of a file have ids up to `last`, and how many of these have a fault."""
+    read = rejected = 0
+    try:
+        with pq.ParquetFile(path) as parquet:
+            for batch in parquet.iter_batches(columns=[_id_column(table), "fault"]):
+                before = batch.filter(pc.less_equal(batch.column(_id_column(table)), last))
+                read += before.num_rows
+                rejected += before.num_rows - before.column("fault").null_count
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"source {source}: {path} cannot be read: {_WRITE_AGAIN}") from error
+    return read, rejected
+
+
+def read(spark: SparkSession, table: Table, new: Sequence[NewRows], context: IngestContext) -> DataFrame:
+    """Return the new rows of some sources, with the columns of restante.pipeline.sources.rows and `broken`.
+
+    `broken` is the rule of the lake that a row breaks, or NULL. Of a source that writes extracts with our program no
+    row breaks one.
+    """
+    from pyspark.sql import functions as f
+
+    files = [file for of_source in new for file in of_source.files]
+    frame = spark.read.schema(rows.ddl(table)).parquet(*(str(file.path) for file in files))
+    frame = one_task(frame.select("*", f.expr("substring_index(_metadata.file_path, '/', -5)").alias("extract")))
+    after = [{"extract": file.name, "after": file.after} for file in files if file.after is not None]
+    if after:
+        left_out = one_task(spark.createDataFrame(pa.Table.from_pylist(after)))
+        frame = frame.join(f.broadcast(left_out), "extract", "left")
+        frame = frame.where(f"after IS NULL OR coalesce({_id_column(table)} > after, true)")
+    broken = f.lit(None).cast("string")
+    for rule, condition in reversed(_rules(table, context).items()):
+        broken = f.when(~f.coalesce(f.expr(condition), f.lit(False)), rule).otherwise(broken)
+    return frame.withColumn("broken", broken)
+
+
+def _rules(table: Table, context: IngestContext) -> dict[str, str]:
+    """Return the conditions that all rows fulfil, as SQL, by what is said of a row that does not."""
+    clean: dict[str, list[str]] = {"a value is missing": [], "a number is out of range": []}
+    limits = rules.time_limits(context.first_day, context.latest)
+    latest = datetime.fromtimestamp(context.latest, UTC).date() + CLOCK_DIFFERENCE
+    moments = ", ".join(column.name for column in table.columns if column.type == "TIMESTAMP")
+    texts = [column.name for column in rows.columns(table) if column.type == "STRING"]
+    for column in table.columns:
+        if not column.null:
+            clean["a value is missing"].append(f"`{column.name}` IS NOT NULL")
+        if column.type in {"BIGINT", "INT"}:
+            most = limits.latest - limits.earliest if column.unit == MICROSECONDS else (1 << 63) - 1
+            most = rules.MAX_TRANSFER_BYTES if column.name == "total_bytes" else most
+            clean["a number is out of range"].append(f"coalesce(`{column.name}`, 0) BETWEEN 0 AND {most}")
+    clean["a day is out of range"] = [
+        f"day BETWEEN DATE'{context.first_day}' AND DATE'{latest}'",
+        f"day = CAST(coalesce({moments}) AS DATE)",
+    ]
+    if table.name in _KNOWN_VALUES:
+        name, values = _KNOWN_VALUES[table.name]
+        clean["a value is not known"] = [f"{name} IN ({', '.join(repr(value) for value in values)})"]
+    of_all = {
+        "it is of another source": "source = substring_index(extract, '/', 1)",
+        "a text is too long": " AND ".join(
+            f"coalesce(length(`{name}`), 0) <= {MAX_TEXT_CHARACTERS}" for name in texts
+        ),
+        "its fault is not complete": "fault IS NULL AND rejected IS NULL OR fault <> "
+        f"'{DUPLICATE}' AND rejected IS NOT NULL AND identity IS NOT NULL AND digest IS NOT NULL",
+    }
+    if table is not LIVE:
+        name = "substring_index(extract, '/', -1)"
+        of_all["its id is not in the file's name"] = (
+            f"{_id_column(table)} BETWEEN CAST(substring({name}, 1, 19) AS BIGINT)"
+            f" AND CAST(substring({name}, 21, 19) AS BIGINT)"
+        )
+    return of_all | {
+        rule: f"fault IS NOT NULL OR ({' AND '.join(conditions)})" for rule, conditions in clean.items() if conditions
+    }
+
+
+def refusal(new: NewRows, read_rows: int, rejected: int, broken: str | None) -> SourceError | None:
+    """Return why the rows of a source cannot be taken, given the counts of its rows and a rule that one breaks."""
+    table, source = new.span.table, new.source
+    if broken:
+        return SourceError(
+            f"source {source}: {broken} in a row of its extracts of {table}, so none of them was taken: our program"
+            " writes no such row; check its host"
+        )
+    if (read_rows, rejected) != (new.span.counted, new.rejected):
+        return SourceError(
+            f"source {source}: its extracts of {table} count {counted(new.span.counted, 'row')}, {new.rejected:,}"
+            f" with a fault, but {read_rows:,} were read, {rejected:,} with a fault; none was taken: {_WRITE_AGAIN}"
+        )
+    return None
+
+
+def unreadable(new: NewRows) -> SourceError:
+    """Return the error for rows that Spark cannot read although their files' ends are intact."""
+    return SourceError(
+        f"source {new.source}: its extracts of {new.span.table} from {new.files[0].path} to {new.files[-1].name} are"
+        f" damaged: {_WRITE_AGAIN}"
+    )

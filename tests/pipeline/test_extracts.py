@@ -1,0 +1,440 @@
+"""What runs take from the extracts of other hosts, whatever these hosts, or those that copy the files, do to them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+
+from restante.pipeline.build.sources import build_sources
+from restante.pipeline.ingest import IngestResult
+from restante.pipeline.ingest_extracts import ingest_extracts
+from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.schemas import CLEAN_TABLES
+from restante.pipeline.sources import extracts
+from restante.pipeline.sources.extract_files import EXTRACT_FORMAT, parse_path
+from restante.pipeline.spark import small_jobs
+from restante.pipeline.tables import BUILDS
+from support.pipeline.archives import Keeping
+from support.pipeline.extracts import files_of, info_of, write_extracts, write_file
+from support.pipeline.relays import our_relay, transfer
+from support.pipeline.runs import LakeWorld, Row, command, no_spark, spark_command
+from support.pipeline.servers import DAY, FIRST_DAY, Ours, client, current, mailbox, nameplate, ours
+from support.sqlite import alter
+from support.waku.envelopes import T0, envelope
+
+
+class Host:
+    """A mailbox server whose extracts go to the folder of all."""
+
+    def __init__(self, world: LakeWorld, server: Ours) -> None:
+        self.world, self.server, self.name = world, server, server.data.name
+        self.spec = f"{self.name}={server.data}"
+
+    def extract(self, *numbers: int, day: str = DAY) -> list[Path]:
+        """Write nameplates, and an extract of them."""
+        self.server.write(*map(nameplate, numbers))
+        return write_extracts(self.spec, folder(self.world), self.world.folder / "scratch", day)
+
+
+def folder(world: LakeWorld) -> Path:
+    return world.folder / "extracts"
+
+
+def take(world: LakeWorld, *, plan: bool = False) -> list[IngestResult]:
+    folder(world).mkdir(exist_ok=True)
+    with world.run() as run:
+        return ingest_extracts(run, folder(world), plan=plan)
+
+
+def failures(world: LakeWorld) -> list[str]:
+    """Take the extracts; return why some were not taken."""
+    return [result.failure for result in take(world) if result.failure]
+
+
+def cut_off(name: str, properly: Any = LakeTable.commit) -> Any:
+    """Return a method that interrupts the commit of a table."""
+
+    def commit(table: LakeTable, *staged: Any, **others: Any) -> Any:
+        if table.table.name == name:
+            raise KeyboardInterrupt
+        return properly(table, *staged, **others)
+
+    return commit
+
+
+def ids(world: LakeWorld, table: str = "nameplates") -> list[tuple[str, int]]:
+    return sorted((row["source"], row["id"]) for row in world.rows(table))
+
+
+@pytest.fixture
+def west(world: LakeWorld, tmp_path: Path) -> Any:
+    with ours(tmp_path / "west") as server:
+        yield Host(world, server)
+
+
+@pytest.mark.parametrize(
+    ("small", "build"),
+    [
+        pytest.param(True, False, id="small jobs, clean tables of usage"),
+        pytest.param(True, True, id="small jobs", marks=pytest.mark.thorough),
+        pytest.param(False, True, id="large jobs", marks=pytest.mark.thorough),
+    ],
+)
+def test_all_tables_are_the_same_from_databases_and_from_their_extracts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool, build: bool
+) -> None:
+    in_place, by_extracts = (LakeWorld(spark, tmp_path / name) for name in ("in place", "by extracts"))
+    for world in (in_place, by_extracts):
+        world.folder.mkdir()
+    if not small:
+        monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", -1)
+    relay = our_relay(tmp_path / "relay", transfer(1), transfer(2), transfer(3))
+    alter(relay, "UPDATE transfers SET total_bytes = 9223372036854775807 WHERE id = 2")
+    specs = [f"{name}={tmp_path / name}" for name in ("mailbox", "west", "relay", *(["waku"] if build else []))]
+    with (
+        ours(tmp_path / "mailbox", *map(nameplate, range(9)), mailbox(2), client(3), current(None)) as mailbox_server,
+        ours(tmp_path / "west", nameplate(2, blur_time=60.0), client(4), current(None)),
+        Keeping(tmp_path / "waku", *(envelope(number, number) for number in range(9))) as archive,
+    ):
+        archive.save(envelope(30, 30), arrived=T0 + 9)
+        for round_ in range(2):
+            in_place.ingest(*specs)
+            for spec in specs:
+                write_extracts(spec, folder(by_extracts), tmp_path / "scratch")
+            assert failures(by_extracts) == []
+            mailbox_server.write(*(nameplate(number + 20, result="pruney") for number in range(3)), client(40))
+            archive.save(envelope(40 + round_, 40))
+            assert len(by_extracts.infos("nameplates")) == round_ + 1
+    for world in (in_place, by_extracts) if build else ():
+        world.build()
+        with world.run() as run:
+            build_sources(run)
+    for name in (*CLEAN_TABLES, *BUILDS, "sources"):
+        assert in_place.rows(name) == by_extracts.rows(name)
+    assert len(by_extracts.rows("quarantine")) == len(specs) - 2
+
+
+def test_three_hosts_are_one_commit_per_table(world: LakeWorld, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        with ours(tmp_path / name, client(1)) as server:
+            Host(world, server).extract(1, 2)
+    planned = {
+        (result.source, result.table): result.span and result.span.counted for result in take(world, plan=True)
+    }
+    assert planned == {(name, table): n for table, n in (("nameplates", 2), ("client_versions", 1)) for name in "abc"}
+    assert world.version("nameplates") is None
+    results = take(world)
+    assert {(result.source, result.table): result.ledger and result.ledger.clean for result in results} == planned
+    for table in ("nameplates", "client_versions"):
+        [info] = world.infos(table)
+        assert set(info.sources) == {"a", "b", "c"}
+    assert ids(world) == [(name, number) for name in "abc" for number in (1, 2)]
+    world.spark = no_spark
+    assert take(world) == []
+
+
+def test_a_file_that_another_one_contains_is_not_read_twice(world: LakeWorld, west: Host) -> None:
+    """Two crons ran at once, the second a little later; and a third did not see the second's file."""
+    [first] = west.extract(1, 2)
+    take(world)
+    [second] = west.extract(3)
+    kept = second.rename(world.folder / "kept")
+    [longer] = west.extract(4)
+    shutil.copy(kept, second)
+    take(world)
+    assert ids(world) == [("west", number) for number in (1, 2, 3, 4)]
+    first.unlink()
+    second.unlink()
+    longer.unlink()
+    for path in west.extract(5):  # from the beginning: the folder was empty
+        assert parse_path(path.relative_to(folder(world)).as_posix()).first == 1  # type: ignore[union-attr]
+    [ledger] = [result.ledger for result in take(world)]
+    assert ledger is not None
+    assert (ledger.read, ledger.clean, ledger.first, ledger.last) == (1, 1, 5, 5)
+    assert ids(world) == [("west", number) for number in (1, 2, 3, 4, 5)]
+
+
+def test_files_behind_a_missing_one_wait_for_it(world: LakeWorld, west: Host) -> None:
+    late = [path for number in (1, 2) for path in west.extract(number, day=f"2023-11-{10 + number}")][1]
+    for day in range(13, 20):
+        west.extract(day, day=f"2023-11-{day}")
+    late = late.rename(world.folder / "late")
+    take(world)
+    assert ids(world) == [("west", 1)]
+    [text] = [text for text in world.said if "have not arrived" in text]
+    assert text.startswith("source west: nameplates with ids 2 to 2 of generation 1 have not arrived")
+    late.rename(folder(world) / "west/nameplates/000001/2023-11-12/0000000000000000002-0000000000000000002.parquet")
+    take(world)
+    assert ids(world) == [("west", number) for number in range(1, 10)]
+
+
+def test_a_host_whose_clock_was_far_ahead_is_read_on(world: LakeWorld, west: Host) -> None:
+    west.extract(1, day="9999-12-30")
+    west.extract(2, day="9999-12-31")
+    for number in range(3, 12):
+        west.extract(number, day=(date(2023, 11, 1) + timedelta(number)).isoformat())
+        take(world)
+    assert len(ids(world)) == 11
+
+
+def damaged(path: Path) -> None:
+    """Overwrite the first pages."""
+    content = bytearray(path.read_bytes())
+    content[4:400] = bytes(396)
+    path.write_bytes(content)
+
+
+def rewritten(change: Callable[[Row], Row] = dict, **fields: Any) -> Callable[[Path], None]:
+    """Return the function that changes the rows of a file, or what it says about itself."""
+
+    def write(path: Path) -> None:
+        rows, info = pq.read_table(path), replace(info_of(path), **fields)
+        changed = pa.Table.from_pylist([change(row) for row in rows.to_pylist()], rows.schema)
+        root = path.parents[4]
+        file = parse_path(path.relative_to(root).as_posix())
+        assert file is not None
+        write_file(root, file, changed, info)
+
+    return write
+
+
+def dropped(column: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        pq.write_table(pq.read_table(path).drop_columns([column]), path)
+
+    return write
+
+
+FAULTY: Row = {"fault": "x", "identity": "1", "digest": "d", "rejected": 1}
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-20]), "it is not complete"),
+    "empty": (lambda path: path.write_bytes(b""), "it is not complete"),
+    "damaged": (damaged, "are damaged: copy the file again"),
+    "another-program": (lambda path: pq.write_table(pa.table({"id": [1]}), path), "is no extract"),
+    "newer": (rewritten(format=EXTRACT_FORMAT + 1), "is of a later version of Restante"),
+    "another-lake": (rewritten(first_day=date(2015, 1, 1)), "begins on 2015-01-01, and this one begins on 2016"),
+    "other-columns": (dropped("result"), "does not have the columns of nameplates"),
+    "more-rows": (rewritten(rows=3), "the counts of .* are wrong"),
+    "fewer-faults": (rewritten(rejected=1), "2 rows, 1 with a fault, but 2 were read, 0 with a fault"),
+    "another-source": (rewritten(lambda row: row | {"source": "east"}), "it is of another source in a row"),
+    "an-id-of-another-file": (rewritten(lambda row: row | {"id": 3}), "its id is not in the file's name in a row"),
+    "a-missing-value": (rewritten(lambda row: row | {"app_id": None}), "a value is missing in a row"),
+    "no-id": (rewritten(lambda row: row | {"id": None}), "its id is not in the file's name in a row"),
+    "an-ancient-day": (rewritten(lambda row: row | {"day": date(1, 1, 1)}), "a day is out of range in a row"),
+    "an-ancient-time": (rewritten(lambda row: row | {"started": row["started"].replace(year=1)}), "a day is out of"),
+    "a-later-day": (rewritten(lambda row: row | {"day": date(2024, 1, 1)}), "a day is out of range in a row"),
+    "a-long-text": (rewritten(lambda row: row | {"app_id": "x" * 129}), "a text is too long in a row"),
+    "a-great-number": (rewritten(lambda row: row | {"total_us": 1 << 62}), "a number is out of range in a row"),
+    "a-negative-number": (rewritten(lambda row: row | {"waiting_us": -1}), "a number is out of range in a row"),
+    "an-unknown-result": (rewritten(lambda row: row | {"result": "canary"}), "a value is not known in a row"),
+    "a-fault-without-a-number": (rewritten(lambda row: row | FAULTY | {"rejected": None}), "fault is not complete"),
+    "a-duplicate": (
+        rewritten(lambda row: row | FAULTY | {"fault": "duplicate"}, rejected=2),
+        "fault is not complete",
+    ),
+    "a-long-fault": (rewritten(lambda row: row | FAULTY | {"fault": "x" * 129}, rejected=2), "a text is too long"),
+}
+
+
+def test_sources_with_bad_files_are_left_out_and_the_others_are_read(world: LakeWorld, tmp_path: Path) -> None:
+    paths, intact = {}, {}
+    for source in ("a", *DAMAGE, "z"):
+        with ours(tmp_path / source) as server:
+            [paths[source]] = Host(world, server).extract(1, 2)
+            intact[source] = paths[source].read_bytes()
+    for source, (damage, _) in DAMAGE.items():
+        damage(paths[source])
+    refused = {result.source: result.failure for result in take(world) if result.failure}
+    assert refused.keys() == DAMAGE.keys()
+    for source, (_, sentence) in DAMAGE.items():
+        assert re.fullmatch(f"source {source}: .*{sentence}.*", refused[source])
+    assert ids(world) == [(source, number) for source in "az" for number in (1, 2)]
+    assert world.rows("quarantine") == []
+    for source, path in paths.items():
+        path.write_bytes(intact[source])
+    assert failures(world) == []
+    assert ids(world) == [(source, number) for source in sorted(paths) for number in (1, 2)]
+
+
+def test_only_regular_files_with_names_of_extracts_are_read(world: LakeWorld, west: Host) -> None:
+    [path] = west.extract(1)
+    for name in ("x.parquet", path.name.replace("-", "_"), f".{path.name}.Ab12", "1-1.parquet"):
+        shutil.copy(path, path.with_name(name))
+    second = "0000000000000000002-0000000000000000002.parquet"
+    path.with_name(second).symlink_to(path)
+    (folder(world) / "west/nameplates/../secrets").mkdir()
+    (folder(world) / "Über/nameplates/000001").mkdir(parents=True)
+    assert failures(world) == []
+    assert ids(world) == [("west", 1)]
+
+
+def test_rows_of_a_database_that_was_replaced_are_replaced(world: LakeWorld, west: Host, tmp_path: Path) -> None:
+    west.extract(1, 2, 3)
+    take(world)
+    (tmp_path / "other").mkdir()
+    with ours(tmp_path / "other" / "west") as server:
+        Host(world, server).extract(7)
+    [result] = take(world)
+    assert result.ledger is not None
+    assert result.ledger.replaced
+    assert [row["started"].timestamp() for row in world.rows("nameplates")] == [1_700_000_007]
+    assert [text for text in world.said if "again" in text] == [
+        "source west: nameplates is read again from the beginning, and its rows replaced: its database was replaced"
+    ]
+    shutil.rmtree(folder(world) / "west/nameplates/000002")
+    [failure] = failures(world)
+    assert "the lake has nameplates of generation 2 of its extracts, and the newest in" in failure
+
+
+def test_rows_of_an_archive_that_was_replaced_stay(world: LakeWorld, tmp_path: Path) -> None:
+    for name, numbers in (("old", (1, 2)), ("new", (2, 3))):
+        with Keeping(tmp_path / name, *(envelope(number, number) for number in numbers)):
+            write_extracts(f"waku={tmp_path / name}", folder(world), tmp_path / "scratch")
+            take(world) if name == "old" else None
+    for lake in ("lake", "lake of both"):
+        world.path = tmp_path / lake
+        assert failures(world) == []
+        assert sorted(row["hash"] for row in world.rows("archived")) == sorted(
+            envelope(number, number).hash for number in (1, 2, 2, 3)
+        )
+    assert {file.generation for file in files_of(folder(world))} == {1, 2}
+
+
+def test_rows_with_a_fault_are_in_quarantine_and_bad_rows_nowhere(
+    world: LakeWorld, west: Host, tmp_path: Path
+) -> None:
+    """A run that is cut off before its rows are committed has put them into quarantine already."""
+    west.server.write(nameplate(1))
+    alter(west.server.file, "UPDATE usage_nameplates SET result = 'canary'")
+    west.extract(2)
+    with ours(tmp_path / "east") as server:
+        [path] = Host(world, server).extract(1)
+    rewritten(lambda row: row | {"app_id": "x" * 129})(path)
+    with patch.object(LakeTable, "commit", cut_off("nameplates")), pytest.raises(KeyboardInterrupt):
+        take(world)
+    assert (len(world.rows("quarantine")), len(world.rows("nameplates"))) == (1, 0)
+    [failure] = failures(world)
+    assert (
+        "source east: a text is too long in a row of its extracts of nameplates, so none of them was taken" in failure
+    )
+    assert ids(world) == [("west", 2)]
+    [row] = world.rows("quarantine")
+    assert (row["source"], row["table"], row["identity"], row["reason"]) == (
+        "west",
+        "nameplates",
+        "1",
+        "unknown result",
+    )
+
+
+def test_an_extract_of_an_older_version_may_lack_a_later_column(world: LakeWorld, tmp_path: Path) -> None:
+    with ours(tmp_path / "west", client(1)) as server:
+        [path] = Host(world, server).extract()
+    pq.write_table(pq.read_table(path).drop_columns(["new_address"]), path)
+    assert failures(world) == []
+    assert [row["new_address"] for row in world.rows("client_versions")] == [None]
+
+
+def test_of_what_is_live_only_the_newest_file_is_read(world: LakeWorld, west: Host) -> None:
+    for number in range(3):
+        west.server.write(current(None))
+        west.extract(number)
+    assert [file.last for file in files_of(folder(world), table="live")] == [1, 2, 3]
+    for file in files_of(folder(world), table="live")[:2]:
+        (folder(world) / file.path).write_bytes(b"not read")
+    [live] = [result.ledger for result in take(world) if result.table == "live"]
+    assert live is not None
+    assert (live.read, live.replaced, len(world.rows("live"))) == (1, True, 1)
+    west.extract(4)
+    take(world)
+    assert len(world.rows("live")) == 1
+
+
+def test_a_run_that_is_killed_has_committed_all_sources_of_a_table_or_none(world: LakeWorld, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with ours(tmp_path / name, client(1)) as server:
+            Host(world, server).extract(1, 2)
+    with patch.object(LakeTable, "commit", cut_off("client_versions")), pytest.raises(KeyboardInterrupt):
+        take(world)
+    assert (len(world.rows("nameplates")), world.rows("client_versions")) == (4, [])
+    assert [(result.source, result.table) for result in take(world)] == [
+        ("a", "client_versions"),
+        ("b", "client_versions"),
+    ]
+    assert (len(world.rows("nameplates")), len(world.rows("client_versions"))) == (4, 2)
+
+
+def test_a_source_may_change_from_its_database_to_extracts_and_back(world: LakeWorld, west: Host) -> None:
+    west.server.write(nameplate(1), nameplate(2))
+    world.ingest(west.spec)
+    west.extract(3)
+    assert failures(world) == []
+    west.server.write(nameplate(4))
+    world.ingest(west.spec)
+    west.extract(5)
+    assert failures(world) == []
+    assert ids(world) == [("west", number) for number in (1, 2, 3, 4, 5)]
+    assert not [text for text in world.said if "again" in text]
+
+
+def test_extracts_of_another_database_do_not_continue_one_that_was_read_in_place(
+    world: LakeWorld, west: Host, tmp_path: Path
+) -> None:
+    west.server.write(nameplate(1), nameplate(2))
+    world.ingest(west.spec)
+    (tmp_path / "other").mkdir()
+    with ours(tmp_path / "other" / "west") as server:
+        Host(world, server).extract(7, 8, 9)
+    [failure] = failures(world)
+    assert "its extracts begin with another row: read it with --source once more" in failure
+    assert ids(world) == [("west", 1), ("west", 2)]
+
+
+def test_a_name_that_has_rows_of_another_kind_is_refused(world: LakeWorld, west: Host, tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    our_relay(tmp_path / "r" / "west", transfer(1))
+    world.ingest(f"west={tmp_path / 'r' / 'west'}")
+    west.extract(1)
+    [failure] = failures(world)
+    assert "the lake has relay_transfers of it, and its extracts are of another kind: rename its folder" in failure
+
+
+def test_the_command_reads_extracts_beside_sources(world: LakeWorld, west: Host, tmp_path: Path) -> None:
+    """Its lake begins on another day than these extracts, which is a reason to leave them out."""
+    west.extract(1)
+    options = ("--lake", tmp_path / "lake", "--extracts", folder(world))
+    done = command("ingest", *options, "--plan", ends=1)
+    assert f"begins on {FIRST_DAY}, and this one begins on 2015-01-01" in done.stderr
+    done = spark_command(world.spark(), "ingest", *options, "--source", west.spec, ends=1)
+    assert "source west: it has extracts, and --source names it, too: leave one of them out" in done.stderr
+    shutil.rmtree(folder(world) / "west")
+    assert command("ingest", *options).stdout == "extracts: nothing new\n"
+    done = command("ingest", "--lake", tmp_path / "lake", "--extracts", tmp_path / "none", ends=1)
+    assert "there is no such folder" in done.stderr
+    assert "this is a URL" in command("ingest", "--extracts", "s3://bucket/x", ends=2).stderr
+    assert "there is nothing to read" in command("ingest", ends=2).stderr
+
+
+def test_files_of_one_source_are_bounded(world: LakeWorld, west: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 4):
+        west.extract(number)
+    monkeypatch.setattr(extracts, "MAX_FILES", 2)
+    take(world)
+    assert ids(world) == [("west", 1), ("west", 2)]
+    take(world)
+    assert ids(world) == [("west", 1), ("west", 2), ("west", 3)]
+    monkeypatch.setattr(extracts, "MAX_ENTRIES", 2)
+    [failure] = failures(world)
+    assert "has more than 2 entries: remove what is no extract" in failure
