@@ -229,6 +229,7 @@ _restante() {
     'pipeline demo:--transfers') compopt +o default; return ;;
     'pipeline demo:--memory') compopt +o default; return ;;
     'pipeline ingest:--source') :; return ;;
+    'pipeline ingest:--extracts') compopt +o default; return ;;
     'pipeline ingest:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline ingest:--keep') compopt +o default; return ;;
     'pipeline ingest:--master') compopt +o default; return ;;
@@ -242,6 +243,7 @@ _restante() {
     'pipeline build:--remote') compopt +o default; return ;;
     'pipeline build:--memory') compopt +o default; return ;;
     'pipeline run:--source') :; return ;;
+    'pipeline run:--extracts') compopt +o default; return ;;
     'pipeline run:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline run:--keep') compopt +o default; return ;;
     'pipeline run:--reports') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
@@ -305,9 +307,9 @@ _restante() {
     'waku backup') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --help' -- "$current")) ;;
     pipeline) compopt +o default; COMPREPLY=($(compgen -W 'demo ingest build run sql vacuum compact report query gaps --help' -- "$current")) ;;
     'pipeline demo') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--seed --days --last --transfers --memory -v --verbose --help' -- "$current")) ;;
-    'pipeline ingest') compopt +o default; COMPREPLY=($(compgen -W '--source --lake --keep --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
+    'pipeline ingest') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --lake --keep --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
     'pipeline build') compopt +o default; COMPREPLY=($(compgen -W '--lake --from --to --keep --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
-    'pipeline run') compopt +o default; COMPREPLY=($(compgen -W '--source --lake --keep --reports --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
+    'pipeline run') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --lake --keep --reports --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
     'pipeline sql') compopt +o default; COMPREPLY=($(compgen -W '--lake --help' -- "$current")) ;;
     'pipeline vacuum') compopt +o default; COMPREPLY=($(compgen -W '--lake --grace --plan --help' -- "$current")) ;;
     'pipeline compact') compopt +o default; COMPREPLY=($(compgen -W '--lake --plan --help' -- "$current")) ;;

@@ -40,7 +40,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     """The digest of that row; "" if there was none."""
     seen: str = ""
     """The fingerprint of a file that is identified by its digest (SourceFile.fingerprint); "" if it would not reveal
-    a later change."""
+    a later change. Of a database whose extracts were read, the generation and the last number of the last one."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
