@@ -221,7 +221,7 @@ FAULTY: Row = {"fault": "x", "identity": "1", "digest": "d", "rejected": 1}
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-20]), "it is not complete"),
     "empty": (lambda path: path.write_bytes(b""), "it is not complete"),
-    "damaged": (damaged, "are damaged: copy the file again"),
+    "damaged": (damaged, "are damaged, from .*: copy the file again"),
     "another-program": (lambda path: pq.write_table(pa.table({"id": [1]}), path), "is no extract"),
     "newer": (rewritten(format=EXTRACT_FORMAT + 1), "is of a later version of Restante"),
     "another-lake": (rewritten(first_day=date(2015, 1, 1)), "begins on 2015-01-01, and this one begins on 2016"),
@@ -427,12 +427,13 @@ def test_the_command_reads_extracts_beside_sources(world: LakeWorld, west: Host,
     assert "there is nothing to read" in command("ingest", ends=2).stderr
 
 
-def test_files_of_one_source_are_bounded(world: LakeWorld, west: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_run_are_bounded(world: LakeWorld, west: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 4):
         west.extract(number)
     monkeypatch.setattr(extracts, "MAX_FILES", 2)
     take(world)
     assert ids(world) == [("west", 1), ("west", 2)]
+    assert "source west: 1 more extracts of nameplates are read by the next run" in world.said
     take(world)
     assert ids(world) == [("west", 1), ("west", 2), ("west", 3)]
     monkeypatch.setattr(extracts, "MAX_ENTRIES", 2)

@@ -30,7 +30,7 @@ from restante.pipeline.sources import extracts
 from restante.pipeline.sources.extracts import NewRows
 from restante.pipeline.sources.source import IngestContext, SourceError
 from restante.pipeline.spark import small_jobs
-from restante.pipeline.spark.errors import JAVA_ENDED, SparkError
+from restante.pipeline.spark.errors import JAVA_ENDED, SparkError, java_has_ended, job_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,19 +49,28 @@ def ingest_extracts(
     """
     folder = folder.absolute()
     try:
-        sources = extracts.tables_by_source(folder)
+        names = extracts.sources_of(folder)
     except SourceError as error:
         return [IngestResult(NAME, "", None, failure=str(error))]
     targets = [run.lake.table(table) for table in CLEAN_TABLES.values()]
     context = ingest_context(run, targets)
-    refused = {name: text for name in sources if (text := _refusal(name, sources[name], targets, in_place))}
-    results = [IngestResult(source, "", None, failure=text) for source, text in refused.items()]
+    results = []
+    sources: dict[str, list[Table]] = {}
+    for source in names:
+        try:
+            tables = extracts.tables_of(folder, source)
+            _check_name(source, tables, targets, in_place)
+            sources[source] = tables
+        except SourceError as error:
+            results.append(IngestResult(source, "", None, failure=error.with_source(source)))
+    max_files = max(1, extracts.MAX_FILES // max(1, len(sources)))
     for table in extracts.TABLES:
         target = run.lake.table(table)
         found = []
-        for source in (name for name in sources if table in sources[name] and name not in refused):
+        for source in (name for name, tables in sources.items() if table in tables):
             try:
-                new, waiting = extracts.find_new(folder, source, table, target.marks(source).get(""), context)
+                mark = target.marks(source).get("")
+                new, waiting = extracts.find_new(folder, source, table, mark, context, max_files)
                 found += [new] if new else []
                 if waiting:
                     run.steps.say(waiting)
@@ -74,21 +83,24 @@ def ingest_extracts(
     return results
 
 
-def _refusal(source: str, tables: Sequence[Table], targets: Sequence[LakeTable], in_place: Collection[str]) -> str:
-    """Return why the extracts of a source are not read, or ""."""
+def _check_name(
+    source: str, tables: Sequence[Table], targets: Sequence[LakeTable], in_place: Collection[str]
+) -> None:
+    """Raise SourceError if the lake has rows of another kind under a source's name, or this run reads it in place."""
     if source in in_place:
-        return f"source {source}: it has extracts, and --source names it, too: leave one of them out"
+        raise SourceError(f"source {source}: it has extracts, and --source names it, too: leave one of them out")
     fed = [target.table for target in targets if target.transaction(source) is not None]
-    if fed and not set(tables).intersection(fed):
-        names = ", ".join(table.name for table in fed)
-        return f"source {source}: the lake has {names} of it, and its extracts are of another kind: rename its folder"
+    if fed and tables and not set(tables).intersection(fed):
+        raise SourceError(
+            f"source {source}: the lake has {', '.join(table.name for table in fed)} of it, and its extracts are of"
+            " another kind: rename its folder"
+        )
     for target in targets:
         if target.table in tables and (marks := target.marks(source)) and "" not in marks:
-            return (
+            raise SourceError(
                 f"source {source}: the lake has {target.table.name} of files under this name, and its extracts are of"
                 " a database: rename its folder"
             )
-    return ""
 
 
 def _ingest_table(
@@ -101,10 +113,12 @@ def _ingest_table(
         if not target.marks(new.source):
             say_same_start(run, target, new.source, new.span)
     files = [file for new in found for file in new.files]
-    size = small_jobs.JobSize(sum(new.span.counted for new in found), file_bytes=sum(file.size for file in files))
+    size = small_jobs.JobSize(
+        sum(new.span.counted for new in found), file_bytes=sum(file.shared.size for file in files)
+    )
     if not size.small:
         run.large_jobs()
-    spark = session_for(run, NAME, [file for new in found for file in new.shared_files])
+    spark = session_for(run, NAME, [file.shared for file in files])
     if table is not ARCHIVED:  # few envelopes may have many bytes
         spark = small_jobs.session_for(spark, size)
     results = []
@@ -159,6 +173,9 @@ def _staged(
     If something is wrong, each source is read alone to see which. Raises StoreError if none is the cause: Spark
     observes rows again if it repeats a task.
     """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     good, refused = list(found), dict[str, str]()
     failure: SparkError | None = None
     for _ in range(MAX_READS):
@@ -166,11 +183,13 @@ def _staged(
         try:
             staged = _stage(spark, target, good, context)
         except SparkError as error:
-            if JAVA_ENDED in str(error):
-                raise
             staged, failure = None, error
+        except (PySparkException, Py4JError) as error:
+            staged, failure = None, SparkError(JAVA_ENDED if java_has_ended(error) else job_failure(str(error)))
         if staged is not None:
             return staged, good, refused
+        if failure is not None and JAVA_ENDED in str(failure):
+            raise failure
         broken = {new.source: text for new in good if (text := _fault(spark, target.table, new, context))}
         if failure is not None and len(broken) in {0, len(found)}:
             raise failure
@@ -220,15 +239,11 @@ def _fault(spark: SparkSession, table: Table, new: NewRows, context: IngestConte
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
-    frame = extracts.read(spark, table, [new], context)
     columns = [f"`{column.name}`" for column in table.columns]
-    counts = frame.agg(
-        f.count(f.lit(1)),
-        f.count("rejected"),
-        f.min("broken"),
-        f.bit_xor(f.xxhash64(*columns)),  # reads all columns
-    )
     try:
+        frame = extracts.read(spark, table, [new], context)
+        all_read = f.bit_xor(f.xxhash64(*columns))  # else Spark reads only the columns that it needs
+        counts = frame.agg(f.count(f.lit(1)), f.count("rejected"), f.min("broken"), all_read)
         [(read, rejected, broken, _)] = counts.collect()
     except (PySparkException, Py4JError):
         return str(extracts.unreadable(new))

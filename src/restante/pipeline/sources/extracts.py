@@ -60,8 +60,9 @@ TABLES: Final = (LIVE, NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, RELAY_TRANSFERS, 
 MAX_ENTRIES: Final = 10_000
 """Maximum entries of one folder: sources, generations, days, or files of a day."""
 
-MAX_FILES: Final = 10_000
-"""Files of a source and table that a run reads, more than a year has hours. The next run reads others."""
+MAX_FILES: Final = 100_000
+"""Files of a table that a run reads, and each source has the same share: with 40 sources, those of a hundred days
+with one file an hour. The next run reads more."""
 
 MAX_ROWS_PER_BYTE: Final = 100
 """Rows per byte of a file that are plausible."""
@@ -95,10 +96,9 @@ class _Format(msgspec.Struct):
 class NewFile(NamedTuple):
     """A file that is read."""
 
-    path: Path
     name: str
     """Its path below the folder of all extracts."""
-    size: int
+    shared: SharedFile
     after: int | None
     """Rows up to this id are left out, because other files have them. None: no row."""
 
@@ -112,11 +112,6 @@ class NewRows(NamedTuple):
     rejected: int
     """Those of them that have a fault."""
 
-    @property
-    def shared_files(self) -> list[SharedFile]:
-        """Return the files that workers read."""
-        return [SharedFile(str(file.path), file.size, file.path.stat().st_ino) for file in self.files]
-
 
 def check_folder(folder: Path) -> None:
     """Raise Misuse if a path cannot be that of the folder of all extracts."""
@@ -126,23 +121,28 @@ def check_folder(folder: Path) -> None:
         raise Misuse(f"--extracts {folder}: Spark misreads {character[0]!r} in a path: rename the folder")
 
 
-def tables_by_source(folder: Path) -> dict[str, list[Table]]:
-    """Return the sources that the folder has, by name, and their tables. Raises SourceError."""
+def sources_of(folder: Path) -> list[str]:
+    """Return the names of the sources that the folder has. Raises SourceError."""
     if not folder.is_dir():
         raise SourceError(
             f"--extracts {folder}: there is no such folder: name the one with the extracts of all hosts"
         )
-    return {
-        source: [table for table in TABLES if table.name in names]
-        for source in _folders(folder, SOURCE_NAME)
-        if (names := _folders(folder / source, re.compile("[a-z_]+")))
-    }
+    return _folders(folder, SOURCE_NAME)
+
+
+def tables_of(folder: Path, source: str) -> list[Table]:
+    """Return the tables of which the folder has extracts of a source. Raises SourceError."""
+    names = _folders(folder / source, re.compile("[a-z_]+"))
+    return [table for table in TABLES if table.name in names]
 
 
 def find_new(
-    folder: Path, source: str, table: Table, mark: Mark | None, context: IngestContext
+    folder: Path, source: str, table: Table, mark: Mark | None, context: IngestContext, max_files: int
 ) -> tuple[NewRows | None, str]:
-    """Return what is new of a source since its mark, or None; and what it waits for, or "". Raises SourceError."""
+    """Return what is new of a source since its mark, or None; and what is not read yet, and why, or "".
+
+    Raises SourceError.
+    """
     generations = [int(name) for name in _folders(folder / source / table.name, _GENERATION)]
     if not generations:
         return None, ""
@@ -177,9 +177,14 @@ def find_new(
             )
     if not chain:
         return None, waiting
+    if len(chain) > max_files:
+        waiting = (
+            f"source {source}: {len(chain) - max_files:,} more extracts of {table.name} are read by the next run"
+        )
+        chain = chain[:max_files]
     replaced = mark is not None and chain[-1][0].generation != known
     reason = "its database was replaced" if replaced and table is not LIVE else ""
-    return _new_rows(listing, chain[:MAX_FILES], context, reason), waiting
+    return _new_rows(listing, chain, context, reason), waiting
 
 
 def _position(mark: Mark | None) -> tuple[int, int]:
@@ -282,7 +287,7 @@ def _new_rows(
     read = missed = rejected = envelope_bytes = 0
     files = []
     for file, after in chain:
-        info, size = _read_footer(listing, file, context)
+        info, shared = _read_footer(listing, file, context)
         left_out = rejected_before = 0
         path = listing.folder / file.path
         overlaps = file.first <= after
@@ -291,10 +296,10 @@ def _new_rows(
         read += info.rows - left_out
         rejected += info.rejected - rejected_before
         missed += info.missed - (after - file.first + 1 - left_out if overlaps else 0)
-        envelope_bytes += size if table is ARCHIVED else 0
-        files.append(NewFile(path, file.path, size, after if overlaps else None))
+        envelope_bytes += shared.size if table is ARCHIVED else 0
+        files.append(NewFile(file.path, shared, after if overlaps else None))
     if missed < 0 or rejected < 0:
-        raise SourceError(f"source {listing.source}: the counts of {files[-1].path} are wrong: {_WRITE_AGAIN}")
+        raise SourceError(f"source {listing.source}: the counts of {files[-1].shared.path} are wrong: {_WRITE_AGAIN}")
     if reason:
         reason += "; the rows that the lake has of it stay" if table is ARCHIVED else ""
     last = chain[-1][0]
@@ -320,11 +325,12 @@ def _new_rows(
 _WRITE_AGAIN: Final = "copy the file again, or remove it and the later ones of its source, here and there"
 
 
-def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -> tuple[ExtractInfo, int]:
-    """Return what a file says about itself, and its size in bytes. Raises SourceError."""
+def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -> tuple[ExtractInfo, SharedFile]:
+    """Return what a file says about itself, and how workers recognise it. Raises SourceError."""
     path, source = listing.folder / file.path, listing.source
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        size = status.st_size
         with pq.ParquetFile(path) as parquet:
             metadata, schema = parquet.metadata, parquet.schema_arrow
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -365,7 +371,7 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
         or info.missed < 0
     ):
         raise SourceError(f"source {source}: the counts of {path} are wrong: {_WRITE_AGAIN}")
-    return info, size
+    return info, SharedFile(str(path), size, status.st_ino)
 
 
 def _id_column(table: Table) -> str:
@@ -395,7 +401,7 @@ def read(spark: SparkSession, table: Table, new: Sequence[NewRows], context: Ing
     from pyspark.sql import functions as f
 
     files = [file for of_source in new for file in of_source.files]
-    frame = spark.read.schema(rows.ddl(table)).parquet(*(str(file.path) for file in files))
+    frame = spark.read.schema(rows.ddl(table)).parquet(*(file.shared.path for file in files))
     frame = one_task(frame.select("*", f.expr("substring_index(_metadata.file_path, '/', -5)").alias("extract")))
     after = [{"extract": file.name, "after": file.after} for file in files if file.after is not None]
     if after:
@@ -467,6 +473,6 @@ def refusal(new: NewRows, read_rows: int, rejected: int, broken: str | None) -> 
 def unreadable(new: NewRows) -> SourceError:
     """Return the error for rows that Spark cannot read although their files' ends are intact."""
     return SourceError(
-        f"source {new.source}: its extracts of {new.span.table} from {new.files[0].path} to {new.files[-1].name} are"
-        f" damaged: {_WRITE_AGAIN}"
+        f"source {new.source}: its extracts of {new.span.table} are damaged, from {new.files[0].shared.path} to"
+        f" {new.files[-1].name}: {_WRITE_AGAIN}"
     )
