@@ -31,11 +31,12 @@ from restante.pipeline.clean.envelopes import StoredValues
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.columns import spark_schema
 from restante.pipeline.lake.commit_info import CommitInfo
-from restante.pipeline.lake.lake import FIRST_DAY, Lake
+from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import stage_rows
 from restante.pipeline.schemas import (
     ARCHIVED,
     CLIENT_VERSIONS,
+    FIRST_DAY,
     MAILBOXES,
     NAMEPLATES,
     SOURCE_KIND_ARCHIVE,

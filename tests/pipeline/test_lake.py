@@ -23,7 +23,8 @@ from restante.pipeline import views
 from restante.pipeline.lake import staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import TableState
-from restante.pipeline.lake.lake import FIRST_DAY, LOCK_FILE, Lake
+from restante.pipeline.lake.lake import LOCK_FILE, Lake
+from restante.pipeline.schemas import FIRST_DAY
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.errors import SparkError
 from support.disk import no_file_beyond

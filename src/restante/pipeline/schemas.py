@@ -7,9 +7,14 @@ nullable here has no NULL in the lake: ingest puts a row with one into quarantin
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Final, NamedTuple
 
 from restante.common.transfer_records import MEANINGS
+
+FIRST_DAY: Final = date(2015, 1, 1)
+"""The default first day of a new lake; older rows are faults. Neither Magic Wormhole nor Whisper, Waku's predecessor,
+is older."""
 
 
 class Column(NamedTuple):

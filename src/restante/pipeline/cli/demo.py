@@ -115,7 +115,7 @@ def demo(
 
 def _make_fleet(options: dict[str, Any]) -> Fleet:
     """Return the fleet that the options ask for. Raises Misuse if its days are no days of a lake."""
-    from restante.pipeline.lake.lake import FIRST_DAY
+    from restante.pipeline.schemas import FIRST_DAY
 
     yesterday = datetime.now(UTC).date() - timedelta(1)
     fleet = Fleet(**{"last": yesterday, **options})

@@ -26,7 +26,7 @@ from restante.common.errors import InUse, Misuse, RestanteError, StoreError, pla
 from restante.common.lock_file import is_locked, lock_directory
 from restante.pipeline.lake import delta_log
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import Table
+from restante.pipeline.schemas import FIRST_DAY, Table
 
 LAKE_FILE: Final = "lake.json"
 LOCK_FILE: Final = "lock"
@@ -34,10 +34,6 @@ LOCK_FILE: Final = "lock"
 LAKE_FORMAT: Final = 4
 """The format of the lake's folder. A greater number means a later version of Restante. Before format 3 all tables
 were partitioned by day and source, and in format 3 still `coverage` and `gaps`; `traffic` and `sources` by day."""
-
-FIRST_DAY: Final = date(2015, 1, 1)
-"""The default first day of a new lake; older rows are faults. Neither Magic Wormhole nor Whisper, Waku's predecessor,
-is older."""
 
 _UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%=\x00-\x1f\x7f]")
 """Characters that a lake's path may not contain: Spark and DuckDB read some as patterns and = as a partition, and

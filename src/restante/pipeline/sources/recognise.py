@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from restante.common.errors import plain
 from restante.pipeline.sources import archive, files, logs, usage
 from restante.pipeline.sources.source import (
-    PREVIEW_BYTES,
     PathPreview,
     Source,
     SourceError,
     SourceSpec,
-    is_glob,
     parse_spec,
-    refuse_special,
+    read_preview,
 )
 
 Kind = Callable[[SourceSpec, PathPreview], Source | None]
@@ -32,7 +29,7 @@ def recognise(spec: str) -> Source:
     if the operator's text does not name a source, SourceError if the path is of no known kind or cannot be read.
     """
     source_spec = parse_spec(spec)
-    preview = _preview(source_spec)
+    preview = read_preview(source_spec)
     for kind in KINDS:
         source = kind(source_spec, preview)
         if source is not None:
@@ -41,17 +38,3 @@ def recognise(spec: str) -> Source:
         f"source {source_spec.name}: {source_spec.path} is not a source of usage records, timing logs or envelopes:"
         " name a server's database or its data directory, a timing log, a trace, or a file of envelopes"
     )
-
-
-def _preview(spec: SourceSpec) -> PathPreview:
-    path = spec.path
-    try:
-        if is_glob(path):
-            return PathPreview(frozenset(), b"")
-        if path.is_dir():
-            return PathPreview(frozenset(entry.name for entry in path.iterdir()), b"")
-        refuse_special(path, spec.name)
-        with path.open("rb") as file:
-            return PathPreview(None, file.read(PREVIEW_BYTES))
-    except OSError as error:
-        raise SourceError(f"source {spec.name}: cannot read {path}: {plain(error)}") from error

@@ -14,7 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from restante.common.errors import Misuse, RestanteError
+from restante.common.errors import Misuse, RestanteError, plain
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import Table
 from restante.pipeline.spark.workers import SharedFile
@@ -277,3 +277,18 @@ def refuse_special(path: Path, name: str) -> None:
 def is_glob(path: Path) -> bool:
     """Return whether a path is a pattern for files."""
     return bool(_GLOB & set(str(path))) and not path.exists()
+
+
+def read_preview(spec: SourceSpec) -> PathPreview:
+    """Return what the path of a source contains. Raises SourceError."""
+    path = spec.path
+    try:
+        if is_glob(path):
+            return PathPreview(frozenset(), b"")
+        if path.is_dir():
+            return PathPreview(frozenset(entry.name for entry in path.iterdir()), b"")
+        refuse_special(path, spec.name)
+        with path.open("rb") as file:
+            return PathPreview(None, file.read(PREVIEW_BYTES))
+    except OSError as error:
+        raise SourceError(f"source {spec.name}: cannot read {path}: {plain(error)}") from error
