@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.envelopes import StoredValues
@@ -187,6 +188,10 @@ class OpenedArchive:
         origin = Origin(self._name, SOURCE_KIND_ARCHIVE, span.marks[""].first_digest, "", self._context.first_day)
         ranges = task_ranges(self._database, "copy.copied", part.first_id, part.last_id, ENVELOPES_PER_TASK)
         return [ArchiveTask(str(self._copies.file), *arrivals, origin) for arrivals in ranges]
+
+    def mark_at(self, span: Span, last_arrival: int) -> Mark:
+        """Return the mark that says that a span was read up to an arrival."""
+        return structs.replace(span.marks[""], last=last_arrival, last_digest=self._digest(last_arrival))
 
     def _digest(self, arrival: int) -> str:
         row = self._database.execute(

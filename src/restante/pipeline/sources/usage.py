@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import structs
+
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import RULES
 from restante.pipeline.lake.commit_info import Mark
@@ -200,6 +202,12 @@ class OpenedUsage:
                 for part in span.parts
                 for ids in task_ranges(copy, span.table, part.first_id, part.last_id, ROWS_PER_TASK)
             ]
+
+    def mark_at(self, span: Span, last_id: int) -> Mark:
+        """Return the mark that says that a span of usage records was read up to an id."""
+        with self._copies.reading() as database:
+            digest = self._table(database, span.table).digest(last_id)
+        return structs.replace(span.marks[""], last=last_id, last_digest=digest)
 
     def _copy(self, database: sqlite3.Connection, table: str, after: int, ids: IdRange) -> int:
         """Copy the rows behind an id, and return their number; of binds, also what tells which addresses are new."""
