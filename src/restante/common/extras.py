@@ -15,6 +15,7 @@ from restante.common.errors import Misuse
 MODULES: Final = {
     "server": ("aiohttp", "prometheus_client", "structlog", "uvloop"),
     "waku": ("coincurve",),
+    "extract": ("pyarrow", "numpy"),
     "pipeline": ("pyspark", "deltalake"),
     "leveldb": ("plyvel",),
 }

@@ -3,7 +3,7 @@ _restante() {
     local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" path="" word
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case "${path:+$path }$word" in
-        serve | status | backup | restore | import | export | config | 'config show' | 'config check' | relay | 'relay serve' | 'relay config' | 'relay status' | 'relay import' | 'relay export' | 'relay backup' | 'relay restore' | health | send | receive | client | 'client config' | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline gaps' | completion | man) path="${path:+$path }$word" ;;
+        serve | status | backup | restore | import | export | config | 'config show' | 'config check' | relay | 'relay serve' | 'relay config' | 'relay status' | 'relay import' | 'relay export' | 'relay backup' | 'relay restore' | health | send | receive | client | 'client config' | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline gaps' | extract | completion | man) path="${path:+$path }$word" ;;
         esac
     done
     COMPREPLY=()
@@ -267,9 +267,11 @@ _restante() {
     'pipeline gaps:--holder') compopt +o default; return ;;
     'pipeline gaps:--retention') compopt +o default; return ;;
     'pipeline gaps:--config') :; return ;;
+    extract:--source) :; return ;;
+    extract:-o | extract:--output) :; return ;;
     esac
     case "$path" in
-    '') compopt +o default; COMPREPLY=($(compgen -W 'serve status backup restore import export config relay health send receive client timing waku pipeline completion man --version --help' -- "$current")) ;;
+    '') compopt +o default; COMPREPLY=($(compgen -W 'serve status backup restore import export config relay health send receive client timing waku pipeline extract completion man --version --help' -- "$current")) ;;
     serve) compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
     status) compopt +o default; COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     backup) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
@@ -316,6 +318,7 @@ _restante() {
     'pipeline report') compopt +o default; COMPREPLY=($(compgen -W '--lake -o --output --help' -- "$current")) ;;
     'pipeline query') compopt +o default; COMPREPLY=($(compgen -W '--lake --format --describe --help' -- "$current")) ;;
     'pipeline gaps') compopt +o default; COMPREPLY=($(compgen -W '--mailserver --lake -o --output --from --to --topic --holder --retention --config --help' -- "$current")) ;;
+    extract) compopt +o default; COMPREPLY=($(compgen -W '--source -o --output --help' -- "$current")) ;;
     completion) compopt +o default; COMPREPLY=($(compgen -W --help -- "$current")) ;;
     man) compopt +o default; COMPREPLY=($(compgen -W --help -- "$current")) ;;
     esac

@@ -1,0 +1,96 @@
+"""`restante extract`: rows of this host's databases for a pipeline on another machine. It needs no Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from restante.common.extras import require_extra
+from restante.common.terminal import say
+from restante.common.texts import counted
+
+if TYPE_CHECKING:
+    from restante.pipeline.extract import Extracted
+
+app = typer.Typer()
+
+
+@app.command("extract")
+def extract(
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--source", metavar="NAME=PATH", help="Database to read, and the name that you choose for it; repeatable."
+        ),
+    ] = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR|URL",
+            help="Folder of the extracts: here, or s3://, gs://, abfss://, hdfs://.",
+        ),
+    ] = "",
+) -> None:
+    """Write what is new in a server's database as Parquet files.
+
+    They are for a pipeline on another machine. The database is that of a mailbox server, a relay or a Waku archive.
+    The folder says where to go on. Cron may call this at any time: files are written at most once an hour.
+    """
+    require_extra("extract")
+    from restante.common.errors import Misuse
+    from restante.pipeline.cli.options import check_names
+    from restante.pipeline.cli.output import ending_on_signals
+
+    if not output:
+        raise Misuse("name the folder of the extracts: --output DIR, or a URL")
+    specs = check_names(source)
+    with contextlib.ExitStack() as stack:
+        folders = stack.enter_context(ending_on_signals())  # before a library starts threads
+
+        from restante.pipeline.extract import extract as write_extracts
+        from restante.pipeline.extract import recognise
+        from restante.pipeline.sources.extract_folder import ExtractFolder
+        from restante.pipeline.sources.scratch import scratch
+        from restante.pipeline.sources.source import SourceError
+
+        sources, failures = [], []
+        for spec in specs:
+            try:
+                sources.append(recognise(spec))
+            except SourceError as error:
+                failures.append(str(error))
+        temporary = stack.enter_context(scratch())
+        folders.append(temporary)
+        folder = ExtractFolder(output, temporary)
+        for result in write_extracts(sources, folder, temporary, time.time(), say):
+            if isinstance(result, SourceError):
+                failures.append(str(result))
+            else:
+                print(result if isinstance(result, str) else _line(result))
+    for failure in failures:
+        say(f"restante: {failure}")
+    if failures:
+        sys.exit(1)
+
+
+def _line(extracted: Extracted) -> str:
+    """Return the line for a table that was written."""
+    parts = [
+        f"{count:,} {label}"
+        for count, label in (
+            (extracted.rows - extracted.rejected, "clean"),
+            (extracted.rejected, "with a fault"),
+            (extracted.missed, "deleted before they were read"),
+        )
+        if count or label == "clean"
+    ]
+    files = f" to {counted(extracted.files, 'file')}" if extracted.files > 1 else ""
+    return (
+        f"{extracted.source}: {extracted.table}: {counted(extracted.rows, 'row')} written{files}: {', '.join(parts)}"
+    )

@@ -1,0 +1,318 @@
+"""`restante extract`: writes what is new in the databases of a host to the folder of extracts, without Spark.
+
+Nothing is stored on the host. What the folder has says where reading goes on: behind the last id of the newest
+generation, if the database is still the one that its mark describes, or else from the first id of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import chain, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from restante.common.errors import Misuse, StoreError, plain
+from restante.common.extras import require_extra
+from restante.common.texts import counted
+from restante.pipeline.clean.rules import OUT_OF_RANGE
+from restante.pipeline.lake.commit_info import Mark
+from restante.pipeline.schemas import FIRST_DAY, LIVE, Table
+from restante.pipeline.sources import rows, usage
+from restante.pipeline.sources.extract_files import EXTRACT_FORMAT, INFO_KEY, ExtractFile, ExtractInfo
+from restante.pipeline.sources.extract_folder import ExtractFolder
+from restante.pipeline.sources.source import (
+    IngestContext,
+    Say,
+    SourceError,
+    Span,
+    parse_spec,
+    read_preview,
+    shared_sources,
+)
+
+if TYPE_CHECKING:
+    from restante.pipeline.sources.archive import ArchiveSource, OpenedArchive
+    from restante.pipeline.sources.usage import OpenedUsage, UsageSource
+
+    Database = UsageSource | ArchiveSource
+    OpenedDatabase = OpenedUsage | OpenedArchive
+
+MAX_ROWS: Final = 1_000_000
+MAX_BYTES: Final = 256 << 20
+"""Maximum rows of a file, and bytes of them in memory. A job that reads extracts reads a file as a whole, and one
+upload may not take long. More rows go into the next file."""
+
+GROUP_BYTES: Final = 64 << 20
+"""Bytes of a row group, in memory, at which it is written: this much of a file is in memory."""
+
+MAX_ID: Final = (1 << 63) - 1
+"""The greatest id that the name of a file can have."""
+
+SECONDS_PER_HOUR: Final = 3600
+
+
+class Extracted(NamedTuple):
+    """What was written for a table of a source."""
+
+    source: str
+    table: str
+    files: int
+    rows: int
+    rejected: int
+    """Rows with a fault, which are in the files without their values."""
+    missed: int
+    """Ids that were assigned and had no row any more."""
+
+
+def recognise(spec: str) -> Database:
+    """Return the database that the operator named. Raises Misuse if the text names none, SourceError."""
+    source_spec = parse_spec(spec)
+    preview = read_preview(source_spec)
+    source = usage.recognise(source_spec, preview)
+    if source is not None:
+        return source
+    if preview.sqlite or preview.files:
+        try:
+            require_extra("waku")
+        except Misuse as error:
+            raise SourceError(
+                f"source {source_spec.name}: {source_spec.path} has no usage records. If it is a Waku archive,"
+                f" {error}"
+            ) from error
+        from restante.pipeline.sources import archive  # needs the extra
+
+        waku_archive = archive.recognise(source_spec, preview)
+        if waku_archive is not None:
+            return waku_archive
+    raise SourceError(
+        f"source {source_spec.name}: {source_spec.path} is not a database of usage records or envelopes: name a"
+        " server's database or its data directory. Logs and files of envelopes are copied as they are"
+    )
+
+
+def extract(
+    sources: Sequence[Database], folder: ExtractFolder, scratch: Path, now: float, say: Say
+) -> Iterator[Extracted | str | SourceError]:
+    """Write what is new in the sources, and yield what was written for each table.
+
+    A text says why nothing was written for a source. An error is one of a source; the others are read. Raises
+    StoreError if the folder cannot be read or written, InUse if another process is writing extracts of a source.
+    """
+    twice = shared_sources(sources)
+    for source in sources:
+        if source.name in twice:
+            yield SourceError(
+                f"source {source.name}: what is in {source.path} is read as source {twice[source.name]}, too, and"
+                " would be counted twice: leave one of them out"
+            )
+            continue
+        try:
+            with folder.locked(source.name):
+                yield from _SourceExtract(source, folder, scratch, now, say).write()
+        except SourceError as error:
+            yield error
+
+
+class _Newest(NamedTuple):
+    """The newest extract of a table that can be read."""
+
+    extract: ExtractFile
+    info: ExtractInfo
+
+
+class _SourceExtract:
+    """What a run writes for one source."""
+
+    def __init__(self, source: Database, folder: ExtractFolder, scratch: Path, now: float, say: Say) -> None:
+        self._source, self._folder, self._scratch, self._now, self._say = source, folder, scratch, now, say
+        files = folder.files(source.name)
+        tables = {extract.table for extract in files}
+        if tables and tables.isdisjoint(table.name for table in source.feeds):
+            raise SourceError(
+                f"source {source.name}: {source.path} is of another kind ({source.kind}) than the extracts of that"
+                f" name, which are of {', '.join(sorted(tables))}: give it a name of its own"
+            )
+        self._newest: dict[str, _Newest] = {}
+        self._last_live = max((extract.last for extract in files if extract.table == LIVE.name), default=0)
+        for table in sorted(tables):
+            newest = self._find_newest([extract for extract in files if extract.table == table])
+            if newest is not None:
+                self._newest[table] = newest
+
+    def _find_newest(self, files: Sequence[ExtractFile]) -> _Newest | None:
+        for extract in reversed(files):
+            info = self._folder.info(extract)
+            if info is not None:
+                return _Newest(extract, info)
+            self._say(
+                f"source {self._source.name}: {self._folder.shown(extract)} is damaged and does not count: its rows"
+                " are written again if they are still in the database. Remove it"
+            )
+        return None
+
+    def write(self) -> Iterator[Extracted | str]:
+        """Write what is new, if nothing was written in this hour."""
+        written = [newest.info.written for newest in self._newest.values()]
+        if any(seconds // SECONDS_PER_HOUR == self._now // SECONDS_PER_HOUR for seconds in written):
+            following = datetime.fromtimestamp((self._now // SECONDS_PER_HOUR + 1) * SECONDS_PER_HOUR, UTC)
+            yield f"{self._source.name}: written in this hour; what is new is written after {following:%H:%M} UTC"
+            return
+        start = datetime(FIRST_DAY.year, FIRST_DAY.month, FIRST_DAY.day, tzinfo=UTC).timestamp()
+        context = IngestContext(self._now, FIRST_DAY, last_commit=max([start, *written]))
+        nothing_new = True
+        with self._source.opened(self._scratch, self._say, context) as opened:
+            for table in opened.tables:
+                extracted = self._write_table(opened, table, context)
+                if extracted is not None:
+                    yield extracted
+                    nothing_new = False
+        if nothing_new:
+            yield f"{self._source.name}: nothing new"
+
+    def _write_table(self, opened: OpenedDatabase, table: Table, context: IngestContext) -> Extracted | None:
+        newest = self._newest.get(table.name)
+        span = opened.find_new(table.name, {"": newest.info.mark} if newest else {})
+        if span is None or not (span.counted or table is LIVE):
+            return None
+        generation = newest.extract.generation if newest else 1
+        if span.reason:
+            generation += 1
+            self._say(
+                f"source {self._source.name}: {table.name} is written again from the beginning, as generation"
+                f" {generation}: {span.reason}"
+            )
+        batches = chain.from_iterable(task.batches() for task in opened.tasks(span))
+        totals = Extracted(self._source.name, table.name, 0, 0, 0, 0)
+        draft: _Draft | None = None
+        first = span.parts[0].first_id if span.parts else 1
+        groups: Iterable[tuple[int, Iterable[pa.RecordBatch]]] = groupby(batches, _FileNumbers())
+        if table is LIVE and not span.counted:
+            groups = [(1, ())]  # nothing is live any more
+        for _, group in groups:
+            if draft is not None:
+                totals, first = self._add(opened, span, draft, generation, first, totals)
+            draft = _Draft(self._folder.draft(self._source.name), table, group)
+            if draft.out_of_range and context.set_back:
+                raise SourceError(
+                    f"source {self._source.name}: the times of {counted(draft.out_of_range, 'row')} of {table.name}"
+                    " are out of range, perhaps only by this machine's clock, which was set back since the last"
+                    " extract. None was written: set the clock, and run this again"
+                )
+        read = totals.rows + (draft.rows if draft else 0)
+        if draft is None or read != span.counted:
+            raise SourceError(
+                f"source {self._source.name}: {table.name} counts {counted(span.counted, 'row')}, but {read:,} could"
+                " be read. The file is damaged, or was changed by hand: check it"
+            )
+        totals, _ = self._add(opened, span, draft, generation, first, totals)
+        return totals
+
+    def _add(
+        self, opened: OpenedDatabase, span: Span, draft: _Draft, generation: int, first: int, totals: Extracted
+    ) -> tuple[Extracted, int]:
+        """Add a draft to the folder, and return the new totals and the first id of the next file."""
+        if span.table == LIVE.name:
+            first = last = self._last_live + 1
+            mark: Mark = span.marks[""]
+            missed = 0
+        else:
+            last = draft.last_id
+            mark = opened.mark_at(span, last)
+            missed = last - first + 1 - draft.rows
+        if last > MAX_ID:
+            raise SourceError(
+                f"source {self._source.name}: an extract of {span.table} has the last number: remove it"
+            )
+        day = datetime.fromtimestamp(self._now, UTC).date()
+        extract = ExtractFile(self._source.name, span.table, generation, day, first, last)
+        draft.finish(
+            ExtractInfo(
+                format=EXTRACT_FORMAT,
+                kind=self._source.kind,
+                written=self._now,
+                first_day=FIRST_DAY,
+                rows=draft.rows,
+                rejected=draft.rejected,
+                missed=missed,
+                mark=mark,
+            )
+        )
+        self._folder.add(draft.path, extract)
+        return totals._replace(
+            files=totals.files + 1,
+            rows=totals.rows + draft.rows,
+            rejected=totals.rejected + draft.rejected,
+            missed=totals.missed + missed,
+        ), last + 1
+
+
+class _FileNumbers:
+    """Numbers the files that batches go into, for itertools.groupby."""
+
+    def __init__(self) -> None:
+        self._number = self._rows = self._bytes = 0
+
+    def __call__(self, batch: pa.RecordBatch) -> int:
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows > MAX_ROWS or self._bytes > MAX_BYTES:
+            self._number += 1
+            self._rows, self._bytes = batch.num_rows, batch.nbytes
+        return self._number
+
+
+class _Draft:
+    """A file that has all its rows, and lacks its metadata."""
+
+    def __init__(self, path: Path, table: Table, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write the batches, which lack rejected rows' numbers. Raises StoreError, and what reading them raises."""
+        self.path = path
+        self.rows = self.rejected = self.out_of_range = self.last_id = 0
+        self._schema = rows.numbered_schema(table)
+        id_column = "arrival" if "arrival" in self._schema.names else "id"
+        group: list[pa.RecordBatch] = []
+        group_bytes = 0
+        self._writer = self._opened()
+        for batch in rows.number_rejected(batches):
+            faults = batch.column("fault")
+            self.rows += batch.num_rows
+            self.rejected += batch.num_rows - faults.null_count
+            self.out_of_range += pc.sum(pc.equal(faults, OUT_OF_RANGE)).as_py() or 0
+            if table is not LIVE:
+                self.last_id = batch.column(id_column)[-1].as_py()
+            group.append(batch)
+            group_bytes += batch.nbytes
+            if group_bytes > GROUP_BYTES:
+                self._write(group)
+                group, group_bytes = [], 0
+        self._write(group)
+
+    def _opened(self) -> pq.ParquetWriter:
+        try:
+            return pq.ParquetWriter(str(self.path), self._schema, compression="zstd", store_schema=False)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _write(self, group: Sequence[pa.RecordBatch]) -> None:
+        if group:
+            try:
+                self._writer.write_table(pa.Table.from_batches(group, self._schema))
+            except OSError as error:
+                raise self._failure(error) from error
+
+    def finish(self, info: ExtractInfo) -> None:
+        """Write the metadata. Raises StoreError."""
+        try:
+            self._writer.add_key_value_metadata({INFO_KEY: msgspec.json.encode(info)})
+            self._writer.close()
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> StoreError:
+        return StoreError(f"cannot write {self.path}: {plain(error)}: make room, and run this again")
