@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from pyarrow.fs import FileSelector, FileSystem
+from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, SubTreeFileSystem
 
 from pipeline.test_archive import SOME, Keeping
 from pipeline.test_ingest import add, claimed
@@ -50,9 +50,9 @@ class World:
         self.out, self.scratch = path / "out", path / "scratch"
         self.said: list[str] = []
 
-    def run(self, *specs: str, hour: float = 0, out: str | None = None) -> list[Any]:
+    def run(self, *specs: str, hour: float = 0, out: str | ExtractFolder | None = None) -> list[Any]:
         self.scratch.mkdir(exist_ok=True)
-        folder = ExtractFolder(out or str(self.out), self.scratch)
+        folder = out if isinstance(out, ExtractFolder) else ExtractFolder(out or str(self.out), self.scratch)
         sources = [recognise(spec) for spec in specs]
         return list(extract(sources, folder, self.scratch, NOW + HOUR * hour, self.said.append))
 
@@ -456,6 +456,27 @@ def test_a_url_of_files_is_the_folder_of_that_path(world: World, server: Ours) -
     for url in ("http://127.0.0.1/x", "file://x", "s3a://b/x"):
         with pytest.raises(Misuse, match="is no URL of a folder: write s3://BUCKET/"):
             ExtractFolder(url, world.scratch)
+
+
+def test_at_a_url_whose_files_appear_before_they_are_complete_a_draft_is_renamed(world: World, server: Ours) -> None:
+    """HDFS is such a file system. Here it is a folder by Arrow's functions for all file systems."""
+    folder = ExtractFolder(str(world.out), world.scratch)
+    folder._local, folder._fs = None, SubTreeFileSystem("/", LocalFileSystem())
+    spec = f"a={server.data}"
+    world.run(spec, hour=-2, out=folder)
+    assert world.run(spec, hour=-2, out=folder) == ["a: written in this hour; what is new is written after 21:00 UTC"]
+    server.write(nameplate(10))
+    [(file, _)] = world.files().items()
+    draft = (world.out / file.path).parent / DRAFT
+    draft.write_bytes(b"of a run that was killed")
+    world.run(spec, hour=-1, out=folder)
+    assert world.ids() == [(1, 1, 5, 5), (1, 6, 6, 1)]
+    assert not draft.exists()
+    _, last = world.files()
+    (world.out / last.path).write_bytes(b"PAR1")
+    [error] = world.run(spec, hour=0, out=folder)
+    assert "exists already" in str(error)
+    assert (world.out / last.path).read_bytes() == b"PAR1"
 
 
 def test_an_error_of_a_url_names_no_secret(world: World, server: Ours) -> None:

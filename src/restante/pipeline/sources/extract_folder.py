@@ -115,8 +115,9 @@ class ExtractFolder:
     def _paths(self, source: str) -> Iterator[str]:
         if self._local is None:
             selector = file_systems.FileSelector(f"{self._base}/{source}", allow_not_found=True, recursive=True)
+            base = f"{self._base}/".lstrip("/")  # some file systems return paths without the first slash
             for info in self._fs.get_file_info(selector):
-                yield info.path.removeprefix(f"{self._base}/")
+                yield info.path.lstrip("/").removeprefix(base)
             return
         # Not by Arrow, which stops at a name that is not UTF-8.
         for folder, _, names in os.walk(self._local / source, onerror=_raise):
@@ -178,7 +179,10 @@ class ExtractFolder:
         if self._fs.get_file_info(path).type != file_systems.FileType.NotFound:
             raise FileExistsError
         renamed = self._fs.type_name not in OBJECT_STORES
-        target = f"{path.rpartition('/')[0]}/{DRAFT}" if renamed else path
+        folder = path.rpartition("/")[0]
+        target = f"{folder}/{DRAFT}" if renamed else path
+        if renamed:
+            self._fs.create_dir(folder)
         # In one call: an Arrow stream that is closed between two has uploaded an object of what it was given.
         with pa.memory_map(str(draft)) as content, self._fs.open_output_stream(target) as upload:
             upload.write(content.read_buffer())
