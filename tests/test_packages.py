@@ -29,6 +29,7 @@ from restante.common.errors import Misuse
 from support.bounds import PATIENCE
 from support.documents import ROOT, Document, files_of_the_project
 from support.mailbox.clients import Clients
+from support.pipeline.servers import nameplate, ours
 from support.processes import called, child, run, serving
 from support.tools import MissingError, build, fetch, uv
 from support.waku.processes import node_process
@@ -130,7 +131,13 @@ def test_the_wheel_has_every_file_of_the_package_and_says_what_it_is(packages: t
     assert {re.split(r"[<>=\[ ;]", line)[0] for line in needed} == packages_of_clients
 
 
-COMMANDS = [("serve", "server"), ("config check", "server"), ("waku check", "waku"), ("pipeline build", "pipeline")]
+COMMANDS = [
+    ("serve", "server"),
+    ("config check", "server"),
+    ("waku check", "waku"),
+    ("extract", "extract"),
+    ("pipeline build", "pipeline"),
+]
 
 
 @pytest.mark.parametrize(("command", "extra"), COMMANDS)
@@ -252,6 +259,14 @@ async def test_with_the_extra_waku_the_wheel_serves_envelopes(packages: tuple[Pa
         requested = await asyncio.to_thread(run, *restante, "waku", "request", *channel, "--from", "-1h")
         assert json.loads(requested.stdout)["text"] == "held until called for"
         await node.serving.stop()
+
+
+@pytest.mark.thorough
+def test_with_the_extra_extract_the_wheel_writes_extracts(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    with ours(tmp_path / "data", nameplate(1)):
+        command = ("extract", "--source", f"a={tmp_path / 'data'}", "-o", tmp_path / "extracts")
+        written = build(*installed(packages[0], tmp_path, "extract"), *command, cwd=tmp_path)
+    assert written == "a: nameplates: 1 row written: 1 clean\n"
 
 
 @pytest.mark.thorough

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
-from restante.common.logs import log, log_loop_errors
-
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -27,7 +25,9 @@ class ServerSignals:
 
 def run_server(serve: Callable[[ServerSignals], Coroutine[Any, Any, None]]) -> None:
     """Run a server, which ends after a signal, in an event loop of its own."""
-    import uvloop  # programs that use only the client library do not have it
+    import uvloop  # the extra of servers has it, and what logs need
+
+    from restante.common.logs import log, log_loop_errors
 
     async def run() -> None:
         log_loop_errors(asyncio.get_running_loop())
@@ -45,6 +45,8 @@ def _listening_for_signals() -> Iterator[ServerSignals]:
     A thread waits for the signals (man 3 sigwait), because the loop may be blocked by a disk that does not answer.
     Threads that are started within the block do not receive these signals.
     """
+    from restante.common.logs import log  # needs the extra of servers
+
     loop = asyncio.get_running_loop()
     signals = ServerSignals()
     terminal = Terminal() if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else None  # nohup ignores it
