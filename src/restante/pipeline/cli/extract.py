@@ -47,8 +47,8 @@ def extract(
     from restante.pipeline.cli.options import check_names
     from restante.pipeline.cli.output import ending_on_signals
 
-    if not output:
-        raise Misuse("name the folder of the extracts: --output DIR, or a URL")
+    if not source or not output:
+        raise Misuse("name what to read, --source NAME=PATH, and the folder of the extracts, --output DIR or a URL")
     specs = check_names(source)
     with contextlib.ExitStack() as stack:
         folders = stack.enter_context(ending_on_signals())  # before a library starts threads
