@@ -35,7 +35,8 @@ _LAYERS = """
     timing: logs model transfers rank_test comparison outputs cli
     demo: fleet load events people simulation server client conversations guessing usage envelopes
     demo: relay generate
-    pipeline: schemas spark lake clean sources tables views query gaps report steps extract ingest ingest_extracts build cli
+    pipeline: schemas spark lake clean sources tables views query gaps report steps extract ingest ingest_extracts
+    pipeline: build cli
 """
 LAYERS = by_name(_LAYERS)
 """The folders and modules of each part: each may import those before it."""

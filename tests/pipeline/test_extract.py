@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, SubTreeFileSystem
 
-from pipeline.test_archive import SOME, Keeping
+from pipeline.test_archive import SOME
 from pipeline.test_ingest import add, claimed
 from restante.common import extras
 from restante.common.errors import InUse, Misuse, StoreError
@@ -32,6 +32,7 @@ from restante.pipeline.sources.rows import numbered_schema
 from restante.pipeline.sources.source import SourceError
 from support.documents import Document
 from support.mailbox.reference_sources import Their
+from support.pipeline.archives import Keeping
 from support.pipeline.relays import our_relay, reference_relay, transfer
 from support.pipeline.servers import NOW, T0, Ours, client, current, mailbox, nameplate, ours
 from support.pipeline.source_reads import Row, read, read_source

@@ -53,10 +53,11 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's own
 
 def check_names(sources: Sequence[str] | None, extracts: Path | None = None) -> Sequence[str]:
     """Return the sources. Raises Misuse if there is nothing to read, or if two have the same name."""
-    from restante.pipeline.sources.extracts import check_folder
     from restante.pipeline.sources.source import parse_spec
 
     if extracts is not None:
+        from restante.pipeline.sources.extracts import check_folder  # `restante extract` has no lake
+
         check_folder(extracts)
     elif not sources:
         raise Misuse("there is nothing to read: name a source with --source NAME=PATH, or a folder with --extracts")
