@@ -298,6 +298,20 @@ def test_rows_of_a_database_that_was_replaced_are_replaced(world: LakeWorld, wes
     assert "the lake has nameplates of generation 2 of its extracts, and the newest in" in failure
 
 
+def test_a_database_that_was_replaced_is_recognised_if_its_extracts_were_removed_too(
+    world: LakeWorld, west: Host, tmp_path: Path
+) -> None:
+    west.extract(1, 2, 3)
+    take(world)
+    shutil.rmtree(folder(world))
+    (tmp_path / "other").mkdir()
+    with ours(tmp_path / "other" / "west") as server:
+        Host(world, server).extract(7, 8, 9, 10)
+    take(world)
+    assert [row["started"].timestamp() - T0 for row in world.rows("nameplates")] == [7, 8, 9, 10]
+    assert [file.generation for file in files_of(folder(world))] == [1]
+
+
 def test_rows_of_an_archive_that_was_replaced_stay(world: LakeWorld, tmp_path: Path) -> None:
     for name, numbers in (("old", (1, 2)), ("new", (2, 3))):
         with Keeping(tmp_path / name, *(envelope(number, number) for number in numbers)):

@@ -147,54 +147,69 @@ def find_new(
     if not generations:
         return None, ""
     listing = _Listing(folder, source, table, datetime.fromtimestamp(context.latest, UTC).date())
-    known, position = _position(mark)
-    if known > generations[-1]:
-        raise SourceError(
-            f"source {source}: the lake has {table.name} of generation {known} of its extracts, and the newest in"
-            f" {folder} is {generations[-1]}: put back what was there"
-        )
-    if mark is not None and not known and table is not LIVE:
-        if position:
-            _check_same_database(listing, generations[-1], mark, context)
-        known = generations[-1]
-    # An archive deletes old envelopes, so those of its earlier generations are read, too.
-    first = generations[-1] if table is not ARCHIVED else known
-    chain: list[tuple[ExtractFile, int]] = []
-    waiting = ""
-    for generation in (number for number in generations if number >= first and not waiting):
-        start = position if generation == known else 0
-        files = listing.files(generation, start)
-        if table is LIVE:
-            newest = max(files, key=lambda file: file.last, default=None)
-            chain = [(newest, 0)] if newest else []
-            continue
-        more, missing = _contiguous(files, start)
-        chain += more
-        if missing:
-            waiting = (
-                f"source {source}: {table.name} with ids {missing[0]} to {missing[1]} of generation {generation} have"
-                " not arrived; they and those behind them are read when they have"
-            )
-    if not chain:
-        return None, waiting
+    known, position = _known(listing, generations[-1], mark, context)
+    chain, waiting = _chain(listing, generations, known, position)
+    if mark is not None and chain and chain[-1][0].generation == known and table is not LIVE:
+        of_extract = _read_footer(listing, chain[-1][0], context)[0].mark
+        if mark.first and of_extract.first == mark.first and of_extract.first_digest != mark.first_digest:
+            # Its host began again with the same generation, because somebody had removed all files.
+            known = 0
+            chain, waiting = _chain(listing, generations, known, 0)
     if len(chain) > max_files:
         waiting = (
             f"source {source}: {len(chain) - max_files:,} more extracts of {table.name} are read by the next run"
         )
         chain = chain[:max_files]
+    if not chain:
+        return None, waiting
     replaced = mark is not None and chain[-1][0].generation != known
     reason = "its database was replaced" if replaced and table is not LIVE else ""
     return _new_rows(listing, chain, context, reason), waiting
 
 
-def _position(mark: Mark | None) -> tuple[int, int]:
-    """Return the generation and the number up to which the lake has a source; generation 0: none of its extracts."""
-    if mark is None:
+def _known(listing: _Listing, newest: int, mark: Mark | None, context: IngestContext) -> tuple[int, int]:
+    """Return the generation and the number up to which the lake has a source; generation 0: none of its extracts.
+
+    Raises SourceError if `newest`, the newest generation, is older, or if extracts cannot continue what was read in
+    place.
+    """
+    if mark is None or (not mark.seen and listing.table is LIVE):
         return 0, 0
     if not mark.seen:
-        return 0, mark.last
+        if mark.last:
+            _check_same_database(listing, newest, mark, context)
+        return newest, mark.last
     generation, _, number = mark.seen.partition("/")
+    if int(generation) > newest:
+        raise SourceError(
+            f"source {listing.source}: the lake has {listing.table.name} of generation {int(generation)} of its"
+            f" extracts, and the newest in {listing.folder} is {newest}: put back what was there"
+        )
     return int(generation), int(number)
+
+
+def _chain(
+    listing: _Listing, generations: Sequence[int], known: int, position: int
+) -> tuple[list[tuple[ExtractFile, int]], str]:
+    """Return the files that are read, each with the id up to which its rows are left out; and what they wait for."""
+    chain: list[tuple[ExtractFile, int]] = []
+    for generation in generations:
+        # An archive deletes old envelopes, so those of its earlier generations are read, too.
+        if generation < (known if listing.table is ARCHIVED else generations[-1]):
+            continue
+        start = position if generation == known else 0
+        files = listing.files(generation, start)
+        if listing.table is LIVE:
+            newest = max(files, key=lambda file: file.last, default=None)
+            return ([(newest, 0)] if newest else []), ""
+        more, missing = _contiguous(files, start)
+        chain += more
+        if missing:
+            return chain, (
+                f"source {listing.source}: {listing.table.name} with ids {missing[0]} to {missing[1]} of generation"
+                f" {generation} have not arrived; they and those behind them are read when they have"
+            )
+    return chain, ""
 
 
 def _check_same_database(listing: _Listing, generation: int, mark: Mark, context: IngestContext) -> None:
