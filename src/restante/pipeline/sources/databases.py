@@ -26,7 +26,7 @@ BUSY_TIMEOUT: Final = 5.0
 SPARE_BYTES: Final = 64 << 20
 """Bytes that must be free beside the copy, because Spark usually writes to the same disk meanwhile."""
 
-STEP_SECONDS: Final = 0.003
+STEP_SECONDS: Final = 0.001
 """Seconds that a statement may take. With a rollback journal a commit waits for its end, and for the millisecond or
 two until SQLite tries again (sqlite3.c, sqliteDefaultBusyCallback)."""
 
@@ -87,9 +87,9 @@ class NewRows:
             count = database.execute(f"INSERT INTO copy.{table} {rows}", (first_id, last_id, size)).rowcount
             seconds = time.monotonic() - begun
             copied += count
-            if count < size:
-                return copied
             [(last_copied,)] = database.execute(f"SELECT max(rowid) FROM copy.{table}")  # noqa: S608 - constants
+            if count < size or last_copied == last_id:
+                return copied
             first_id = last_copied + 1
             size = max(1, min(MAX_STEP_GROWTH * size, int(size * STEP_SECONDS / max(seconds, 0.0001))))
             if not database.in_transaction:
