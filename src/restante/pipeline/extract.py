@@ -7,7 +7,7 @@ generation, if the database is still the one that its mark describes, or else fr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -97,7 +97,12 @@ def recognise(spec: str) -> Database:
 
 
 def extract(
-    sources: Sequence[Database], folder: ExtractFolder, scratch: Path, now: float, say: Say
+    sources: Sequence[Database],
+    folder: ExtractFolder,
+    scratch: Path,
+    now: float,
+    say: Say,
+    first_day: date = FIRST_DAY,
 ) -> Iterator[Extracted | str | SourceError]:
     """Write what is new in the sources, and yield what was written for each table.
 
@@ -114,7 +119,8 @@ def extract(
             continue
         try:
             with folder.locked(source.name):
-                yield from _SourceExtract(source, folder, scratch, now, say).write()
+                context = IngestContext(now, first_day)
+                yield from _SourceExtract(source, folder, scratch, context, say).write()
         except SourceError as error:
             yield error
 
@@ -129,8 +135,11 @@ class _Newest(NamedTuple):
 class _SourceExtract:
     """What a run writes for one source."""
 
-    def __init__(self, source: Database, folder: ExtractFolder, scratch: Path, now: float, say: Say) -> None:
-        self._source, self._folder, self._scratch, self._now, self._say = source, folder, scratch, now, say
+    def __init__(
+        self, source: Database, folder: ExtractFolder, scratch: Path, context: IngestContext, say: Say
+    ) -> None:
+        self._source, self._folder, self._scratch, self._say = source, folder, scratch, say
+        self._now, self._first_day = context.now, context.first_day
         files = folder.files(source.name)
         tables = {extract.table for extract in files}
         if tables and tables.isdisjoint(table.name for table in source.feeds):
@@ -163,8 +172,8 @@ class _SourceExtract:
             following = datetime.fromtimestamp((self._now // SECONDS_PER_HOUR + 1) * SECONDS_PER_HOUR, UTC)
             yield f"{self._source.name}: written in this hour; what is new is written after {following:%H:%M} UTC"
             return
-        start = datetime(FIRST_DAY.year, FIRST_DAY.month, FIRST_DAY.day, tzinfo=UTC).timestamp()
-        context = IngestContext(self._now, FIRST_DAY, last_commit=max([start, *written]))
+        start = datetime.combine(self._first_day, time(), UTC).timestamp()
+        context = IngestContext(self._now, self._first_day, last_commit=max([start, *written]))
         nothing_new = True
         with self._source.opened(self._scratch, self._say, context) as opened:
             for table in opened.tables:
@@ -236,7 +245,7 @@ class _SourceExtract:
                 format=EXTRACT_FORMAT,
                 kind=self._source.kind,
                 written=self._now,
-                first_day=FIRST_DAY,
+                first_day=self._first_day,
                 rows=draft.rows,
                 rejected=draft.rejected,
                 missed=missed,

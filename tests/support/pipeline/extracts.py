@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from datetime import UTC, date, datetime, time
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from restante.pipeline.schemas import LIVE, Table
-from restante.pipeline.sources.extract_files import EXTRACT_FORMAT, INFO_KEY, ExtractFile, ExtractInfo, parse_path
-from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.rows import number_rejected, numbered_schema
-from restante.pipeline.sources.source import OpenedSource, Span
-from restante.pipeline.sources.tasks import Task
+from restante.pipeline.extract import extract, recognise
+from restante.pipeline.sources.extract_files import INFO_KEY, ExtractFile, ExtractInfo, parse_path
+from restante.pipeline.sources.extract_folder import ExtractFolder
+from restante.pipeline.sources.source import SourceError
 from support.pipeline.servers import CONTEXT, DAY
 
 
@@ -32,48 +27,24 @@ def info_of(path: Path) -> ExtractInfo:
 
 
 def write_extracts(spec: str, folder: Path, scratch: Path, day: str = DAY) -> list[Path]:
-    """Write what is new at a server behind the extracts in the folder; return the new files."""
-    source, paths = recognise(spec), []
-    with source.opened(scratch, lambda _: None, CONTEXT) as opened:
-        for table in opened.tables:
-            last = next(reversed(files_of(folder, source.name, table.name)), None)
-            marks = {"": info_of(folder / last.path).mark} if last else {}
-            if span := opened.find_new(table.name, marks):
-                new = last is None or bool(span.reason)
-                file = ExtractFile(
-                    source.name,
-                    table.name,
-                    (last.generation if last else 0) + new,
-                    CONTEXT.first_day.fromisoformat(day),
-                    1 if last is None or new else last.last + 1,
-                    span.marks[""].last,
-                )
-                if table is LIVE:
-                    number = last.last + 1 if last else 1
-                    file = file._replace(first=number, last=number)
-                rows = rows_of(opened, span, table)
-                info = ExtractInfo(
-                    format=EXTRACT_FORMAT,
-                    kind=source.kind,
-                    written=CONTEXT.now,
-                    first_day=CONTEXT.first_day,
-                    rows=rows.num_rows,
-                    rejected=rows.num_rows - rows["fault"].null_count,
-                    missed=span.missed,
-                    mark=span.marks[""],
-                )
-                paths.append(write_file(folder, file, rows, info))
+    """Write what is new at a server behind the extracts in the folder, each time an hour later; return the new files.
+
+    They are moved into the folder of a day.
+    """
+    source, before = recognise(spec), files_of(folder)
+    hour = len([file for file in before if file.source == source.name])
+    now = datetime.combine(date.fromisoformat(DAY), time(), UTC).timestamp() + 3600 * hour
+    scratch.mkdir(exist_ok=True)
+    for result in extract([source], ExtractFolder(str(folder), scratch), scratch, now, print, CONTEXT.first_day):
+        if isinstance(result, SourceError):
+            raise result
+    paths = []
+    for file in files_of(folder):
+        if file not in before:
+            paths.append(folder / file._replace(day=date.fromisoformat(day)).path)
+            paths[-1].parent.mkdir(exist_ok=True)
+            (folder / file.path).rename(paths[-1])
     return paths
-
-
-def rows_of(opened: OpenedSource, span: Span, table: Table) -> pa.Table:
-    def read(_spark: None, _table: Table, tasks: Sequence[Task]) -> pa.Table:
-        batches = chain.from_iterable(task.batches() for task in tasks)
-        return pa.Table.from_batches(number_rejected(batches), numbered_schema(table))
-
-    with patch("restante.pipeline.sources.tasks.frame", read):
-        rows: Any = opened.read(None, span)  # type: ignore[arg-type]
-    return rows
 
 
 def write_file(folder: Path, file: ExtractFile, rows: pa.Table, info: ExtractInfo) -> Path:
