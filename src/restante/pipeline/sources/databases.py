@@ -1,8 +1,8 @@
 """Reads SQLite databases where they are, while their servers run, and copies their new rows.
 
 With a rollback journal (the reference server's) a reader blocks the writer's commit (sqlite.org/lockingv3.html). With
-a write-ahead log (WAL, our servers') a read transaction keeps the log from being reset (sqlite.org/wal.html). So rows
-are copied in short statements, and the copy is read from then on.
+a write-ahead log (WAL, our servers') no one waits, but a read transaction keeps the log from being reset
+(sqlite.org/wal.html). So rows are copied in short statements, and the copy is read from then on.
 """
 
 from __future__ import annotations
@@ -78,10 +78,11 @@ class NewRows:
     def copy(self, database: sqlite3.Connection, table: str, rows: str, first_id: int, last_id: int) -> int:
         """Copy the rows of a range of ids into a table of the file, and return their number.
 
-        `rows` selects the rows between two ids, in the order of their ids, up to a number. A rest follows each
-        statement, but not in a transaction, which it would only prolong.
+        `rows` selects the rows between two ids, in the order of their ids, up to a number. With a rollback journal a
+        rest follows each statement.
         """
         size, copied = FIRST_STEP_ROWS, 0
+        [(journal,)] = database.execute("PRAGMA main.journal_mode")
         while True:
             begun = time.monotonic()
             count = database.execute(f"INSERT INTO copy.{table} {rows}", (first_id, last_id, size)).rowcount
@@ -92,7 +93,7 @@ class NewRows:
                 return copied
             first_id = last_copied + 1
             size = max(1, min(MAX_STEP_GROWTH * size, int(size * STEP_SECONDS / max(seconds, 0.0001))))
-            if not database.in_transaction:
+            if journal != "wal":
                 self._sleep(max(MIN_REST_SECONDS, seconds))
 
     def require_space(self, bytes_: int) -> None:
