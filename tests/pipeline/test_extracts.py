@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -20,16 +22,17 @@ from restante.pipeline.build.sources import build_sources
 from restante.pipeline.ingest import IngestResult
 from restante.pipeline.ingest_extracts import ingest_extracts
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import CLEAN_TABLES
+from restante.pipeline.schemas import CLEAN_TABLES, NAMEPLATES
 from restante.pipeline.sources import extracts
 from restante.pipeline.sources.extract_files import EXTRACT_FORMAT, parse_path
+from restante.pipeline.sources.source import SourceError
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.tables import BUILDS
 from support.pipeline.archives import Keeping
 from support.pipeline.extracts import files_of, info_of, write_extracts, write_file
 from support.pipeline.relays import our_relay, transfer
 from support.pipeline.runs import LakeWorld, Row, command, no_spark, spark_command
-from support.pipeline.servers import DAY, FIRST_DAY, Ours, client, current, mailbox, nameplate, ours
+from support.pipeline.servers import CONTEXT, DAY, FIRST_DAY, Ours, client, current, mailbox, nameplate, ours
 from support.sqlite import alter
 from support.waku.envelopes import T0, envelope
 
@@ -266,6 +269,21 @@ def test_sources_with_bad_files_are_left_out_and_the_others_are_read(world: Lake
         path.write_bytes(intact[source])
     assert failures(world) == []
     assert ids(world) == [(source, number) for source in sorted(paths) for number in (1, 2)]
+
+
+def test_no_damage_of_a_footer_stops_the_run(plain: LakeWorld, tmp_path: Path) -> None:
+    """At some pyarrow ends the process (26.0.1: RowGroupMetaData.column)."""
+    with ours(tmp_path / "west") as server:
+        [path] = Host(plain, server).extract(*range(1, 101))
+    intact, dice = path.read_bytes(), Random(5)
+    footer_bytes = int.from_bytes(intact[-8:-4], "little") + 8
+    for _ in range(500):
+        content = bytearray(intact)
+        offset, value = dice.randrange(footer_bytes), dice.randrange(256)
+        content[-1 - offset] = value
+        path.write_bytes(content)
+        with suppress(SourceError):
+            extracts.find_new(folder(plain), "west", NAMEPLATES, None, CONTEXT, 10)
 
 
 def test_only_regular_files_with_names_of_extracts_are_read(world: LakeWorld, west: Host) -> None:

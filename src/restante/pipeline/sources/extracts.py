@@ -350,9 +350,8 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
             metadata, schema = parquet.metadata, parquet.schema_arrow
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             raw = (metadata.metadata or {}).get(INFO_KEY, b"")
-            expanded = sum(
-                group.column(index).total_uncompressed_size for group in groups for index in range(group.num_columns)
-            )
+            # Not of its columns: at a damaged one pyarrow ends the process (26.0.1: RowGroupMetaData.column).
+            expanded = sum(group.total_byte_size for group in groups)
         written_as = msgspec.json.decode(raw, type=_Format).format
         if written_as > EXTRACT_FORMAT:
             raise SourceError(
@@ -397,7 +396,8 @@ def _count_up_to(path: Path, table: Table, last: int, source: str) -> tuple[int,
     """Return how many rows of a file have ids up to `last`, and how many of these have a fault."""
     read = rejected = 0
     try:
-        with pq.ParquetFile(path) as parquet:
+        # A text that many rows have is in memory once.
+        with pq.ParquetFile(path, read_dictionary=["fault"]) as parquet:
             for batch in parquet.iter_batches(columns=[_id_column(table), "fault"]):
                 before = batch.filter(pc.less_equal(batch.column(_id_column(table)), last))
                 read += before.num_rows
