@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, Final
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from restante.pipeline.tables import BUILDS, buckets, envelopes
@@ -278,6 +278,64 @@ def test_the_days_that_a_day_reads_mirror_the_days_that_it_affects() -> None:
         for name in build.inputs:
             assert all(day in build.touches(name, {read}) for read in build.reads(name, {day}))
             assert len(build.touches(name, {day})) == len(build.reads(name, {day})) <= 8
+
+
+def most_rows_of_an_operator(table: DataFrame) -> tuple[Counter[Values], int]:
+    """Return the rows of a table, and the most rows that an operator of its plan returned, by Spark's own metrics."""
+    values = collected(table)
+
+    def rows_of(operator: Any) -> int:
+        name = operator.getClass().getSimpleName()
+        if name == "AdaptiveSparkPlanExec":
+            return rows_of(operator.executedPlan())
+        if name.endswith("QueryStageExec"):
+            return rows_of(operator.plan())
+        count = operator.metrics().get("numOutputRows")
+        children = (operator.children().apply(number) for number in range(operator.children().size()))
+        return max([count.get().value() if count.isDefined() else 0, *map(rows_of, children)])
+
+    return values, rows_of(table._jdf.queryExecution().executedPlan())
+
+
+AT: Final = 1_773_144_000.0
+
+
+def receipt(file: str, number: int, sender: str) -> dict[str, Any]:
+    """Return a frame with the message of a sender."""
+    log = {"file": file, "id": number, "source": "peers", "server": None}
+    message = {"name": "ws_receive", "command": "message", "phase": "0", "own": False, "command_id": sender}
+    return {**log, **message, "start": AT + 1 + number, "server_rx": AT, "server_tx": AT + 1}
+
+
+def test_a_message_in_many_logs_costs_no_more_than_its_rows(spark: SparkSession) -> None:
+    """A hundred logs that claim to have sent a message, and a hundred with ten receipts each, are no pairs."""
+    many = [receipt(f"to {n}", number, "claimed") for n in range(100) for number in range(10)]
+    again = [receipt("b", number, "a") for number in range(300)]  # a client that reconnected often
+    senders = [("a", "a"), *((f"from {n}", "claimed") for n in range(100))]
+    sent = [
+        {"file": file, "name": "ws_send", "start": AT, "command": "add", "command_id": message, "phase": "0"}
+        for file, message in senders
+    ]
+    timing: list[Values] = [
+        (file, 0, "main", "add", "network out", 0, 1, 0, TODAY.date(), "logs") for file, _ in senders
+    ]
+    events = rows("client_events", [event | {"id": 0} for event in sent] + many + again)
+    timing += [
+        (event["file"], event["id"], None, "message", "network in", 5, 2, 0, TODAY.date(), "peers")
+        for event in many + again
+    ]
+    frames = {name: frame(spark, name, values) for name, values in (("client_events", events), ("timing", timing))}
+    values, most = most_rows_of_an_operator(BUILDS["deliveries"].rows(frames))
+    [delivery] = dicts("deliveries", values.elements())
+    assert (delivery["file"], delivery["peer_file"], delivery["peer_id"]) == ("a", "b", 0)
+    assert len(events) <= most <= len(events) + len(timing)
+
+
+@pytest.mark.parametrize("name", ["pressure", "mailbox_pressure", "durations"])
+def test_a_table_reads_each_of_its_inputs_once(spark: SparkSession, name: str) -> None:
+    frames = {table: frame(spark, table, ()) for table in BUILDS[name].inputs}
+    plan = BUILDS[name].rows(frames)._jdf.queryExecution().analyzed()
+    assert plan.collectLeaves().size() == len(frames)
 
 
 EDGES = buckets.bucket_edges()

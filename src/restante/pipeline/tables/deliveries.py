@@ -22,7 +22,6 @@ from restante.timing.model.exchanges import MAX_APART_US, US_PER_DAY
 from restante.timing.model.phases import NETWORK_IN, NETWORK_OUT
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
 
 DELIVERIES: Final = Table(
@@ -110,52 +109,29 @@ _MESSAGE: Final = ("command_id", "phase", "rx")
 
 
 def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the messages of which the lake has the sending and the receipt, in two logs that belong together.
-
-    The rows of a message are grouped, not joined with each other: planning the join takes longer than the job.
-    """
-    receipt = f.struct("at", "tx", "id", "us", "offset_us", "error_us")
-    author, peer = f.struct("source", "file", "id", "server", "at", "us", "offset_us", "error_us"), ("source", "file")
-    each_way = _messages(inputs["client_events"], inputs["timing"]).groupBy(*_MESSAGE)
-    messages = (
-        each_way.agg(
-            f.collect_list(f.when(f.col("is_sent"), author)).alias("sent"),
-            f.collect_list(f.when(~f.col("is_sent"), f.struct(*peer, receipt.alias("receipt")))).alias("received"),
-        )
-        .select("phase", "rx", f.explode("sent").alias("author"), "received")
-        .select("phase", "rx", "author", f.explode("received").alias("peer"))
-        .where(_is_near("author.at") & _is_near("peer.receipt.at"))
-        .groupBy("phase", "rx", "author", *(f.col(f"peer.{name}").alias(f"peer_{name}") for name in peer))
-        .agg(f.min("peer.receipt").alias("first"))
-        .withColumn(
-            "day", f.date_add(f.lit("1970-01-01").cast("date"), f.floor(f.col("rx") / US_PER_DAY).cast("int"))
-        )
-    )
+    """Return the messages of which the lake has the sending and the receipt, in two logs that belong together."""
+    messages = _of_two_logs(_messages(inputs["client_events"], inputs["timing"]))
     at_server = f.col("first.tx") - f.col("rx")
-    times = {"sent": f.col("author.at"), "server_rx": f.col("rx"), "received": f.col("first.at")}
-    return _of_two_logs(messages).select(
-        "author.file",
-        "author.id",
-        "author.server",
-        "peer_file",
-        "peer_source",
+    times = {"sent": f.col("at"), "server_rx": f.col("rx"), "received": f.col("first.at")}
+    return messages.select(
+        "file",
+        "id",
+        "server",
+        f.col("first.file").alias("peer_file"),
+        f.col("first.source").alias("peer_source"),
         f.col("first.id").alias("peer_id"),
         "phase",
         *(f.timestamp_micros(time).alias(name) for name, time in times.items()),
-        f.col("author.us").alias("network_out_us"),
+        f.col("us").alias("network_out_us"),
         at_server.alias("at_server_us"),
         f.col("first.us").alias("network_in_us"),
-        (f.col("author.us") + at_server + f.col("first.us")).alias("us"),
-        (f.col("author.error_us") + f.col("first.error_us")).alias("error_us"),
-        "author.offset_us",
+        (f.col("us") + at_server + f.col("first.us")).alias("us"),
+        (f.col("error_us") + f.col("first.error_us")).alias("error_us"),
+        "offset_us",
         f.col("first.offset_us").alias("peer_offset_us"),
-        "day",
-        "author.source",
-    )
-
-
-def _is_near(time: str) -> Expression:
-    return f.abs(f.col(time) - f.col("rx")) <= MAX_APART_US
+        "rx_day",
+        "source",
+    ).withColumnRenamed("rx_day", "day")
 
 
 def _messages(events: DataFrame, timing: DataFrame) -> DataFrame:
@@ -187,25 +163,33 @@ def _messages(events: DataFrame, timing: DataFrame) -> DataFrame:
     durations = timing.where(ways).select("source", "file", "id", "day", "us", "error_us", "offset_us")
     rx = f.when(f.col("is_sent"), f.col("at") + f.col("us") - f.col("offset_us")).otherwise(f.col("rx"))
     messages = chosen.join(durations, ["source", "file", "id", "day"]).withColumn("rx", rx)
-    return messages.dropna(subset=list(_MESSAGE))
+    rx_day = f.date_add(f.lit("1970-01-01").cast("date"), f.floor(f.col("rx") / US_PER_DAY).cast("int"))
+    near = f.abs(f.col("at") - f.col("rx")) <= MAX_APART_US
+    return messages.dropna(subset=list(_MESSAGE)).where(near).withColumn("rx_day", rx_day).drop("day")
 
 
 def _of_two_logs(messages: DataFrame) -> DataFrame:
-    """Return the rows of logs each of which shares messages of that day with one other log only.
+    """Return the sent messages of logs each of which shares messages of that day with one other log only.
 
-    A log that received its own messages as those of the other side has the events of both, and is its own partner.
+    `first` is the peer's first receipt. A message is never paired with its receipts: of the logs that sent it, and of
+    those that received it, the least and the greatest suffice to see whether there is one of each. A log that
+    received its own messages as those of the other side has the events of both, and is its own partner.
     """
-    file, partner = f.col("author.file"), f.col("peer_file")
-    ends = f.array(
-        f.struct(file.alias("log"), partner.alias("partner")), f.struct(partner.alias("log"), file.alias("partner"))
+    is_sent, file = f.col("is_sent"), f.col("file")
+    receipt = f.struct("at", "tx", f.col("id"), "us", "offset_us", "error_us", "source", "file")
+    of_message = Window.partitionBy(*_MESSAGE)
+    least, greatest = (
+        f.when(is_sent, of(f.when(~is_sent, file)).over(of_message)).otherwise(
+            of(f.when(is_sent, file)).over(of_message)
+        )
+        for of in (f.min, f.max)
     )
-    of_log = Window.partitionBy("day", "end.log")
-    alone = f.min("end.partner").over(of_log) == f.max("end.partner").over(of_log)
-    message = ("phase", "rx", "author", "peer_source", "peer_file", "first", "day")
-    by_log = messages.withColumn("end", f.explode(ends)).withColumn(
-        "alone", alone & (f.col("end.log") != f.col("end.partner"))
-    )
-    return by_log.where("alone").groupBy(*message).agg(f.count("*").alias("ends")).where("ends = 2")
+    first = f.min(f.when(~is_sent, receipt)).over(of_message)
+    partners = messages.withColumns({"least": least, "greatest": greatest, "first": first}).dropna(subset=["least"])
+    of_log = Window.partitionBy("rx_day", "file")
+    least, greatest = f.min("least").over(of_log), f.max("greatest").over(of_log)
+    alone = partners.withColumn("alone", (least == greatest) & (least != file))
+    return alone.withColumn("both", f.min("alone").over(of_message)).where(is_sent & f.col("both"))
 
 
 BUILDS: Final = (Build(DELIVERIES, {"client_events": (1, 1), "timing": (1, 1)}, deliveries),)

@@ -127,26 +127,14 @@ def mailbox_pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
 def _pressure(ended_rows: DataFrame, live_rows: DataFrame) -> DataFrame:
     """Return what lived in each hour, counted from starts and ends within the hour, and from what lived before it.
 
-    What is still live counts as if it had ended when its server last wrote to its database.
+    What is still live counts as if it had ended when its server last wrote to its database. What began at an unknown
+    hour counts as having no life, and is counted apart, at the first hour of its day.
     """
     start = f.unix_micros("started").alias("at")
     so_far = _so_far().alias("total_us")
-    rows = ended_rows.select("source", "day", "total_us", "blur_us", start, f.lit(1).cast("bigint").alias("count"))
-    rows = rows.unionAll(live_rows.select("source", "day", so_far, "blur_us", start, "count"))
-    cut = f.when(f.col("total_us") > MAX_LIFE_US, f.col("count")).otherwise(0).alias("cut")
-    rows = rows.select("*", cut)
-    unknown = rows.where(~hour_is_known()).groupBy("source", "day")
-    blurred = unknown.agg(f.sum("count").alias("started"), f.sum("cut").alias("cut")).select(
-        "source",
-        "day",
-        f.lit(None).alias("hour"),
-        "started",
-        f.lit(None).alias("peak"),
-        f.lit(None).alias("live_us"),
-        "cut",
-    )
-    hours = _filled(_by_hour(_events(rows.where(hour_is_known()))))
-    return hours.unionAll(blurred)
+    rows = ended_rows.select("source", "total_us", "blur_us", start, f.lit(1).cast("bigint").alias("count"))
+    rows = rows.unionAll(live_rows.select("source", so_far, "blur_us", start, "count"))
+    return _filled(_by_hour(_events(rows)))
 
 
 def _so_far() -> Expression:
@@ -161,24 +149,37 @@ def live_since(name: str, rows: DataFrame, first_day: date) -> DataFrame:
     return rows.where(end >= f.unix_micros(f.lit(first_day).cast("timestamp")))
 
 
+_EVENT: Final = ("at", "hour", "change", "started", "cut")
+
+
 def _events(rows: DataFrame) -> DataFrame:
     """Return starts and ends. A nameplate is live until just before its end, so one of no duration never is."""
-    life = f.least(f.greatest("total_us", f.lit(0)), f.lit(MAX_LIFE_US))
-    lived = f.when(life > 0, f.col("count")).otherwise(0)
-    begins = rows.select("source", "at", lived.alias("change"), f.col("count").alias("started"), "cut")
-    begins = begins.withColumn("hour", f.floor(f.col("at") / HOUR_US))
-    ends = rows.where(life > 0).select("source", (f.col("at") + life).alias("at"), (-f.col("count")).alias("change"))
-    ends = ends.select("*", f.lit(0).alias("started"), f.lit(0).alias("cut"))
-    return begins.unionAll(ends.withColumn("hour", f.floor((f.col("at") - 1) / HOUR_US)))
+    at, count = f.col("at"), f.col("count")
+    life = f.when(hour_is_known(), f.least(f.greatest("total_us", f.lit(0)), f.lit(MAX_LIFE_US))).otherwise(0)
+    lived = f.when(life > 0, count).otherwise(0)
+    cut = f.when(f.col("total_us") > MAX_LIFE_US, count).otherwise(0)
+    hour = f.floor(at / HOUR_US)
+    hour = f.when(hour_is_known(), hour).otherwise(hour - f.pmod(hour, f.lit(24)))
+    end, nothing = at + life, f.lit(0).cast("bigint")
+    begins, ends = (
+        f.struct(*(value.alias(name) for name, value in zip(_EVENT, values, strict=True)))
+        for values in (
+            (at, hour, lived, count, cut),
+            (end, f.floor((end - 1) / HOUR_US), -lived, nothing, nothing),
+        )
+    )
+    event = f.explode(f.array(begins, f.when(life > 0, ends))).alias("event")
+    events = rows.select("source", hour_is_known().alias("known"), event).where("event IS NOT NULL")
+    return events.select("source", "known", "event.*")
 
 
 def _by_hour(events: DataFrame) -> DataFrame:
     """Return each hour's sums, as if no nameplate had lived before it."""
-    running = f.sum("change").over(Window.partitionBy("source", "hour").orderBy("at", "change"))
+    running = f.sum("change").over(Window.partitionBy("source", "known", "hour").orderBy("at", "change"))
     remaining = (f.col("hour") + 1) * HOUR_US - f.col("at")
     return (
         events.select("*", running.alias("running"), (f.col("change") * remaining).alias("lived"))
-        .groupBy("source", "hour")
+        .groupBy("source", "known", "hour")
         .agg(
             f.sum("started").alias("started"),
             f.sum("cut").alias("cut"),
@@ -191,21 +192,21 @@ def _by_hour(events: DataFrame) -> DataFrame:
 
 def _filled(hours: DataFrame) -> DataFrame:
     """Add the nameplates that were live before, and hours without a start or end in which some were live."""
-    in_order = Window.partitionBy("source").orderBy("hour")
+    in_order = Window.partitionBy("source", "known").orderBy("hour")
     after = f.sum("net").over(in_order)
     following = f.lead("hour").over(in_order)
     carried = hours.select("*", after.alias("after"), following.alias("following"))
     until = f.when(f.col("after") > 0, f.col("following") - 1).otherwise(f.col("hour"))
     filled = carried.withColumn("live_hour", f.explode(f.sequence("hour", until)))
-    own = f.col("live_hour") == f.col("hour")
+    known, own = f.col("known"), f.col("live_hour") == f.col("hour")
     before = f.when(own, f.col("after") - f.col("net")).otherwise(f.col("after"))
     return filled.select(
         "source",
         f.date_add(f.lit("1970-01-01").cast("date"), f.floor(f.col("live_hour") / 24).cast("int")).alias("day"),
-        f.pmod("live_hour", f.lit(24)).alias("hour"),
+        f.when(known, f.pmod("live_hour", f.lit(24))).alias("hour"),
         f.when(own, f.col("started")).otherwise(0).alias("started"),
-        (before + f.when(own, f.col("top")).otherwise(0)).alias("peak"),
-        (before * HOUR_US + f.when(own, f.col("lived")).otherwise(0)).alias("live_us"),
+        f.when(known, before + f.when(own, f.col("top")).otherwise(0)).alias("peak"),
+        f.when(known, before * HOUR_US + f.when(own, f.col("lived")).otherwise(0)).alias("live_us"),
         f.when(own, f.col("cut")).otherwise(0).alias("cut"),
     )
 

@@ -99,12 +99,11 @@ def outcomes(inputs: Mapping[str, DataFrame]) -> DataFrame:
 def durations(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the counts of both durations by bucket."""
     keys = ("source", "day", "app_id", "kind", "measure", "bucket")
-    rows = ended_rows(inputs, "waiting_us", "total_us")
-    measures = [
-        rows.select(*keys[:4], f.lit(name).alias("measure"), buckets.bucket(f.col(f"{name}_us")).alias("bucket"))
-        for name in ("waiting", "total")
-    ]
-    counted = measures[0].unionAll(measures[1]).groupBy(*keys).agg(f.count("*").alias("count"))
+    waiting, total = (
+        f.struct(f.lit(name).alias("measure"), f.col(f"{name}_us").alias("us")) for name in ("waiting", "total")
+    )
+    rows = ended_rows(inputs, "waiting_us", "total_us").select(*keys[:4], f.inline(f.array(waiting, total)))
+    counted = rows.groupBy(*keys[:5], buckets.bucket(f.col("us")).alias("bucket")).agg(f.count("*").alias("count"))
     together = group_rare(task_per_day(counted), "count", "app_id").groupBy(*keys).agg(f.sum("count").alias("count"))
     return together.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
 
