@@ -18,9 +18,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from restante.pipeline.lake.commit_info import Ledger, Mark
+from restante.pipeline.report.making import TABLES_READ
 from restante.pipeline.spark import java
 from restante.pipeline.steps import Steps
-from restante.pipeline.tables import TABLES
+from restante.pipeline.tables import BUILDS, TABLES
+from restante.pipeline.tables.sources import BUILD as SOURCES_BUILD
 from support.bounds import PATIENCE
 from support.documents import Document
 from support.mailbox.reference_sources import Their
@@ -110,6 +112,34 @@ def test_the_guides_first_lake_from_a_server_to_a_query(
 
 def guided(line: str) -> str:
     return command(*shlex.split(line.removeprefix("./run pipeline "))).stdout
+
+
+def test_the_lineage_has_each_table_with_all_of_its_inputs() -> None:
+    listed, drawn, mermaid = (guided(line).splitlines() for line in READING.lines("lineage"))
+    assert [line.partition(":")[0] for line in listed] == [*TABLES]
+
+    arrows = [line.strip().split(" --> ") for line in mermaid if "-->" in line]
+    inputs_of = {name: {*inputs.split(" & ")} for inputs, name in arrows}
+    built = {name: {*build.inputs} for name, build in {**BUILDS, "sources": SOURCES_BUILD}.items()}
+    assert inputs_of.keys() == {*TABLES, "report"}
+    assert {name: inputs_of[name] for name in built} == built
+    assert inputs_of["report"] == {*TABLES_READ}
+
+    [*lines, empty, _] = drawn
+    assert empty == ""
+    assert max(map(len, drawn)) <= 80
+    path: list[str] = []
+    drawn_inputs: dict[str, set[str]] = {}
+    read = set[str]()
+    for line in re.sub(r",\n[│ ]+(?=\w)", ", ", "\n".join(lines)).splitlines():
+        branch, text = re.fullmatch(r"([│├└─ ]*)(.+)", line).groups()  # type: ignore[union-attr]
+        made, _, report = text.partition(" → ")
+        name, _, others = made.partition(" + ")
+        path[len(branch) // 3 :] = [name]
+        drawn_inputs[name] = {*path[-2:-1], *filter(None, others.split(", "))}
+        read |= {name} if report else set()
+    assert {name: drawn_inputs[name] for name in built} == built
+    assert read == {*TABLES_READ}
 
 
 TRACE = '{"connection": 1}\n'

@@ -1,4 +1,4 @@
-"""`restante pipeline`: its commands. `demo`, `report`, `query` and `gaps` are in files of their own.
+"""`restante pipeline`: its commands. `demo`, `report`, `query`, `tables` and `gaps` are in files of their own.
 
 What a subcommand needs is imported when it runs.
 """
@@ -18,7 +18,7 @@ import typer
 from restante.cli.extra_commands import group_that_needs
 from restante.common.errors import Misuse
 from restante.common.texts import counted
-from restante.pipeline.cli import demo, gaps, query, report
+from restante.pipeline.cli import demo, gaps, query, report, tables
 from restante.pipeline.cli.options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeDir, Memory, Verbose
 
 if TYPE_CHECKING:
@@ -236,6 +236,7 @@ def sql(lake: LakeDir = DEFAULT_LAKE) -> None:
 
 app.add_typer(report.app)
 app.add_typer(query.app)
+app.add_typer(tables.app)
 app.add_typer(gaps.app)
 
 
@@ -332,8 +333,8 @@ def _show_built(built: Sequence[tuple[BuildResult, Sequence[str]]], *, plan: boo
             f"{result.table}: "
             + (f"{days} to build{span}" if plan else f"{days} built{span}, {counted(result.rows, 'row')}")
         )
-    for sources, tables in others.items():
-        print(f"{', '.join(tables)}: nothing to build until you ingest {sources}")
+    for sources, names in others.items():
+        print(f"{', '.join(names)}: nothing to build until you ingest {sources}")
 
 
 def _sources_of(tables: Sequence[str]) -> str:
