@@ -1,4 +1,7 @@
-"""The tables that are built from the ingested ones: each is a function of DataFrames, beside its schema."""
+"""The tables that are built from the ingested ones: each is a function of DataFrames, beside its schema.
+
+docs/pipeline/add-a-table.md adds one.
+"""
 
 from __future__ import annotations
 
