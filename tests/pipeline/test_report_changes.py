@@ -28,7 +28,7 @@ from restante.pipeline.report.model import Report, ReportChange, ReportChanges
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse_period
 from restante.pipeline.report.summary import summary_lines
-from restante.pipeline.tables import TABLES, failures
+from restante.pipeline.tables import TABLES, guesses
 
 PORTIONS = st.integers(0, 10**6).flatmap(lambda all_: st.integers(0, all_).map(lambda part: Portion(part, all_)))
 HOURS = st.dictionaries(st.integers(0, 23), st.integers(1, 500))
@@ -436,9 +436,9 @@ def test_the_rule_has_an_item_for_each_measure() -> None:
     content = page(made).decode()
     assert all(f"<li>{escape(item)}</li>" in content for item in made.changes.rule)
     assert json.loads(as_json(made))["changes"]["rule"] == list(made.changes.rule)
-    assert (counts.GUESSES_DAYS, counts.GUESSES_MADS) == (failures.COMPARED_DAYS, failures.MADS)
-    assert (counts.GUESSES_MIN_EXCESS, MIN_DAYS_BEFORE) == (failures.MIN_EXCESS, failures.MIN_COMPARED_DAYS)
-    assert counts.GUESSES_MIN_EXCESS_SHARE == failures.MIN_EXCESS_SHARE
+    assert (counts.GUESSES_DAYS, counts.GUESSES_MADS) == (guesses.COMPARED_DAYS, guesses.MADS)
+    assert (counts.GUESSES_MIN_EXCESS, MIN_DAYS_BEFORE) == (guesses.MIN_EXCESS, guesses.MIN_COMPARED_DAYS)
+    assert counts.GUESSES_MIN_EXCESS_SHARE == guesses.MIN_EXCESS_SHARE
 
 
 def test_all_outputs_have_the_changes_or_say_that_there_are_none() -> None:

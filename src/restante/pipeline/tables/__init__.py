@@ -11,13 +11,15 @@ from typing import Final
 from restante.pipeline.schemas import CLEAN_TABLES, Table
 from restante.pipeline.tables import (
     addresses,
+    busy_hours,
     deliveries,
     envelopes,
     failures,
     gaps,
-    hours,
+    guesses,
     lateness,
     outcomes,
+    pressure,
     relay,
     sources,
     timing,
@@ -30,8 +32,10 @@ BUILDS: Final[dict[str, Build]] = {
     build.table.name: build
     for build in (
         *outcomes.BUILDS,
-        *hours.BUILDS,
+        *pressure.BUILDS,
+        *busy_hours.BUILDS,
         *failures.BUILDS,
+        *guesses.BUILDS,
         *versions.BUILDS,
         *addresses.BUILDS,
         *relay.BUILDS,

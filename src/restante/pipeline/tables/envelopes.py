@@ -21,7 +21,7 @@ from restante.pipeline.schemas import (
     day_of,
 )
 from restante.pipeline.tables.build import FOLDERS, Build, Folder, Partition
-from restante.pipeline.tables.hours import HOUR_US
+from restante.pipeline.tables.hours import hour_of_day
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -64,6 +64,34 @@ ENVELOPES: Final = Table(
 """Invariants: one row for each hash of archived; `holders` adds up to the pairs of hash and mailserver in
 archived."""
 
+
+def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return one row per hash: a mailserver's before that of exported files, then by least source and arrival.
+
+    Only a mailserver's archive has the time at which the envelope arrived.
+
+    Equal hashes were sent in the same hour. So one shuffle by hour suffices, which the folders need anyway, followed
+    by one sort; the folders' order is a prefix of the sort order. No step needs a folder's rows in memory, whatever
+    the share of duplicates.
+    """
+    archived = inputs["archived"]
+    hour = hour_of_day("sent")
+    busy = archived.select("day", hour).groupBy("day", "hour").agg((f.count("*") >= MIN_HOUR_ROWS).alias("many"))
+    columns = ["day", "source", "file", "arrival", *(column.name for column in _SHARED_COLUMNS)]
+    in_archive = (f.col("source_kind") == SOURCE_KIND_ARCHIVE).alias("in_archive")
+    rows = archived.select(*columns, in_archive, hour).join(f.broadcast(busy), ["day", "hour"])
+    rows = rows.withColumn("hour", f.when(f.col("many"), f.col("hour"))).drop("many").repartition("day", "hour")
+    same = Window.partitionBy("day", "hour", "hash")
+    # The last row in this order is kept. By then every mailserver has been counted, at the first of its copies.
+    order = same.orderBy("in_archive", *(f.desc(name) for name in ("source", "arrival", "file", "arrived")))
+    rows = rows.withColumn("after", f.lead(f.lit(1)).over(order))
+    is_first_copy = ~f.col("source").eqNullSafe(f.lag("source").over(order))
+    rows = rows.withColumn("counts", (is_first_copy & f.col("in_archive")).cast("int"))
+    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    rows = rows.withColumn("holders", f.sum("counts").over(so_far))
+    return rows.where(f.col("after").isNull()).withColumnRenamed("source", "holder")
+
+
 TRAFFIC: Final = Table(
     "traffic",
     "topic and day",
@@ -77,6 +105,21 @@ TRAFFIC: Final = Table(
     ),
 )
 """Invariants: `envelopes` adds up to the rows of envelopes, `bytes` to their size."""
+
+
+def traffic(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the number and size of the envelopes per topic and day."""
+    return (
+        inputs["envelopes"]
+        .groupBy("day", "topic")
+        .agg(
+            f.count("*").alias("envelopes"),
+            f.sum(f.col("size").cast("bigint")).alias("bytes"),
+            f.min("sent").alias("first"),
+            f.max("sent").alias("last"),
+        )
+    )
+
 
 COVERAGE: Final = Table(
     "coverage",
@@ -98,57 +141,6 @@ COVERAGE: Final = Table(
 A mailserver has a row for each day on which any source has envelopes, starting with the first day of its own ones.
 """
 
-HOURLY_COVERAGE: Final = Table(
-    "hourly_coverage",
-    "mailserver, day and hour in which any source has an envelope",
-    (
-        Column("hour", "INT", "Hour of the day (UTC), 0 to 23, in which the envelopes were sent."),
-        *COVERAGE.columns,
-    ),
-)
-"""Invariant: the counts of a mailserver's hours add up to its row of the day in coverage."""
-
-
-def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return one row per hash: a mailserver's before that of exported files, then by least source and arrival.
-
-    Only a mailserver's archive has the time at which the envelope arrived.
-
-    Equal hashes were sent in the same hour. So one shuffle by hour suffices, which the folders need anyway, followed
-    by one sort; the folders' order is a prefix of the sort order. No step needs a folder's rows in memory, whatever
-    the share of duplicates.
-    """
-    archived = inputs["archived"]
-    hour = _hour_of_day("sent")
-    busy = archived.select("day", hour).groupBy("day", "hour").agg((f.count("*") >= MIN_HOUR_ROWS).alias("many"))
-    columns = ["day", "source", "file", "arrival", *(column.name for column in _SHARED_COLUMNS)]
-    in_archive = (f.col("source_kind") == SOURCE_KIND_ARCHIVE).alias("in_archive")
-    rows = archived.select(*columns, in_archive, hour).join(f.broadcast(busy), ["day", "hour"])
-    rows = rows.withColumn("hour", f.when(f.col("many"), f.col("hour"))).drop("many").repartition("day", "hour")
-    same = Window.partitionBy("day", "hour", "hash")
-    # The last row in this order is kept. By then every mailserver has been counted, at the first of its copies.
-    order = same.orderBy("in_archive", *(f.desc(name) for name in ("source", "arrival", "file", "arrived")))
-    rows = rows.withColumn("after", f.lead(f.lit(1)).over(order))
-    is_first_copy = ~f.col("source").eqNullSafe(f.lag("source").over(order))
-    rows = rows.withColumn("counts", (is_first_copy & f.col("in_archive")).cast("int"))
-    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    rows = rows.withColumn("holders", f.sum("counts").over(so_far))
-    return rows.where(f.col("after").isNull()).withColumnRenamed("source", "holder")
-
-
-def traffic(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the number and size of the envelopes per topic and day."""
-    return (
-        inputs["envelopes"]
-        .groupBy("day", "topic")
-        .agg(
-            f.count("*").alias("envelopes"),
-            f.sum(f.col("size").cast("bigint")).alias("bytes"),
-            f.min("sent").alias("first"),
-            f.max("sent").alias("last"),
-        )
-    )
-
 
 def coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return how many envelopes each mailserver has and lacks."""
@@ -162,6 +154,29 @@ def coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return own.join(f.broadcast(totals), "day").withColumn("missing", f.col("all") - f.col("envelopes"))
 
 
+def mailserver_days(partitions: Iterable[Partition]) -> set[Folder]:
+    """Return the days and mailservers of which coverage has a row, given the partitions of archived."""
+    days: set[date] = set()
+    first_days: dict[str, date] = {}
+    for partition in partitions:
+        day, source = date.fromisoformat(partition["day"] or ""), partition["source"] or ""
+        days.add(day)
+        if partition["source_kind"] == SOURCE_KIND_ARCHIVE:
+            first_days[source] = min(day, first_days.get(source, day))
+    return {(day, source) for source, first_day in first_days.items() for day in days if day >= first_day}
+
+
+HOURLY_COVERAGE: Final = Table(
+    "hourly_coverage",
+    "mailserver, day and hour in which any source has an envelope",
+    (
+        Column("hour", "INT", "Hour of the day (UTC), 0 to 23, in which the envelopes were sent."),
+        *COVERAGE.columns,
+    ),
+)
+"""Invariant: the counts of a mailserver's hours add up to its row of the day in coverage."""
+
+
 def hourly_coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return how many envelopes of each hour each mailserver has and lacks. The mailservers are those of coverage.
 
@@ -170,7 +185,7 @@ def hourly_coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """
     # Equal hashes have the same time.
     mailservers = inputs["archived"].groupBy("day", "hash").agg(_mailservers(), f.max("sent").alias("sent"))
-    counts = mailservers.groupBy("day", _hour_of_day("sent"), f.sort_array("mailservers").alias("mailservers")).agg(
+    counts = mailservers.groupBy("day", hour_of_day("sent"), f.sort_array("mailservers").alias("mailservers")).agg(
         f.count("*").alias("count")
     )
     rows = counts.join(f.broadcast(inputs["coverage"].select("day", "source")), "day")
@@ -185,22 +200,6 @@ def _mailservers() -> Expression:
     """Return the aggregate of the mailservers among the sources that have an envelope; exported files are none."""
     mailserver = f.when(f.col("source_kind") == SOURCE_KIND_ARCHIVE, f.col("source"))
     return f.collect_set(mailserver).alias("mailservers")
-
-
-def _hour_of_day(time: str) -> Expression:
-    return f.pmod(f.floor(f.unix_micros(time) / HOUR_US), f.lit(24)).cast("int").alias("hour")
-
-
-def mailserver_days(partitions: Iterable[Partition]) -> set[Folder]:
-    """Return the days and mailservers of which coverage has a row, given the partitions of archived."""
-    days: set[date] = set()
-    first_days: dict[str, date] = {}
-    for partition in partitions:
-        day, source = date.fromisoformat(partition["day"] or ""), partition["source"] or ""
-        days.add(day)
-        if partition["source_kind"] == SOURCE_KIND_ARCHIVE:
-            first_days[source] = min(day, first_days.get(source, day))
-    return {(day, source) for source, first_day in first_days.items() for day in days if day >= first_day}
 
 
 BUILDS: Final = (

@@ -51,26 +51,6 @@ OUTCOMES: Final = Table(
 )
 """Invariants: `ended` adds up to the rows of nameplates and mailboxes, `visited` to mailboxes with a visitor."""
 
-DURATIONS: Final = Table(
-    "durations",
-    "server, day, application, kind, measure and bucket",
-    (
-        APP_COLUMN,
-        KIND_COLUMN,
-        Column(
-            "measure",
-            "STRING",
-            "What was measured, from the first side on. waiting: until the second side joined; total: until the end.",
-        ),
-        buckets.BUCKET_COLUMN,
-        buckets.FROM_COLUMN,
-        Column("count", "BIGINT", "Nameplates or mailboxes in the bucket."),
-        STARTED_DAY_COLUMN,
-        SOURCE_COLUMN,
-    ),
-)
-"""Invariant: for each measure, `count` adds up to the rows of nameplates and mailboxes."""
-
 
 def result_counts() -> list[Expression]:
     """Return one count per result, in a column of its name."""
@@ -94,6 +74,27 @@ def outcomes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     counted = counted.withColumn("ended", reduce(lambda a, b: a + b, (f.col(result) for result in RESULTS)))
     together = group_rare(task_per_day(counted), "ended", "app_id").groupBy(*keys)
     return together.agg(*(f.sum(name).alias(name) for name in ("ended", *RESULTS, "visited")))
+
+
+DURATIONS: Final = Table(
+    "durations",
+    "server, day, application, kind, measure and bucket",
+    (
+        APP_COLUMN,
+        KIND_COLUMN,
+        Column(
+            "measure",
+            "STRING",
+            "What was measured, from the first side on. waiting: until the second side joined; total: until the end.",
+        ),
+        buckets.BUCKET_COLUMN,
+        buckets.FROM_COLUMN,
+        Column("count", "BIGINT", "Nameplates or mailboxes in the bucket."),
+        STARTED_DAY_COLUMN,
+        SOURCE_COLUMN,
+    ),
+)
+"""Invariant: for each measure, `count` adds up to the rows of nameplates and mailboxes."""
 
 
 def durations(inputs: Mapping[str, DataFrame]) -> DataFrame:

@@ -22,7 +22,7 @@ from restante.pipeline.schemas import (
 )
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.hours import HOUR_COLUMN, HOUR_US, hour_is_known
+from restante.pipeline.tables.hours import HOUR_COLUMN, known_hour
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -61,6 +61,28 @@ RELAY_HOURS: Final = Table(
 """Invariants: `ended` adds up to the rows of relay_transfers, `bytes` to their total_bytes, and `waiting_us` and
 `relaying_us` together to their total_us, unless a clock was set back."""
 
+
+def _waiting() -> Expression:
+    return f.coalesce("waiting_us", "total_us")
+
+
+def _relaying() -> Expression:
+    """Return how long bytes could be relayed; NULL if no second side came."""
+    took = f.col("total_us") - f.col("waiting_us")
+    return f.when(took > 0, took).when(took.isNotNull(), 0)
+
+
+def relay_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the sums of each hour and result."""
+    rows = inputs[RELAY_TRANSFERS.name].withColumn("hour", known_hour("started"))
+    return rows.groupBy("source", "day", "hour", "result").agg(
+        f.count("*").alias("ended"),
+        f.sum("total_bytes").alias("bytes"),
+        f.sum(_waiting()).alias("waiting_us"),
+        f.sum(f.coalesce(_relaying(), f.lit(0))).alias("relaying_us"),
+    )
+
+
 RELAY_DURATIONS: Final = Table(
     "relay_durations",
     "relay, day, result, measure and bucket",
@@ -84,28 +106,6 @@ RELAY_DURATIONS: Final = Table(
     ),
 )
 """Invariants: of waiting, `count` adds up to the rows of relay_transfers; of relaying, to those with waiting_us."""
-
-
-def _waiting() -> Expression:
-    return f.coalesce("waiting_us", "total_us")
-
-
-def _relaying() -> Expression:
-    """Return how long bytes could be relayed; NULL if no second side came."""
-    took = f.col("total_us") - f.col("waiting_us")
-    return f.when(took > 0, took).when(took.isNotNull(), 0)
-
-
-def relay_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the sums of each hour and result."""
-    hour = f.when(hour_is_known(), f.pmod(f.floor(f.unix_micros("started") / HOUR_US), f.lit(24)))
-    rows = inputs[RELAY_TRANSFERS.name].withColumn("hour", hour)
-    return rows.groupBy("source", "day", "hour", "result").agg(
-        f.count("*").alias("ended"),
-        f.sum("total_bytes").alias("bytes"),
-        f.sum(_waiting()).alias("waiting_us"),
-        f.sum(f.coalesce(_relaying(), f.lit(0))).alias("relaying_us"),
-    )
 
 
 def relay_durations(inputs: Mapping[str, DataFrame]) -> DataFrame:

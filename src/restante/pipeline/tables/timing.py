@@ -86,21 +86,6 @@ TIMING: Final = Table(
 known, the first three add up to the round trip exactly, and `queue`, `commit`, `queue and commit` and `answer` add up
 to `server`, except for rounding. Each log and day has one `offset_us`."""
 
-TIMES: Final = Table(
-    "times",
-    "client's source, server, day, phase and bucket",
-    (
-        SERVER_COLUMN,
-        PHASE_COLUMN,
-        buckets.BUCKET_COLUMN,
-        buckets.FROM_COLUMN,
-        Column("count", "BIGINT", "Durations in the bucket; where bucket is NULL, durations that are not known."),
-        day_of("the events, by the client's clock"),
-        SOURCE_COLUMN,
-    ),
-)
-"""Invariant: `count` adds up to the rows of timing."""
-
 _LOG_KEY: Final = ("source", "file")
 _EVENT_KEY: Final = (*_LOG_KEY, "id", "day", "server")
 
@@ -300,6 +285,22 @@ def _span_phases(events: DataFrame) -> DataFrame:
 
 def _phase(name: str, us: Expression, crosses: int = _ONE_CLOCK) -> Expression:
     return f.struct(f.lit(name).alias("phase"), us.alias("us"), f.lit(crosses).alias("crosses"))
+
+
+TIMES: Final = Table(
+    "times",
+    "client's source, server, day, phase and bucket",
+    (
+        SERVER_COLUMN,
+        PHASE_COLUMN,
+        buckets.BUCKET_COLUMN,
+        buckets.FROM_COLUMN,
+        Column("count", "BIGINT", "Durations in the bucket; where bucket is NULL, durations that are not known."),
+        day_of("the events, by the client's clock"),
+        SOURCE_COLUMN,
+    ),
+)
+"""Invariant: `count` adds up to the rows of timing."""
 
 
 def times(inputs: Mapping[str, DataFrame]) -> DataFrame:
