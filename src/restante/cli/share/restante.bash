@@ -3,7 +3,7 @@ _restante() {
     local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" path="" word
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case "${path:+$path }$word" in
-        serve | status | backup | restore | import | export | config | 'config show' | 'config check' | relay | 'relay serve' | 'relay config' | 'relay status' | 'relay import' | 'relay export' | 'relay backup' | 'relay restore' | health | send | receive | client | 'client config' | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline tables' | 'pipeline gaps' | completion | man) path="${path:+$path }$word" ;;
+        serve | status | backup | restore | import | export | config | 'config show' | 'config check' | relay | 'relay serve' | 'relay config' | 'relay status' | 'relay import' | 'relay export' | 'relay backup' | 'relay restore' | health | send | receive | client | 'client config' | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline tables' | 'pipeline gaps' | extract | completion | man) path="${path:+$path }$word" ;;
         esac
     done
     COMPREPLY=()
@@ -229,6 +229,7 @@ _restante() {
     'pipeline demo:--transfers') compopt +o default; return ;;
     'pipeline demo:--memory') compopt +o default; return ;;
     'pipeline ingest:--source') :; return ;;
+    'pipeline ingest:--extracts') compopt +o default; return ;;
     'pipeline ingest:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline ingest:--keep') compopt +o default; return ;;
     'pipeline ingest:--master') compopt +o default; return ;;
@@ -242,6 +243,7 @@ _restante() {
     'pipeline build:--remote') compopt +o default; return ;;
     'pipeline build:--memory') compopt +o default; return ;;
     'pipeline run:--source') :; return ;;
+    'pipeline run:--extracts') compopt +o default; return ;;
     'pipeline run:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline run:--keep') compopt +o default; return ;;
     'pipeline run:--reports') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
@@ -265,9 +267,11 @@ _restante() {
     'pipeline gaps:--holder') compopt +o default; return ;;
     'pipeline gaps:--retention') compopt +o default; return ;;
     'pipeline gaps:--config') :; return ;;
+    extract:--source) :; return ;;
+    extract:-o | extract:--output) :; return ;;
     esac
     case "$path" in
-    '') compopt +o default; COMPREPLY=($(compgen -W 'serve status backup restore import export config relay health send receive client timing waku pipeline completion man --version --help' -- "$current")) ;;
+    '') compopt +o default; COMPREPLY=($(compgen -W 'serve status backup restore import export config relay health send receive client timing waku pipeline extract completion man --version --help' -- "$current")) ;;
     serve) compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
     status) compopt +o default; COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     backup) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
@@ -305,9 +309,9 @@ _restante() {
     'waku backup') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --help' -- "$current")) ;;
     pipeline) compopt +o default; COMPREPLY=($(compgen -W 'demo ingest build run sql vacuum compact report query tables gaps --help' -- "$current")) ;;
     'pipeline demo') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--seed --days --last --transfers --memory -v --verbose --help' -- "$current")) ;;
-    'pipeline ingest') compopt +o default; COMPREPLY=($(compgen -W '--source --lake --keep --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
+    'pipeline ingest') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --lake --keep --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
     'pipeline build') compopt +o default; COMPREPLY=($(compgen -W '--lake --from --to --keep --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
-    'pipeline run') compopt +o default; COMPREPLY=($(compgen -W '--source --lake --keep --reports --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
+    'pipeline run') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --lake --keep --reports --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
     'pipeline sql') compopt +o default; COMPREPLY=($(compgen -W '--lake --help' -- "$current")) ;;
     'pipeline vacuum') compopt +o default; COMPREPLY=($(compgen -W '--lake --grace --plan --help' -- "$current")) ;;
     'pipeline compact') compopt +o default; COMPREPLY=($(compgen -W '--lake --plan --help' -- "$current")) ;;
@@ -315,6 +319,7 @@ _restante() {
     'pipeline query') compopt +o default; COMPREPLY=($(compgen -W '--lake --format --describe --help' -- "$current")) ;;
     'pipeline tables') compopt +o default; COMPREPLY=($(compgen -W '--graph --mermaid --help' -- "$current")) ;;
     'pipeline gaps') compopt +o default; COMPREPLY=($(compgen -W '--mailserver --lake -o --output --from --to --topic --holder --retention --config --help' -- "$current")) ;;
+    extract) compopt +o default; COMPREPLY=($(compgen -W '--source -o --output --help' -- "$current")) ;;
     completion) compopt +o default; COMPREPLY=($(compgen -W --help -- "$current")) ;;
     man) compopt +o default; COMPREPLY=($(compgen -W --help -- "$current")) ;;
     esac

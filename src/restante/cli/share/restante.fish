@@ -2,7 +2,7 @@
 function __restante_at --description 'Whether the words before the cursor name exactly this command'
     set -l path
     for word in (commandline --tokenize --cut-at-cursor --current-process)[2..]
-        if contains -- (string join -- ' ' $path $word) 'serve' 'status' 'backup' 'restore' 'import' 'export' 'config' 'config show' 'config check' 'relay' 'relay serve' 'relay config' 'relay status' 'relay import' 'relay export' 'relay backup' 'relay restore' 'health' 'send' 'receive' 'client' 'client config' 'timing' 'timing render' 'timing compare' 'waku' 'waku serve' 'waku config' 'waku post' 'waku request' 'waku probe' 'waku export' 'waku import' 'waku check' 'waku backup' 'pipeline' 'pipeline demo' 'pipeline ingest' 'pipeline build' 'pipeline run' 'pipeline sql' 'pipeline vacuum' 'pipeline compact' 'pipeline report' 'pipeline query' 'pipeline tables' 'pipeline gaps' 'completion' 'man'
+        if contains -- (string join -- ' ' $path $word) 'serve' 'status' 'backup' 'restore' 'import' 'export' 'config' 'config show' 'config check' 'relay' 'relay serve' 'relay config' 'relay status' 'relay import' 'relay export' 'relay backup' 'relay restore' 'health' 'send' 'receive' 'client' 'client config' 'timing' 'timing render' 'timing compare' 'waku' 'waku serve' 'waku config' 'waku post' 'waku request' 'waku probe' 'waku export' 'waku import' 'waku check' 'waku backup' 'pipeline' 'pipeline demo' 'pipeline ingest' 'pipeline build' 'pipeline run' 'pipeline sql' 'pipeline vacuum' 'pipeline compact' 'pipeline report' 'pipeline query' 'pipeline tables' 'pipeline gaps' 'extract' 'completion' 'man'
             set --append path $word
         end
     end
@@ -25,6 +25,7 @@ complete --command restante --condition '__restante_at' --arguments client --des
 complete --command restante --condition '__restante_at' --arguments timing --description 'Show where the time of a transfer went.'
 complete --command restante --condition '__restante_at' --arguments waku --description 'Run a Waku Mailserver, post envelopes, fetch history.'
 complete --command restante --condition '__restante_at' --arguments pipeline --description 'Turn usage records and logs into tables, with Spark.'
+complete --command restante --condition '__restante_at' --arguments extract --description 'Write what is new in a server\'s database as Parquet files.'
 complete --command restante --condition '__restante_at' --arguments completion --description 'Print a script that completes commands in a shell.'
 complete --command restante --condition '__restante_at' --arguments man --description 'Print the man page.'
 complete --command restante --condition '__restante_at' --long-option version --description 'Print the version and exit.'
@@ -374,6 +375,7 @@ complete --command restante --condition '__restante_at pipeline demo' --short-op
 complete --command restante --condition '__restante_at pipeline demo' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at pipeline demo' --force-files
 complete --command restante --condition '__restante_at pipeline ingest' --long-option source --require-parameter --force-files --description 'Source to read, and the name that you choose for it; repeatable.'
+complete --command restante --condition '__restante_at pipeline ingest' --long-option extracts --exclusive --description 'Folder with the extracts of all hosts, as restante extract writes them; their sources have the names that they have there.'
 complete --command restante --condition '__restante_at pipeline ingest' --long-option lake --exclusive --arguments '(__fish_complete_directories)' --description 'Folder of the lake, in which the tables are.'
 complete --command restante --condition '__restante_at pipeline ingest' --long-option keep --exclusive --description 'Afterwards delete older days from every table that the command writes, or from one table; repeatable.'
 complete --command restante --condition '__restante_at pipeline ingest' --long-option plan --description 'Only print what would be done; Spark is not started.'
@@ -393,6 +395,7 @@ complete --command restante --condition '__restante_at pipeline build' --long-op
 complete --command restante --condition '__restante_at pipeline build' --short-option v --long-option verbose --description 'Show Spark\'s own log messages.'
 complete --command restante --condition '__restante_at pipeline build' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at pipeline run' --long-option source --require-parameter --force-files --description 'Source to read, and the name that you choose for it; repeatable.'
+complete --command restante --condition '__restante_at pipeline run' --long-option extracts --exclusive --description 'Folder with the extracts of all hosts, as restante extract writes them; their sources have the names that they have there.'
 complete --command restante --condition '__restante_at pipeline run' --long-option lake --exclusive --arguments '(__fish_complete_directories)' --description 'Folder of the lake, in which the tables are.'
 complete --command restante --condition '__restante_at pipeline run' --long-option keep --exclusive --description 'Afterwards delete older days from every table that the command writes, or from one table; repeatable.'
 complete --command restante --condition '__restante_at pipeline run' --long-option reports --exclusive --arguments '(__fish_complete_directories)' --description 'At the end write the reports of the last day, week and month into this folder, if they are missing or older than the tables.'
@@ -431,5 +434,8 @@ complete --command restante --condition '__restante_at pipeline gaps' --long-opt
 complete --command restante --condition '__restante_at pipeline gaps' --long-option retention --exclusive --description 'Leave out envelopes sent more than DAYS days ago; 0: none. Default: 30, unless --config is given.'
 complete --command restante --condition '__restante_at pipeline gaps' --long-option config --require-parameter --force-files --description 'TOML file of a Mailserver, of this one or of one to fetch from: leave out what it does not keep or accept; repeatable.'
 complete --command restante --condition '__restante_at pipeline gaps' --long-option help --description 'Show the help and exit.'
+complete --command restante --condition '__restante_at extract' --long-option source --require-parameter --force-files --description 'Database to read, and the name that you choose for it; repeatable.'
+complete --command restante --condition '__restante_at extract' --short-option o --long-option output --require-parameter --force-files --description 'Folder of the extracts: here, or s3://, gs://, abfss://, hdfs://.'
+complete --command restante --condition '__restante_at extract' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at completion' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at man' --long-option help --description 'Show the help and exit.'
