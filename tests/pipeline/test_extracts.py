@@ -97,8 +97,8 @@ def west(world: LakeWorld, tmp_path: Path) -> Any:
 def test_all_tables_are_the_same_from_databases_and_from_their_extracts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool, build: bool
 ) -> None:
-    in_place, by_extracts = (LakeWorld(spark, tmp_path / name) for name in ("in place", "by extracts"))
-    for world in (in_place, by_extracts):
+    by_databases, by_extracts = (LakeWorld(spark, tmp_path / name) for name in ("by databases", "by extracts"))
+    for world in (by_databases, by_extracts):
         world.folder.mkdir()
     if not small:
         monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", -1)
@@ -112,19 +112,19 @@ def test_all_tables_are_the_same_from_databases_and_from_their_extracts(
     ):
         archive.save(envelope(30, 30), arrived=T0 + 9)
         for round_ in range(2):
-            in_place.ingest(*specs)
+            by_databases.ingest(*specs)
             for spec in specs:
                 write_extracts(spec, folder(by_extracts), tmp_path / "scratch")
             assert failures(by_extracts) == []
             mailbox_server.write(*(nameplate(number + 20, result="pruney") for number in range(3)), client(40))
             archive.save(envelope(40 + round_, 40))
             assert len(by_extracts.infos("nameplates")) == round_ + 1
-    for world in (in_place, by_extracts) if build else ():
+    for world in (by_databases, by_extracts) if build else ():
         world.build()
         with world.run() as run:
             build_sources(run)
     for name in (*CLEAN_TABLES, *BUILDS, "sources"):
-        assert in_place.rows(name) == by_extracts.rows(name)
+        assert by_databases.rows(name) == by_extracts.rows(name)
     assert len(by_extracts.rows("quarantine")) == len(specs) - 2
 
 
@@ -152,9 +152,9 @@ def test_a_file_that_another_one_contains_is_not_read_twice(world: LakeWorld, we
     [first] = west.extract(1, 2)
     take(world)
     [second] = west.extract(3)
-    kept = second.rename(world.folder / "kept")
+    moved = second.rename(world.folder / "moved")
     [longer] = west.extract(4)
-    shutil.copy(kept, second)
+    shutil.copy(moved, second)
     take(world)
     assert ids(world) == [("west", number) for number in (1, 2, 3, 4)]
     first.unlink()
@@ -224,7 +224,10 @@ FAULTY: Row = {"fault": "x", "identity": "1", "digest": "d", "rejected": 1}
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-20]), "it is not complete"),
     "empty": (lambda path: path.write_bytes(b""), "it is not complete"),
-    "damaged": (damaged, "are damaged, from .*: copy the file again"),
+    "damaged": (
+        damaged,
+        "Spark cannot read its extracts of nameplates, from .* If one is damaged, copy the file again",
+    ),
     "another-program": (lambda path: pq.write_table(pa.table({"id": [1]}), path), "is no extract"),
     "newer": (rewritten(format=EXTRACT_FORMAT + 1), "is of a later version of Restante"),
     "another-lake": (rewritten(first_day=date(2015, 1, 1)), "begins on 2015-01-01, and this one begins on 2016"),
@@ -269,6 +272,13 @@ def test_sources_with_bad_files_are_left_out_and_the_others_are_read(world: Lake
         path.write_bytes(intact[source])
     assert failures(world) == []
     assert ids(world) == [(source, number) for source in sorted(paths) for number in (1, 2)]
+
+
+def test_a_damaged_file_of_the_only_source_does_not_fail_the_run(world: LakeWorld, west: Host) -> None:
+    [path] = west.extract(1)
+    damaged(path)
+    [failure] = failures(world)
+    assert failure.startswith("source west: Spark cannot read its extracts of nameplates")
 
 
 def test_no_damage_of_a_footer_stops_the_run(plain: LakeWorld, tmp_path: Path) -> None:

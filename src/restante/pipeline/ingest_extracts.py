@@ -40,12 +40,12 @@ NAME: Final = "extracts"
 
 
 def ingest_extracts(
-    run: Run, folder: Path, in_place: Collection[str] = (), *, plan: bool = False
+    run: Run, folder: Path, other_sources: Collection[str] = (), *, plan: bool = False
 ) -> list[IngestResult]:
     """Ingest the new rows of all extracts, or only return how many there are (`plan`).
 
-    Sources that are read in place in this run (`in_place`) are refused. Only sources with new rows, or that cannot be
-    read, have results. Raises StoreError if the lake cannot be written, SparkError if a job fails.
+    Sources that are read in place in this run (`other_sources`) are refused. Only sources with new rows, or that
+    cannot be read, have results. Raises StoreError if the lake cannot be written, SparkError if a job fails.
     """
     folder = folder.absolute()
     try:
@@ -59,35 +59,35 @@ def ingest_extracts(
     for source in names:
         try:
             tables = extracts.tables_of(folder, source)
-            _check_name(source, tables, targets, in_place)
+            _check_name(source, tables, targets, other_sources)
             sources[source] = tables
         except SourceError as error:
             results.append(IngestResult(source, "", None, failure=error.with_source(source)))
     max_files = max(1, extracts.MAX_FILES // max(1, len(sources)))
     for table in extracts.TABLES:
         target = run.lake.table(table)
-        found = []
+        new_rows = []
         for source in (name for name, tables in sources.items() if table in tables):
             try:
                 mark = target.marks(source).get("")
                 new, waiting = extracts.find_new(folder, source, table, mark, context, max_files)
-                found += [new] if new else []
+                new_rows += [new] if new else []
                 if waiting:
                     run.steps.say(waiting)
             except SourceError as error:
                 results.append(IngestResult(source, table.name, None, failure=error.with_source(source)))
         if plan:
-            results += [IngestResult(new.source, table.name, new.span) for new in found]
-        elif found:
-            results += _ingest_table(run, target, found, context)
+            results += [IngestResult(new.source, table.name, new.span) for new in new_rows]
+        elif new_rows:
+            results += _ingest_table(run, target, new_rows, context)
     return results
 
 
 def _check_name(
-    source: str, tables: Sequence[Table], targets: Sequence[LakeTable], in_place: Collection[str]
+    source: str, tables: Sequence[Table], targets: Sequence[LakeTable], other_sources: Collection[str]
 ) -> None:
     """Raise SourceError if the lake has rows of another kind under a source's name, or this run reads it in place."""
-    if source in in_place:
+    if source in other_sources:
         raise SourceError(f"source {source}: it has extracts, and --source names it, too: leave one of them out")
     fed = [target.table for target in targets if target.transaction(source) is not None]
     if fed and tables and not set(tables).intersection(fed):
@@ -104,17 +104,17 @@ def _check_name(
 
 
 def _ingest_table(
-    run: Run, target: LakeTable, found: Sequence[NewRows], context: IngestContext
+    run: Run, target: LakeTable, new_rows: Sequence[NewRows], context: IngestContext
 ) -> list[IngestResult]:
     """Read the new rows of sources, and commit those of all that can be read."""
     table = target.table
-    for new in found:
+    for new in new_rows:
         say_reason(run, new.source, new.span)
         if not target.marks(new.source):
             say_same_start(run, target, new.source, new.span)
-    files = [file for new in found for file in new.files]
+    files = [file for new in new_rows for file in new.files]
     size = small_jobs.JobSize(
-        sum(new.span.counted for new in found), file_bytes=sum(file.shared.size for file in files)
+        sum(new.span.counted for new in new_rows), file_bytes=sum(file.shared.size for file in files)
     )
     if not size.small:
         run.large_jobs()
@@ -123,7 +123,7 @@ def _ingest_table(
         spark = small_jobs.session_for(spark, size)
     results = []
     with run.step(f"{NAME}: {table.name}", spark) as step:
-        staged, good, refused = _staged(spark, target, found, context)
+        staged, good, refused = _staged(spark, target, new_rows, context)
         results += [IngestResult(source, table.name, None, failure=text) for source, text in refused.items()]
         if staged is None:
             return results
@@ -166,7 +166,7 @@ def _ledger(new: NewRows) -> Ledger:
 
 
 def _staged(
-    spark: SparkSession, target: LakeTable, found: Sequence[NewRows], context: IngestContext
+    spark: SparkSession, target: LakeTable, new_rows: Sequence[NewRows], context: IngestContext
 ) -> tuple[StagedFiles | None, list[NewRows], dict[str, str]]:
     """Write the clean rows; return the files, the sources whose rows they have, and why others were refused.
 
@@ -176,7 +176,7 @@ def _staged(
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    good, refused = list(found), dict[str, str]()
+    good, refused = list(new_rows), dict[str, str]()
     failure: SparkError | None = None
     for _ in range(MAX_READS):
         failure = None
@@ -191,7 +191,7 @@ def _staged(
         if failure is not None and JAVA_ENDED in str(failure):
             raise failure
         broken = {new.source: text for new in good if (text := _fault(spark, target.table, new, context))}
-        if failure is not None and len(broken) in {0, len(found)}:
+        if failure is not None and not broken:
             raise failure
         refused |= broken
         good = [new for new in good if new.source not in broken]
@@ -245,10 +245,10 @@ def _fault(spark: SparkSession, table: Table, new: NewRows, context: IngestConte
         all_read = f.bit_xor(f.xxhash64(*columns))  # else Spark reads only the columns that it needs
         counts = frame.agg(f.count(f.lit(1)), f.count("rejected"), f.min("broken"), all_read)
         [(read, rejected, broken, _)] = counts.collect()
-    except (PySparkException, Py4JError):
-        return str(extracts.unreadable(new))
-    error = extracts.refusal(new, read, rejected, broken)
-    return str(error) if error else ""
+    except (PySparkException, Py4JError) as error:
+        return str(extracts.unreadable(new, job_failure(str(error))))
+    refused = extracts.refusal(new, read, rejected, broken)
+    return str(refused) if refused else ""
 
 
 def _quarantine(run: Run, spark: SparkSession, table: Table, new: Sequence[NewRows], context: IngestContext) -> None:

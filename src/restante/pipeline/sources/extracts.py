@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from restante.common import transfer_records, usage_records
 from restante.common.errors import Misuse, plain
-from restante.common.texts import counted
+from restante.common.texts import cleaned, counted
 from restante.pipeline.clean import rules
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.lake.lake import URL_PATH
@@ -485,9 +485,9 @@ def refusal(new: NewRows, read_rows: int, rejected: int, broken: str | None) -> 
     return None
 
 
-def unreadable(new: NewRows) -> SourceError:
-    """Return the error for rows that Spark cannot read although their files' ends are intact."""
+def unreadable(new: NewRows, reason: str) -> SourceError:
+    """Return the error for rows that Spark cannot read, although their files' ends are intact."""
     return SourceError(
-        f"source {new.source}: its extracts of {new.span.table} are damaged, from {new.files[0].shared.path} to"
-        f" {new.files[-1].name}: {_WRITE_AGAIN}"
+        f"source {new.source}: Spark cannot read its extracts of {new.span.table}, from {new.files[0].shared.path} to"
+        f" {new.files[-1].name} ({cleaned(reason)}). If one is damaged, {_WRITE_AGAIN}"
     )
