@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+from restante.common.errors import StoreError
 from restante.pipeline import ingest
 from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, MAX_CLOCK_SKEW_SECONDS, StoredValues, verify
 from restante.pipeline.clean.rules import SECONDS_PER_DAY
@@ -358,6 +359,21 @@ UNUSABLE: dict[str, tuple[pa.Table | bytes, str]] = {
         r"cannot be read as Parquet: it has 4,\d+ bytes and claims 134,\d+,\d+ bytes without compression: remove it,",
     ),
 }
+
+
+def test_no_damage_of_a_footer_ends_the_process(tmp_path: Path) -> None:
+    """At some pyarrow does (26.0.1: RowGroupMetaData.column)."""
+    path = tmp_path / "x.parquet"
+    pq.write_table(table(), path, store_schema=False)
+    intact = path.read_bytes()
+    footer_bytes = int.from_bytes(intact[-8:-4], "little") + 8
+    for offset in range(footer_bytes):
+        for value in (43, 54, 55, 67, 86):
+            content = bytearray(intact)
+            content[-1 - offset] = value
+            path.write_bytes(content)
+            with suppress(StoreError):
+                parquet.open_table(path).close()
 
 
 @pytest.mark.parametrize("name", UNUSABLE)

@@ -19,7 +19,7 @@ class Server:
 
     main = "twisted.application.twist._twist:Twist.main"
     """What it runs, as MODULE:FUNCTION."""
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     ready = " starting on {port}\n"
     clean_exit = -signal.SIGTERM
     """What the process must return after a SIGTERM. Twisted stops its reactor, then dies of the same signal."""
@@ -58,8 +58,8 @@ class Server:
                 await self.end()
 
     async def start(self) -> None:
-        words = [word.format(port=self.port) for word in self.words]
-        self._processes.append(await Child.forked(self.main, *words, *self.flags, cwd=self.folder))
+        arguments = [argument.format(port=self.port) for argument in self.arguments]
+        self._processes.append(await Child.forked(self.main, *arguments, *self.flags, cwd=self.folder))
         await self._process.says(self.ready.format(port=self.port))
 
     def kill(self) -> None:
@@ -84,8 +84,8 @@ class Server:
         for process in self._processes:
             await process.end()
 
-    async def logged(self, words: str) -> None:
-        await self._process.says(re.escape(words))
+    async def logged(self, text: str) -> None:
+        await self._process.says(re.escape(text))
 
     def log(self) -> str:
         return "".join(said for process in self._processes for said in process.said.values())
@@ -97,7 +97,7 @@ class Server:
 
 class Restante(Server):
     main = "restante.cli.main:main"
-    words = ("restante", "serve", "--data", "data", "--listen", "127.0.0.1:{port}", "--admin", "off")
+    arguments = ("restante", "serve", "--data", "data", "--listen", "127.0.0.1:{port}", "--admin", "off")
     ready = '"event": "listening"'
     clean_exit = 0
     usage_file = live_file = "data/restante.sqlite"
@@ -108,7 +108,7 @@ class Restante(Server):
 class Reference(Server):
     """magic-wormhole-mailbox-server, to show that the harness is right about a server everybody uses."""
 
-    words = (
+    arguments = (
         *("twist", "--log-format=text", "wormhole-mailbox", "--port", "tcp:{port}:interface=127.0.0.1"),
         *("--channel-db=relay.sqlite", "--usage-db=usage.sqlite"),
     )

@@ -31,9 +31,14 @@ from restante.pipeline.schemas import FIRST_DAY, Table
 LAKE_FILE: Final = "lake.json"
 LOCK_FILE: Final = "lock"
 
-LAKE_FORMAT: Final = 4
-"""The format of the lake's folder. A greater number means a later version of Restante. Before format 3 all tables
-were partitioned by day and source, and in format 3 still `coverage` and `gaps`; `traffic` and `sources` by day."""
+LAKE_FORMAT: Final = 5
+"""The format of the lake's folder. A greater number means a later version of Restante. Before format 5 a commit had
+one source at most. Before format 3 all tables were partitioned by day and source, and in format 3 still `coverage`
+and `gaps`; `traffic` and `sources` by day."""
+
+OLDEST_FORMAT: Final = 4
+"""The oldest format that can be read. A lake of it has the format of today when it is opened for writing: earlier
+versions of Restante would not see how far its sources were read."""
 
 _UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%=\x00-\x1f\x7f]")
 """Characters that a lake's path may not contain: Spark and DuckDB read some as patterns and = as a partition, and
@@ -90,8 +95,10 @@ class Lake:
             if write:
                 stack.enter_context(_locked(path))
                 if not (path / LAKE_FILE).exists():
-                    _create(path, first_day)
+                    _write_settings(path, first_day)
             settings = _settings(path) if exists or write else _Settings(LAKE_FORMAT, first_day)
+            if write and settings.format < LAKE_FORMAT:
+                _write_settings(path, settings.first_day)
             lake = Lake(path, settings.first_day, write=write)
             try:
                 yield lake
@@ -154,7 +161,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _create(path: Path, first_day: date) -> None:
+def _write_settings(path: Path, first_day: date) -> None:
     """Write the lake's file atomically."""
     try:
         with draft_of(path / LAKE_FILE, mode=0o644) as draft:  # executors and readers may be other users
@@ -177,7 +184,7 @@ def _settings(path: Path) -> _Settings:
         raise StoreError(
             f"the lake {path} is damaged: its {LAKE_FILE} is not valid: restore it from a backup"
         ) from error
-    if settings.format < LAKE_FORMAT:
+    if settings.format < OLDEST_FORMAT:
         raise Misuse(
             f"the lake {path} was made by an older version of Restante, which laid out its files in another way:"
             " name a new folder with --lake, and run ingest and build again; keep this one if a source has deleted"
