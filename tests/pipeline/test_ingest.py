@@ -10,6 +10,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import pytest
+from deltalake import DeltaTable
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
@@ -17,9 +18,7 @@ from restante.mailbox.core import model
 from restante.pipeline import ingest
 from restante.pipeline.build import run as build_run
 from restante.pipeline.lake.commit_info import Ledger
-from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources.source import Span
 from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.spark import small_jobs
@@ -54,8 +53,8 @@ def test_rows_go_to_the_lake_and_a_second_run_reads_new_ones(world: LakeWorld, t
         assert {(result.span, result.ledger) for result in world.ingest(*specs)} == {(None, None)}
     ledgers = [(ledger.read, ledger.first, ledger.last) for ledger in (results[1].ledger, second) if ledger]
     assert ledgers == [(2, 1, 2), (2, 3, 4)]
-    with Lake.open(world.path, write=False) as lake:
-        assert [lake.table(NAMEPLATES).transaction(name) for name in ("mailbox", "west")] == [4, 1]
+    nameplates = DeltaTable(world.path / "nameplates")
+    assert [nameplates.transaction_version(name) for name in ("mailbox", "west")] == [4, 1]
     [row] = world.rows("mailboxes")
     columns = ("id", "app_id", "waiting_us", "total_us", "result", "source")
     assert [row[name] for name in columns] == [1, "x", None, 9_000_000, "lonely", "mailbox"]

@@ -122,7 +122,8 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, is_first: bool, let
         assert stored(copy, letters) == (new if made else old), where
         table_then = seen(copy, letters)
         assert [commit.run for commit in lakes.infos(table_then)] == ["new"] * made + ["old"] * bool(old), where
-        assert table_then.transaction("a") == (2 if made else 1 if old else None), where
+        if made or old:
+            assert DeltaTable(table_then.folder).transaction_version("a") == (2 if made else 1), where
 
         with opened(copy, letters) as table:  # the lock went with the process
             add(table, added, replace={"day": {"2026-11-01"}})

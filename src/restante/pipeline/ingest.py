@@ -24,7 +24,7 @@ from restante.pipeline.lake.commit_info import CommitInfo, Ledger, SourceCommit
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import ARCHIVED, CLEAN_TABLES, QUARANTINE, Table
+from restante.pipeline.schemas import ARCHIVED, CLEAN_TABLES, QUARANTINE
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import (
     DUPLICATE,
@@ -122,10 +122,10 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
     lake cannot be written, SparkError if a job fails. If the run's session is on other machines, databases are read
     first, in a session on this one.
     """
-    tables = [run.lake.table(table) for table in CLEAN_TABLES.values()]
-    refused = _refusals(sources, tables)
+    targets = {name: run.lake.table(table) for name, table in CLEAN_TABLES.items()}
+    refused = _refusals(sources, targets.values())
     imported = files_by_origin([source for source in sources if source.name not in refused])
-    context = ingest_context(run, tables, imported)
+    context = ingest_context(run, targets.values(), imported)
     by_source: dict[str, list[IngestResult]] = {}
     for source in sources if run.local is None else sorted(sources, key=lambda source: not source.is_database):
         results = by_source[source.name] = []
@@ -135,7 +135,8 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
         try:
             with source.opened(run.scratch, run.steps.say, context) as opened:
                 results.extend(
-                    _ingest_table(run, context, source, opened, table, plan=plan) for table in opened.tables
+                    _ingest_table(run, context, source, opened, targets[table.name], plan=plan)
+                    for table in opened.tables
                 )
         except SourceError as error:
             results.append(IngestResult(source.name, "", None, failure=error.with_source(source.name)))
@@ -165,13 +166,12 @@ def _clock_message(context: IngestContext) -> str:
     return f"this machine's clock says {now}, before the lake's last commit or first day, {latest}: set the clock"
 
 
-def _refusals(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str, str]:
+def _refusals(sources: Sequence[Source], targets: Iterable[LakeTable]) -> dict[str, str]:
     """Return why sources are not read, by name: two sources read the same file, or a source's kind has changed."""
     refusals = {}
     twice = shared_sources(sources)
     for source in sources:
-        # A table's transactions name the sources that fed it, without reading all of its commit infos.
-        fed_tables = [table.table.name for table in tables if table.transaction(source.name) is not None]
+        fed_tables = [target.table.name for target in targets if source.name in target.state.sources]
         if source.name in twice:
             refusals[source.name] = (
                 f"source {source.name}: what is in {source.path} is read as source {twice[source.name]}, too, and"
@@ -183,9 +183,9 @@ def _refusals(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[st
 
 
 def _ingest_table(
-    run: Run, context: IngestContext, source: Source, opened: OpenedSource, table: Table, *, plan: bool
+    run: Run, context: IngestContext, source: Source, opened: OpenedSource, target: LakeTable, *, plan: bool
 ) -> IngestResult:
-    target = run.lake.table(table)
+    table = target.table
     marks = target.marks(source.name)
     if marks and all((part == "") != source.is_database for part in marks):
         raise another_kind(source, table.name)

@@ -89,7 +89,7 @@ def _check_name(
     """Raise SourceError if the lake has rows of another kind under a source's name, or this run reads it in place."""
     if source in other_sources:
         raise SourceError(f"source {source}: it has extracts, and --source names it, too: leave one of them out")
-    fed = [target.table for target in targets if target.transaction(source) is not None]
+    fed = [target.table for target in targets if source in target.state.sources]
     if fed and tables and not set(tables).intersection(fed):
         raise SourceError(
             f"source {source}: the lake has {', '.join(table.name for table in fed)} of it, and its extracts are of"

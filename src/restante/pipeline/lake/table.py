@@ -363,10 +363,6 @@ class LakeTable:
             for path in delta_log.expired_entries(self.folder, self.state.sources.values(), now):
                 path.unlink()
 
-    def transaction(self, app: str) -> int | None:
-        """Return the number of the last transaction of `app`, or None."""
-        return None if self._delta is None else self._delta.transaction_version(app)
-
 
 def _logged_range(action: Mapping[str, Any], name: str) -> ColumnRange | None:
     """Return a column's range in a file of the log, or None if the log does not have it."""
