@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.common.errors import Misuse, StoreError
-from restante.pipeline.lake import columns, delta_log, delta_table, staging
+from restante.pipeline.lake import columns, commit_info, delta_log, delta_table, staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import (
     CommitInfo,
@@ -138,7 +138,7 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any
 
 
 def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactions(tmp_path: Path) -> None:
-    commit_info = CommitInfo(
+    made = CommitInfo(
         run="r1",
         table="letters",
         finished=1_795_000_000.25,
@@ -156,22 +156,19 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
         staged = table.stage(held(letters))
         assert (staged.rows, staged.days) == (3, set(days))
         assert seen(tmp_path).version is None
-        assert table.commit([staged], info=commit_info, transactions={"main": 4, "other": 2**40}) == 0
+        assert table.commit([staged], info=made, transactions={"main": 4, "other": 2**40}) == 0
         assert not list(table.folder.glob("run-*"))
     table = seen(tmp_path)
     assert table.version == 0
     [stored_info] = lakes.infos(table)
-    assert stored_info == replace(commit_info, days=days, commit=stored_info.commit, state=table.state)
+    assert stored_info == replace(made, days=days, commit=stored_info.commit, state=table.state)
     assert table.state.days() == set(days)
-    assert {name: SourceCommit(c.ledger, dict(table.marks(name))) for name, c in commit_info.sources.items()} == (
-        commit_info.sources
+    assert {name: SourceCommit(c.ledger, dict(table.marks(name))) for name, c in made.sources.items()} == (
+        made.sources
     )
-    assert table.state.inputs == commit_info.inputs
-    assert [DeltaTable(table.folder).transaction_version(app) for app in ("main", "other", "none")] == [
-        4,
-        2**40,
-        None,
-    ]
+    assert table.state.inputs == made.inputs
+    transactions = DeltaTable(table.folder).transaction_version
+    assert [transactions(app) for app in ("main", "other", "none")] == [4, 2**40, None]
     assert stored(tmp_path) == letters
     assert comments(tmp_path) == {column.name: column.meaning for column in LETTERS.columns}
     assert all(file.size == file.path.stat().st_size for file in table.files())
@@ -628,4 +625,41 @@ def test_commits_of_older_versions_name_their_source_in_another_way(tmp_path: Pa
         totals = table.totals("main")
         assert (table.marks("main"), totals and totals.read) == ({"": mark}, 3)
         add(table, [letter(2)], source="west", ledger=ledger, marks={"": mark})
-        assert table.state.sources == {"main": 0, "west": 1}
+        assert table.state.sources == {"main": [0], "west": [1]}
+
+
+marks_of_files = st.dictionaries(
+    st.sampled_from("abcdefgh"), st.builds(Mark, st.integers(0, 3), st.just(""), st.just(0), st.just(""))
+)
+
+
+@examples(40)
+@given(st.lists(st.tuples(st.sampled_from(["logs", "more"]), marks_of_files), min_size=1, max_size=12), st.booleans())
+def test_the_marks_of_a_source_are_those_of_its_last_commit(
+    commits: list[tuple[str, dict[str, Mark]]], expire: bool
+) -> None:
+    """If entries of the log `expire`, those with marks stay."""
+    with tempfile.TemporaryDirectory() as folder, patch.object(commit_info, "MAX_MARK_COMMITS", 3):
+        lake = Path(folder)
+        expected: dict[str, dict[str, Mark]] = {}
+        for number, (source, marks) in enumerate(commits):
+            with opened(lake) as table, patch.object(lake_table, "COMMITS_PER_CHECKPOINT", 2):
+                finished = 4e9 if expire else 1e9
+                add(table, [letter(number)], source=source, ledger=Ledger(), marks=marks, finished=finished)
+            expected[source] = marks
+            table = seen(lake)
+            assert {name: table.marks(name) for name in table.state.sources} == expected
+            assert all(len(table.state.mark_versions(name)) <= 3 for name in expected)
+
+
+def test_a_commit_has_the_marks_of_new_files_only(tmp_path: Path) -> None:
+    marks = {f"{number:064x}": Mark(number, "", 0, "", seen="x" * 40) for number in range(3000)}
+    sizes = []
+    with opened(tmp_path) as table:
+        for number in range(3):
+            marks[f"{number:064x}"] = Mark(7, "", 0, "")
+            version = add(table, [letter(number)], source="logs", ledger=Ledger(), marks=dict(marks))
+            sizes.append(delta_log.entry_path(table.folder, version).stat().st_size)
+    assert sizes[0] > 300_000
+    assert max(sizes[1:]) < 4_000
+    assert seen(tmp_path).marks("logs") == marks

@@ -23,6 +23,10 @@ COMMIT_ID_CHARACTERS: Final = 4
 cases."""
 
 
+MAX_MARK_COMMITS: Final = 32
+"""Commits that together have the marks of a source. Each is an entry of the log that is kept, and read for them."""
+
+
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where reading a part of a source stopped, and how to recognise that it is still the same part.
 
@@ -68,6 +72,18 @@ class SourceCommit(msgspec.Struct, frozen=True, omit_defaults=True):
     """None if the commit says nothing about where reading the source stopped."""
     marks: dict[str, Mark] = msgspec.field(default_factory=dict)
     """A part of the source ('' for a database's table, else the file) → where reading it stopped."""
+    adds_marks: bool = False
+    """Whether the marks of earlier commits (TableState.sources) hold for the parts that this one does not name."""
+
+    def without_old_marks(self, marks: Mapping[str, Mark], versions: int) -> SourceCommit:
+        """Return the commit with the new marks only, if these are fewer than half: most runs read few new files.
+
+        `marks` are those of the last `versions` commits from the source.
+        """
+        new = {part: mark for part, mark in self.marks.items() if marks.get(part) != mark}
+        if versions >= MAX_MARK_COMMITS or 2 * len(new) >= len(self.marks) - 1 or marks.keys() - self.marks.keys():
+            return self
+        return SourceCommit(self.ledger, new, adds_marks=True)
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -111,8 +127,9 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kept: str | None = None
     """The ISO day before which rows were dropped by age. It never moves back, because dropped rows cannot be
     restored."""
-    sources: dict[str, int] = msgspec.field(default_factory=dict)
-    """Source → the version whose commit info has its marks; that log entry is kept."""
+    sources: dict[str, int | list[int]] = msgspec.field(default_factory=dict)
+    """Source → the versions whose commit infos have its marks, in order; these log entries are kept. An older version
+    of Restante stored one number."""
     totals: dict[str, Totals] = msgspec.field(default_factory=dict)
     """Source → the sums of its ledgers."""
     inputs: dict[str, TableCommit] = msgspec.field(default_factory=dict)
@@ -124,6 +141,10 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the id of a version's commit, or None if it is unknown. `state_version` is the state's."""
         start = len(self.commits) - (state_version - version + 1) * COMMIT_ID_CHARACTERS
         return self.commits[start : start + COMMIT_ID_CHARACTERS] if 0 <= start < len(self.commits) else None
+
+    def mark_versions(self, source: str) -> list[int]:
+        """Return the versions whose commit infos have a source's marks, in order; [] if the source is unknown."""
+        return _listed(self.sources.get(source, []))
 
     def days(self, after: int = -1) -> set[str]:
         """Return the ISO days that versions after `after` changed."""
@@ -184,7 +205,8 @@ def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> T
         if info.kept:
             kept_from = max(kept_from or "", info.kept)
         for source, ledger in ledgers.items():
-            sources[source] = version
+            earlier = _listed(sources.get(source, [])) if info.sources[source].adds_marks else []
+            sources[source] = [*earlier, version]
             totals[source] = _add_ledger(totals.get(source), ledger, info.finished)
         inputs.update(info.inputs)
         definition = info.definition or definition
@@ -198,6 +220,10 @@ def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> T
         inputs=inputs,
         definition=definition,
     )
+
+
+def _listed(versions: int | list[int]) -> list[int]:
+    return versions if isinstance(versions, list) else [versions]
 
 
 def totals_of(info: CommitInfo, source: str) -> Totals:

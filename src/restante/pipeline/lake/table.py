@@ -120,12 +120,14 @@ class LakeTable:
         return last_change is not None and last_change > version
 
     def marks(self, source: str) -> Mapping[str, Mark]:
-        """Return the marks of the last commit from a source, or {} if there is none.
+        """Return the marks after the last commit from a source, or {} if there is none.
 
         Raises StoreError if the log is damaged.
         """
-        info = self._last_info(source)
-        return {} if info is None else info.sources[source].marks
+        marks: dict[str, Mark] = {}
+        for version in self.state.mark_versions(source):
+            marks |= self._read_info(version).sources[source].marks
+        return marks
 
     def totals(self, source: str) -> Totals | None:
         """Return the sums of a source's ledgers, or None if it has none. Raises StoreError if the log is damaged.
@@ -134,13 +136,10 @@ class LakeTable:
         """
         if totals := self.state.totals.get(source):
             return totals
-        info = self._last_info(source)
-        return None if info is None else commit_info.totals_of(info, source)
+        versions = self.state.mark_versions(source)
+        return commit_info.totals_of(self._read_info(versions[-1]), source) if versions else None
 
-    def _last_info(self, source: str) -> CommitInfo | None:
-        version = self.state.sources.get(source)
-        if version is None:
-            return None
+    def _read_info(self, version: int) -> CommitInfo:
         if version not in self._infos:  # one commit may have the marks of many sources
             self._infos[version] = delta_log.read_info(self.folder, version)
         return self._infos[version]
@@ -240,6 +239,11 @@ class LakeTable:
         when this returns. Raises StoreError if it cannot be written; then readers see nothing of it.
         """
         assert self.writing, "the lake is not open for writing"
+        sources = {
+            name: commit.without_old_marks(self.marks(name), len(self.state.mark_versions(name)))
+            for name, commit in info.sources.items()
+        }
+        info = msgspec.structs.replace(info, sources=sources)
         added = [file for files in staged for file in staging.move_into_table(files, self.folder)]
         if replace is None:
             return self._commit(added, info, lambda: NOTHING, transactions or {})
@@ -360,7 +364,8 @@ class LakeTable:
     def _remove_expired(self, now: float) -> None:
         """Remove the log's files that the new checkpoint makes unnecessary."""
         with contextlib.suppress(OSError):  # the table is intact; the next call removes the other files
-            for path in delta_log.expired_entries(self.folder, self.state.sources.values(), now):
+            needed = {version for source in self.state.sources for version in self.state.mark_versions(source)}
+            for path in delta_log.expired_entries(self.folder, needed, now):
                 path.unlink()
 
 
