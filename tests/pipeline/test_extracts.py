@@ -44,14 +44,21 @@ class Host:
         self.world, self.server, self.name = world, server, server.data.name
         self.spec = f"{self.name}={server.data}"
 
-    def extract(self, *numbers: int, day: str = DAY) -> list[Path]:
+    def extract(self, *numbers: int, day: str = DAY, hour: int | None = None) -> list[Path]:
         """Write nameplates, and an extract of them."""
         self.server.write(*map(nameplate, numbers))
-        return write_extracts(self.spec, folder(self.world), self.world.folder / "scratch", day)
+        return write_extracts(self.spec, folder(self.world), self.world.folder / "scratch", day, hour=hour)
 
 
 def folder(world: LakeWorld) -> Path:
     return world.folder / "extracts"
+
+
+def west_day(world: LakeWorld, day: str) -> Path:
+    """Make the folder of a day of the only generation of west's nameplates."""
+    [generation] = (folder(world) / "west/nameplates").iterdir()
+    (generation / day).mkdir(exist_ok=True)
+    return generation / day
 
 
 def take(world: LakeWorld, *, plan: bool = False) -> list[IngestResult]:
@@ -151,17 +158,16 @@ def test_a_file_that_another_one_contains_is_not_read_twice(world: LakeWorld, we
     """Two crons ran at once, the second a little later; and a third did not see the second's file."""
     [first] = west.extract(1, 2)
     take(world)
-    [second] = west.extract(3)
+    [second] = west.extract(3, hour=5)
     moved = second.rename(world.folder / "moved")
-    [longer] = west.extract(4)
+    [longer] = west.extract(4, hour=5)
     shutil.copy(moved, second)
     take(world)
     assert ids(world) == [("west", number) for number in (1, 2, 3, 4)]
-    first.unlink()
-    second.unlink()
-    longer.unlink()
-    for path in west.extract(5):  # from the beginning: the folder was empty
-        assert parse_path(path.relative_to(folder(world)).as_posix()).first == 1  # type: ignore[union-attr]
+    for path in (first, second, longer):
+        path.unlink()
+    [path] = west.extract(5, hour=6)  # from the beginning, as a new generation: the folder was empty
+    assert path.name.startswith("0000000000000000001-")
     [ledger] = [result.ledger for result in take(world)]
     assert ledger is not None
     assert (ledger.read, ledger.clean, ledger.first, ledger.last) == (1, 1, 5, 5)
@@ -176,8 +182,8 @@ def test_files_behind_a_missing_one_wait_for_it(world: LakeWorld, west: Host) ->
     take(world)
     assert ids(world) == [("west", 1)]
     [text] = [text for text in world.said if "have not arrived" in text]
-    assert text.startswith("source west: nameplates with ids 2 to 2 of generation 1 have not arrived")
-    late.rename(folder(world) / "west/nameplates/000001/2023-11-12/0000000000000000002-0000000000000000002.parquet")
+    assert text.startswith("source west: nameplates with ids 2 to 2 of generation 20231115T000000Z have not")
+    late.rename(west_day(world, "2023-10-01") / "0000000000000000002-0000000000000000002.parquet")
     take(world)
     assert ids(world) == [("west", number) for number in range(1, 10)]
 
@@ -303,7 +309,7 @@ def test_only_regular_files_with_names_of_extracts_are_read(world: LakeWorld, we
     second = "0000000000000000002-0000000000000000002.parquet"
     path.with_name(second).symlink_to(path)
     (folder(world) / "west/nameplates/../secrets").mkdir()
-    (folder(world) / "Über/nameplates/000001").mkdir(parents=True)
+    (folder(world) / "Über/nameplates/20231115T000000Z").mkdir(parents=True)
     assert failures(world) == []
     assert ids(world) == [("west", 1)]
 
@@ -321,23 +327,63 @@ def test_rows_of_a_database_that_was_replaced_are_replaced(world: LakeWorld, wes
     assert [text for text in world.said if "again" in text] == [
         "source west: nameplates is read again from the beginning, and its rows replaced: its database was replaced"
     ]
-    shutil.rmtree(folder(world) / "west/nameplates/000002")
+    shutil.rmtree(max((folder(world) / "west/nameplates").iterdir()))
     [failure] = failures(world)
-    assert "the lake has nameplates of generation 2 of its extracts, and the newest in" in failure
+    assert re.search(
+        r"the lake has nameplates of generation \w+ of its extracts, and the newest in .* is \w+: put", failure
+    )
 
 
-def test_a_database_that_was_replaced_is_recognised_if_its_extracts_were_removed_too(
-    world: LakeWorld, west: Host, tmp_path: Path
+@pytest.mark.parametrize("everywhere", [False, True], ids=["on its host", "here, too"])
+def test_a_new_database_of_a_host_without_extracts_does_not_continue_or_replace_the_old_one(
+    world: LakeWorld, west: Host, tmp_path: Path, everywhere: bool
 ) -> None:
+    """Its host did not see that it is another one. When it gets its extracts back, it does."""
     west.extract(1, 2, 3)
     take(world)
-    shutil.rmtree(folder(world))
+    kept = (folder(world)).rename(tmp_path / "kept")
     (tmp_path / "other").mkdir()
     with ours(tmp_path / "other" / "west") as server:
         Host(world, server).extract(7, 8, 9, 10)
-    take(world)
+        if not everywhere:
+            shutil.copytree(kept, folder(world), dirs_exist_ok=True)
+        [failure] = failures(world)
+        assert "its host had no extracts of nameplates when it began generation" in failure
+        assert "copy its other extracts from here to its host's folder" in failure
+        assert len(world.rows("nameplates")) == 3
+        shutil.rmtree(folder(world))
+        shutil.copytree(kept, folder(world))
+        Host(world, server).extract()
+    assert failures(world) == []
     assert [row["started"].timestamp() - T0 for row in world.rows("nameplates")] == [7, 8, 9, 10]
-    assert [file.generation for file in files_of(folder(world))] == [1]
+
+
+@pytest.mark.parametrize("further", [(), (9,)], ids=["the same number of rows", "more rows"])
+def test_extracts_of_a_host_that_was_restored_from_a_backup_are_refused(
+    world: LakeWorld, west: Host, tmp_path: Path, further: tuple[int, ...]
+) -> None:
+    """Its database and its extracts are of yesterday, and here are those of today."""
+    west.extract(1, 2, 3)
+    shutil.copytree(folder(world), tmp_path / "backup")
+    shutil.copytree(west.server.data, tmp_path / "restored" / "west")
+    west.extract(4, 5)
+    take(world)
+    today = folder(world).rename(tmp_path / "today")
+    shutil.copytree(tmp_path / "backup", folder(world))
+    with ours(tmp_path / "restored" / "west") as server:
+        restored = Host(world, server)
+        restored.extract(14, 15, *further)
+        restored.extract(16)
+        shutil.copytree(today, folder(world), dirs_exist_ok=True)
+        [failure] = failures(world)
+        assert "does not continue the rows of nameplates that the lake has, so its host was restored from" in failure
+        assert len(ids(world)) == 5
+        shutil.rmtree(folder(world))
+        shutil.copytree(today, folder(world))
+        restored.extract()
+    assert failures(world) == []
+    times = [row["started"].timestamp() - T0 for row in world.rows("nameplates")]
+    assert sorted(times) == sorted([1, 2, 3, 14, 15, *further, 16])
 
 
 def test_rows_of_an_archive_that_was_replaced_stay(world: LakeWorld, tmp_path: Path) -> None:
@@ -351,7 +397,7 @@ def test_rows_of_an_archive_that_was_replaced_stay(world: LakeWorld, tmp_path: P
         assert sorted(row["hash"] for row in world.rows("archived")) == sorted(
             envelope(number, number).hash for number in (1, 2, 2, 3)
         )
-    assert {file.generation for file in files_of(folder(world))} == {1, 2}
+    assert len({file.generation for file in files_of(folder(world))}) == 2
 
 
 def test_rows_with_a_fault_are_in_quarantine_and_bad_rows_nowhere(
@@ -462,7 +508,8 @@ def test_the_command_reads_extracts_beside_sources(world: LakeWorld, west: Host,
     done = spark_command(world.spark(), "ingest", *options, "--source", west.spec, ends=1)
     assert "source west: it has extracts, and --source names it, too: leave one of them out" in done.stderr
     shutil.rmtree(folder(world) / "west")
-    assert command("ingest", *options).stdout == "extracts: nothing new\n"
+    done = command("ingest", *options, ends=1)
+    assert "there are no extracts: name the folder that has a folder for each source" in done.stderr
     done = command("ingest", "--lake", tmp_path / "lake", "--extracts", tmp_path / "none", ends=1)
     assert "there is no such folder" in done.stderr
     assert "this is a URL" in command("ingest", "--extracts", "s3://bucket/x", ends=2).stderr

@@ -1,7 +1,7 @@
 """`restante extract`: writes what is new in the databases of a host to the folder of extracts, without Spark.
 
 Nothing is stored on the host. What the folder has says where reading goes on: behind the last id of the newest
-generation, if the database is still the one that its mark describes, or else from the first id of the next one.
+generation, if the database is still the one that its mark describes, or else from the first id of a new one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from restante.common.errors import Misuse, StoreError, plain
+from restante.common.errors import InUse, Misuse, RestanteError, StoreError, plain
 from restante.common.extras import require_extra
 from restante.common.texts import counted
 from restante.pipeline.clean.rules import OUT_OF_RANGE
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import FIRST_DAY, LIVE, Table
 from restante.pipeline.sources import rows, usage
-from restante.pipeline.sources.extract_files import EXTRACT_FORMAT, INFO_KEY, ExtractFile, ExtractInfo
+from restante.pipeline.sources.extract_files import (
+    EXTRACT_FORMAT,
+    INFO_KEY,
+    SECONDS_PER_HOUR,
+    ExtractFile,
+    ExtractInfo,
+    new_generation,
+)
 from restante.pipeline.sources.extract_folder import ExtractFolder
 from restante.pipeline.sources.source import (
     IngestContext,
@@ -53,8 +60,6 @@ GROUP_BYTES: Final = 64 << 20
 
 MAX_ID: Final = (1 << 63) - 1
 """The greatest id that the name of a file can have."""
-
-SECONDS_PER_HOUR: Final = 3600
 
 
 class Extracted(NamedTuple):
@@ -103,11 +108,11 @@ def extract(
     now: float,
     say: Say,
     first_day: date = FIRST_DAY,
-) -> Iterator[Extracted | str | SourceError]:
+) -> Iterator[Extracted | str | RestanteError]:
     """Write what is new in the sources, and yield what was written for each table.
 
-    A text says why nothing was written for a source. An error is one of a source; the others are read. Raises
-    StoreError if the folder cannot be read or written, InUse if another process is writing extracts of a source.
+    A text says why nothing was written for a source. An error is one of a source; the others are read: SourceError,
+    StoreError if its extracts cannot be read or written, InUse if another process is writing them.
     """
     twice = shared_sources(sources)
     for source in sources:
@@ -121,7 +126,7 @@ def extract(
             with folder.locked(source.name):
                 context = IngestContext(now, first_day)
                 yield from _SourceExtract(source, folder, scratch, context, say).write()
-        except SourceError as error:
+        except (SourceError, StoreError, InUse) as error:
             yield error
 
 
@@ -130,6 +135,14 @@ class _Newest(NamedTuple):
 
     extract: ExtractFile
     info: ExtractInfo
+
+
+class _Generation(NamedTuple):
+    """The generation of the next file. ExtractInfo has the fields that are not the name."""
+
+    name: str
+    replaced: bool
+    before: str
 
 
 class _SourceExtract:
@@ -149,6 +162,7 @@ class _SourceExtract:
             )
         self._newest: dict[str, _Newest] = {}
         self._last_live = max((extract.last for extract in files if extract.table == LIVE.name), default=0)
+        self._last_generations = {extract.table: extract.generation for extract in files}  # they are in order
         for table in sorted(tables):
             newest = self._find_newest([extract for extract in files if extract.table == table])
             if newest is not None:
@@ -160,8 +174,8 @@ class _SourceExtract:
             if info is not None:
                 return _Newest(extract, info)
             self._say(
-                f"source {self._source.name}: {self._folder.shown(extract)} is damaged and does not count: its rows"
-                " are written again if they are still in the database. Remove it"
+                f"source {self._source.name}: {self._folder.path_text(extract)} is damaged and does not count: its"
+                " rows are written again if they are still in the database. Remove it"
             )
         return None
 
@@ -189,12 +203,14 @@ class _SourceExtract:
         span = opened.find_new(table.name, {"": newest.info.mark} if newest else {})
         if span is None or not (span.counted or table is LIVE):
             return None
-        generation = newest.extract.generation if newest else 1
-        if span.reason:
-            generation += 1
+        name = new_generation(self._now, self._last_generations.get(table.name, ""))
+        generation = _Generation(name, replaced=newest is not None, before="")
+        if newest is not None and not span.reason:
+            generation = _Generation(newest.extract.generation, newest.info.replaced, newest.info.mark.last_digest)
+        elif newest is not None:
             self._say(
                 f"source {self._source.name}: {table.name} is written again from the beginning, as generation"
-                f" {generation}: {span.reason}"
+                f" {name}: {span.reason}"
             )
         batches = chain.from_iterable(task.batches() for task in opened.tasks(span))
         totals = Extracted(self._source.name, table.name, 0, 0, 0, 0)
@@ -205,13 +221,14 @@ class _SourceExtract:
             groups = [(1, ())]  # nothing is live any more
         for _, group in groups:
             if draft is not None:
-                totals, first = self._add(opened, span, draft, generation, first, totals)
+                mark, totals = self._add(opened, span, draft, generation, first, totals)
+                first, generation = mark.last + 1, generation._replace(before=mark.last_digest)
             draft = _Draft(self._folder.draft(self._source.name), table, group)
             if draft.out_of_range and context.set_back:
                 raise SourceError(
                     f"source {self._source.name}: the times of {counted(draft.out_of_range, 'row')} of {table.name}"
                     " are out of range, perhaps only by this machine's clock, which was set back since the last"
-                    " extract. None was written: set the clock, and run this again"
+                    " extract. They were not written: set the clock, and run this again"
                 )
         read = totals.rows + (draft.rows if draft else 0)
         if draft is None or read != span.counted:
@@ -219,13 +236,18 @@ class _SourceExtract:
                 f"source {self._source.name}: {table.name} counts {counted(span.counted, 'row')}, but {read:,} could"
                 " be read. The file is damaged, or was changed by hand: check it"
             )
-        totals, _ = self._add(opened, span, draft, generation, first, totals)
-        return totals
+        return self._add(opened, span, draft, generation, first, totals)[1]
 
     def _add(
-        self, opened: OpenedDatabase, span: Span, draft: _Draft, generation: int, first: int, totals: Extracted
-    ) -> tuple[Extracted, int]:
-        """Add a draft to the folder, and return the new totals and the first id of the next file."""
+        self,
+        opened: OpenedDatabase,
+        span: Span,
+        draft: _Draft,
+        generation: _Generation,
+        first: int,
+        totals: Extracted,
+    ) -> tuple[Mark, Extracted]:
+        """Add a draft to the folder, and return where reading stands after it, and the new totals."""
         if span.table == LIVE.name:
             first = last = self._last_live + 1
             mark: Mark = span.marks[""]
@@ -239,7 +261,7 @@ class _SourceExtract:
                 f"source {self._source.name}: an extract of {span.table} has the last number: remove it"
             )
         day = datetime.fromtimestamp(self._now, UTC).date()
-        extract = ExtractFile(self._source.name, span.table, generation, day, first, last)
+        extract = ExtractFile(self._source.name, span.table, generation.name, day, first, last)
         draft.finish(
             ExtractInfo(
                 format=EXTRACT_FORMAT,
@@ -250,15 +272,17 @@ class _SourceExtract:
                 rejected=draft.rejected,
                 missed=missed,
                 mark=mark,
+                before=generation.before,
+                replaced=generation.replaced,
             )
         )
         self._folder.add(draft.path, extract)
-        return totals._replace(
+        return mark, totals._replace(
             files=totals.files + 1,
             rows=totals.rows + draft.rows,
             rejected=totals.rejected + draft.rejected,
             missed=totals.missed + missed,
-        ), last + 1
+        )
 
 
 class _FileNumbers:

@@ -27,7 +27,7 @@ from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import ARCHIVED, CLEAN_TABLES, Table
 from restante.pipeline.sources import extracts
-from restante.pipeline.sources.extracts import NewRows
+from restante.pipeline.sources.extracts import NewExtracts
 from restante.pipeline.sources.source import IngestContext, SourceError
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.errors import JAVA_ENDED, SparkError, java_has_ended, job_failure
@@ -48,21 +48,9 @@ def ingest_extracts(
     cannot be read, have results. Raises StoreError if the lake cannot be written, SparkError if a job fails.
     """
     folder = folder.absolute()
-    try:
-        names = extracts.sources_of(folder)
-    except SourceError as error:
-        return [IngestResult(NAME, "", None, failure=str(error))]
     targets = [run.lake.table(table) for table in CLEAN_TABLES.values()]
     context = ingest_context(run, targets)
-    results = []
-    sources: dict[str, list[Table]] = {}
-    for source in names:
-        try:
-            tables = extracts.tables_of(folder, source)
-            _check_name(source, tables, targets, other_sources)
-            sources[source] = tables
-        except SourceError as error:
-            results.append(IngestResult(source, "", None, failure=error.with_source(source)))
+    sources, results = _find_sources(folder, targets, other_sources)
     max_files = max(1, extracts.MAX_FILES // max(1, len(sources)))
     for table in extracts.TABLES:
         target = run.lake.table(table)
@@ -81,6 +69,28 @@ def ingest_extracts(
         elif new_rows:
             results += _ingest_table(run, target, new_rows, context)
     return results
+
+
+def _find_sources(
+    folder: Path, targets: Sequence[LakeTable], other_sources: Collection[str]
+) -> tuple[dict[str, list[Table]], list[IngestResult]]:
+    """Return the tables of which each source has extracts, and a result for each that cannot be read."""
+    sources: dict[str, list[Table]] = {}
+    results = []
+    try:
+        for source in extracts.sources_of(folder):
+            try:
+                tables = extracts.tables_of(folder, source)
+                _check_name(source, tables, targets, other_sources)
+                sources[source] = tables
+            except SourceError as error:
+                results.append(IngestResult(source, "", None, failure=error.with_source(source)))
+    except SourceError as error:
+        return {}, [IngestResult(NAME, "", None, failure=str(error))]
+    if not results and not any(sources.values()):
+        text = f"--extracts {folder}: there are no extracts: name the folder that has a folder for each source"
+        results.append(IngestResult(NAME, "", None, failure=text))
+    return sources, results
 
 
 def _check_name(
@@ -104,7 +114,7 @@ def _check_name(
 
 
 def _ingest_table(
-    run: Run, target: LakeTable, new_rows: Sequence[NewRows], context: IngestContext
+    run: Run, target: LakeTable, new_rows: Sequence[NewExtracts], context: IngestContext
 ) -> list[IngestResult]:
     """Read the new rows of sources, and commit those of all that can be read."""
     table = target.table
@@ -151,7 +161,7 @@ def _ingest_table(
     return results + [IngestResult(new.source, table.name, new.span, ledgers[new.source]) for new in good]
 
 
-def _ledger(new: NewRows) -> Ledger:
+def _ledger(new: NewExtracts) -> Ledger:
     span = new.span
     return Ledger(
         read=span.counted,
@@ -166,8 +176,8 @@ def _ledger(new: NewRows) -> Ledger:
 
 
 def _staged(
-    spark: SparkSession, target: LakeTable, new_rows: Sequence[NewRows], context: IngestContext
-) -> tuple[StagedFiles | None, list[NewRows], dict[str, str]]:
+    spark: SparkSession, target: LakeTable, new_rows: Sequence[NewExtracts], context: IngestContext
+) -> tuple[StagedFiles | None, list[NewExtracts], dict[str, str]]:
     """Write the clean rows; return the files, the sources whose rows they have, and why others were refused.
 
     If something is wrong, each source is read alone to see which. Raises StoreError if none is the cause: Spark
@@ -204,7 +214,7 @@ def _staged(
 
 
 def _stage(
-    spark: SparkSession, target: LakeTable, new: Sequence[NewRows], context: IngestContext
+    spark: SparkSession, target: LakeTable, new: Sequence[NewExtracts], context: IngestContext
 ) -> StagedFiles | None:
     """Write the clean rows of sources. Return None if the counts are not those of the files, or a rule is broken."""
     from pyspark.sql import Observation
@@ -233,7 +243,7 @@ def _stage(
     return None
 
 
-def _fault(spark: SparkSession, table: Table, new: NewRows, context: IngestContext) -> str:
+def _fault(spark: SparkSession, table: Table, new: NewExtracts, context: IngestContext) -> str:
     """Read the rows of one source, and return why they cannot be taken, or ""."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -251,7 +261,9 @@ def _fault(spark: SparkSession, table: Table, new: NewRows, context: IngestConte
     return str(refused) if refused else ""
 
 
-def _quarantine(run: Run, spark: SparkSession, table: Table, new: Sequence[NewRows], context: IngestContext) -> None:
+def _quarantine(
+    run: Run, spark: SparkSession, table: Table, new: Sequence[NewExtracts], context: IngestContext
+) -> None:
     """Commit the rows with a fault, which are read a second time."""
     of_sources = [of_source for of_source in new if of_source.rejected]
     bad = extracts.read(spark, table, of_sources, context).where("fault IS NOT NULL AND broken IS NULL")

@@ -9,10 +9,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from restante.common.errors import RestanteError
 from restante.pipeline.extract import extract, recognise
 from restante.pipeline.sources.extract_files import INFO_KEY, ExtractFile, ExtractInfo, parse_path
 from restante.pipeline.sources.extract_folder import ExtractFolder
-from restante.pipeline.sources.source import SourceError
 from support.pipeline.servers import CONTEXT, DAY
 
 
@@ -26,17 +26,20 @@ def info_of(path: Path) -> ExtractInfo:
     return msgspec.json.decode(pq.read_metadata(path).metadata[INFO_KEY], type=ExtractInfo)
 
 
-def write_extracts(spec: str, folder: Path, scratch: Path, day: str = DAY) -> list[Path]:
-    """Write what is new at a server behind the extracts in the folder, each time an hour later; return the new files.
+def write_extracts(spec: str, folder: Path, scratch: Path, day: str = DAY, *, hour: int | None = None) -> list[Path]:
+    """Write what is new at a server behind the extracts in the folder, and return the new files.
 
-    They are moved into the folder of a day.
+    Each call is in the next hour, or in one that is named. The files are moved into the folder of a day.
     """
     source, before = recognise(spec), files_of(folder)
-    hour = len([file for file in before if file.source == source.name])
-    now = datetime.combine(date.fromisoformat(DAY), time(), UTC).timestamp() + 3600 * hour
     scratch.mkdir(exist_ok=True)
+    hours = scratch / "hours"
+    if hour is None:
+        hour = hours.stat().st_size if hours.exists() else 0
+        hours.write_bytes(bytes(hour + 1))
+    now = datetime.combine(date.fromisoformat(DAY), time(), UTC).timestamp() + 3600 * hour
     for result in extract([source], ExtractFolder(str(folder), scratch), scratch, now, print, CONTEXT.first_day):
-        if isinstance(result, SourceError):
+        if isinstance(result, RestanteError):
             raise result
     paths = []
     for file in files_of(folder):

@@ -43,12 +43,16 @@ def extract(
     The folder says where to go on. Cron may call this at any time: files are written at most once an hour.
     """
     require_extra("extract")
-    from restante.common.errors import Misuse
+    from restante.common.errors import Misuse, RestanteError
     from restante.pipeline.cli.options import check_names
     from restante.pipeline.cli.output import ending_on_signals
 
     if not source or not output:
         raise Misuse("name what to read, --source NAME=PATH, and the folder of the extracts, --output DIR or a URL")
+    try:
+        output.encode()
+    except UnicodeEncodeError as error:
+        raise Misuse("--output: the path is not UTF-8: name another folder") from error
     specs = check_names(source)
     with contextlib.ExitStack() as stack:
         folders = stack.enter_context(ending_on_signals())  # before a library starts threads
@@ -59,24 +63,25 @@ def extract(
         from restante.pipeline.sources.scratch import scratch
         from restante.pipeline.sources.source import SourceError
 
-        sources, failures = [], []
+        sources = []
+        exit_code = 0
         for spec in specs:
             try:
                 sources.append(recognise(spec))
             except SourceError as error:
-                failures.append(str(error))
+                say(f"restante: {error}")
+                exit_code = error.exit_code
         temporary = stack.enter_context(scratch())
         folders.append(temporary)
         folder = ExtractFolder(output, temporary)
         for result in write_extracts(sources, folder, temporary, time.time(), say):
-            if isinstance(result, SourceError):
-                failures.append(str(result))
+            if isinstance(result, RestanteError):
+                say(f"restante: {result}")
+                exit_code = max(exit_code, result.exit_code)
             else:
                 print(result if isinstance(result, str) else _line(result))
-    for failure in failures:
-        say(f"restante: {failure}")
-    if failures:
-        sys.exit(1)
+    if exit_code:
+        sys.exit(exit_code)
 
 
 def _line(extracted: Extracted) -> str:

@@ -143,6 +143,8 @@ def _reason(error: sqlite3.Error, path: Path) -> str:
         return f"another program has locked it for {BUSY_TIMEOUT:.0f} s: stop that program, or ingest a copy"
     if code in {sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_READONLY_RECOVERY}:
         return f"{path} was left in the middle of a commit: start its server, which repairs that, then try again"
+    if code & 0xFF == sqlite3.SQLITE_READONLY:
+        return f"SQLite must create files beside {path}, and may not: run this as its server's user, or name a copy"
     if code & 0xFF == sqlite3.SQLITE_FULL:
         return f"the disk has no room for the copy of its new rows ({error}): make room"
     return f"cannot read {path}: {error}"

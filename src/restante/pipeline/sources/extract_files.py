@@ -4,15 +4,16 @@
 
 A file has the rows of a table of the lake whose ids at the source are from FIRST to LAST. Its columns are those that
 any source returns (restante.pipeline.sources.rows), and its metadata is an `ExtractInfo`. The next file of a
-generation begins behind LAST. A database that took the place of another begins a new generation. What is live has no
-ids: each file of it is complete, FIRST and LAST are its number, and the last one counts. All files of a source say
-where its database was read to, so its host stores nothing.
+generation begins behind LAST. GENERATION is the time at which it began: a database that took the place of another
+begins one, and so does a host that has no extracts, or has lost them. What is live has no ids: each file of it is
+complete, FIRST and LAST are its number, and the last one counts. All files of a source say where its database was
+read to, so its host stores nothing.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 
 import msgspec
@@ -27,11 +28,19 @@ EXTRACT_FORMAT: Final = 1
 INFO_KEY: Final = b"restante.extract"
 """The key of the `ExtractInfo`, as JSON, in the metadata of a Parquet file."""
 
+SECONDS_PER_HOUR: Final = 3600
+"""A source is written at most once in an hour of UTC."""
+
 MAX_PATH_CHARACTERS: Final = 200
 """Maximum characters of a path below the folder of all extracts."""
 
+GENERATION: Final = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
+"""How a generation is named: by its first second in UTC (ISO 8601, basic format)."""
+
+_GENERATION_FORMAT: Final = "%Y%m%dT%H%M%SZ"
+
 _PATH: Final = re.compile(
-    rf"(?P<source>{SOURCE_NAME.pattern})/(?P<table>[a-z_]+)/(?P<generation>\d{{6}})/(?P<day>\d{{4}}-\d\d-\d\d)"
+    rf"(?P<source>{SOURCE_NAME.pattern})/(?P<table>[a-z_]+)/(?P<generation>{GENERATION.pattern})/(?P<day>\d{{4}}-\d\d-\d\d)"
     r"/(?P<first>\d{19})-(?P<last>\d{19})\.parquet",
     re.ASCII,
 )
@@ -55,6 +64,11 @@ class ExtractInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Ids from FIRST to LAST that were assigned and had no row any more."""
     mark: Mark
     """Where reading the database stood afterwards."""
+    before: str
+    """Digest of the row before FIRST (Mark.last_digest), or "": it is not known, or had gone."""
+    replaced: bool
+    """Whether its generation began because the database is another one than that of the generation before. False: the
+    host had no extracts."""
 
 
 class ExtractFile(NamedTuple):
@@ -62,8 +76,7 @@ class ExtractFile(NamedTuple):
 
     source: str
     table: str
-    generation: int
-    """From 1."""
+    generation: str
     day: date
     """The UTC day on which it was written."""
     first: int
@@ -74,7 +87,7 @@ class ExtractFile(NamedTuple):
     def path(self) -> str:
         """Return the path below the folder of all extracts, with `/` between the names."""
         ids = f"{self.first:019}-{self.last:019}"
-        return f"{self.source}/{self.table}/{self.generation:06}/{self.day.isoformat()}/{ids}.parquet"
+        return f"{self.source}/{self.table}/{self.generation}/{self.day.isoformat()}/{ids}.parquet"
 
 
 def parse_path(path: str) -> ExtractFile | None:
@@ -84,9 +97,23 @@ def parse_path(path: str) -> ExtractFile | None:
         return None
     try:
         day = date.fromisoformat(match["day"])
+        _begun(match["generation"])
     except ValueError:
         return None
     extract = ExtractFile(
-        match["source"], match["table"], int(match["generation"]), day, int(match["first"]), int(match["last"])
+        match["source"], match["table"], match["generation"], day, int(match["first"]), int(match["last"])
     )
-    return extract if extract.generation > 0 and 0 < extract.first <= extract.last < 1 << 63 else None
+    return extract if 0 < extract.first <= extract.last < 1 << 63 else None
+
+
+def new_generation(now: float, before: str = "") -> str:
+    """Return the name of a generation that begins now, in seconds since 1970, and after another one."""
+    begun = datetime.fromtimestamp(int(now), UTC)
+    if before:  # the clock may have been set back
+        begun = max(begun, _begun(before) + timedelta(seconds=1))
+    return begun.strftime(_GENERATION_FORMAT)
+
+
+def _begun(generation: str) -> datetime:
+    """Return when a generation began. Raises ValueError if there is no such time."""
+    return datetime.strptime(generation, _GENERATION_FORMAT).replace(tzinfo=UTC)

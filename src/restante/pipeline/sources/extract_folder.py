@@ -46,18 +46,18 @@ class ExtractFolder:
         self._scratch = scratch
         self._local: Path | None = None
         if "://" in target:
-            self._shown = redacted_url(target).partition("?")[0]  # options may be secrets, too
+            self._text = redacted_url(target).partition("?")[0]  # options may be secrets, too
             try:
                 self._fs, base = file_systems.FileSystem.from_uri(target)
             except (OSError, pa.ArrowException, ValueError, NotImplementedError) as error:
                 if isinstance(error, pa.ArrowInvalid):
                     raise Misuse(
-                        f"{self._shown} is no URL of a folder: write s3://BUCKET/…, gs://BUCKET/…,"
+                        f"{self._text} is no URL of a folder: write s3://BUCKET/…, gs://BUCKET/…,"
                         " abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/…, hdfs://HOST:PORT/… or a path"
                     ) from None  # its text has the URL
-                raise self._failure("use", self._shown, error) from None
+                raise self._failure("use", self._text, error) from None
         else:
-            self._fs, base, self._shown = file_systems.LocalFileSystem(), os.path.abspath(target), target  # noqa: PTH100 - links stay
+            self._fs, base, self._text = file_systems.LocalFileSystem(), os.path.abspath(target), target  # noqa: PTH100 - links stay
         self._base = base.rstrip("/")
         if self._fs.type_name == "local":
             self._local = Path(base)
@@ -66,13 +66,13 @@ class ExtractFolder:
             except FileNotFoundError:
                 raise Misuse(f"there is no folder {self._local.parent} to make {self._local.name} in") from None
             except (FileExistsError, NotADirectoryError):
-                raise Misuse(f"{self._shown} is no folder: name another one") from None
+                raise Misuse(f"{self._text} is no folder: name another one") from None
             except OSError as error:
-                raise self._failure("make", self._shown, error) from error
+                raise self._failure("make", self._text, error) from error
 
-    def shown(self, extract: ExtractFile) -> str:
+    def path_text(self, extract: ExtractFile) -> str:
         """Return the path of an extract for people."""
-        return f"{self._shown.rstrip('/')}/{extract.path}"
+        return f"{self._text.rstrip('/')}/{extract.path}"
 
     @contextlib.contextmanager
     def locked(self, source: str) -> Iterator[None]:
@@ -88,9 +88,9 @@ class ExtractFolder:
             folder.mkdir(exist_ok=True)
             descriptor = lock_file(folder / LOCK, 0o644)  # so that whoever may copy the folder may copy this, too
         except BlockingIOError:
-            raise InUse(f"another process is writing the extracts of {source} in {self._shown}: let it end") from None
+            raise InUse(f"another process is writing the extracts of {source} in {self._text}: let it end") from None
         except OSError as error:
-            raise self._failure("write", f"{self._shown}/{source}", error) from error
+            raise self._failure("write", f"{self._text}/{source}", error) from error
         try:
             (folder / DRAFT).unlink(missing_ok=True)
             yield
@@ -105,8 +105,8 @@ class ExtractFolder:
         """
         try:
             paths = list(self._paths(source))
-        except OSError as error:
-            raise self._failure("list", self._shown, error) from error
+        except (OSError, pa.ArrowException) as error:
+            raise self._failure("list", f"{self._text.rstrip('/')}/{source}", error) from error
         return sorted(
             (extract for extract in map(parse_path, paths) if extract is not None),
             key=lambda extract: (extract.table, extract.generation, extract.last, extract.first, extract.day),
@@ -136,8 +136,8 @@ class ExtractFolder:
             with self._fs.open_input_file(path) as file:
                 file.seek(max(0, file.size() - MAX_FOOTER_BYTES))
                 tail = file.read()
-        except OSError as error:
-            raise self._failure("read", self.shown(extract), error) from error
+        except (OSError, pa.ArrowException) as error:
+            raise self._failure("read", self.path_text(extract), error) from error
         try:
             metadata = pq.read_metadata(pa.BufferReader(tail)).metadata or {}
             info = msgspec.json.decode(metadata[INFO_KEY], type=ExtractInfo)
@@ -145,7 +145,7 @@ class ExtractFolder:
             return None
         if info.format > EXTRACT_FORMAT:
             raise SourceError(
-                f"source {extract.source}: {self.shown(extract)} is of a later version: use a newer restante"
+                f"source {extract.source}: {self.path_text(extract)} is of a later version: use a newer restante"
             )
         return info if extract.table == LIVE.name or info.mark.last == extract.last else None
 
@@ -168,11 +168,11 @@ class ExtractFolder:
             flush(file.parent)
         except FileExistsError:
             raise SourceError(
-                f"source {extract.source}: {self.shown(extract)} exists already: if it is damaged, remove it; else"
-                " another process has just written it"
+                f"source {extract.source}: {self.path_text(extract)} exists already: if it is damaged, remove it;"
+                " else another process has just written it"
             ) from None
-        except OSError as error:
-            raise self._failure("write", self.shown(extract), error) from error
+        except (OSError, pa.ArrowException) as error:
+            raise self._failure("write", self.path_text(extract), error) from error
 
     def _upload(self, draft: Path, path: str) -> None:
         """Upload a file. If that fails, the store has no file, or on HDFS an unfinished one with a hidden name."""

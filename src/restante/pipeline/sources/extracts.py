@@ -4,8 +4,9 @@ Files come from other machines, in any order, and some more than once. So those 
 each begins where another ends, and rows that the lake has are left out by their ids. Names are only parsed, and rows
 are checked where Spark reads them: a host can write what it likes.
 
-A source's mark is the same as if its database were read in place, with the generation and the number of the last file
-in `seen`. So a source may change from one to the other.
+A source's mark is the same as if its database were read in place, with the generation, the number and the hour of
+the last file in `seen`. So a source may change from one to the other. A host may have been restored from a backup,
+with its folder of extracts. Then a file does not continue the rows that the lake has, and is refused.
 """
 
 from __future__ import annotations
@@ -45,11 +46,19 @@ from restante.pipeline.schemas import (
     Table,
 )
 from restante.pipeline.sources import rows
-from restante.pipeline.sources.extract_files import EXTRACT_FORMAT, INFO_KEY, ExtractFile, ExtractInfo, parse_path
+from restante.pipeline.sources.extract_files import (
+    EXTRACT_FORMAT,
+    GENERATION,
+    INFO_KEY,
+    SECONDS_PER_HOUR,
+    ExtractFile,
+    ExtractInfo,
+    parse_path,
+)
 from restante.pipeline.sources.source import DUPLICATE, SOURCE_NAME, IngestContext, SourceError, Span, SpanPart
 from restante.pipeline.spark.small_jobs import one_task
 from restante.pipeline.spark.workers import SharedFile
-from restante.waku.files.parquet import MAX_EXPANSION, UNSUSPICIOUS_BYTES
+from restante.waku.files.parquet import MAX_EXPANSION, MAX_ROWS_PER_BYTE, UNSUSPICIOUS_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,9 +73,6 @@ MAX_FILES: Final = 100_000
 """Files of a table that a run reads, and each source has the same share: with 40 sources, those of a hundred days
 with one file an hour. The next run reads more."""
 
-MAX_ROWS_PER_BYTE: Final = 100
-"""Rows per byte of a file that are plausible."""
-
 READ_DAYS: Final = 3
 """Days in a row whose files were all read, and before which no day is looked at: hosts' clocks are set back, too."""
 
@@ -76,7 +82,6 @@ CLOCK_DIFFERENCE: Final = timedelta(days=2)
 _UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%\x00-\x1f\x7f]")
 """Characters of a path that Spark reads as a pattern or decodes."""
 
-_GENERATION: Final = re.compile(r"\d{6}", re.ASCII)
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 _KNOWN_VALUES: Final[Mapping[str, tuple[str, Collection[str]]]] = {
@@ -103,7 +108,7 @@ class NewFile(NamedTuple):
     """Rows up to this id are left out, because other files have them. None: no row."""
 
 
-class NewRows(NamedTuple):
+class NewExtracts(NamedTuple):
     """The new rows of a source for a table."""
 
     source: str
@@ -115,6 +120,10 @@ class NewRows(NamedTuple):
 
 def check_folder(folder: Path) -> None:
     """Raise Misuse if a path cannot be that of the folder of all extracts."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        raise Misuse("--extracts: the path is not UTF-8: rename the folder") from error
     if URL_PATH.match(str(folder)):
         raise Misuse(f"--extracts {folder}: this is a URL: name a folder of this machine, and copy the files there")
     if character := _UNUSABLE.search(str(folder)):
@@ -138,23 +147,33 @@ def tables_of(folder: Path, source: str) -> list[Table]:
 
 def find_new(
     folder: Path, source: str, table: Table, mark: Mark | None, context: IngestContext, max_files: int
-) -> tuple[NewRows | None, str]:
+) -> tuple[NewExtracts | None, str]:
     """Return what is new of a source since its mark, or None; and what is not read yet, and why, or "".
 
     Raises SourceError.
     """
-    generations = [int(name) for name in _folders(folder / source / table.name, _GENERATION)]
+    listing = _Listing(folder, source, table, datetime.fromtimestamp(context.latest, UTC).date())
+    generations = _folders(folder / source / table.name, GENERATION)
+    while generations and not listing.has_files(generations[-1]):
+        generations.pop()
     if not generations:
         return None, ""
-    listing = _Listing(folder, source, table, datetime.fromtimestamp(context.latest, UTC).date())
-    known, position = _known(listing, generations[-1], mark, context)
-    chain, waiting = _chain(listing, generations, known, position)
-    if mark is not None and chain and chain[-1][0].generation == known and table is not LIVE:
-        of_extract = _read_footer(listing, chain[-1][0], context)[0].mark
-        if mark.first and of_extract.first == mark.first and of_extract.first_digest != mark.first_digest:
-            # Its host began again with the same generation, because somebody had removed all files.
-            known = 0
-            chain, waiting = _chain(listing, generations, known, 0)
+    known = _known(listing, generations[-1], mark, context)
+    chain, waiting = _chain(listing, generations, known)
+    replaced = False
+    if chain and known.generation and chain[-1][0].generation != known.generation and table not in {LIVE, ARCHIVED}:
+        assert mark is not None
+        begun = _read_footer(listing, chain[0][0], context)[0]
+        replaced = begun.replaced
+        is_same = (begun.mark.first, begun.mark.first_digest) == (mark.first, mark.first_digest) != (mark.first, "")
+        if not replaced and is_same:  # its host has lost its extracts
+            known = known._replace(generation=generations[-1], hour=-1)
+            chain, waiting = _chain(listing, generations, known)
+        elif not replaced:
+            raise SourceError(
+                f"source {source}: its host had no extracts of {table.name} when it began generation"
+                f" {generations[-1]}, so it is not known whether that has the rows that the lake has: {_PUT_BACK}"
+            )
     if len(chain) > max_files:
         waiting = (
             f"source {source}: {len(chain) - max_files:,} more extracts of {table.name} are read by the next run"
@@ -162,47 +181,59 @@ def find_new(
         chain = chain[:max_files]
     if not chain:
         return None, waiting
-    replaced = mark is not None and chain[-1][0].generation != known
-    reason = "its database was replaced" if replaced and table is not LIVE else ""
-    return _new_rows(listing, chain, context, reason), waiting
+    reason = "its database was replaced" if replaced else ""
+    return _new_rows(listing, chain, context, known, reason), waiting
 
 
-def _known(listing: _Listing, newest: int, mark: Mark | None, context: IngestContext) -> tuple[int, int]:
-    """Return the generation and the number up to which the lake has a source; generation 0: none of its extracts.
+class _Known(NamedTuple):
+    """What the lake has of a source."""
+
+    generation: str
+    """The newest generation of which it has rows; "": none of its extracts."""
+    last: int
+    """The number up to which it has them."""
+    digest: str = ""
+    """Of the last row (Mark.last_digest)."""
+    hour: int = -1
+    """When the last file was written, in hours since 1970; -1: not known."""
+
+
+def _known(listing: _Listing, newest: str, mark: Mark | None, context: IngestContext) -> _Known:
+    """Return what the lake has of a source.
 
     Raises SourceError if `newest`, the newest generation, is older, or if extracts cannot continue what was read in
     place.
     """
     if mark is None or (not mark.seen and listing.table is LIVE):
-        return 0, 0
+        return _Known("", 0)
     if not mark.seen:
         if mark.last:
             _check_same_database(listing, newest, mark, context)
-        return newest, mark.last
-    generation, _, number = mark.seen.partition("/")
-    if int(generation) > newest:
+        return _Known(newest, mark.last, mark.last_digest)
+    generation, number, hour = mark.seen.split("/")
+    if generation > newest:
         raise SourceError(
-            f"source {listing.source}: the lake has {listing.table.name} of generation {int(generation)} of its"
-            f" extracts, and the newest in {listing.folder} is {newest}: put back what was there"
+            f"source {listing.source}: the lake has {listing.table.name} of generation {generation} of its extracts,"
+            f" and the newest in {listing.folder} is {newest}: put back what was there"
         )
-    return int(generation), int(number)
+    return _Known(generation, int(number), mark.last_digest, int(hour))
 
 
-def _chain(
-    listing: _Listing, generations: Sequence[int], known: int, position: int
-) -> tuple[list[tuple[ExtractFile, int]], str]:
+def _chain(listing: _Listing, generations: Sequence[str], known: _Known) -> tuple[list[tuple[ExtractFile, int]], str]:
     """Return the files that are read, each with the id up to which its rows are left out; and what they wait for."""
     chain: list[tuple[ExtractFile, int]] = []
     for generation in generations:
         # An archive deletes old envelopes, so those of its earlier generations are read, too.
-        if generation < (known if listing.table is ARCHIVED else generations[-1]):
+        if generation < (known.generation if listing.table is ARCHIVED else generations[-1]):
             continue
-        start = position if generation == known else 0
+        start = known.last if generation == known.generation else 0
         files = listing.files(generation, start)
         if listing.table is LIVE:
             newest = max(files, key=lambda file: file.last, default=None)
             return ([(newest, 0)] if newest else []), ""
         more, missing = _contiguous(files, start)
+        if missing:  # the file with these rows may be in the folder of an earlier day, by a clock that was wrong
+            more, missing = _contiguous(listing.files(generation, start, all_days=True), start)
         chain += more
         if missing:
             return chain, (
@@ -212,7 +243,7 @@ def _chain(
     return chain, ""
 
 
-def _check_same_database(listing: _Listing, generation: int, mark: Mark, context: IngestContext) -> None:
+def _check_same_database(listing: _Listing, generation: str, mark: Mark, context: IngestContext) -> None:
     """Raise SourceError unless extracts are of the database that the lake has rows of, which was read in place."""
     newest = max(listing.files(generation, 0), key=lambda file: file.last, default=None)
     if newest is None:
@@ -234,12 +265,22 @@ class _Listing(NamedTuple):
     table: Table
     today: date
 
-    def files(self, generation: int, position: int) -> list[ExtractFile]:
+    def has_files(self, generation: str) -> bool:
+        """Return whether a generation has a file. Raises SourceError."""
+        path = f"{self.source}/{self.table.name}/{generation}"
+        return any(
+            parse_path(f"{path}/{day}/{name}")
+            for day in _folders(self.folder / path, _DAY)
+            for name in _entries(self.folder / path / day, lambda entry: entry.is_file(follow_symlinks=False))
+        )
+
+    def files(self, generation: str, position: int, *, all_days: bool = False) -> list[ExtractFile]:
         """Return the files of a generation that have numbers behind a position. Raises SourceError.
 
-        Days are looked at from the last one on. Those that are read already are not opened, except the latest few.
+        Days are looked at from the last one on. Those that are read already are not opened, except the latest few,
+        unless `all_days` are to be looked at.
         """
-        path = f"{self.source}/{self.table.name}/{generation:06}"
+        path = f"{self.source}/{self.table.name}/{generation}"
         new: list[ExtractFile] = []
         read_days = 0
         for day in reversed(_folders(self.folder / path, _DAY)):
@@ -251,7 +292,7 @@ class _Listing(NamedTuple):
                 read_days = 0
             elif day <= self.today.isoformat():
                 read_days += 1
-            if read_days == READ_DAYS:
+            if read_days == READ_DAYS and not all_days:
                 break
         return new
 
@@ -296,13 +337,22 @@ def _new_rows(
     listing: _Listing,
     chain: Sequence[tuple[ExtractFile, int]],
     context: IngestContext,
+    known: _Known,
     reason: str,
-) -> NewRows:
+) -> NewExtracts:
     table, replace = listing.table, listing.table is LIVE or (bool(reason) and listing.table is not ARCHIVED)
     read = missed = rejected = envelope_bytes = 0
     files = []
     for file, after in chain:
         info, shared = _read_footer(listing, file, context)
+        hour = int(info.written // SECONDS_PER_HOUR)
+        if file.generation == known.generation and table is not LIVE and not _continues(file, info, after, known):
+            raise SourceError(
+                f"source {listing.source}: {listing.folder / file.path} does not continue the rows of {table.name}"
+                " that the lake has, so its host was restored from a backup: remove this file and later ones here and"
+                f" there, and {_PUT_BACK}"
+            )
+        known = _Known(file.generation, file.last, info.mark.last_digest, hour)
         left_out = rejected_before = 0
         path = listing.folder / file.path
         overlaps = file.first <= after
@@ -318,9 +368,9 @@ def _new_rows(
     if reason:
         reason += "; the rows that the lake has of it stay" if table is ARCHIVED else ""
     last = chain[-1][0]
-    marks = {"": msgspec.structs.replace(info.mark, seen=f"{last.generation:06}/{last.last}")}
+    marks = {"": msgspec.structs.replace(info.mark, seen=f"{last.generation}/{last.last}/{hour}")}
     first = max(chain[0][0].first, chain[0][1] + 1)
-    return NewRows(
+    return NewExtracts(
         listing.source,
         Span(
             table=table.name,
@@ -336,6 +386,21 @@ def _new_rows(
         rejected,
     )
 
+
+def _continues(file: ExtractFile, info: ExtractInfo, after: int, known: _Known) -> bool:
+    """Return whether a file may have the rows behind those of another file, or of the lake.
+
+    It begins with the next row, and knows the one before it. Or it has rows of the other file, too: then both were
+    written in the same hour, by two commands at once.
+    """
+    if file.first == after + 1:
+        return not (info.before and known.digest) or info.before == known.digest
+    return known.hour in {-1, int(info.written // SECONDS_PER_HOUR)}
+
+
+_PUT_BACK: Final = (
+    "copy its other extracts from here to its host's folder. `restante extract` then finds out which rows are new"
+)
 
 _WRITE_AGAIN: Final = "copy the file again, or remove it and the later ones of its source, here and there"
 
@@ -407,7 +472,7 @@ def _count_up_to(path: Path, table: Table, last: int, source: str) -> tuple[int,
     return read, rejected
 
 
-def read(spark: SparkSession, table: Table, new: Sequence[NewRows], context: IngestContext) -> DataFrame:
+def read(spark: SparkSession, table: Table, new: Sequence[NewExtracts], context: IngestContext) -> DataFrame:
     """Return the new rows of some sources, with the columns of restante.pipeline.sources.rows and `broken`.
 
     `broken` is the rule of the lake that a row breaks, or NULL. Of a source that writes extracts with our program no
@@ -440,9 +505,9 @@ def _rules(table: Table, context: IngestContext) -> dict[str, str]:
         if not column.null:
             clean["a value is missing"].append(f"`{column.name}` IS NOT NULL")
         if column.type in {"BIGINT", "INT"}:
-            most = limits.latest - limits.earliest if column.unit == MICROSECONDS else (1 << 63) - 1
-            most = rules.MAX_TRANSFER_BYTES if column.name == "total_bytes" else most
-            clean["a number is out of range"].append(f"coalesce(`{column.name}`, 0) BETWEEN 0 AND {most}")
+            maximum = limits.latest - limits.earliest if column.unit == MICROSECONDS else (1 << 63) - 1
+            maximum = rules.MAX_TRANSFER_BYTES if column.name == "total_bytes" else maximum
+            clean["a number is out of range"].append(f"coalesce(`{column.name}`, 0) BETWEEN 0 AND {maximum}")
     clean["a day is out of range"] = [
         f"day BETWEEN DATE'{context.first_day}' AND DATE'{latest}'",
         f"day = CAST(coalesce({moments}) AS DATE)",
@@ -469,13 +534,13 @@ def _rules(table: Table, context: IngestContext) -> dict[str, str]:
     }
 
 
-def refusal(new: NewRows, read_rows: int, rejected: int, broken: str | None) -> SourceError | None:
+def refusal(new: NewExtracts, read_rows: int, rejected: int, broken: str | None) -> SourceError | None:
     """Return why the rows of a source cannot be taken, given the counts of its rows and a rule that one breaks."""
     table, source = new.span.table, new.source
     if broken:
         return SourceError(
             f"source {source}: {broken} in a row of its extracts of {table}, so none of them was taken: our program"
-            " writes no such row; check its host"
+            " writes no such row if its clock and ours are right; check its host"
         )
     if (read_rows, rejected) != (new.span.counted, new.rejected):
         return SourceError(
@@ -485,7 +550,7 @@ def refusal(new: NewRows, read_rows: int, rejected: int, broken: str | None) -> 
     return None
 
 
-def unreadable(new: NewRows, reason: str) -> SourceError:
+def unreadable(new: NewExtracts, reason: str) -> SourceError:
     """Return the error for rows that Spark cannot read, although their files' ends are intact."""
     return SourceError(
         f"source {new.source}: Spark cannot read its extracts of {new.span.table}, from {new.files[0].shared.path} to"
