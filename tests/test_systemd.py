@@ -51,6 +51,12 @@ PROGRAM: Final = "/opt/restante/bin/restante"
 
 NETWORK = Document("docs/mailbox/network.md")
 RELAY_GUIDE = Document("docs/relay/operating.md")
+PIPELINE_GUIDE = Document("docs/pipeline/operating.md")
+OVERRIDES: Final = {
+    "restante-pipeline.service": RELAY_GUIDE.blocks["pipeline service"],
+    "restante-extract.service": PIPELINE_GUIDE.blocks["extract service"],
+}
+"""What the guides add to units for a relay."""
 
 
 def systemd_analyze(*arguments: str | Path) -> str:
@@ -83,7 +89,7 @@ def test_systemd_knows_every_line_also_of_those_in_the_guides(tmp_path: Path) ->
     texts = {unit.name: unit.read_text() for unit in UNITS.iterdir()}
     texts |= {"restante.socket": NETWORK.blocks["socket"]}
     texts |= {"restante.service.d/override.conf": NETWORK.blocks["socket service"]}
-    texts |= {"restante-pipeline.service.d/override.conf": RELAY_GUIDE.blocks["pipeline service"]}
+    texts |= {f"{unit}.d/override.conf": text for unit, text in OVERRIDES.items()}
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text.replace(PROGRAM, "/bin/true"))
@@ -114,8 +120,7 @@ def test_the_command_of_a_service_has_only_flags_that_exist_and_directories_that
         assert "--data ${STATE_DIRECTORY} " in commands[0]
         [listen] = re.findall(r"--listen (\S+)", commands[0])
         assert called(*SERVERS[unit][0], "--listen", listen).returncode == 0
-    if unit == "restante-pipeline.service":
-        commands += re.findall(r"^ExecStart=(.+)$", RELAY_GUIDE.blocks["pipeline service"], re.MULTILINE)
+    commands += re.findall(r"^ExecStart=(.+)$", OVERRIDES.get(unit, ""), re.MULTILINE)
     for line in commands:
         text = re.sub(r"^/bin/sh -c '(?:exec )?(.*)'$", r"\1", line)
         arguments = shlex.split(text.replace("${STATE_DIRECTORY}", "/data"))
