@@ -222,6 +222,7 @@ def test_errors_in_the_command_line_are_refused_before_anything_is_done(sources:
     for wrong in ("5x", "1", "", "511m", "-1g", "1 g"):
         done = command("run", "--lake", sources.lake, mailbox, f"--memory={wrong}", ends=2)
         assert done.stderr.startswith(f"restante: --memory: '{wrong}' is ")
+    command("tables", "--graph", "--mermaid", ends=2)
     assert not sources.lake.exists()
 
 

@@ -229,7 +229,7 @@ _restante() {
     'pipeline demo:--transfers') compopt +o default; return ;;
     'pipeline demo:--memory') compopt +o default; return ;;
     'pipeline ingest:--source') :; return ;;
-    'pipeline ingest:--extracts') compopt +o default; return ;;
+    'pipeline ingest:--extracts') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline ingest:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline ingest:--keep') compopt +o default; return ;;
     'pipeline ingest:--master') compopt +o default; return ;;
@@ -243,7 +243,7 @@ _restante() {
     'pipeline build:--remote') compopt +o default; return ;;
     'pipeline build:--memory') compopt +o default; return ;;
     'pipeline run:--source') :; return ;;
-    'pipeline run:--extracts') compopt +o default; return ;;
+    'pipeline run:--extracts') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline run:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline run:--keep') compopt +o default; return ;;
     'pipeline run:--reports') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;

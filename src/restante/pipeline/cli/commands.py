@@ -46,7 +46,7 @@ Sources = Annotated[
 Extracts = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER",
+        metavar="DIR",
         help="Folder with the extracts of all hosts, as restante extract writes them; their sources have the names"
         " that they have there.",
     ),
@@ -83,8 +83,9 @@ def ingest(
 ) -> None:
     """Copy what is new in the sources into the lake.
 
-    A source is a database of usage records, a timing log, a trace, a Waku archive, or a file of envelopes. With
-    --master or --remote the cluster reads the files that its workers see; this machine reads the others.
+    A source is a database of usage records, a timing log, a trace, a Waku archive, or a file of envelopes. Extracts
+    are what `restante extract` wrote on other hosts. With --master or --remote the cluster reads the files that its
+    workers see; this machine reads the others.
     """
     from restante.pipeline.cli.options import check_names, read_keep
     from restante.pipeline.cli.run import ingest_into, open_run, show_failures

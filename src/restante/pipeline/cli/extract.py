@@ -39,8 +39,9 @@ def extract(
 ) -> None:
     """Write what is new in a server's database as Parquet files.
 
-    They are for a pipeline on another machine. The database is that of a mailbox server, a relay or a Waku archive.
-    The folder says where to go on. Cron may call this at any time: files are written at most once an hour.
+    They are for a pipeline on another machine. The database is that of a mailbox server, a relay or a Waku archive,
+    or the usage database of a reference server. The folder says where to go on. Cron may call this at any time: files
+    are written at most once an hour.
     """
     require_extra("extract")
     from restante.common.errors import Misuse, RestanteError

@@ -30,11 +30,14 @@ def tables(
             "--graph", help="Draw what each table is made from, from the sources to the tables that reports read."
         ),
     ] = False,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print this drawing as a Mermaid flowchart.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the graph as a Mermaid flowchart.")] = False,
 ) -> None:
     """List the tables of a lake, in the order in which they are made. It reads no lake."""
+    from restante.common.errors import Misuse
     from restante.pipeline.tables import TABLES
 
+    if graph and mermaid:
+        raise Misuse("--graph and --mermaid print the same graph: give one of them")
     if mermaid:
         lines = _mermaid_lines(_lineage())
     elif graph:
