@@ -19,7 +19,7 @@ from restante.cli.extra_commands import group_that_needs
 from restante.common.errors import Misuse
 from restante.common.texts import counted
 from restante.pipeline.cli import demo, gaps, query, report, tables
-from restante.pipeline.cli.options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeDir, Memory, Verbose
+from restante.pipeline.cli.options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeDir, Memory, Verbose, read_folder
 
 if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult
@@ -47,6 +47,7 @@ Extracts = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
+        parser=read_folder,
         help="Folder with the extracts of all hosts, as restante extract writes them; their sources have the names"
         " that they have there.",
     ),

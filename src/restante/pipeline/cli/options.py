@@ -51,6 +51,13 @@ DEFAULT_MEMORY = "1g"
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's own log messages.")]
 
 
+def read_folder(text: str) -> Path:
+    """Return the folder that --extracts names. Raises Misuse if a script's variable is empty."""
+    if not text:
+        raise Misuse("--extracts '': name a folder")
+    return Path(text)
+
+
 def check_names(sources: Sequence[str] | None, extracts: Path | None = None) -> Sequence[str]:
     """Return the sources. Raises Misuse if there is nothing to read, or if two have the same name."""
     from restante.pipeline.sources.source import parse_spec
