@@ -212,6 +212,27 @@ def test_a_pair_that_ends_while_it_waits_leaves_nothing_behind() -> None:
     assert (world.pacer.next_turn, world.pacer._addresses, world.pacer._flows) == (None, {}, set())
 
 
+def test_what_is_given_back_goes_to_those_that_wait_at_once() -> None:
+    pacer, way = Pacer(Rates(total=100_000)), World(Rates()).pair("b")
+    granted, waiting = pacer.add(["a"]), pacer.add(["b"])
+    size = pacer.ask(granted, way, 0)
+    assert pacer.ask(waiting, way, 0) == 0
+    assert pacer.turn(0) == []
+    pacer.give_back(granted, size, 0)
+    assert pacer.next_turn == 0
+    assert pacer.turn(0) == [(way, size)]
+
+
+def test_what_a_pair_had_of_other_rates_while_it_waited_goes_to_others_at_its_end() -> None:
+    pacer, way = Pacer(Rates(address=100_000, total=100_000)), World(Rates()).pair("b")
+    first, ending, waiting = pacer.add(["a"]), pacer.add(["b"]), pacer.add(["b"])
+    size = pacer.ask(first, way, 0)
+    assert pacer.ask(ending, way, 0) == pacer.ask(waiting, way, 0) == 0
+    pacer.remove(ending, 0)
+    pacer.give_back(first, size, 0)
+    assert [reader for reader, _ in pacer.turn(0)] == [way]
+
+
 def test_a_new_pair_does_not_forget_what_its_address_has_used() -> None:
     world = World(Rates(address=MB))
     begun = world.now

@@ -3,8 +3,8 @@
 A pair asks before it reads, and gets a quantum of bytes when every rate that counts it allows one. Until then it
 waits in the queue of the first rate that does not: its own, those of its addresses, that of all, in this order. Each
 queue is served in turn, and a pair that has had its quantum goes to the end: a round robin, so a share that one does
-not use goes to the others. A pair asks again when it has read its quantum. What it has not read at its end is given
-back.
+not use goes to the others. What a pair was granted and has not got to read is given back at once, and goes to those
+that wait.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Reader(Protocol):
     __slots__ = ()
 
     def granted(self, size: int) -> None:
-        """Read up to `size` bytes, now or later, or give back those that are not read (`Pacer.give_back`)."""
+        """Read up to `size` bytes, in some steps, and give back those that are not there (`Pacer.give_back`)."""
 
 
 class Limit:
@@ -151,8 +151,7 @@ class Pacer:
         if flow.queue is not None:
             del flow.queue.waiting[flow]
             flow.queue = None
-            for limit in flow.limits[: flow.level]:
-                limit.take(now, -flow.quantum)
+            self._refund(flow.limits[: flow.level], flow.quantum, now)
         flow.readers.clear()
         for limit in flow.limits[1:-1]:
             limit.flows -= 1
@@ -216,8 +215,14 @@ class Pacer:
 
     def give_back(self, flow: Flow, size: int, now: float) -> None:
         """Count bytes that a direction was granted and has not read as if they were not granted."""
-        for limit in flow.limits:
+        self._refund(flow.limits, size, now)
+
+    def _refund(self, limits: Iterable[Limit], size: int, now: float) -> None:
+        """Give back bytes to limits, and let those that wait for them go on earlier."""
+        for limit in limits:
             limit.take(now, -size)
+            if limit.waiting:
+                self._look_at(limit, now + limit.seconds(now))
 
     def _begin(self, flow: Flow, now: float) -> bool:
         flow.level, flow.quantum = 0, quantum_of(flow)

@@ -99,9 +99,10 @@ class Direction:
         self._pipe_size = FIRST_PIPE_BYTES
         """Size of the next pipe."""
         self._granted = 0
-        """Bytes that it may read, if the pair is paced. They are read in several steps, and stay granted if the
-        source has no more for now. So all pairs have the same share, also one whose source never has a quantum at
-        once: the buffer of a Unix socket has 208 KiB (/proc/sys/net/core/wmem_default)."""
+        """Bytes that it may read, if the pair is paced. They are read in several steps, and given back if the source
+        has no more for now: others can use them, and nobody saves them up. So a pair has less than its share of a
+        high rate if its source never has a quantum at once. The buffer of a Unix socket has 208 KiB
+        (/proc/sys/net/core/wmem_default)."""
         self._waits_for_grant = False
         self.is_readable = False
         """Whether a plain socket may have bytes, or another stream is not paused."""
@@ -122,13 +123,7 @@ class Direction:
             self._pairs.note_stuck(self)
             return 0
         if self._arrived:
-            size = self._pass_on(self._arrived)
-            del self._arrived[:size]
-            if self._must_write_first():
-                self._pairs.note_stuck(self)
-            elif not self._arrived:
-                self._pairs.queue(self)
-            return size
+            return self._pass_on_rest()
         source = self._source
         if self.has_ended:
             self._finish()
@@ -161,10 +156,8 @@ class Direction:
             size = self._splice(source, size)
         else:
             size = self._copy(source, size)
-        if self._granted:
-            self._granted = max(0, self._granted - size)
-            if self.has_ended:
-                self._give_back()
+        if self.has_ended or not self.is_readable:
+            self._give_back()
         if size and not is_dropped:
             self._pair.count(size)
         if self._pair.is_closed:
@@ -193,6 +186,7 @@ class Direction:
             pipes.give(pipe)
             self.has_ended = True
             return 0
+        self._count_read(size)
         self._pipe, self._piped = pipe, size
         if size * FILLED_FRACTION >= pipe.size and self._pipe_size < MAX_PIPE_BYTES:
             self._pipe_size *= 2
@@ -211,6 +205,7 @@ class Direction:
         if not size:
             self.has_ended = True
             return 0
+        self._count_read(size)
         self._write(_ROOM[:size])
         return size
 
@@ -226,6 +221,7 @@ class Direction:
         if not size:
             self.has_ended = True
             self._pair.go_on_ending()
+        self._count_read(size)
         return size
 
     def _resume(self) -> None:
@@ -263,11 +259,23 @@ class Direction:
             if not limit:
                 break
             piece = view[size : size + limit]
-            self._granted = max(0, self._granted - len(piece))
+            self._count_read(len(piece))
             size += len(piece)
             if not self.is_over:
                 self._write(piece)
                 pair.count(len(piece))
+        return size
+
+    def _pass_on_rest(self) -> int:
+        """Pass on what had arrived before. Return the bytes."""
+        size = self._pass_on(self._arrived)
+        if self._pair.is_closed:
+            return size
+        del self._arrived[:size]
+        if self._must_write_first():
+            self._pairs.note_stuck(self)
+        elif not self._arrived:
+            self._pairs.queue(self)
         return size
 
     def _pause(self) -> None:
@@ -297,6 +305,10 @@ class Direction:
         """Read up to `size` bytes from the next step on."""
         self._granted, self._waits_for_grant = size, False
         self._pairs.queue(self)
+
+    def _count_read(self, size: int) -> None:
+        """Count bytes of the grant as read, before they are written: a write that fails gives back the rest."""
+        self._granted = max(0, self._granted - size)
 
     def _give_back(self) -> None:
         """Give back what was granted and is not read."""
@@ -626,11 +638,15 @@ class StreamPairs:
         self._stall_timer = self._loop.call_later(STALL_CHECK_SECONDS, self._end_stalled) if self._stuck else None
         now = self._loop.time()
         for direction, (before, since) in list(self._stuck.items()):
-            size = direction.untaken_bytes()
-            if size is None or size != before:
-                self._stuck[direction] = (size, now)
-            elif now - since >= STALLED_SECONDS:
-                direction.give_up()
+            try:
+                size = direction.untaken_bytes()
+                if size is None or size != before:
+                    self._stuck[direction] = (size, now)
+                elif now - since >= STALLED_SECONDS:
+                    direction.give_up()
+            except Exception as error:  # noqa: BLE001 - it must not stop the look at the other pairs
+                self.note_moving(direction)
+                direction.fail(error)
 
     # ── rates ────────────────────────────────────────────────────────────────────────────────────
 
@@ -654,6 +670,7 @@ class StreamPairs:
     def give_back(self, flow: Flow, size: int) -> None:
         """Give back bytes that a direction was granted and has not read."""
         self._pacer.give_back(flow, size, self._loop.time())
+        self._set_timer()
 
     def _set_timer(self) -> None:
         turn = self._pacer.next_turn
