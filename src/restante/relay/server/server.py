@@ -309,9 +309,7 @@ class Server(PublicServer):
             self._set_rate(pair)
         turn = self.second % PING_SECONDS
         for connection in self.connections():
-            if (
-                id(connection) >> 4
-            ) % PING_SECONDS == turn:  # so that not all are pinged in the same turn of the loop
+            if (id(connection) >> 4) % PING_SECONDS == turn:  # not all are pinged in the same turn of the loop
                 connection.ping()
 
     @property
