@@ -14,8 +14,8 @@ FIRST_PIPE_BYTES: Final = 64 * 1024
 """Size of a direction's first pipes, and of those that Linux makes (man 7 pipe)."""
 
 MAX_PIPE_BYTES: Final = 1024 * 1024
-"""Largest size of a pipe, for directions that fill smaller ones. A GiB through 1 MiB takes two thirds of the processor
-time that it takes through 256 KiB, and half of that through 64 KiB."""
+"""Largest size of a pipe, for directions that fill smaller ones. A GiB through 1 MiB takes two thirds of the
+processor time that it takes through 256 KiB, and half of that through 64 KiB."""
 
 MIN_PIPE_BYTES: Final = 32 * 1024
 """Smallest size of a pipe. A GiB through 8 KiB takes half as much processor time again as copying it."""
