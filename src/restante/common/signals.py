@@ -31,7 +31,7 @@ def run_server(serve: Callable[[ServerSignals], Coroutine[Any, Any, None]]) -> N
 
     async def run() -> None:
         log_loop_errors(asyncio.get_running_loop())
-        with _listening_for_signals() as signals:
+        with _listening_for_signals(lambda name: log.info("draining", signal=name)) as signals:
             await serve(signals)
         log.info("stopped")
 
@@ -39,21 +39,21 @@ def run_server(serve: Callable[[ServerSignals], Coroutine[Any, Any, None]]) -> N
 
 
 @contextlib.contextmanager
-def _listening_for_signals() -> Iterator[ServerSignals]:
+def _listening_for_signals(on_stop: Callable[[str], object]) -> Iterator[ServerSignals]:
     """Yield what the signals of a server set and call. A second SIGTERM or SIGINT ends the process.
+
+    `on_stop` is called with the name of the signal that stops the server, in the event loop.
 
     A thread waits for the signals (man 3 sigwait), because the loop may be blocked by a disk that does not answer.
     Threads that are started within the block do not receive these signals.
     """
-    from restante.common.logs import log  # needs the extra of servers
-
     loop = asyncio.get_running_loop()
     signals = ServerSignals()
     terminal = Terminal() if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else None  # nohup ignores it
 
     def stop(name: str) -> None:
         signals.stop.set()
-        log.info("draining", signal=name)
+        on_stop(name)
 
     def wait(over: threading.Event) -> None:
         while True:
