@@ -21,6 +21,7 @@ from restante.relay.core.limits import SLOW_BYTES_PER_SECOND
 from restante.relay.core.pacing import BURST_SECONDS, MIN_QUANTUM_BYTES, SHARED_QUANTUM_BYTES, Rates
 from restante.relay.server.pair import (
     COPY_BYTES,
+    IDLE_SECONDS,
     MAX_BYTES_PER_TURN,
     STALL_CHECK_SECONDS,
     STALLED_SECONDS,
@@ -607,7 +608,7 @@ async def test_what_nobody_takes_any_more_is_read_as_its_rate_allows(tmp_path: P
         assert unsent > 4 * len(DATA)  # sockets hold up to 10 MiB (tcp(7))
 
 
-@pytest.mark.parametrize("kind", ["tcp", "unix"])
+@pytest.mark.parametrize("kind", KINDS)
 @on_asyncio
 async def test_pairs_that_send_a_little_leave_the_rest_of_a_rate_to_others_and_save_nothing_up(
     tmp_path: Path, kind: str
@@ -622,6 +623,8 @@ async def test_pairs_that_send_a_little_leave_the_rest_of_a_rate_to_others_and_s
                 await sender.send(b"x" * 90)
                 assert await reader.read(90) == b"x" * 90
                 await idle(running)
+                stopped += 2 * IDLE_SECONDS
+                await turns(20)
         for running in pairs:
             running.first.write(DATA[:50_000])
             running.second.write(DATA[:50_000])
@@ -639,6 +642,7 @@ async def test_a_rate_counts_what_was_read_for_readers_that_are_gone(tmp_path: P
         pairs = [await world.pair() for _ in range(10)]
         for running in pairs:
             running.second.reset()
+            await turns(20)
             running.first.write(DATA[:50_000])
             await turns(100)
         at_once = 1_000_000 * BURST_SECONDS + SHARED_QUANTUM_BYTES

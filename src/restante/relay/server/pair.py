@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from restante.common.logs import log, trace_text
-from restante.relay.core.pacing import MAX_QUANTUM_BYTES, Flow, Pacer, Rates
+from restante.relay.core.pacing import BURST_SECONDS, MAX_QUANTUM_BYTES, Flow, Pacer, Rates
 from restante.relay.protocol.request import OK
 from restante.relay.server.pipes import FIRST_PIPE_BYTES, MAX_PIPE_BYTES, Pipe, PipePool, pipe_budget
 from restante.relay.server.streams import END_SECONDS, PlainSocket, Stream, has_hung_up
@@ -46,6 +46,10 @@ someone who has to confirm something before the rest is read."""
 
 STALL_CHECK_SECONDS: Final = 60.0
 """Seconds between two looks at the pairs of which a side takes nothing: some microseconds each."""
+
+IDLE_SECONDS: Final = BURST_SECONDS
+"""Seconds of silence after which what a stream other than a plain socket was granted is given back. It brings as
+little as 8 KiB at once, and would lose turns to others if it had to ask for each."""
 
 TURN_SECONDS: Final = 0.005
 """Shortest time between two turns of the pacer, in which it lets several pairs go on."""
@@ -157,7 +161,7 @@ class Direction:
         else:
             size = self._copy(source, size)
         if self.has_ended or not self.is_readable:
-            self._give_back()
+            self.give_back()
         if size and not is_dropped:
             self._pair.count(size)
         if self._pair.is_closed:
@@ -228,6 +232,8 @@ class Direction:
         """Let a stream bring more."""
         source = self._source
         assert not isinstance(source, PlainSocket)
+        if self._granted:
+            self._pairs.note_rest(self)
         if not self.is_readable:
             self.is_readable = True
             source.resume()
@@ -246,6 +252,8 @@ class Direction:
             self._pause()
         elif self._arrived:
             self._pause()
+        elif self._granted:
+            self._pairs.note_rest(self)
 
     def _pass_on(self, data: memoryview | bytes | bytearray) -> int:
         """Write what a stream has brought, as far as it is granted and the sink takes it. Return the bytes.
@@ -310,7 +318,7 @@ class Direction:
         """Count bytes of the grant as read, before they are written: a write that fails gives back the rest."""
         self._granted = max(0, self._granted - size)
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
         """Give back what was granted and is not read."""
         if self._granted:
             self._pairs.give_back(self._pair.flow, self._granted)
@@ -402,7 +410,7 @@ class Direction:
         if self._pipe is not None:
             self._pairs.pipes.discard(self._pipe)
             self._pipe, self._piped = None, 0
-        self._give_back()
+        self.give_back()
 
 
 class StreamPair:
@@ -523,6 +531,10 @@ class StreamPairs:
         """Directions whose readers take nothing: the bytes that the reader has not taken, and since when so many."""
         self._stall_timer: asyncio.TimerHandle | None = None
         """The next look at these. None: there are none."""
+        self._with_rest: dict[Direction, float] = {}
+        """Directions that have more of a grant than their streams have brought, by when these brought something."""
+        self._rest_timer: asyncio.TimerHandle | None = None
+        """The next look at these. None: there are none."""
         self.running: set[StreamPair] = set()
         self._loop.add_reader(self._epoll.fileno(), self._take_events)
 
@@ -568,7 +580,7 @@ class StreamPairs:
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
         self.pipes.close()
-        for timer in (self._timer, self._stall_timer):
+        for timer in (self._timer, self._stall_timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -671,6 +683,22 @@ class StreamPairs:
         """Give back bytes that a direction was granted and has not read."""
         self._pacer.give_back(flow, size, self._loop.time())
         self._set_timer()
+
+    def note_rest(self, direction: Direction) -> None:
+        """Take back what a direction was granted, unless its stream brings something soon."""
+        self._with_rest[direction] = self._loop.time()
+        if self._rest_timer is None:
+            self._rest_timer = self._loop.call_later(IDLE_SECONDS, self._take_rests)
+
+    def _take_rests(self) -> None:
+        """Take back what silent directions were granted."""
+        before = self._loop.time() - IDLE_SECONDS
+        for direction, since in list(self._with_rest.items()):
+            if since <= before:
+                del self._with_rest[direction]
+                if not direction.is_queued:  # it may have been granted some just now
+                    direction.give_back()
+        self._rest_timer = self._loop.call_later(IDLE_SECONDS, self._take_rests) if self._with_rest else None
 
     def _set_timer(self) -> None:
         turn = self._pacer.next_turn
