@@ -3,8 +3,8 @@
 A pair asks before it reads, and gets a quantum of bytes when every rate that counts it allows one. Until then it
 waits in the queue of the first rate that does not: its own, those of its addresses, that of all, in this order. Each
 queue is served in turn, and a pair that has had its quantum goes to the end: a round robin, so a share that one does
-not use goes to the others. What a pair was granted and has not got to read is given back at once, and goes to those
-that wait.
+not use goes to the others. What a pair was granted and has not got to read is given back soon, and goes to those that
+wait.
 """
 
 from __future__ import annotations

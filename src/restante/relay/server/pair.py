@@ -103,10 +103,10 @@ class Direction:
         self._pipe_size = FIRST_PIPE_BYTES
         """Size of the next pipe."""
         self._granted = 0
-        """Bytes that it may read, if the pair is paced. They are read in several steps, and given back if the source
-        has no more for now: others can use them, and nobody saves them up. So a pair has less than its share of a
-        high rate if its source never has a quantum at once. The buffer of a Unix socket has 208 KiB
-        (/proc/sys/net/core/wmem_default)."""
+        """Bytes that it may read, if the pair is paced. They are read in several steps, and given back if a plain
+        socket has no more for now, or another stream brings nothing for IDLE_SECONDS: others can use them, and nobody
+        saves them up. So a pair has less than its share of a high rate if its source never has a quantum at once. The
+        buffer of a Unix socket has 208 KiB (/proc/sys/net/core/wmem_default)."""
         self._waits_for_grant = False
         self.is_readable = False
         """Whether a plain socket may have bytes, or another stream is not paused."""
