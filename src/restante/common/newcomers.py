@@ -39,6 +39,9 @@ class NewcomerContext(Protocol):
     def give_up_request(self, pending: PendingRequest) -> None:
         """Count a connection that is closed for the memory that its request takes."""
 
+    def count_late_request(self, pending: PendingRequest) -> None:
+        """Count a connection whose request, or whose TLS handshake before it, does not come in time."""
+
 
 class Newcomer:
     """A connection whose request has not come yet (MemoryHolder)."""

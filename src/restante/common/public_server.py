@@ -163,8 +163,8 @@ class PublicServer:
         """Count a connection whose TLS handshake failed."""
         self.failed_handshakes += 1
 
-    def count_late_handshake(self, pending: PendingRequest) -> None:
-        """Count a connection whose TLS handshake does not end in time."""
+    def count_late_request(self, pending: PendingRequest) -> None:
+        """Count a connection whose request, or whose TLS handshake before it, does not come in time."""
         if self._refusals.no_request is not None:
             self._count(self._refusals.no_request, pending.address_id)
 

@@ -61,9 +61,6 @@ class TlsContext(NewcomerContext, Protocol):
     def count_failed_handshake(self) -> None:
         """Count a connection whose TLS handshake failed."""
 
-    def count_late_handshake(self, pending: PendingRequest) -> None:
-        """Count a connection whose TLS handshake does not end in time."""
-
     def first_bytes(self, peer: SocketPeer | None, newcomer: Newcomer, deadline: float) -> asyncio.BufferedProtocol:
         """Return the protocol that reads the request.
 
@@ -97,7 +94,7 @@ class TlsHandshake(asyncio.BufferedProtocol):
 
     def _time_out(self, transport: asyncio.Transport) -> None:
         if self._newcomer.pending is not None:
-            self._context.count_late_handshake(self._newcomer.pending)
+            self._context.count_late_request(self._newcomer.pending)
         transport.abort()
 
     def connection_lost(self, _error: Exception | None) -> None:

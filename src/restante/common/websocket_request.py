@@ -88,6 +88,9 @@ HAS_NO_TLS: Final = (
 )
 """Answer to such a client, which would else wait until the limit of time for a request is over."""
 
+TIMER_SECONDS: Final = 0.01
+"""Seconds by which a timer may be early: uvloop's have whole milliseconds."""
+
 READ_BYTES: Final = 2048
 """Bytes read at once. A request has some 300."""
 
@@ -202,17 +205,25 @@ class WebSocketRequest(asyncio.BufferedProtocol):
         if not self._admitted and not self._newcomer.admit(raw, self._peer):
             return
         self._transport = raw
-        seconds = self._context.handshake_seconds
-        if self._deadline is not None:
-            seconds = max(0.001, self._deadline - asyncio.get_running_loop().time())
-        self._websocket = self._context.websocket(self._peer, seconds)
+        now = asyncio.get_running_loop().time()
+        if self._deadline is None:
+            self._deadline = now + self._context.handshake_seconds
+        self._websocket = self._context.websocket(self._peer, max(0.001, self._deadline - now))
         self._websocket.connection_made(cast("asyncio.Transport", PicowsTransport(raw)))
         self._newcomer.count(0)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._websocket is not None:
+            self._count_if_late()
             self._newcomer.end()
             self._websocket.connection_lost(error)
+
+    def _count_if_late(self) -> None:
+        """Count a request that has not come in time. The WebSocket's timer has closed the connection."""
+        pending = self._newcomer.pending
+        assert self._deadline is not None
+        if pending is not None and asyncio.get_running_loop().time() > self._deadline - TIMER_SECONDS:
+            self._context.count_late_request(pending)
 
     def get_buffer(self, _size: int) -> memoryview:
         return self._room[: self._budget.read_bytes]
