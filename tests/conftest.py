@@ -42,6 +42,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/pipeline/test_ingest.py": (12, 3),
     "tests/pipeline/test_java.py": (2, 34),
     "tests/pipeline/test_lake_files.py": (6, 12),
+    "tests/pipeline/test_lake_readers.py": (1, 60),
     "tests/pipeline/test_lake_table.py": (7, 4),
     "tests/pipeline/test_masters.py": (1, 80),
     "tests/pipeline/test_masters.py::test_spark_connect_builds_equal_tables": (1, 68),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import duckdb
@@ -18,13 +21,23 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from restante.pipeline import views
+from restante.pipeline.build.sources import build_sources
 from restante.pipeline.lake import data_files, delta_log
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake import writer as lake_writer
+from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.lake.writer import task_writer
-from restante.pipeline.schemas import Table
+from restante.pipeline.schemas import CLEAN_TABLES, Table
+from restante.pipeline.spark import java
+from restante.pipeline.tables import TABLES
+from support.bounds import PATIENCE
 from support.pipeline import lakes
+from support.pipeline.busy_week import busy_week
 from support.pipeline.lakes import LETTERS, add, held, info, letter, opened, put, rows, seen
+from support.pipeline.runs import LakeWorld
+from support.pipeline.tables import dicts
+from support.processes import run
+from support.tools import MissingError, build, fetch, installed, uv
 
 ROWS: Final = [
     *(letter(number) for number in range(20)),
@@ -226,3 +239,79 @@ def test_a_large_batch_becomes_several_row_groups(tmp_path: Path, monkeypatch: p
         sizes = [parquet.metadata.row_group(group).total_byte_size for group in range(parquet.num_row_groups)]
     assert [size > 1 << 20 for size in sizes] == [False] * 5 + [True], "a larger row is a group alone"
     assert list(values(tmp_path, [path])) == rows_
+
+
+DELTA_SPARK: Final = "delta-spark==4.4.0"
+"""It requires PySpark 4.2 at most."""
+
+READ_BY_DELTA: Final = """
+import json, sys
+
+from delta import configure_spark_with_delta_pip
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[1]")
+for name, value in {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.driver.memory": "1g",
+    "spark.jars.ivy": sys.argv[1],
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.ui.enabled": "false",
+}.items():
+    builder = builder.config(name, value)
+spark = configure_spark_with_delta_pip(builder).getOrCreate()
+for table, version, read in json.loads(sys.argv[2]):
+    spark.read.format("delta").option("versionAsOf", version).load(table).coalesce(1).write.parquet(read)
+"""
+SPARK_VARIABLES: Final = {"JAVA_HOME": str(java.find_home()), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def install_delta_spark(new: Path) -> None:
+    build(uv(), "venv", "--quiet", "--relocatable", "--python", sys.executable, new / "venv", cwd=new)
+    python = new / "venv" / "bin" / "python"
+    fetch("uv", uv(), "pip", "install", "--quiet", "--python", python, DELTA_SPARK, cwd=new)
+    fetch("Spark", python, "-c", READ_BY_DELTA, new / "ivy", "[]", cwd=new, variables=SPARK_VARIABLES)
+
+
+def in_order(read: pa.Table) -> list[dict[str, object]]:
+    return sorted(read.to_pylist(), key=lambda row: repr(sorted(row.items())))
+
+
+@pytest.mark.thorough
+def test_deltas_own_package_reads_every_table_and_older_versions_of_one(spark: SparkSession, tmp_path: Path) -> None:
+    try:
+        folder = installed("delta-spark", f"{DELTA_SPARK} {sys.version}".encode(), install_delta_spark)
+    except MissingError as missing:
+        pytest.skip(str(missing))
+    world = LakeWorld(spark, tmp_path)
+    week = busy_week(Random(3), 100)
+    for name in CLEAN_TABLES:
+        for part in range(2):
+            new = dicts(name, week.get(name, ())[part::2])
+            world.add(name, new, source="main", ledger=Ledger(read=len(new), clean=len(new)))
+    world.build()
+    with world.run() as building:
+        build_sources(building)
+    world.merge("nameplates")
+    tables = {name: str(world.path / name) for name in TABLES}
+    last = {name: DeltaTable(path).version() for name, path in tables.items()}
+    versions = [*last.items(), *(("nameplates", version) for version in range(last["nameplates"]))]
+    read = {(name, version): str(tmp_path / f"{name}-{version}") for name, version in versions}
+    done = run(
+        folder / "venv" / "bin" / "python",
+        "-c",
+        READ_BY_DELTA,
+        folder / "ivy",
+        json.dumps([(tables[name], version, path) for (name, version), path in read.items()]),
+        variables=SPARK_VARIABLES,
+        bound=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    for (name, version), path in read.items():
+        ours, theirs = DeltaTable(tables[name], version=version).to_pyarrow_table(), pq.read_table(path)
+        assert in_order(plain(theirs)) == in_order(plain(ours)), (name, version)
+    assert [name for name in TABLES if not world.rows(name)] == ["quarantine"]

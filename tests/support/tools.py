@@ -29,12 +29,12 @@ BUILD: Final = 1500.0
 """Seconds in which a compiler must be done: Rust took 100 s on two cores, and 263 s beside other work (load 9)."""
 
 UNREACHABLE: Final = re.compile(
-    # npm and uv; Go's net package; cargo (curl); apt
+    # npm and uv; Go's net package; cargo (curl); apt; Ivy
     r"ENOTFOUND|EAI_AGAIN|ECONN|ETIMEDOUT|dns error|client error \(Connect\)|operation timed out"
     r"|dial tcp|i/o timeout|TLS handshake|403 Forbidden|no such host"
     r"|Could(n't| not) (resolve|connect)|Timeout was reached|spurious network error"
     r"|Temporary failure resolving|Unable to (locate package|connect)|Failed to fetch|No packages found"
-    r"|no (installation )?candidate|held broken packages|unmet dependencies"
+    r"|no (installation )?candidate|held broken packages|unmet dependencies|unresolved dependency"
 )
 """What package managers say when a registry cannot be reached, or does not serve a package here."""
 
