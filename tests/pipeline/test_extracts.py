@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from restante.pipeline.build.sources import build_sources
 from restante.pipeline.ingest import IngestResult
 from restante.pipeline.ingest_extracts import ingest_extracts
+from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import CLEAN_TABLES, NAMEPLATES
 from restante.pipeline.sources import extracts
@@ -85,6 +86,11 @@ def cut_off(name: str, properly: Any = LakeTable.commit) -> Any:
 
 def ids(world: LakeWorld, table: str = "nameplates") -> list[tuple[str, int]]:
     return sorted((row["source"], row["id"]) for row in world.rows(table))
+
+
+def seconds(world: LakeWorld) -> list[float]:
+    """Return when the nameplates began."""
+    return sorted(row["started"].timestamp() - T0 for row in world.rows("nameplates"))
 
 
 @pytest.fixture
@@ -228,8 +234,8 @@ def dropped(column: str) -> Callable[[Path], None]:
 FAULTY: Row = {"fault": "x", "identity": "1", "digest": "d", "rejected": 1}
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-20]), "it is not complete"),
-    "empty": (lambda path: path.write_bytes(b""), "it is not complete"),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-20]), "is not complete"),
+    "empty": (lambda path: path.write_bytes(b""), "is not complete"),
     "damaged": (
         damaged,
         "Spark cannot read its extracts of nameplates, from .* If one is damaged, copy the file again",
@@ -238,6 +244,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "newer": (rewritten(format=EXTRACT_FORMAT + 1), "is of a later version of Restante"),
     "another-lake": (rewritten(first_day=date(2015, 1, 1)), "begins on 2015-01-01, and this one begins on 2016"),
     "other-columns": (dropped("result"), "does not have the columns of nameplates"),
+    "another-name": (rewritten(mark=Mark(3, "", 0, "")), "is no extract of that name"),
     "more-rows": (rewritten(rows=3), "the counts of .* are wrong"),
     "fewer-faults": (rewritten(rejected=1), "2 rows, 1 with a fault, but 2 were read, 0 with a fault"),
     "another-source": (rewritten(lambda row: row | {"source": "east"}), "it is of another source in a row"),
@@ -323,7 +330,7 @@ def test_rows_of_a_database_that_was_replaced_are_replaced(world: LakeWorld, wes
     [result] = take(world)
     assert result.ledger is not None
     assert result.ledger.replaced
-    assert [row["started"].timestamp() for row in world.rows("nameplates")] == [1_700_000_007]
+    assert seconds(world) == [7]
     assert [text for text in world.said if "again" in text] == [
         "source west: nameplates is read again from the beginning, and its rows replaced: its database was replaced"
     ]
@@ -348,14 +355,69 @@ def test_a_new_database_of_a_host_without_extracts_does_not_continue_or_replace_
         if not everywhere:
             shutil.copytree(kept, folder(world), dirs_exist_ok=True)
         [failure] = failures(world)
-        assert "its host had no extracts of nameplates when it began generation" in failure
+        assert "does not show that it continues the rows of nameplates that the lake has up to id 3" in failure
         assert "copy its other extracts from here to its host's folder" in failure
         assert len(world.rows("nameplates")) == 3
         shutil.rmtree(folder(world))
         shutil.copytree(kept, folder(world))
         Host(world, server).extract()
     assert failures(world) == []
-    assert [row["started"].timestamp() - T0 for row in world.rows("nameplates")] == [7, 8, 9, 10]
+    assert seconds(world) == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4], ids=["fewer rows", "as many rows", "more rows"])
+def test_a_host_that_has_lost_its_extracts_and_whose_database_was_restored_is_refused(
+    world: LakeWorld, west: Host, tmp_path: Path, rows: int
+) -> None:
+    """The database begins with the same rows, and has given the ids of others a second time."""
+    west.extract(1, 2, 3)
+    shutil.copytree(west.server.data, tmp_path / "restored" / "west")
+    west.extract(4, 5)
+    take(world)
+    today = folder(world).rename(tmp_path / "today")
+    with ours(tmp_path / "restored" / "west") as server:
+        restored = Host(world, server)
+        restored.extract(*range(14, 14 + rows))
+        [failure] = failures(world)
+        assert "does not show that it continues the rows of nameplates that the lake has up to id 5" in failure
+        assert ids(world) == [("west", number) for number in range(1, 6)]
+        shutil.rmtree(folder(world))
+        shutil.copytree(today, folder(world))
+        restored.extract()
+    assert failures(world) == []
+    assert seconds(world) == [1, 2, 3, *range(14, 14 + rows)]
+
+
+def test_of_a_host_that_has_lost_its_extracts_and_deleted_rows_the_last_one_left_is_compared(
+    world: LakeWorld, west: Host
+) -> None:
+    west.extract(1, 3, 2)
+    take(world)
+    shutil.rmtree(folder(world))
+    west.server.forget(T0 + 2.5)
+    west.extract(4)
+    assert failures(world) == []
+    assert seconds(world) == [1, 2, 3, 4]
+    shutil.rmtree(folder(world))
+    west.server.forget(T0 + 4.5)
+    west.extract(5)
+    [failure] = failures(world)
+    assert "or it has deleted these rows: remove this file and later ones here and there, and copy" in failure
+
+
+def test_of_two_files_of_one_hour_the_second_is_refused_if_the_host_was_restored_between(
+    world: LakeWorld, west: Host, tmp_path: Path
+) -> None:
+    west.extract(1)
+    backups = [shutil.copytree(path, tmp_path / "backup" / path.name) for path in (folder(world), west.server.data)]
+    west.extract(2, 3, hour=5)
+    take(world)
+    shutil.rmtree(folder(world))
+    shutil.copytree(backups[0], folder(world))
+    with ours(backups[1]) as server:
+        Host(world, server).extract(12, 13, 14, hour=5)
+        [failure] = failures(world)
+    assert "0000000000000000002-0000000000000000004.parquet does not show that it continues" in failure
 
 
 @pytest.mark.parametrize("further", [(), (9,)], ids=["the same number of rows", "more rows"])
@@ -376,14 +438,13 @@ def test_extracts_of_a_host_that_was_restored_from_a_backup_are_refused(
         restored.extract(16)
         shutil.copytree(today, folder(world), dirs_exist_ok=True)
         [failure] = failures(world)
-        assert "does not continue the rows of nameplates that the lake has, so its host was restored from" in failure
+        assert "does not show that it continues the rows of nameplates that the lake has up to id 5" in failure
         assert len(ids(world)) == 5
         shutil.rmtree(folder(world))
         shutil.copytree(today, folder(world))
         restored.extract()
     assert failures(world) == []
-    times = [row["started"].timestamp() - T0 for row in world.rows("nameplates")]
-    assert sorted(times) == sorted([1, 2, 3, 14, 15, *further, 16])
+    assert seconds(world) == sorted([1, 2, 3, 14, 15, *further, 16])
 
 
 def test_rows_of_an_archive_that_was_replaced_stay(world: LakeWorld, tmp_path: Path) -> None:
@@ -486,8 +547,43 @@ def test_extracts_of_another_database_do_not_continue_one_that_was_read_in_place
     with ours(tmp_path / "other" / "west") as server:
         Host(world, server).extract(7, 8, 9)
     [failure] = failures(world)
-    assert "its extracts begin with another row: read it with --source once more" in failure
+    assert "or it has deleted these rows: read it with --source once more, write an extract, and run this" in failure
     assert ids(world) == [("west", 1), ("west", 2)]
+
+
+def test_extracts_of_a_database_that_was_restored_do_not_continue_what_was_read_in_place_before(
+    world: LakeWorld, west: Host, tmp_path: Path
+) -> None:
+    west.server.write(nameplate(1))
+    restored = shutil.copytree(west.server.data, tmp_path / "restored" / "west")
+    west.server.write(nameplate(2), nameplate(3))
+    world.ingest(west.spec)
+    with ours(restored) as server:
+        host = Host(world, server)
+        host.extract(12, 13, 14)
+        [failure] = failures(world)
+        assert "does not show that it continues the rows of nameplates that the lake has up to id 3" in failure
+        world.ingest(host.spec)
+        host.extract(15)
+    assert failures(world) == []
+    assert seconds(world) == [1, 12, 13, 14, 15]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_an_archive_may_change_to_extracts_unless_it_was_restored(
+    restored: bool, world: LakeWorld, tmp_path: Path
+) -> None:
+    data = tmp_path / "waku"
+    with Keeping(data, envelope(1, 1)):
+        pass
+    shutil.copytree(data, tmp_path / "restored" / "waku")
+    with Keeping(data, envelope(2, 2)):
+        world.ingest(f"waku={data}")
+    with Keeping(tmp_path / "restored" / "waku" if restored else data) as archive:
+        archive.save(envelope(3, 3), envelope(4, 4), arrived=T0 + 9)
+        write_extracts(f"waku={archive.data}", folder(world), tmp_path / "scratch")
+    assert bool(failures(world)) is restored
+    assert len(world.rows("archived")) == (2 if restored else 4)
 
 
 def test_a_name_that_has_rows_of_another_kind_is_refused(world: LakeWorld, west: Host, tmp_path: Path) -> None:

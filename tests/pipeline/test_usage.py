@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from datetime import date
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -147,6 +147,27 @@ def test_a_restored_older_copy_is_noticed(tmp_path: Path, scratch: Path) -> None
         later = read(f"a={file}", scratch, marks)["nameplates"]
     assert (later.span.replace, later.ids) == (True, list(range(1, 12)))
     assert later.span.reason.startswith("the row with id 6 has changed")
+
+
+@pytest.mark.parametrize("deleted", [True, False], ids=["was deleted", "looks the same"])
+def test_a_restored_copy_is_noticed_although_the_last_row_that_was_read(
+    deleted: bool, tmp_path: Path, scratch: Path
+) -> None:
+    """A server deletes rows by the time at which they began, and may round times."""
+    marks: Marks = {}
+    file = tmp_path / "data" / schema.MAILBOX_FILE
+    with ours(tmp_path / "data", *map(nameplate, range(1, 4))):
+        pass
+    backup = file.read_bytes()
+    with ours(tmp_path / "data", nameplate(4), nameplate(0)):
+        assert len(read(f"a={file}", scratch, marks)["nameplates"].ids) == 5
+    file.write_bytes(backup)
+    with ours(tmp_path / "data", nameplate(14), nameplate(0), nameplate(16)) as server:
+        if deleted:
+            server.forget(T0 + 1)
+        again = read(f"a={file}", scratch, marks)["nameplates"]
+    assert (again.span.replace, again.ids) == (True, [1, 2, 3, 4, 6] if deleted else [1, 2, 3, 4, 5, 6])
+    assert again.span.reason.startswith("the row with id 4 has changed")
 
 
 def test_what_is_done_to_a_file_of_the_reference_server_is_noticed(tmp_path: Path, scratch: Path) -> None:
@@ -302,7 +323,7 @@ def test_no_side_no_nameplate_no_mailbox_and_no_message_leaves_the_copy(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("kept", "last", "rows", "why"),
+    ("never_reused", "last", "rows", "why"),
     [
         (False, 20, {3: "three", 9: "nine", 20: "twenty"}, ""),
         (True, 9, {9: "nine"}, ""),  # what is old is dropped
@@ -315,20 +336,37 @@ def test_no_side_no_nameplate_no_mailbox_and_no_message_leaves_the_copy(tmp_path
         (True, 9, {3: "three", 9: "other"}, "the row with id 9 has changed"),
         (False, 9, {3: "other", 9: "nine"}, "the row with id 3 has changed"),
         (True, 20, {3: "other", 20: "twenty"}, "the row with id 3 has changed"),
+        (True, 20, {3: "three", 8: "other", 9: "nine", 20: "twenty"}, "the row with id 8 has changed"),
+        (True, 20, {7: "other", 8: "other", 20: "twenty"}, "the row with id 8 has changed"),  # what is old is dropped
+        (True, 20, {8: "eight", 20: "twenty"}, ""),
     ],
 )
-def test_reading_continues_if_marked_rows_are_the_same(kept: bool, last: int, rows: dict[int, str], why: str) -> None:
-    mark = Mark(last=9, last_digest="nine", first=3, first_digest="three")
-    text = contradiction(mark, IdRange(min(rows, default=0), last, kept), lambda row_id: rows.get(row_id, ""))
+def test_reading_continues_if_marked_rows_are_the_same(
+    never_reused: bool, last: int, rows: dict[int, str], why: str
+) -> None:
+    mark = Mark(last=9, last_digest="nine", first=3, first_digest="three", recent={7: "7", 8: "eight", 9: "nine"})
+    text = contradiction(mark, IdRange(min(rows, default=0), last, never_reused), SomeRows(rows))
     assert text.partition(":")[0] == why
 
 
+class SomeRows(NamedTuple):
+    """Rows with these digests."""
+
+    digests: dict[int, str]
+
+    def digest(self, row_id: int) -> str:
+        return self.digests.get(row_id, "")
+
+    def recent(self, last_id: int) -> dict[int, str]:
+        return {row_id: digest for row_id, digest in self.digests.items() if row_id <= last_id}
+
+
 def test_a_row_at_an_id_that_had_none_contradicts_the_mark() -> None:
-    ids, digests = IdRange(0, 9, never_reused=True), {9: "nine", 0: ""}
-    mark = mark_after(ids, lambda _: "")
+    ids = IdRange(0, 9, never_reused=True)
+    mark = mark_after(ids, SomeRows({}))
     assert mark == Mark(9, "", 0, "")
-    assert contradiction(mark, ids, lambda _: "") == ""
-    assert contradiction(mark, ids._replace(first_id=9), digests.__getitem__).startswith("the row with id 9 has")
+    assert contradiction(mark, ids, SomeRows({})) == ""
+    assert contradiction(mark, ids._replace(first_id=9), SomeRows({9: "nine"})).startswith("the row with id 9 has")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ generation, if the database is still the one that its mark describes, or else fr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
 from itertools import chain, groupby
 from pathlib import Path
@@ -16,13 +17,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from restante.common.errors import InUse, Misuse, RestanteError, StoreError, plain
 from restante.common.extras import require_extra
 from restante.common.texts import counted
 from restante.pipeline.clean.rules import OUT_OF_RANGE
-from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import FIRST_DAY, LIVE, Table
+from restante.pipeline.schemas import CLEAN_TABLES, FIRST_DAY, LIVE, Table
 from restante.pipeline.sources import rows, usage
 from restante.pipeline.sources.extract_files import (
     EXTRACT_FORMAT,
@@ -137,14 +138,6 @@ class _Newest(NamedTuple):
     info: ExtractInfo
 
 
-class _Generation(NamedTuple):
-    """The generation of the next file. ExtractInfo has the fields that are not the name."""
-
-    name: str
-    replaced: bool
-    before: str
-
-
 class _SourceExtract:
     """What a run writes for one source."""
 
@@ -180,49 +173,69 @@ class _SourceExtract:
         return None
 
     def write(self) -> Iterator[Extracted | str]:
-        """Write what is new, if nothing was written in this hour."""
-        written = [newest.info.written for newest in self._newest.values()]
-        if any(seconds // SECONDS_PER_HOUR == self._now // SECONDS_PER_HOUR for seconds in written):
-            following = datetime.fromtimestamp((self._now // SECONDS_PER_HOUR + 1) * SECONDS_PER_HOUR, UTC)
+        """Write what is new, unless all that was new in this hour was written already."""
+        infos, hour = [newest.info for newest in self._newest.values()], self._now // SECONDS_PER_HOUR
+        if any(info.complete and info.written // SECONDS_PER_HOUR == hour for info in infos):
+            following = datetime.fromtimestamp((hour + 1) * SECONDS_PER_HOUR, UTC)
             yield f"{self._source.name}: written in this hour; what is new is written after {following:%H:%M} UTC"
             return
         start = datetime.combine(self._first_day, time(), UTC).timestamp()
-        context = IngestContext(self._now, self._first_day, last_commit=max([start, *written]))
-        nothing_new = True
+        context = IngestContext(
+            self._now, self._first_day, last_commit=max([start, *(info.written for info in infos)])
+        )
         with self._source.opened(self._scratch, self._say, context) as opened:
-            for table in opened.tables:
-                extracted = self._write_table(opened, table, context)
-                if extracted is not None:
-                    yield extracted
-                    nothing_new = False
-        if nothing_new:
+            spans = [span for table in opened.tables if (span := self._find_new(opened, table))]
+            for span in spans:
+                yield self._write_table(opened, span, context, complete=span is spans[-1])
+        if not spans:
             yield f"{self._source.name}: nothing new"
 
-    def _write_table(self, opened: OpenedDatabase, table: Table, context: IngestContext) -> Extracted | None:
+    def _find_new(self, opened: OpenedDatabase, table: Table) -> Span | None:
         newest = self._newest.get(table.name)
         span = opened.find_new(table.name, {"": newest.info.mark} if newest else {})
-        if span is None or not (span.counted or table is LIVE):
-            return None
-        name = new_generation(self._now, self._last_generations.get(table.name, ""))
-        generation = _Generation(name, replaced=newest is not None, before="")
+        return span if span and (span.counted or table is LIVE) else None
+
+    def _write_table(
+        self, opened: OpenedDatabase, span: Span, context: IngestContext, *, complete: bool
+    ) -> Extracted:
+        """Write what is new of a table. `complete`: it is the last one of its source that has something new."""
+        table, newest = CLEAN_TABLES[span.table], self._newest.get(span.table)
+        generation = new_generation(self._now, self._last_generations.get(span.table, ""))
         if newest is not None and not span.reason:
-            generation = _Generation(newest.extract.generation, newest.info.replaced, newest.info.mark.last_digest)
+            generation = newest.extract.generation
         elif newest is not None:
             self._say(
                 f"source {self._source.name}: {table.name} is written again from the beginning, as generation"
-                f" {name}: {span.reason}"
+                f" {generation}: {span.reason}"
             )
-        batches = chain.from_iterable(task.batches() for task in opened.tasks(span))
-        totals = Extracted(self._source.name, table.name, 0, 0, 0, 0)
-        draft: _Draft | None = None
         first = span.parts[0].first_id if span.parts else 1
+        day = datetime.fromtimestamp(self._now, UTC).date()
+        extract = ExtractFile(self._source.name, table.name, generation, day, first, 0)
+        info = ExtractInfo(
+            format=EXTRACT_FORMAT,
+            kind=self._source.kind,
+            written=self._now,
+            first_day=self._first_day,
+            rows=0,
+            rejected=0,
+            missed=0,
+            mark=span.marks[""],
+            before="" if newest is None or span.reason else newest.info.mark.last_digest,
+            replaced=bool(span.reason) or (newest is not None and newest.info.replaced),
+            complete=False,
+        )
+        batches = chain.from_iterable(task.batches() for task in opened.tasks(span))
         groups: Iterable[tuple[int, Iterable[pa.RecordBatch]]] = groupby(batches, _FileNumbers())
         if table is LIVE and not span.counted:
             groups = [(1, ())]  # nothing is live any more
+        written: list[ExtractInfo] = []
+        draft: _Draft | None = None
         for _, group in groups:
             if draft is not None:
-                mark, totals = self._add(opened, span, draft, generation, first, totals)
-                first, generation = mark.last + 1, generation._replace(before=mark.last_digest)
+                info = self._add(opened, span, draft, extract, info)
+                written.append(info)
+                extract = extract._replace(first=info.mark.last + 1)
+                info = replace(info, before=info.mark.last_digest)
             draft = _Draft(self._folder.draft(self._source.name), table, group)
             if draft.out_of_range and context.set_back:
                 raise SourceError(
@@ -230,59 +243,35 @@ class _SourceExtract:
                     " are out of range, perhaps only by this machine's clock, which was set back since the last"
                     " extract. They were not written: set the clock, and run this again"
                 )
-        read = totals.rows + (draft.rows if draft else 0)
+        read = sum(info.rows for info in written) + (draft.rows if draft else 0)
         if draft is None or read != span.counted:
             raise SourceError(
                 f"source {self._source.name}: {table.name} counts {counted(span.counted, 'row')}, but {read:,} could"
                 " be read. The file is damaged, or was changed by hand: check it"
             )
-        return self._add(opened, span, draft, generation, first, totals)[1]
+        written.append(self._add(opened, span, draft, extract, replace(info, complete=complete)))
+        rejected, missed = sum(info.rejected for info in written), sum(info.missed for info in written)
+        return Extracted(self._source.name, table.name, len(written), read, rejected, missed)
 
     def _add(
-        self,
-        opened: OpenedDatabase,
-        span: Span,
-        draft: _Draft,
-        generation: _Generation,
-        first: int,
-        totals: Extracted,
-    ) -> tuple[Mark, Extracted]:
-        """Add a draft to the folder, and return where reading stands after it, and the new totals."""
+        self, opened: OpenedDatabase, span: Span, draft: _Draft, extract: ExtractFile, info: ExtractInfo
+    ) -> ExtractInfo:
+        """Add a draft to the folder, and return what it says about itself."""
+        info = replace(info, rows=draft.rows, rejected=draft.rejected)
         if span.table == LIVE.name:
-            first = last = self._last_live + 1
-            mark: Mark = span.marks[""]
-            missed = 0
+            extract = extract._replace(first=self._last_live + 1, last=self._last_live + 1)
         else:
-            last = draft.last_id
-            mark = opened.mark_at(span, last)
-            missed = last - first + 1 - draft.rows
-        if last > MAX_ID:
+            extract = extract._replace(last=draft.last_id)
+            info = replace(
+                info, mark=opened.mark_at(span, extract.last), missed=extract.last - extract.first + 1 - draft.rows
+            )
+        if extract.last > MAX_ID:
             raise SourceError(
                 f"source {self._source.name}: an extract of {span.table} has the last number: remove it"
             )
-        day = datetime.fromtimestamp(self._now, UTC).date()
-        extract = ExtractFile(self._source.name, span.table, generation.name, day, first, last)
-        draft.finish(
-            ExtractInfo(
-                format=EXTRACT_FORMAT,
-                kind=self._source.kind,
-                written=self._now,
-                first_day=self._first_day,
-                rows=draft.rows,
-                rejected=draft.rejected,
-                missed=missed,
-                mark=mark,
-                before=generation.before,
-                replaced=generation.replaced,
-            )
-        )
+        draft.finish(info)
         self._folder.add(draft.path, extract)
-        return mark, totals._replace(
-            files=totals.files + 1,
-            rows=totals.rows + draft.rows,
-            rejected=totals.rejected + draft.rejected,
-            missed=totals.missed + missed,
-        )
+        return info
 
 
 class _FileNumbers:
@@ -307,45 +296,36 @@ class _Draft:
         """Write the batches, which lack rejected rows' numbers. Raises StoreError, and what reading them raises."""
         self.path = path
         self.rows = self.rejected = self.out_of_range = self.last_id = 0
-        self._schema = rows.numbered_schema(table)
-        id_column = "arrival" if "arrival" in self._schema.names else "id"
+        schema = rows.numbered_schema(table)
+        id_column = "arrival" if "arrival" in schema.names else "id"
         group: list[pa.RecordBatch] = []
         group_bytes = 0
-        self._writer = self._opened()
-        for batch in rows.number_rejected(batches):
-            faults = batch.column("fault")
-            self.rows += batch.num_rows
-            self.rejected += batch.num_rows - faults.null_count
-            self.out_of_range += pc.sum(pc.equal(faults, OUT_OF_RANGE)).as_py() or 0
-            if table is not LIVE:
-                self.last_id = batch.column(id_column)[-1].as_py()
-            group.append(batch)
-            group_bytes += batch.nbytes
-            if group_bytes > GROUP_BYTES:
-                self._write(group)
-                group, group_bytes = [], 0
-        self._write(group)
-
-    def _opened(self) -> pq.ParquetWriter:
-        try:
-            return pq.ParquetWriter(str(self.path), self._schema, compression="zstd", store_schema=False)
-        except OSError as error:
-            raise self._failure(error) from error
-
-    def _write(self, group: Sequence[pa.RecordBatch]) -> None:
-        if group:
-            try:
-                self._writer.write_table(pa.Table.from_batches(group, self._schema))
-            except OSError as error:
-                raise self._failure(error) from error
+        with self._writing():
+            self._writer = pq.ParquetWriter(str(path), schema, compression="zstd", store_schema=False)
+            for batch in rows.number_rejected(batches):
+                faults = batch.column("fault")
+                self.rows += batch.num_rows
+                self.rejected += batch.num_rows - faults.null_count
+                self.out_of_range += pc.sum(pc.equal(faults, OUT_OF_RANGE)).as_py() or 0
+                if table is not LIVE:
+                    self.last_id = batch.column(id_column)[-1].as_py()
+                group.append(batch)
+                group_bytes += batch.nbytes
+                if group_bytes > GROUP_BYTES:
+                    self._writer.write_table(pa.Table.from_batches(group))
+                    group, group_bytes = [], 0
+            if group:
+                self._writer.write_table(pa.Table.from_batches(group))
 
     def finish(self, info: ExtractInfo) -> None:
         """Write the metadata. Raises StoreError."""
-        try:
+        with self._writing():
             self._writer.add_key_value_metadata({INFO_KEY: msgspec.json.encode(info)})
             self._writer.close()
-        except OSError as error:
-            raise self._failure(error) from error
 
-    def _failure(self, error: OSError) -> StoreError:
-        return StoreError(f"cannot write {self.path}: {plain(error)}: make room, and run this again")
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"cannot write {self.path}: {plain(error)}: make room, and run this again") from error

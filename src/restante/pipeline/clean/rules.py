@@ -35,6 +35,9 @@ MAX_TRANSFER_BYTES: Final = 10**15
 """Bytes of one transfer at most: a line of 100 Gbit/s carries as many in a day. A row with more is damaged, and the
 sum of a few such rows would be too large for a BIGINT."""
 
+DIGEST_CHARACTERS: Final = 16
+"""Length of the digest of a row's clean values: 64 bits, because a mark has several, and a collision takes chance."""
+
 SourceRow: TypeAlias = Sequence[Any]
 """A row as SQLite returns it: int, float, str, bytes or None. Invalid UTF-8 in a text is represented by lone
 surrogates."""
@@ -109,6 +112,11 @@ def clean_values(rules: Sequence[Rule], row: SourceRow, limits: TimeLimits) -> C
 def row_digest(row: SourceRow) -> str:
     """Return a digest that identifies a row: SHA-256, hexadecimal, of its original values."""
     return hashlib.sha256(ascii(tuple(row)).encode()).hexdigest()
+
+
+def value_digest(values: Sequence[Any]) -> str:
+    """Return a short digest of a row's clean values, which are the same at its source and in an extract."""
+    return row_digest(values)[:DIGEST_CHARACTERS]
 
 
 def clean_text(value: Any, _limits: TimeLimits | None = None) -> str:

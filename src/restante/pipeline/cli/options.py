@@ -52,9 +52,13 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's own
 
 
 def read_folder(text: str) -> Path:
-    """Return the folder that --extracts names. Raises Misuse if a script's variable is empty."""
+    """Return the folder that --extracts names. Raises Misuse if a script's variable is empty, or if it is a URL."""
+    from restante.pipeline.sources.source import URL
+
     if not text:
         raise Misuse("--extracts '': name a folder")
+    if URL.match(text):
+        raise Misuse(f"--extracts {text}: this is a URL: name a folder of this machine, and copy the files there")
     return Path(text)
 
 

@@ -45,6 +45,8 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     seen: str = ""
     """The fingerprint of a file that is identified by its digest (SourceFile.fingerprint); "" if it would not reveal
     a later change. Of a database whose extracts were read, the generation and the last number of the last one."""
+    recent: dict[int, str] = msgspec.field(default_factory=dict)
+    """Of a database: the ids of the last few rows that were read → rules.value_digest of each."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_ARCHIVE
 from restante.pipeline.sources import archived, paths
 from restante.pipeline.sources.archived import EnvelopeBatch, Origin
 from restante.pipeline.sources.databases import NewRows, new_rows, reading, task_ranges
-from restante.pipeline.sources.marks import IdRange, contradiction
+from restante.pipeline.sources.marks import RECENT_ROWS, IdRange, contradiction
 from restante.pipeline.sources.source import (
     IngestContext,
     Inode,
@@ -134,6 +134,7 @@ class OpenedArchive:
         if len(totals) != 1:
             raise SourceError(f"source {name}: the archive is damaged: run `restante waku check` for details")
         [(next_arrival, self._envelopes, self._bytes)] = totals
+        self._rows = _Arrivals(database)
         ends = database.execute("SELECT min(arrival), max(arrival) FROM arrivals").fetchone()
         min_arrival, max_arrival = (end or 0 for end in ends)
         self._ids = IdRange(min_arrival, max(next_arrival - 1, max_arrival), never_reused=True)
@@ -141,7 +142,7 @@ class OpenedArchive:
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is. Raises SourceError."""
         mark = marks.get("")
-        reason = contradiction(mark, self._ids, self._digest) if mark else ""
+        reason = contradiction(mark, self._ids, self._rows) if mark else ""
         if reason:
             mark = None  # all is read again
         start = mark.last if mark else 0
@@ -154,7 +155,7 @@ class OpenedArchive:
         if mark and mark.first_digest:
             first_arrival, first_digest = mark.first, mark.first_digest
         else:
-            first_digest = self._digest(first_arrival)
+            first_digest = self._rows.digest(first_arrival)
         return Span(
             table=table,
             parts=(SpanPart("", start + 1, last_arrival),) if counted else (),
@@ -162,7 +163,7 @@ class OpenedArchive:
             missed=last_arrival - start - counted,
             replace=False,
             reason=f"{reason}; the rows that the lake has of it stay" if reason else "",
-            marks={"": Mark(last_arrival, self._digest(last_arrival), first_arrival, first_digest)},
+            marks={"": self._mark(Mark(0, "", first_arrival, first_digest), last_arrival)},
             envelope_bytes=counted * self._mean_bytes(),
         )
 
@@ -191,17 +192,33 @@ class OpenedArchive:
 
     def mark_at(self, span: Span, last_arrival: int) -> Mark:
         """Return the mark that says that a span was read up to an arrival."""
-        return structs.replace(span.marks[""], last=last_arrival, last_digest=self._digest(last_arrival))
+        return self._mark(span.marks[""], last_arrival)
 
-    def _digest(self, arrival: int) -> str:
-        row = self._database.execute(
-            "SELECT arrival, id, arrived FROM arrivals WHERE arrival = ?", (arrival,)
-        ).fetchone()
-        return "" if row is None else rules.row_digest(row)
+    def _mark(self, mark: Mark, last: int) -> Mark:
+        return structs.replace(mark, last=last, last_digest=self._rows.digest(last), recent=self._rows.recent(last))
 
     def _mean_bytes(self) -> int:
         mean: int = self._bytes // max(self._envelopes, 1)
         return mean
+
+
+class _Arrivals:
+    """The arrivals of an archive."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def digest(self, arrival: int) -> str:
+        """Return the digest of an arrival, or "" if there is none of that number."""
+        select = "SELECT arrival, id, arrived FROM arrivals WHERE arrival = ?"
+        row = self._database.execute(select, (arrival,)).fetchone()
+        return "" if row is None else rules.row_digest(row)
+
+    def recent(self, last_arrival: int) -> dict[int, str]:
+        """Return digests of the times of the last RECENT_ROWS arrivals up to one, by number."""
+        select = "SELECT arrival, arrived * 1000000 FROM arrivals WHERE arrival <= ? ORDER BY arrival DESC LIMIT ?"
+        arrivals = self._database.execute(select, (last_arrival, RECENT_ROWS))
+        return {arrival: rules.value_digest([microseconds]) for arrival, microseconds in arrivals}
 
 
 def _check_schema(database: sqlite3.Connection, name: str, say: Say) -> None:

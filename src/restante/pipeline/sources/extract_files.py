@@ -17,16 +17,24 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import CLEAN_TABLES
-from restante.pipeline.sources.source import SOURCE_NAME
+from restante.pipeline.schemas import CLEAN_TABLES, LIVE
+from restante.pipeline.sources.source import SOURCE_NAME, SourceError
 
 EXTRACT_FORMAT: Final = 1
 """The format of the files. A greater number means a later version of Restante."""
 
 INFO_KEY: Final = b"restante.extract"
 """The key of the `ExtractInfo`, as JSON, in the metadata of a Parquet file."""
+
+MAX_FOOTER_BYTES: Final = 1 << 20
+"""Bytes at the end of a file that are read for its metadata. An extract's has some ten kB."""
+
+MAX_INFO_BYTES: Final = 16 << 10
+"""Maximum bytes of an `ExtractInfo`. One has a kB. Its mark becomes part of the lake's log."""
 
 SECONDS_PER_HOUR: Final = 3600
 """A source is written at most once in an hour of UTC."""
@@ -69,6 +77,24 @@ class ExtractInfo(msgspec.Struct, frozen=True, kw_only=True):
     replaced: bool
     """Whether its generation began because the database is another one than that of the generation before. False: the
     host had no extracts."""
+    complete: bool = True
+    """Whether its run had nothing else to write of its source. False: there are later files, or the run failed."""
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+class Damaged(Exception):  # noqa: N818 - it is a file
+    """A file is no extract, or is not complete. The text follows its path."""
+
+
+class Footer(NamedTuple):
+    """What is read at the end of a file."""
+
+    info: ExtractInfo
+    metadata: pq.FileMetaData
+    schema: pa.Schema
 
 
 class ExtractFile(NamedTuple):
@@ -104,6 +130,32 @@ def parse_path(path: str) -> ExtractFile | None:
         match["source"], match["table"], match["generation"], day, int(match["first"]), int(match["last"])
     )
     return extract if 0 < extract.first <= extract.last < 1 << 63 else None
+
+
+def read_footer(file: pa.NativeFile, extract: ExtractFile, path: str) -> Footer:
+    """Return what an extract says about itself. `path` is for people.
+
+    Raises Damaged, SourceError if it has a later format, and OSError if it cannot be read.
+    """
+    file.seek(max(0, file.size() - MAX_FOOTER_BYTES))
+    tail = file.read()
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(tail))
+        schema = metadata.schema.to_arrow_schema()
+        raw = (metadata.metadata or {}).get(INFO_KEY, b"")
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise Damaged("is not complete") from error
+    try:
+        if msgspec.json.decode(raw, type=_Format).format > EXTRACT_FORMAT:
+            raise SourceError(
+                f"source {extract.source}: {path} is of a later version of Restante: use that version here, too"
+            )
+        info = msgspec.json.decode(raw, type=ExtractInfo)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Damaged("is no extract") from error
+    if len(raw) > MAX_INFO_BYTES or (extract.table != LIVE.name and info.mark.last != extract.last):
+        raise Damaged("is no extract of that name")
+    return Footer(info, metadata, schema)
 
 
 def new_generation(now: float, before: str = "") -> str:

@@ -12,17 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs as file_systems
 
 from restante.common.atomic_file import flush, give_name
 from restante.common.errors import InUse, Misuse, StoreError, plain
 from restante.common.lock_file import lock_file
 from restante.common.texts import cleaned, redacted_url
-from restante.pipeline.schemas import LIVE
-from restante.pipeline.sources.extract_files import EXTRACT_FORMAT, INFO_KEY, ExtractFile, ExtractInfo, parse_path
+from restante.pipeline.sources.extract_files import Damaged, ExtractFile, ExtractInfo, parse_path, read_footer
 from restante.pipeline.sources.source import SourceError
 
 DRAFT: Final = ".draft.parquet"
@@ -30,9 +27,6 @@ DRAFT: Final = ".draft.parquet"
 
 LOCK: Final = ".lock"
 """The name of the file in the folder of a source that is locked while its extracts are written."""
-
-MAX_FOOTER_BYTES: Final = 1 << 20
-"""Bytes at the end of a file that are read for its metadata. An extract's has some ten kB."""
 
 OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
 """The types of Arrow's file systems in which an object exists once it was uploaded."""
@@ -72,7 +66,10 @@ class ExtractFolder:
 
     def path_text(self, extract: ExtractFile) -> str:
         """Return the path of an extract for people."""
-        return f"{self._text.rstrip('/')}/{extract.path}"
+        return self._below(extract.path)
+
+    def _below(self, path: str) -> str:
+        return self._text + "/" * (not self._text.endswith("/")) + path
 
     @contextlib.contextmanager
     def locked(self, source: str) -> Iterator[None]:
@@ -90,7 +87,7 @@ class ExtractFolder:
         except BlockingIOError:
             raise InUse(f"another process is writing the extracts of {source} in {self._text}: let it end") from None
         except OSError as error:
-            raise self._failure("write", f"{self._text}/{source}", error) from error
+            raise self._failure("write", self._below(source), error) from error
         try:
             (folder / DRAFT).unlink(missing_ok=True)
             yield
@@ -106,7 +103,7 @@ class ExtractFolder:
         try:
             paths = list(self._paths(source))
         except (OSError, pa.ArrowException) as error:
-            raise self._failure("list", f"{self._text.rstrip('/')}/{source}", error) from error
+            raise self._failure("list", self._below(source), error) from error
         return sorted(
             (extract for extract in map(parse_path, paths) if extract is not None),
             key=lambda extract: (extract.table, extract.generation, extract.last, extract.first, extract.day),
@@ -134,27 +131,18 @@ class ExtractFolder:
             if self._fs.get_file_info(path).type != file_systems.FileType.File:  # to open a named pipe takes forever
                 return None
             with self._fs.open_input_file(path) as file:
-                file.seek(max(0, file.size() - MAX_FOOTER_BYTES))
-                tail = file.read()
+                return read_footer(file, extract, self.path_text(extract)).info
+        except Damaged:
+            return None
         except (OSError, pa.ArrowException) as error:
             raise self._failure("read", self.path_text(extract), error) from error
-        try:
-            metadata = pq.read_metadata(pa.BufferReader(tail)).metadata or {}
-            info = msgspec.json.decode(metadata[INFO_KEY], type=ExtractInfo)
-        except (OSError, pa.ArrowException, KeyError, msgspec.MsgspecError):
-            return None
-        if info.format > EXTRACT_FORMAT:
-            raise SourceError(
-                f"source {extract.source}: {self.path_text(extract)} is of a later version: use a newer restante"
-            )
-        return info if extract.table == LIVE.name or info.mark.last == extract.last else None
 
     def draft(self, source: str) -> Path:
         """Return where to write the next extract of a source, before it is added."""
         return self._scratch / DRAFT if self._local is None else self._local / source / DRAFT
 
     def add(self, draft: Path, extract: ExtractFile) -> None:
-        """Give a draft, which is complete, its name. Raises StoreError, or SourceError if the name is taken."""
+        """Rename a complete draft to its extract. Raises StoreError, or SourceError if the name is taken."""
         try:
             if self._local is None:
                 self._upload(draft, f"{self._base}/{extract.path}")

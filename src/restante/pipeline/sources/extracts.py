@@ -4,9 +4,9 @@ Files come from other machines, in any order, and some more than once. So those 
 each begins where another ends, and rows that the lake has are left out by their ids. Names are only parsed, and rows
 are checked where Spark reads them: a host can write what it likes.
 
-A source's mark is the same as if its database were read in place, with the generation, the number and the hour of
-the last file in `seen`. So a source may change from one to the other. A host may have been restored from a backup,
-with its folder of extracts. Then a file does not continue the rows that the lake has, and is refused.
+A source's mark is the same as if its database were read in place, with the generation and the number of the last
+file in `seen`. So a source may change from one to the other. If a host or a database was restored from a backup, ids
+were given a second time. So a file that does not show that it continues the rows that the lake has is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from restante.common.errors import Misuse, plain
 from restante.common.texts import cleaned, counted
 from restante.pipeline.clean import rules
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.lake.lake import URL_PATH
 from restante.pipeline.schemas import (
     ARCHIVED,
     CLIENT_VERSIONS,
@@ -47,14 +46,14 @@ from restante.pipeline.schemas import (
 )
 from restante.pipeline.sources import rows
 from restante.pipeline.sources.extract_files import (
-    EXTRACT_FORMAT,
     GENERATION,
-    INFO_KEY,
-    SECONDS_PER_HOUR,
+    Damaged,
     ExtractFile,
     ExtractInfo,
     parse_path,
+    read_footer,
 )
+from restante.pipeline.sources.marks import changed_ids
 from restante.pipeline.sources.source import DUPLICATE, SOURCE_NAME, IngestContext, SourceError, Span, SpanPart
 from restante.pipeline.spark.small_jobs import one_task
 from restante.pipeline.spark.workers import SharedFile
@@ -94,10 +93,6 @@ _KNOWN_VALUES: Final[Mapping[str, tuple[str, Collection[str]]]] = {
 """Table → a column, and the values that it may have."""
 
 
-class _Format(msgspec.Struct):
-    format: int
-
-
 class NewFile(NamedTuple):
     """A file that is read."""
 
@@ -124,8 +119,6 @@ def check_folder(folder: Path) -> None:
         str(folder).encode()
     except UnicodeEncodeError as error:
         raise Misuse("--extracts: the path is not UTF-8: rename the folder") from error
-    if URL_PATH.match(str(folder)):
-        raise Misuse(f"--extracts {folder}: this is a URL: name a folder of this machine, and copy the files there")
     if character := _UNUSABLE.search(str(folder)):
         raise Misuse(f"--extracts {folder}: Spark misreads {character[0]!r} in a path: rename the folder")
 
@@ -158,22 +151,21 @@ def find_new(
         generations.pop()
     if not generations:
         return None, ""
-    known = _known(listing, generations[-1], mark, context)
+    newest, reason = generations[-1], ""
+    known = _known(listing, newest, mark)
+    reads_all = not known.last or table is LIVE or (table is ARCHIVED and known.generation)
+    if known.generation != newest and not reads_all:
+        last = max(listing.files(newest, 0), key=lambda file: file.last)
+        info, _ = _read_footer(listing, last, context)
+        if known.generation and info.replaced:
+            reason = "its database was replaced"
+        elif (known.generation and last.last < known.last) or (
+            last.last == known.last and info.mark.last_digest != known.digest
+        ):
+            raise _not_continued(listing, last, known)
+        else:  # its host has lost its extracts, or it was read in place
+            known = known._replace(generation=newest, unsure=True)
     chain, waiting = _chain(listing, generations, known)
-    replaced = False
-    if chain and known.generation and chain[-1][0].generation != known.generation and table not in {LIVE, ARCHIVED}:
-        assert mark is not None
-        begun = _read_footer(listing, chain[0][0], context)[0]
-        replaced = begun.replaced
-        is_same = (begun.mark.first, begun.mark.first_digest) == (mark.first, mark.first_digest) != (mark.first, "")
-        if not replaced and is_same:  # its host has lost its extracts
-            known = known._replace(generation=generations[-1], hour=-1)
-            chain, waiting = _chain(listing, generations, known)
-        elif not replaced:
-            raise SourceError(
-                f"source {source}: its host had no extracts of {table.name} when it began generation"
-                f" {generations[-1]}, so it is not known whether that has the rows that the lake has: {_PUT_BACK}"
-            )
     if len(chain) > max_files:
         waiting = (
             f"source {source}: {len(chain) - max_files:,} more extracts of {table.name} are read by the next run"
@@ -181,7 +173,6 @@ def find_new(
         chain = chain[:max_files]
     if not chain:
         return None, waiting
-    reason = "its database was replaced" if replaced else ""
     return _new_rows(listing, chain, context, known, reason), waiting
 
 
@@ -194,29 +185,26 @@ class _Known(NamedTuple):
     """The number up to which it has them."""
     digest: str = ""
     """Of the last row (Mark.last_digest)."""
-    hour: int = -1
-    """When the last file was written, in hours since 1970; -1: not known."""
+    recent: Mapping[int, str] = {}
+    """Of the last few rows (Mark.recent)."""
+    in_place: bool = False
+    """Whether they were read in place."""
+    unsure: bool = False
+    """Whether the host has not compared its database with them."""
 
 
-def _known(listing: _Listing, newest: str, mark: Mark | None, context: IngestContext) -> _Known:
-    """Return what the lake has of a source.
-
-    Raises SourceError if `newest`, the newest generation, is older, or if extracts cannot continue what was read in
-    place.
-    """
+def _known(listing: _Listing, newest: str, mark: Mark | None) -> _Known:
+    """Return what the lake has of a source. Raises SourceError if `newest`, the newest generation, is older."""
     if mark is None or (not mark.seen and listing.table is LIVE):
         return _Known("", 0)
-    if not mark.seen:
-        if mark.last:
-            _check_same_database(listing, newest, mark, context)
-        return _Known(newest, mark.last, mark.last_digest)
-    generation, number, hour = mark.seen.split("/")
+    generation, number = [*mark.seen.split("/"), ""][:2]
     if generation > newest:
         raise SourceError(
             f"source {listing.source}: the lake has {listing.table.name} of generation {generation} of its extracts,"
             f" and the newest in {listing.folder} is {newest}: put back what was there"
         )
-    return _Known(generation, int(number), mark.last_digest, int(hour))
+    last = int(number) if number else mark.last
+    return _Known(generation, last, mark.last_digest, mark.recent, in_place=not generation)
 
 
 def _chain(listing: _Listing, generations: Sequence[str], known: _Known) -> tuple[list[tuple[ExtractFile, int]], str]:
@@ -241,20 +229,6 @@ def _chain(listing: _Listing, generations: Sequence[str], known: _Known) -> tupl
                 f" {generation} have not arrived; they and those behind them are read when they have"
             )
     return chain, ""
-
-
-def _check_same_database(listing: _Listing, generation: str, mark: Mark, context: IngestContext) -> None:
-    """Raise SourceError unless extracts are of the database that the lake has rows of, which was read in place."""
-    newest = max(listing.files(generation, 0), key=lambda file: file.last, default=None)
-    if newest is None:
-        return
-    of_extract = _read_footer(listing, newest, context)[0].mark
-    if not mark.first_digest or (of_extract.first, of_extract.first_digest) != (mark.first, mark.first_digest):
-        raise SourceError(
-            f"source {listing.source}: the lake has its {listing.table.name} up to id {mark.last}, which were read in"
-            " place, and its extracts begin with another row: read it with --source once more, write an extract, and"
-            " run this again"
-        )
 
 
 class _Listing(NamedTuple):
@@ -345,30 +319,25 @@ def _new_rows(
     files = []
     for file, after in chain:
         info, shared = _read_footer(listing, file, context)
-        hour = int(info.written // SECONDS_PER_HOUR)
-        if file.generation == known.generation and table is not LIVE and not _continues(file, info, after, known):
-            raise SourceError(
-                f"source {listing.source}: {listing.folder / file.path} does not continue the rows of {table.name}"
-                " that the lake has, so its host was restored from a backup: remove this file and later ones here and"
-                f" there, and {_PUT_BACK}"
-            )
-        known = _Known(file.generation, file.last, info.mark.last_digest, hour)
-        left_out = rejected_before = 0
-        path = listing.folder / file.path
-        overlaps = file.first <= after
-        if overlaps:
-            left_out, rejected_before = _count_up_to(path, table, after, listing.source)
-        read += info.rows - left_out
-        rejected += info.rejected - rejected_before
-        missed += info.missed - (after - file.first + 1 - left_out if overlaps else 0)
+        overlap = _read_up_to(listing, file, after, known) if file.first <= after else None
+        if file.generation == known.generation and table is not LIVE and not _continues(info, known, overlap):
+            raise _not_continued(listing, file, known)
+        known = _Known(file.generation, file.last, info.mark.last_digest, info.mark.recent)
+        read += info.rows
+        rejected += info.rejected
+        missed += info.missed
+        if overlap:
+            read -= overlap.rows
+            rejected -= overlap.rejected
+            missed -= after - file.first + 1 - overlap.rows
         envelope_bytes += shared.size if table is ARCHIVED else 0
-        files.append(NewFile(file.path, shared, after if overlaps else None))
+        files.append(NewFile(file.path, shared, after if overlap else None))
     if missed < 0 or rejected < 0:
         raise SourceError(f"source {listing.source}: the counts of {files[-1].shared.path} are wrong: {_WRITE_AGAIN}")
     if reason:
         reason += "; the rows that the lake has of it stay" if table is ARCHIVED else ""
     last = chain[-1][0]
-    marks = {"": msgspec.structs.replace(info.mark, seen=f"{last.generation}/{last.last}/{hour}")}
+    marks = {"": msgspec.structs.replace(info.mark, seen=f"{last.generation}/{last.last}")}
     first = max(chain[0][0].first, chain[0][1] + 1)
     return NewExtracts(
         listing.source,
@@ -387,19 +356,40 @@ def _new_rows(
     )
 
 
-def _continues(file: ExtractFile, info: ExtractInfo, after: int, known: _Known) -> bool:
-    """Return whether a file may have the rows behind those of another file, or of the lake.
+class _Overlap(NamedTuple):
+    """The rows of a file that are left out."""
 
-    It begins with the next row, and knows the one before it. Or it has rows of the other file, too: then both were
-    written in the same hour, by two commands at once.
+    rows: int
+    rejected: int
+    recent: Mapping[int, str]
+    """Those of the ids in _Known.recent → the digests of their values."""
+
+
+def _continues(info: ExtractInfo, known: _Known, overlap: _Overlap | None) -> bool:
+    """Return whether a file continues the rows that the lake or the file before it has.
+
+    It has some of the last rows, too, and they are the same. Or it begins with the next row, and its host knows the
+    row before that one, or neither knows it, because it was deleted.
     """
-    if file.first == after + 1:
-        return not (info.before and known.digest) or info.before == known.digest
-    return known.hour in {-1, int(info.written // SECONDS_PER_HOUR)}
+    if overlap:
+        return bool(overlap.recent) and not changed_ids(known.recent, overlap.recent)
+    if info.before and known.digest:
+        return info.before == known.digest
+    return not known.unsure
+
+
+def _not_continued(listing: _Listing, file: ExtractFile, known: _Known) -> SourceError:
+    return SourceError(
+        f"source {listing.source}: {listing.folder / file.path} does not show that it continues the rows of"
+        f" {listing.table.name} that the lake has up to id {known.last}. Its database is another one, or it or its"
+        " host was restored from a backup, or it has deleted these rows: "
+        + ("read it with --source once more, write an extract, and run this again" if known.in_place else _PUT_BACK)
+    )
 
 
 _PUT_BACK: Final = (
-    "copy its other extracts from here to its host's folder. `restante extract` then finds out which rows are new"
+    "remove this file and later ones here and there, and copy its other extracts from here to its host's folder."
+    " `restante extract` then finds out which rows are new"
 )
 
 _WRITE_AGAIN: Final = "copy the file again, or remove it and the later ones of its source, here and there"
@@ -410,24 +400,15 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
     path, source = listing.folder / file.path, listing.source
     try:
         status = path.stat()
-        size = status.st_size
-        with pq.ParquetFile(path) as parquet:
-            metadata, schema = parquet.metadata, parquet.schema_arrow
-            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-            raw = (metadata.metadata or {}).get(INFO_KEY, b"")
-            # Not of its columns: at a damaged one pyarrow ends the process (26.0.1: RowGroupMetaData.column).
-            expanded = sum(group.total_byte_size for group in groups)
-        written_as = msgspec.json.decode(raw, type=_Format).format
-        if written_as > EXTRACT_FORMAT:
-            raise SourceError(
-                f"source {source}: {path} is of a later version of Restante: use that version here, too"
-            )
-        info = msgspec.json.decode(raw, type=ExtractInfo)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = plain(error) if isinstance(error, OSError) and error.errno is not None else "it is not complete"
-        raise SourceError(f"source {source}: {path} cannot be read: {reason}: {_WRITE_AGAIN}") from error
-    except msgspec.DecodeError as error:
-        raise SourceError(f"source {source}: {path} is no extract: {_WRITE_AGAIN}") from error
+        with pa.OSFile(str(path)) as opened:
+            info, metadata, schema = read_footer(opened, file, str(path))
+    except Damaged as error:
+        raise SourceError(f"source {source}: {path} {error}: {_WRITE_AGAIN}") from error
+    except OSError as error:
+        raise SourceError(f"source {source}: cannot read {path}: {plain(error)}") from error
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    # Not of its columns: at a damaged one pyarrow ends the process (26.0.1: RowGroupMetaData.column).
+    expanded = sum(group.total_byte_size for group in groups)
     if info.first_day != context.first_day:
         raise SourceError(
             f"source {source}: {path} was written for a lake that begins on {info.first_day}, and this one begins on"
@@ -441,35 +422,42 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
         raise SourceError(f"source {source}: {path} does not have the columns of {file.table}: {_WRITE_AGAIN}")
     if (
         sum(group.num_rows for group in groups) != info.rows
-        or not 0 <= info.rejected <= info.rows <= MAX_ROWS_PER_BYTE * size
-        or expanded > max(MAX_EXPANSION * size, UNSUSPICIOUS_BYTES)
-        or (
-            listing.table is not LIVE
-            and (info.mark.last != file.last or info.rows + info.missed != file.last - file.first + 1)
-        )
+        or not 0 <= info.rejected <= info.rows <= MAX_ROWS_PER_BYTE * status.st_size
+        or expanded > max(MAX_EXPANSION * status.st_size, UNSUSPICIOUS_BYTES)
+        or (listing.table is not LIVE and info.rows + info.missed != file.last - file.first + 1)
         or info.missed < 0
     ):
         raise SourceError(f"source {source}: the counts of {path} are wrong: {_WRITE_AGAIN}")
-    return info, SharedFile(str(path), size, status.st_ino)
+    return info, SharedFile(str(path), status.st_size, status.st_ino)
 
 
 def _id_column(table: Table) -> str:
     return "arrival" if table is ARCHIVED else "id"
 
 
-def _count_up_to(path: Path, table: Table, last: int, source: str) -> tuple[int, int]:
-    """Return how many rows of a file have ids up to `last`, and how many of these have a fault."""
-    read = rejected = 0
+def _read_up_to(listing: _Listing, file: ExtractFile, last: int, known: _Known) -> _Overlap:
+    """Return what the rows of a file with ids up to `last` are. Raises SourceError."""
+    table, path, count, rejected = listing.table, listing.folder / file.path, 0, 0
+    names = ["arrived"] if table is ARCHIVED else [rule.column for rule in rules.RULES[table.name]]
+    recent: dict[int, str] = {}
     try:
         # A text that many rows have is in memory once.
-        with pq.ParquetFile(path, read_dictionary=["fault"]) as parquet:
-            for batch in parquet.iter_batches(columns=[_id_column(table), "fault"]):
+        with pq.ParquetFile(path, read_dictionary=["fault", *names]) as parquet:
+            for batch in parquet.iter_batches(columns=[_id_column(table), "fault", *names]):
                 before = batch.filter(pc.less_equal(batch.column(_id_column(table)), last))
-                read += before.num_rows
-                rejected += before.num_rows - before.column("fault").null_count
+                faults = before.column("fault")
+                count += before.num_rows
+                rejected += before.num_rows - faults.null_count
+                marked = pc.is_in(before.column(_id_column(table)), pa.array(list(known.recent), pa.int64()))
+                same = before.filter(pc.and_(marked, faults.is_null()))
+                columns = [same.column(name) for name in names]
+                columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in columns]
+                values = zip(*(column.to_pylist() for column in columns), strict=True)
+                ids = same.column(_id_column(table)).to_pylist()
+                recent.update(zip(ids, map(rules.value_digest, values), strict=True))
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"source {source}: {path} cannot be read: {_WRITE_AGAIN}") from error
-    return read, rejected
+        raise SourceError(f"source {listing.source}: {path} cannot be read: {_WRITE_AGAIN}") from error
+    return _Overlap(count, rejected, recent)
 
 
 def read(spark: SparkSession, table: Table, new: Sequence[NewExtracts], context: IngestContext) -> DataFrame:

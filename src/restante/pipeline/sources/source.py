@@ -28,7 +28,7 @@ Inode = tuple[int, int]
 Say = Callable[[str], None]
 """Shows the operator one sentence."""
 
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 """How a URL with an authority begins (RFC 3986, section 3)."""
 
 DUPLICATE: Final = "duplicate"
@@ -230,7 +230,7 @@ def parse_spec(spec: str) -> SourceSpec:
             )
     if not match["name"] or match["server"] == "":
         raise Misuse(f"--source {spec}: write a name and a path, --source NAME=PATH")
-    if _URL.match(match["path"]):
+    if URL.match(match["path"]):
         raise Misuse(
             f"--source {spec}: this is a URL; name a file or folder of this machine, which may be of a mounted"
             " network file system, or copy what you want to read"

@@ -23,7 +23,7 @@ from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE, Table
 from restante.pipeline.sources import live, paths, schema
 from restante.pipeline.sources.databases import NewRows, new_rows, reading, task_ranges
 from restante.pipeline.sources.live import LiveScan, LiveTask
-from restante.pipeline.sources.marks import IdRange, contradiction, mark_after
+from restante.pipeline.sources.marks import RECENT_ROWS, IdRange, contradiction, mark_after
 from restante.pipeline.sources.schema import (
     ADDRESS_ID,
     MAILBOX_APPLICATION_ID,
@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 
 OUR_SHAPES: Final[Mapping[int, Shape]] = {MAILBOX_APPLICATION_ID: OUR_SHAPE, RELAY_APPLICATION_ID: OUR_RELAY_SHAPE}
 """By SQLite's application id."""
+
+_ANY_TIME: Final = rules.TimeLimits(-(1 << 62), 1 << 62)
+"""The digest of a row must not depend on when it is computed."""
 
 
 def recognise(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
@@ -154,7 +157,7 @@ class OpenedUsage:
         with self._copies.reading() as database:
             rows, mark = self._table(database, table), marks.get("")
             duplicates = known_origins | self._duplicate_origins(rows, known_origins)
-            reason = contradiction(mark, ids, rows.digest) if mark else ""
+            reason = contradiction(mark, ids, rows) if mark else ""
             if mark and not reason and duplicates > known_origins:
                 origin = printable_name(min(duplicates - known_origins))
                 reason = f"another source has the rows that it imported from {origin}"
@@ -162,7 +165,7 @@ class OpenedUsage:
             if after == ids.last_id and not reason:
                 return None
             counted = self._copy(database, table, after, ids)
-            if contradiction(end, rows.ids(), rows.digest):
+            if contradiction(end, rows.ids(), rows):
                 raise SourceError(f"source {self._name}: it was replaced while it was read: run this again")
         return Span(
             table=table,
@@ -206,8 +209,10 @@ class OpenedUsage:
     def mark_at(self, span: Span, last_id: int) -> Mark:
         """Return the mark that says that a span of usage records was read up to an id."""
         with self._copies.reading() as database:
-            digest = self._table(database, span.table).digest(last_id)
-        return structs.replace(span.marks[""], last=last_id, last_digest=digest)
+            rows = self._table(database, span.table)
+            return structs.replace(
+                span.marks[""], last=last_id, last_digest=rows.digest(last_id), recent=rows.recent(last_id)
+            )
 
     def _copy(self, database: sqlite3.Connection, table: str, after: int, ids: IdRange) -> int:
         """Copy the rows behind an id, and return their number; of binds, also what tells which addresses are new."""
@@ -320,12 +325,21 @@ class UsageTable:
     def end(self) -> tuple[IdRange, Mark]:
         """Return the range of ids, and the mark behind it."""
         ids = self.ids()
-        return ids, mark_after(ids, self.digest)
+        return ids, mark_after(ids, self)
 
     def digest(self, row_id: int) -> str:
         """Return a row's digest, or "" if there is no such row."""
         row = self._first_row(f"SELECT {self._columns()} FROM {self.sql_name} WHERE {self._id} = ?", row_id)  # noqa: S608
         return rules.row_digest(row) if row else ""
+
+    def recent(self, last_id: int) -> dict[int, str]:
+        """Return the digests of the clean values of the last RECENT_ROWS rows up to an id, by id."""
+        ruled = RULES[self.table]
+        columns = ", ".join(rule.source for rule in ruled)
+        select = f"SELECT {self._id}, {columns} FROM {self.sql_name} WHERE {self._id} <= ?"  # noqa: S608
+        rows = self._database.execute(f"{select} ORDER BY {self._id} DESC LIMIT {RECENT_ROWS}", (last_id,))
+        values = {row_id: rules.clean_values(ruled, row, _ANY_TIME) for row_id, *row in rows}
+        return {row_id: rules.value_digest(row) for row_id, row in values.items() if not isinstance(row, rules.Fault)}
 
     def imported(self, origin: str) -> tuple[Any, ...] | None:
         """Return the first row that was imported from an origin, as it was there."""
