@@ -121,6 +121,7 @@ def test_extracts_have_the_rows_that_a_run_would_read(world: World, tmp_path: Pa
             mark=expected.marks[""],
             before="",
             replaced=False,
+            complete=table == "client_versions",
         )
     assert [row["rejected"] for row in world.files()[next(iter(world.files()))][1]] == [None, 1, None]
     assert world.said == []
@@ -173,6 +174,23 @@ def test_files_of_a_source_are_written_once_an_hour(world: World, server: Ours) 
     server.write(nameplate(10), mailbox(11))
     assert world.run(spec, hour=0.5) == ["a: written in this hour; what is new is written after 23:00 UTC"]
     assert [result.table for result in world.run(spec, hour=0.8)] == ["nameplates", "mailboxes"]
+
+
+def test_what_a_run_has_failed_to_write_the_next_one_tries_in_the_same_hour(world: World, server: Ours) -> None:
+    spec = f"a={server.data}"
+    for number in (1, 2):
+        server.write(mailbox(number))
+        world.run(spec, hour=number)
+    *_, last = world.files("mailboxes")
+    (world.out / last.path).write_bytes(b"damaged")
+    for minute in (1, 2):
+        server.write(nameplate(10 + minute))
+        written, error = world.run(spec, hour=3 + minute / 60)
+        assert (written.table, written.rows) == ("nameplates", 1)
+        assert f"{last.path} exists already" in str(error)
+    (world.out / last.path).unlink()
+    assert [result.table for result in world.run(spec, hour=3.1)] == ["mailboxes"]
+    assert "written in this hour" in world.run(spec, hour=3.2)[0]
 
 
 def test_a_database_that_was_replaced_begins_a_generation(world: World, server: Ours, tmp_path: Path) -> None:
@@ -340,7 +358,7 @@ def test_an_extract_that_contradicts_its_name_is_damaged_and_one_of_a_later_vers
     pq.write_table(table, world.out / file.path)
     [result] = world.run(f"a={server.data}", hour=1)
     if key == "format":
-        assert "of a later version: use a newer restante" in str(result)
+        assert "of a later version of Restante: use that version here, too" in str(result)
     else:
         assert result.rows == 5, "as a generation of its own"
 
@@ -473,9 +491,10 @@ def test_the_command_of_the_guide_writes_extracts(tmp_path: Path) -> None:
 def test_a_url_of_files_is_the_folder_of_that_path(world: World, server: Ours) -> None:
     world.run(f"a={server.data}", out=world.out.as_uri())
     assert world.ids() == [(1, 1, 5, 5)]
-    for url in ("http://127.0.0.1/x", "file://x", "s3a://b/x"):
-        with pytest.raises(Misuse, match="is no URL of a folder: write s3://BUCKET/"):
+    for url in ("http://127.0.0.1/x", "file://x", "s3a://b/x", "s3://"):
+        with pytest.raises(Misuse, match=f"^{url} is no URL of a folder: write s3://BUCKET/"):
             ExtractFolder(url, world.scratch)
+    assert ExtractFolder("file:///", world.scratch).path_text(next(iter(world.files()))).startswith("file:///a/nameplates/")
 
 
 def test_at_a_url_whose_files_appear_before_they_are_complete_a_draft_is_renamed(world: World, server: Ours) -> None:

@@ -608,7 +608,7 @@ def test_the_command_reads_extracts_beside_sources(world: LakeWorld, west: Host,
     assert "there are no extracts: name the folder that has a folder for each source" in done.stderr
     done = command("ingest", "--lake", tmp_path / "lake", "--extracts", tmp_path / "none", ends=1)
     assert "there is no such folder" in done.stderr
-    assert "this is a URL" in command("ingest", "--extracts", "s3://bucket/x", ends=2).stderr
+    assert "--extracts s3://bucket/x: this is a URL" in command("ingest", "--extracts", "s3://bucket/x", ends=2).stderr
     assert "--extracts '': name a folder" in command("ingest", "--extracts", "", ends=2).stderr
     assert "there is nothing to read" in command("ingest", ends=2).stderr
 

@@ -43,6 +43,8 @@ class ExtractFolder:
             self._text = redacted_url(target).partition("?")[0]  # options may be secrets, too
             try:
                 self._fs, base = file_systems.FileSystem.from_uri(target)
+                if not base:
+                    raise pa.ArrowInvalid  # noqa: TRY301 - as Arrow should
             except (OSError, pa.ArrowException, ValueError, NotImplementedError) as error:
                 if isinstance(error, pa.ArrowInvalid):
                     raise Misuse(
