@@ -494,7 +494,11 @@ def test_a_url_of_files_is_the_folder_of_that_path(world: World, server: Ours) -
     for url in ("http://127.0.0.1/x", "file://x", "s3a://b/x", "s3://"):
         with pytest.raises(Misuse, match=f"^{url} is no URL of a folder: write s3://BUCKET/"):
             ExtractFolder(url, world.scratch)
-    assert ExtractFolder("file:///", world.scratch).path_text(next(iter(world.files()))).startswith("file:///a/nameplates/")
+    assert (
+        ExtractFolder("file:///", world.scratch)
+        .path_text(next(iter(world.files())))
+        .startswith("file:///a/nameplates/")
+    )
 
 
 def test_at_a_url_whose_files_appear_before_they_are_complete_a_draft_is_renamed(world: World, server: Ours) -> None:

@@ -231,6 +231,16 @@ def dropped(column: str) -> Callable[[Path], None]:
     return write
 
 
+def not_utf_8(path: Path) -> None:
+    """Give app ids a byte that no UTF-8 text has."""
+    root, rows = path.parents[4], pq.read_table(path)
+    file = parse_path(path.relative_to(root).as_posix())
+    assert file is not None
+    column = rows.schema.get_field_index("app_id")
+    texts = pa.Array.from_buffers(pa.string(), rows.num_rows, pa.array([b"\xff"] * rows.num_rows).buffers())
+    write_file(root, file, rows.set_column(column, "app_id", texts), info_of(path))
+
+
 FAULTY: Row = {"fault": "x", "identity": "1", "digest": "d", "rejected": 1}
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -255,6 +265,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an-ancient-time": (rewritten(lambda row: row | {"started": row["started"].replace(year=1)}), "a day is out of"),
     "a-later-day": (rewritten(lambda row: row | {"day": date(2024, 1, 1)}), "a day is out of range in a row"),
     "a-long-text": (rewritten(lambda row: row | {"app_id": "x" * 129}), "a text is too long in a row"),
+    "a-nul": (rewritten(lambda row: row | {"app_id": "x\0"}), "a text has NUL or is not UTF-8 in a row"),
+    "no-utf-8": (not_utf_8, "a text has NUL or is not UTF-8 in a row"),
     "a-great-number": (rewritten(lambda row: row | {"total_us": 1 << 62}), "a number is out of range in a row"),
     "a-negative-number": (rewritten(lambda row: row | {"waiting_us": -1}), "a number is out of range in a row"),
     "an-unknown-result": (rewritten(lambda row: row | {"result": "canary"}), "a value is not known in a row"),
@@ -608,7 +620,9 @@ def test_the_command_reads_extracts_beside_sources(world: LakeWorld, west: Host,
     assert "there are no extracts: name the folder that has a folder for each source" in done.stderr
     done = command("ingest", "--lake", tmp_path / "lake", "--extracts", tmp_path / "none", ends=1)
     assert "there is no such folder" in done.stderr
-    assert "--extracts s3://bucket/x: this is a URL" in command("ingest", "--extracts", "s3://bucket/x", ends=2).stderr
+    assert (
+        "--extracts s3://bucket/x: this is a URL" in command("ingest", "--extracts", "s3://bucket/x", ends=2).stderr
+    )
     assert "--extracts '': name a folder" in command("ingest", "--extracts", "", ends=2).stderr
     assert "there is nothing to read" in command("ingest", ends=2).stderr
 

@@ -477,12 +477,12 @@ def read(spark: SparkSession, table: Table, new: Sequence[NewExtracts], context:
         frame = frame.join(f.broadcast(left_out), "extract", "left")
         frame = frame.where(f"after IS NULL OR coalesce({_id_column(table)} > after, true)")
     broken = f.lit(None).cast("string")
-    for rule, condition in reversed(_rules(table, context).items()):
+    for rule, condition in reversed(row_rules(table, context).items()):
         broken = f.when(~f.coalesce(f.expr(condition), f.lit(False)), rule).otherwise(broken)
     return frame.withColumn("broken", broken)
 
 
-def _rules(table: Table, context: IngestContext) -> dict[str, str]:
+def row_rules(table: Table, context: IngestContext) -> dict[str, str]:
     """Return the conditions that all rows fulfil, as SQL, by what is said of a row that does not."""
     clean: dict[str, list[str]] = {"a value is missing": [], "a number is out of range": []}
     limits = rules.time_limits(context.first_day, context.latest)
@@ -507,6 +507,9 @@ def _rules(table: Table, context: IngestContext) -> dict[str, str]:
         "it is of another source": "source = substring_index(extract, '/', 1)",
         "a text is too long": " AND ".join(
             f"coalesce(length(`{name}`), 0) <= {MAX_TEXT_CHARACTERS}" for name in texts
+        ),
+        "a text has NUL or is not UTF-8": " AND ".join(
+            f"coalesce(instr(`{name}`, chr(0)) = 0 AND is_valid_utf8(`{name}`), true)" for name in texts
         ),
         "its fault is not complete": "fault IS NULL AND rejected IS NULL OR fault <> "
         f"'{DUPLICATE}' AND rejected IS NOT NULL AND identity IS NOT NULL AND digest IS NOT NULL",

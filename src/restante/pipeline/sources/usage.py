@@ -226,7 +226,7 @@ class OpenedUsage:
         counted = self._copies.copy(database, table, rows, after + 1, ids.last_id)
         if table == CLIENT_VERSIONS.name:
             database.execute(f"CREATE INDEX copy.times ON {table} (connect_time)")
-            if selected[ADDRESS_ID] == ADDRESS_ID:
+            if after and selected[ADDRESS_ID] == ADDRESS_ID:
                 copy_earlier_binds(database, f"copy.{table}", name, after + 1, ids.last_id)
         return counted
 
