@@ -93,7 +93,7 @@ def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps:
         data = Path(folder) / "data"
         server = servers.enter_context(Keeping(data))
         last: SourceRead | None = None
-        kept: dict[int, bytes] = {}
+        stored: dict[int, bytes] = {}
         readable: dict[int, bytes] = {}
         rows: list[tuple[int, bytes]] = []
         arrivals, missed = 0, 0
@@ -101,14 +101,14 @@ def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps:
             if step == "save":
                 batch = [envelope(number, number) for number in dict.fromkeys(what)]
                 for new in names(batch):
-                    if new not in kept.values():
+                    if new not in stored.values():
                         arrivals += 1
-                        kept[arrivals] = new
+                        stored[arrivals] = new
                 server.save(*batch)
             elif step == "prune":
                 server.prune(what)
                 gone = {envelope(number, number).hash for number in range(what)}
-                kept = {arrival: name for arrival, name in kept.items() if name not in gone}
+                stored = {arrival: name for arrival, name in stored.items() if name not in gone}
             elif step == "restart":
                 servers.close()
                 server = servers.enter_context(Keeping(data))
@@ -119,7 +119,7 @@ def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps:
                     missed += read.span.missed
                     assert read.span.reason == ""
                 rows += [(row["arrival"], row["hash"]) for row in read.clean]
-                readable |= {arrival: name for arrival, name in kept.items() if arrival not in readable}
+                readable |= {arrival: name for arrival, name in stored.items() if arrival not in readable}
     assert rows == sorted(readable.items())
     assert len(rows) + missed == arrivals
 
@@ -165,8 +165,8 @@ def test_a_changed_envelope_is_reported_and_not_read(name: str, tmp_path: Path) 
     assert read.faults == [("3", fault)]
     assert hashes(read.clean) == names([*SOME[:2], *SOME[3:]])
     [bad] = [row for row in read.rows if row["fault"]]
-    kept = {name for name, value in bad.items() if value is not None}
-    assert kept == {"file", "arrival", "source_kind", "source", "fault", "identity", "digest"}
+    present = {name for name, value in bad.items() if value is not None}
+    assert present == {"file", "arrival", "source_kind", "source", "fault", "identity", "digest"}
 
 
 def test_envelopes_that_arrive_during_a_read_are_left_for_the_next(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_archives_of_every_schema_are_read(version: int, tmp_path: Path) -> None
     thaw(version, tmp_path / "data" / ARCHIVE_FILE)
     read = read_new(tmp_path / "data" / ARCHIVE_FILE)
     assert hashes(read.clean) == names([envelope(5, 2, topic=b"\xff\xee\xdd\xcc"), envelope(3, 3)])
-    assert (read.span.missed, read.span.counted, read.said) == (1, 2, [])
+    assert (read.span.missed, read.span.counted, read.messages) == (1, 2, [])
 
 
 REFUSED = {

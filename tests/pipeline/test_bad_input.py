@@ -246,9 +246,9 @@ def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: Lake
         assert failure.endswith("first day, 2016-01-01 00:00:00+00:00: set the clock, and run this again")
         assert failures(NOW) == []
         server.write(nameplate(0, started=NOW + 3600.0))
-        world.said.clear()
+        world.messages.clear()
         assert failures(back) == [], "it is as late as the last commit, or a day later"
-        assert len([line for line in world.said if line.startswith("this machine's clock says 2023-1")]) == 1
+        assert len([line for line in world.messages if line.startswith("this machine's clock says 2023-1")]) == 1
         server.write(nameplate(0, started=NOW))
         assert failures(NOW + 1.0) == [], "another commit of the right clock"
         server.write(nameplate(0, started=later))

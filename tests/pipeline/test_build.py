@@ -166,12 +166,12 @@ def test_the_days_of_a_story_are_built(plain: LakeWorld, monkeypatch: pytest.Mon
                 with patch.object(world, "spark", world.spark if expected else no_spark):
                     gives = " ".join(day[-2:] for day in outcomes(world, only, only, {"outcomes": now}))
             case "anew":
-                world.said.clear()
+                world.messages.clear()
                 outcomes(world, builds={"outcomes": now})
-                gives = "".join(line.partition("built again: ")[2] for line in world.said)
+                gives = "".join(line.partition("built again: ")[2] for line in world.messages)
                 assert outcomes(world, builds={"outcomes": now}) == []
             case "stays":
-                gives = world.said[-1].partition("stays as it was built, ")[2]
+                gives = world.messages[-1].partition("stays as it was built, ")[2]
             case "days":
                 gives = " ".join(f"{day[-2:]}:{count}" for day, count in days(world).items())
             case _:
@@ -198,7 +198,7 @@ def test_a_removed_built_table_does_not_stop_the_tables_that_are_built_from_it(p
     shutil.rmtree(plain.path / "coverage")
     built = plain.build(builds=builds)
     assert built["gaps"].days == built["coverage"].days != ()
-    assert not any("stays" in line for line in plain.said)
+    assert not any("stays" in line for line in plain.messages)
 
 
 def test_a_build_reads_a_fixed_number_of_log_entries(plain: LakeWorld) -> None:
@@ -226,7 +226,7 @@ def test_days_with_many_rows_are_built_a_few_at_a_time(plain: LakeWorld, monkeyp
     outcomes(plain)
     assert [info.days for info in plain.infos("outcomes")] == [[THIRD], [FIRST, SECOND]]
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
-    assert any("outcomes: 2 of 3 days" in line for line in plain.said)
+    assert any("outcomes: 2 of 3 days" in line for line in plain.messages)
 
 
 def test_an_interrupted_run_is_finished_by_the_next(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,7 +505,7 @@ def test_the_table_stays_while_an_input_is_removed(built: LakeWorld) -> None:
     built.add("mailboxes", [], source="mailbox", ledger=Ledger(read=1, duplicate=1, counted=1))
     assert not days_due(built), "the sources of nameplates would vanish from it"
     sentence = "because nameplates was removed: ingest it again, or remove the folder of sources, too"
-    assert f"sources: stays as it was built, {sentence}" in built.said
+    assert f"sources: stays as it was built, {sentence}" in built.messages
     with patch.object(build_module, "BUILD", sources.BUILD._replace(definition=2)):
         assert not days_due(built)
     make(built)

@@ -81,8 +81,8 @@ def test_a_value_is_cleaned_or_makes_its_row_faulty(table: str, column: str, val
         assert isinstance(cleaned, Fault)
     else:
         assert not isinstance(cleaned, Fault)
-        kept = cleaned[[rule.column for rule in RULES[table]].index(column)]
-        assert (kept, type(kept)) == (expected, type(expected))
+        actual = cleaned[[rule.column for rule in RULES[table]].index(column)]
+        assert (actual, type(actual)) == (expected, type(expected))
 
 
 def test_a_row_has_the_first_of_its_faults_and_long_text_is_cut() -> None:

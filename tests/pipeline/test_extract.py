@@ -52,13 +52,13 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.out, self.scratch = path / "out", path / "scratch"
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def run(self, *specs: str, hour: float = 0, out: str | ExtractFolder | None = None) -> list[Any]:
         self.scratch.mkdir(exist_ok=True)
         folder = out if isinstance(out, ExtractFolder) else ExtractFolder(out or str(self.out), self.scratch)
         sources = [recognise(spec) for spec in specs]
-        return list(extract(sources, folder, self.scratch, NOW + HOUR * hour, self.said.append))
+        return list(extract(sources, folder, self.scratch, NOW + HOUR * hour, self.messages.append))
 
     def files(self, table: str = "nameplates") -> dict[ExtractFile, tuple[ExtractInfo, list[Row]]]:
         paths = sorted(path.relative_to(self.out).as_posix() for path in self.out.rglob("*.parquet"))
@@ -124,7 +124,7 @@ def test_extracts_have_the_rows_that_a_run_would_read(world: World, tmp_path: Pa
             complete=table == "client_versions",
         )
     assert [row["rejected"] for row in world.files()[next(iter(world.files()))][1]] == [None, 1, None]
-    assert world.said == []
+    assert world.messages == []
 
 
 def reference(path: Path) -> Path:
@@ -164,7 +164,7 @@ def test_a_run_goes_on_behind_the_last_id_and_writes_no_file_without_rows(world:
     assert world.ids() == [(1, 1, 5, 5), (1, 6, 8, 2), (1, 9, 9, 1)]
     assert [info.missed for info, _ in world.files().values()] == [0, 1, 0]
     assert [str(file.day) for file in world.files()] == ["2023-11-15", "2023-11-15", "2023-11-17"]
-    assert world.said == []
+    assert world.messages == []
 
 
 def test_files_of_a_source_are_written_once_an_hour(world: World, server: Ours) -> None:
@@ -199,7 +199,7 @@ def test_a_database_that_was_replaced_begins_a_generation(world: World, server: 
         world.run(f"a={tmp_path / 'new'}", hour=1)
         assert (
             "nameplates is written again from the beginning, as generation 20231115T231320Z: its last"
-            in world.said[0]
+            in world.messages[0]
         )
         assert world.run(f"a={tmp_path / 'new'}", hour=2) == ["a: nothing new"]
     world.run(f"a={server.data}", hour=3)
@@ -269,7 +269,7 @@ def test_many_rows_are_written_to_several_files_and_a_run_goes_on_after_any_of_t
     (world.out / last.path).unlink()  # as if the run had been killed before it
     world.run(f"a={server.data}", hour=1)
     assert world.ids() == [(1, 1, 2, 2), (1, 3, 4, 2), (1, 5, 5, 1)]
-    assert world.said == []
+    assert world.messages == []
 
 
 def test_envelopes_of_many_bytes_are_written_to_several_files(
@@ -307,8 +307,8 @@ list(extract([recognise(f"a={data}")], folder, Path(scratch), float(now), print)
 def test_a_killed_run_leaves_a_draft_that_the_next_run_removes(world: World, server: Ours) -> None:
     server.write(mailbox(1))
     world.scratch.mkdir()
-    words = (server.data, world.out, world.scratch, NOW)
-    assert run(sys.executable, "-c", KILLED, *map(str, words)).returncode == -signal.SIGKILL
+    arguments = (server.data, world.out, world.scratch, NOW)
+    assert run(sys.executable, "-c", KILLED, *map(str, arguments)).returncode == -signal.SIGKILL
     assert (world.out / "a" / DRAFT).exists()
     assert (world.ids(), world.ids("mailboxes")) == ([(1, 1, 5, 5)], [])
     assert [result.table for result in world.run(f"a={server.data}", hour=1)] == ["mailboxes"]
@@ -337,8 +337,8 @@ def test_a_damaged_extract_does_not_count_and_stays(world: World, server: Ours) 
     (world.out / second.path).write_bytes(damaged)
     [error] = world.run(spec, hour=0)
     assert f"{second.path} exists already: if it is damaged, remove it" in str(error)
-    [said] = world.said
-    assert f"{second.path} is damaged and does not count" in said
+    [message] = world.messages
+    assert f"{second.path} is damaged and does not count" in message
     server.write(nameplate(11))
     world.run(spec, hour=1)
     assert (world.out / second.path).read_bytes() == damaged
@@ -378,8 +378,8 @@ def test_what_is_no_extract_is_left_alone(world: World, server: Ours, tmp_path: 
     server.write(nameplate(10))
     before = sorted(os.walk(os.fsencode(world.out)))
     assert [result.rows for result in world.run(spec, hour=1)] == [1]
-    assert [ascii(text) for text in world.said if "is damaged" not in text] == []
-    assert len(world.said) == 1, "of the named pipe"
+    assert [ascii(text) for text in world.messages if "is damaged" not in text] == []
+    assert len(world.messages) == 1, "of the named pipe"
     (day / "0000000000000000006-0000000000000000006.parquet").unlink()
     assert sorted(os.walk(os.fsencode(world.out))) == before
 
@@ -454,9 +454,17 @@ finally: print(*sys.modules)
 def test_the_command_needs_neither_spark_nor_the_lake_nor_a_server(server: Ours, tmp_path: Path) -> None:
     with Keeping(tmp_path / "waku", *SOME):
         pass
-    words = ("extract", "--source", f"a={server.data}", "--source", f"w={tmp_path / 'waku'}", "-o", tmp_path / "out")
+    arguments = (
+        "extract",
+        "--source",
+        f"a={server.data}",
+        "--source",
+        f"w={tmp_path / 'waku'}",
+        "-o",
+        tmp_path / "out",
+    )
     others = " ".join(chain(*(extras.MODULES[extra] for extra in ("server", "pipeline", "leveldb"))))
-    done = run(sys.executable, "-c", WITHOUT, *map(str, words), others)
+    done = run(sys.executable, "-c", WITHOUT, *map(str, arguments), others)
     *lines, modules = done.stdout.splitlines()
     assert (lines, done.stderr) == (
         ["a: nameplates: 5 rows written: 5 clean", "w: archived: 10 rows written: 10 clean"],
@@ -471,8 +479,8 @@ def test_the_command_says_which_source_failed_and_writes_the_others(server: Ours
     done = called("extract", *sources, "-o", tmp_path / "out")
     assert (done.returncode, done.stdout) == (1, "a: nameplates: 5 rows written: 5 clean\n")
     assert done.stderr.startswith("restante: source b: cannot read ")
-    for words in ((), ("-o", "x"), ("--source", "a=b")):
-        assert called("extract", *words).returncode == 2
+    for arguments in ((), ("-o", "x"), ("--source", "a=b")):
+        assert called("extract", *arguments).returncode == 2
 
 
 def test_the_command_of_the_guide_writes_extracts(tmp_path: Path) -> None:

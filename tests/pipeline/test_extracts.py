@@ -187,7 +187,7 @@ def test_files_behind_a_missing_one_wait_for_it(world: LakeWorld, west: Host) ->
     late = late.rename(world.folder / "late")
     take(world)
     assert ids(world) == [("west", 1)]
-    [text] = [text for text in world.said if "have not arrived" in text]
+    [text] = [text for text in world.messages if "have not arrived" in text]
     assert text.startswith("source west: nameplates with ids 2 to 2 of generation 20231115T000000Z have not")
     late.rename(west_day(world, "2023-10-01") / "0000000000000000002-0000000000000000002.parquet")
     take(world)
@@ -343,7 +343,7 @@ def test_rows_of_a_database_that_was_replaced_are_replaced(world: LakeWorld, wes
     assert result.ledger is not None
     assert result.ledger.replaced
     assert seconds(world) == [7]
-    assert [text for text in world.said if "again" in text] == [
+    assert [text for text in world.messages if "again" in text] == [
         "source west: nameplates is read again from the beginning, and its rows replaced: its database was replaced"
     ]
     shutil.rmtree(max((folder(world) / "west/nameplates").iterdir()))
@@ -360,18 +360,18 @@ def test_a_new_database_of_a_host_without_extracts_does_not_continue_or_replace_
     """Its host did not see that it is another one. When it gets its extracts back, it does."""
     west.extract(1, 2, 3)
     take(world)
-    kept = (folder(world)).rename(tmp_path / "kept")
+    before = folder(world).rename(tmp_path / "before")
     (tmp_path / "other").mkdir()
     with ours(tmp_path / "other" / "west") as server:
         Host(world, server).extract(7, 8, 9, 10)
         if not everywhere:
-            shutil.copytree(kept, folder(world), dirs_exist_ok=True)
+            shutil.copytree(before, folder(world), dirs_exist_ok=True)
         [failure] = failures(world)
         assert "does not show that it continues the rows of nameplates that the lake has up to id 3" in failure
         assert "copy its other extracts from here to its host's folder" in failure
         assert len(world.rows("nameplates")) == 3
         shutil.rmtree(folder(world))
-        shutil.copytree(kept, folder(world))
+        shutil.copytree(before, folder(world))
         Host(world, server).extract()
     assert failures(world) == []
     assert seconds(world) == [7, 8, 9, 10]
@@ -547,7 +547,7 @@ def test_a_source_may_change_from_its_database_to_extracts_and_back(world: LakeW
     west.extract(5)
     assert failures(world) == []
     assert ids(world) == [("west", number) for number in (1, 2, 3, 4, 5)]
-    assert not [text for text in world.said if "again" in text]
+    assert not [text for text in world.messages if "again" in text]
 
 
 def test_extracts_of_another_database_do_not_continue_one_that_was_read_in_place(
@@ -633,7 +633,7 @@ def test_files_of_a_run_are_bounded(world: LakeWorld, west: Host, monkeypatch: p
     monkeypatch.setattr(extracts, "MAX_FILES", 2)
     take(world)
     assert ids(world) == [("west", 1), ("west", 2)]
-    assert "source west: 1 more extracts of nameplates are read by the next run" in world.said
+    assert "source west: 1 more extracts of nameplates are read by the next run" in world.messages
     take(world)
     assert ids(world) == [("west", 1), ("west", 2), ("west", 3)]
     monkeypatch.setattr(extracts, "MAX_ENTRIES", 2)

@@ -182,7 +182,7 @@ def test_a_source_restored_from_a_copy_is_read_again_and_reported(world: LakeWor
     with ours(tmp_path / "a", nameplate(9, app_id="new")):
         ledger = world.ledger("nameplates", f"mailbox={tmp_path / 'a'}")
     assert ledger.replaced
-    assert "mailbox: nameplates is read again from the beginning, and its rows replaced" in "\n".join(world.said)
+    assert "mailbox: nameplates is read again from the beginning, and its rows replaced" in "\n".join(world.messages)
     assert sorted((row["source"], row["id"], row["app_id"]) for row in world.rows("nameplates")) == [
         ("mailbox", 1, "x"),
         ("mailbox", 2, "new"),
@@ -202,7 +202,7 @@ def test_a_copy_of_a_database_under_another_name_is_reported_and_another_databas
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
     with ours(tmp_path / "copy", nameplate(2)) as copy, ours(tmp_path / "b", nameplate(1, started=T0 + 500)) as new:
         world.ingest(f"backup={copy.data}", f"new={new.data}", plan=True)
-    [line] = [line for line in world.said if "begins with the same row" in line]
+    [line] = [line for line in world.messages if "begins with the same row" in line]
     assert line.startswith("source backup: nameplates begins with the same row as that of source mailbox in the lake")
 
 

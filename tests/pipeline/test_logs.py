@@ -162,7 +162,7 @@ def test_a_trace_that_is_rewritten_is_read_again_and_a_shorter_or_empty_one_is_r
     first = commands(path)
     path.write_bytes(b"".join(LINES[:2]))
     shorter = commands(path, first)
-    assert (shorter.span, shorter.said) == (None, [f"source main: {name} is shorter than it was and is left out"])
+    assert (shorter.span, shorter.messages) == (None, [f"source main: {name} is shorter than it was and is left out"])
     path.write_bytes(b"".join([LINES[0], LINES[1], line(7), LINES[3]]))
     second = commands(path, first)
     assert (second.span.replace, ids(second)) == (True, [0, 1, 7, 3])
@@ -170,9 +170,9 @@ def test_a_trace_that_is_rewritten_is_read_again_and_a_shorter_or_empty_one_is_r
     path.rename(logs / "trace.1")
     path.write_bytes(b"")
     empty = commands(path, second)
-    assert (empty.span, empty.said) == (None, [f"source main: {name} is empty: nothing was written to it yet"])
+    assert (empty.span, empty.messages) == (None, [f"source main: {name} is empty: nothing was written to it yet"])
     path.write_bytes(LINES[7])
-    assert (ids(commands(path, second)), commands(path, second).said) == ([7], [])
+    assert (ids(commands(path, second)), commands(path, second).messages) == ([7], [])
 
 
 def test_a_very_long_line_does_not_affect_the_others(tmp_path: Path) -> None:

@@ -155,15 +155,15 @@ def test_no_address_and_no_key_leaves_the_copy_and_faulty_rows_have_no_content(t
         "ALTER TABLE transfers ADD COLUMN token TEXT DEFAULT 'canary'",
     )
     marks: Marks = {}
-    said: list[str] = []
-    found = read_transfers(f"a={file}", scratch, marks, said=said)
+    messages: list[str] = []
+    found = read_transfers(f"a={file}", scratch, marks, messages=messages)
     assert found.faults == [
         ("1", "unknown result"),
         ("2", "out of range"),
         ("3", "out of range"),
         ("4", "out of range"),
     ]
-    assert said == ["source a: column transfers.token is not known and is left out"]
+    assert messages == ["source a: column transfers.token is not known and is left out"]
     assert "canary" not in repr(found) + repr(marks)
 
 

@@ -215,9 +215,11 @@ def test_another_file_of_that_name_does_not_make_them_duplicates(tmp_path: Path,
     _their, data = imported(tmp_path)
     transfers(south := Their(tmp_path / "south"), 7, T0 + 3)
     sources = [recognise(f"south={south.usage}"), recognise(f"new={data}")]
-    said: list[str] = []
-    assert faults(read(sources[1], scratch, context=context_of(*sources), said=said))["nameplates"] == {None: 5}
-    assert said[0] == (
+    messages: list[str] = []
+    assert faults(read(sources[1], scratch, context=context_of(*sources), messages=messages))["nameplates"] == {
+        None: 5
+    }
+    assert messages[0] == (
         "source new: nameplates that it imported from usage.sqlite are in no other source,"
         " so they are read from this one"
     )
@@ -316,10 +318,10 @@ def test_no_side_no_nameplate_no_mailbox_and_no_message_leaves_the_copy(tmp_path
         with closing(sqlite3.connect(file, isolation_level=None)) as database:
             plant(file, database)
         marks: Marks = {}
-        said: list[str] = []
-        read_tables = read(f"a={file}", scratch, marks, said=said)
+        messages: list[str] = []
+        read_tables = read(f"a={file}", scratch, marks, messages=messages)
         assert sum(len(table.rows) for table in read_tables.values()) >= 3
-        assert "canary" not in repr(read_tables).casefold() + repr(marks) + repr(said)
+        assert "canary" not in repr(read_tables).casefold() + repr(marks) + repr(messages)
 
 
 @pytest.mark.parametrize(
@@ -479,15 +481,15 @@ def made(kind: str, folder: Path) -> Path:
 def test_every_deviation_of_a_database_is_reported(case: dict[str, Any], tmp_path: Path) -> None:
     file = made(case["database"], tmp_path)
     alter(file, *case["did"])
-    said: list[str] = []
+    messages: list[str] = []
     if "fails" in case:
         with pytest.raises(SourceError) as failure:
-            read(f"a={file}", tmp_path / "scratch", said=said)
+            read(f"a={file}", tmp_path / "scratch", messages=messages)
         assert str(failure.value).replace(str(file), "FILE") == case["fails"]
-        assert said == []
+        assert messages == []
     else:
-        new = read(f"a={file}", tmp_path / "scratch", said=said)["nameplates"]
-        assert said == case["says"]
+        new = read(f"a={file}", tmp_path / "scratch", messages=messages)["nameplates"]
+        assert messages == case["says"]
         assert [row["id"] for row in new.clean] == case["ids"]
         assert Counter(fault for _, fault in new.faults) == case.get("faults", {})
     assert list((tmp_path / "scratch").iterdir()) == []
@@ -656,7 +658,7 @@ def test_no_hash_of_an_address_leaves_the_copy(tmp_path: Path) -> None:
         with ours(tmp_path / address, *binds) as server:
             alter(server.file, "UPDATE usage_client_versions SET side = 'canary'")
             source = recognise(f"mailbox={tmp_path / address}")
-            found = read(source, tmp_path / "scratch", marks if address == "canary" else None, said=texts)
+            found = read(source, tmp_path / "scratch", marks if address == "canary" else None, messages=texts)
         rows = found["client_versions"].rows
         assert [row["fault"] for row in rows] == [None, "out of range"]
         digests.append(rows[1]["digest"])

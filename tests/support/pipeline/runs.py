@@ -67,9 +67,9 @@ class LakeWorld:
         self.folder = folder
         self.path = folder / "lake"
         self.now = NOW
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.steps = Steps("test", itertools.count().__next__)
-        self.steps.say = self.said.append  # type: ignore[assignment]
+        self.steps.say = self.messages.append  # type: ignore[assignment]
         self._runs = itertools.count(1)
 
     @contextmanager

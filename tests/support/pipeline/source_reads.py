@@ -19,12 +19,12 @@ Marks = dict[str, dict[str, Mark]]
 
 
 class SourceRead(NamedTuple):
-    """What was new for a table, row by row, if anything was; and what was said of the source."""
+    """What was new for a table, row by row, if anything was; and the messages about the source."""
 
     span: Any
     """A Span, or None."""
     rows: list[Row]
-    said: list[str]
+    messages: list[str]
 
     @property
     def ids(self) -> list[int]:
@@ -46,12 +46,12 @@ class SourceRead(NamedTuple):
 def read_source(
     spec: str, table: str, scratch: Path, marks: Mapping[str, Mark] | None = None, context: IngestContext = CONTEXT
 ) -> SourceRead:
-    said: list[str] = []
-    with recognise(spec).opened(scratch, said.append, context) as opened:
+    messages: list[str] = []
+    with recognise(spec).opened(scratch, messages.append, context) as opened:
         span = opened.find_new(table, marks or {})
         rows = [] if span is None else rows_of(opened, span)
     assert list(scratch.glob("*")) == []  # nothing is left behind
-    return SourceRead(span, rows, said)
+    return SourceRead(span, rows, messages)
 
 
 def read(
@@ -60,17 +60,17 @@ def read(
     marks: Marks | None = None,
     *,
     context: IngestContext = CONTEXT,
-    said: list[str] | None = None,
+    messages: list[str] | None = None,
 ) -> dict[str, SourceRead]:
     """Read what is new of the usage records; the marks go on."""
     tables: dict[str, SourceRead] = {}
-    marks, said = {} if marks is None else marks, [] if said is None else said
+    marks, messages = {} if marks is None else marks, [] if messages is None else messages
     named = recognise(source) if isinstance(source, str) else source
-    with named.opened(scratch, said.append, context) as opened:
+    with named.opened(scratch, messages.append, context) as opened:
         for name in (table.name for table in opened.tables if table is not LIVE):
             span = opened.find_new(name, marks.get(name, {}))
             if span is not None:
-                tables[name] = SourceRead(span, rows_of(opened, span), said)
+                tables[name] = SourceRead(span, rows_of(opened, span), messages)
                 marks[name] = dict(span.marks)
     return tables
 
