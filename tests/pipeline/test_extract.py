@@ -57,8 +57,7 @@ class World:
     def run(self, *specs: str, hour: float = 0, out: str | ExtractFolder | None = None) -> list[Any]:
         self.scratch.mkdir(exist_ok=True)
         folder = out if isinstance(out, ExtractFolder) else ExtractFolder(out or str(self.out), self.scratch)
-        sources = [recognise(spec) for spec in specs]
-        return list(extract(sources, folder, self.scratch, NOW + HOUR * hour, self.messages.append))
+        return list(extract(specs, folder, self.scratch, NOW + HOUR * hour, self.messages.append))
 
     def files(self, table: str = "nameplates") -> dict[ExtractFile, tuple[ExtractInfo, list[Row]]]:
         paths = sorted(path.relative_to(self.out).as_posix() for path in self.out.rglob("*.parquet"))
@@ -112,7 +111,6 @@ def test_extracts_have_the_rows_that_a_run_would_read(world: World, tmp_path: Pa
         assert (file.source, file.generation, file.day, file.first) == ("north", BEGUN, date(2023, 11, 15), 1)
         assert info == ExtractInfo(
             format=1,
-            kind="mailbox server's database",
             written=NOW,
             first_day=FIRST_DAY,
             rows=len(rows),
@@ -289,7 +287,7 @@ def test_envelopes_of_many_bytes_are_written_to_several_files(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from restante.pipeline.extract import extract, recognise
+from restante.pipeline.extract import extract
 from restante.pipeline.sources.extract_folder import ExtractFolder
 
 class Killed(ExtractFolder):
@@ -300,7 +298,7 @@ class Killed(ExtractFolder):
 
 data, out, scratch, now = sys.argv[1:]
 folder = Killed(out, Path(scratch))
-list(extract([recognise(f"a={data}")], folder, Path(scratch), float(now), print))
+list(extract([f"a={data}"], folder, Path(scratch), float(now), print))
 """
 
 

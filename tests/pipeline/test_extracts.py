@@ -23,7 +23,7 @@ from restante.pipeline.ingest import IngestResult
 from restante.pipeline.ingest_extracts import ingest_extracts
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import CLEAN_TABLES, NAMEPLATES
+from restante.pipeline.schemas import CLEAN_TABLES, LIVE, NAMEPLATES
 from restante.pipeline.sources import extracts
 from restante.pipeline.sources.extract_files import EXTRACT_FORMAT, parse_path
 from restante.pipeline.sources.source import SourceError
@@ -255,6 +255,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another-lake": (rewritten(first_day=date(2015, 1, 1)), "begins on 2015-01-01, and this one begins on 2016"),
     "other-columns": (dropped("result"), "does not have the columns of nameplates"),
     "another-name": (rewritten(mark=Mark(3, "", 0, "")), "is no extract of that name"),
+    "a-great-id": (rewritten(mark=Mark(2, "", 0, "", recent={1 << 63: ""})), "is no extract:"),
+    "a-long-mark": (rewritten(mark=Mark(2, "x" * (16 << 10), 0, "")), "is no extract:"),
     "more-rows": (rewritten(rows=3), "the counts of .* are wrong"),
     "fewer-faults": (rewritten(rejected=1), "2 rows, 1 with a fault, but 2 were read, 0 with a fault"),
     "another-source": (rewritten(lambda row: row | {"source": "east"}), "it is of another source in a row"),
@@ -319,6 +321,15 @@ def test_no_damage_of_a_footer_stops_the_run(plain: LakeWorld, tmp_path: Path) -
         path.write_bytes(content)
         with suppress(SourceError):
             extracts.find_new(folder(plain), "west", NAMEPLATES, None, CONTEXT, 10)
+
+
+@pytest.mark.parametrize("field", [{"missed": 1 << 63}, {"mark": Mark(1 << 63, "", 0, "")}], ids=str)
+def test_numbers_beyond_any_id_are_refused(field: dict[str, Any], plain: LakeWorld, tmp_path: Path) -> None:
+    with ours(tmp_path / "west", current(None)) as server:
+        [path] = Host(plain, server).extract()
+    rewritten(**field)(path)
+    with pytest.raises(SourceError, match=r"the counts of \S* are wrong|is no extract"):
+        extracts.find_new(folder(plain), "west", LIVE, None, CONTEXT, 10)
 
 
 def test_only_regular_files_with_names_of_extracts_are_read(world: LakeWorld, west: Host) -> None:

@@ -28,6 +28,7 @@ from restante.pipeline.sources import rows, usage
 from restante.pipeline.sources.extract_files import (
     EXTRACT_FORMAT,
     INFO_KEY,
+    MAX_ID,
     SECONDS_PER_HOUR,
     ExtractFile,
     ExtractInfo,
@@ -58,9 +59,6 @@ upload may not take long. More rows go into the next file."""
 
 GROUP_BYTES: Final = 64 << 20
 """Bytes of a row group, in memory, at which it is written: this much of a file is in memory."""
-
-MAX_ID: Final = (1 << 63) - 1
-"""The greatest id that the name of a file can have."""
 
 
 class Extracted(NamedTuple):
@@ -103,7 +101,7 @@ def recognise(spec: str) -> Database:
 
 
 def extract(
-    sources: Sequence[Database],
+    specs: Sequence[str],
     folder: ExtractFolder,
     scratch: Path,
     now: float,
@@ -115,6 +113,12 @@ def extract(
     A text says why nothing was written for a source. An error is one of a source; the others are read: SourceError,
     StoreError if its extracts cannot be read or written, InUse if another process is writing them.
     """
+    sources = []
+    for spec in specs:
+        try:
+            sources.append(recognise(spec))
+        except SourceError as error:
+            yield error
     twice = shared_sources(sources)
     for source in sources:
         if source.name in twice:
@@ -213,7 +217,6 @@ class _SourceExtract:
         extract = ExtractFile(self._source.name, table.name, generation, day, first, 0)
         info = ExtractInfo(
             format=EXTRACT_FORMAT,
-            kind=self._source.kind,
             written=self._now,
             first_day=self._first_day,
             rows=0,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from restante.common.errors import StoreError
-from restante.common.texts import counted
+from restante.common.texts import cleaned, counted
 from restante.pipeline.ingest import (
     MAX_READS,
     IngestResult,
@@ -256,9 +256,22 @@ def _fault(spark: SparkSession, table: Table, new: NewExtracts, context: IngestC
         counts = frame.agg(f.count(f.lit(1)), f.count("rejected"), f.min("broken"), all_read)
         [(read, rejected, broken, _)] = counts.collect()
     except (PySparkException, Py4JError) as error:
-        return str(extracts.unreadable(new, job_failure(str(error))))
-    refused = extracts.refusal(new, read, rejected, broken)
-    return str(refused) if refused else ""
+        return (
+            f"source {new.source}: Spark cannot read its extracts of {table.name}, from {new.files[0].shared.path} to"
+            f" {new.files[-1].name} ({cleaned(job_failure(str(error)))}). If one is damaged, {extracts.WRITE_AGAIN}"
+        )
+    if broken:
+        return (
+            f"source {new.source}: {broken} in a row of its extracts of {table.name}, so none of them was taken: our"
+            " program writes no such row if its clock and ours are right; check its host"
+        )
+    if (read, rejected) != (new.span.counted, new.rejected):
+        return (
+            f"source {new.source}: its extracts of {table.name} count {counted(new.span.counted, 'row')},"
+            f" {new.rejected:,} with a fault, but {read:,} were read, {rejected:,} with a fault; none was taken:"
+            f" {extracts.WRITE_AGAIN}"
+        )
+    return ""
 
 
 def _quarantine(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from restante.common.errors import RestanteError
-from restante.pipeline.extract import extract, recognise
+from restante.pipeline.extract import extract
 from restante.pipeline.sources.extract_files import INFO_KEY, ExtractFile, ExtractInfo, parse_path
 from restante.pipeline.sources.extract_folder import ExtractFolder
 from support.pipeline.servers import CONTEXT, DAY
@@ -31,14 +31,14 @@ def write_extracts(spec: str, folder: Path, scratch: Path, day: str = DAY, *, ho
 
     Each call is in the next hour, or in one that is named. The files are moved into the folder of a day.
     """
-    source, before = recognise(spec), files_of(folder)
+    before = files_of(folder)
     scratch.mkdir(exist_ok=True)
     hours = scratch / "hours"
     if hour is None:
         hour = hours.stat().st_size if hours.exists() else 0
         hours.write_bytes(bytes(hour + 1))
     now = datetime.combine(date.fromisoformat(DAY), time(), UTC).timestamp() + 3600 * hour
-    for result in extract([source], ExtractFolder(str(folder), scratch), scratch, now, print, CONTEXT.first_day):
+    for result in extract([spec], ExtractFolder(str(folder), scratch), scratch, now, print, CONTEXT.first_day):
         if isinstance(result, RestanteError):
             raise result
     paths = []

@@ -59,23 +59,14 @@ def extract(
         folders = stack.enter_context(ending_on_signals())  # before a library starts threads
 
         from restante.pipeline.extract import extract as write_extracts
-        from restante.pipeline.extract import recognise
         from restante.pipeline.sources.extract_folder import ExtractFolder
         from restante.pipeline.sources.scratch import scratch
-        from restante.pipeline.sources.source import SourceError
 
-        sources = []
         exit_code = 0
-        for spec in specs:
-            try:
-                sources.append(recognise(spec))
-            except SourceError as error:
-                say(f"restante: {error}")
-                exit_code = error.exit_code
         temporary = stack.enter_context(scratch())
         folders.append(temporary)
         folder = ExtractFolder(output, temporary)
-        for result in write_extracts(sources, folder, temporary, time.time(), say):
+        for result in write_extracts(specs, folder, temporary, time.time(), say):
             if isinstance(result, RestanteError):
                 say(f"restante: {result}")
                 exit_code = max(exit_code, result.exit_code)

@@ -30,6 +30,9 @@ EXTRACT_FORMAT: Final = 1
 INFO_KEY: Final = b"restante.extract"
 """The key of the `ExtractInfo`, as JSON, in the metadata of a Parquet file."""
 
+MAX_ID: Final = (1 << 63) - 1
+"""The greatest id that the name of a file can have."""
+
 MAX_FOOTER_BYTES: Final = 1 << 20
 """Bytes at the end of a file that are read for its metadata. An extract's has some ten kB."""
 
@@ -58,8 +61,6 @@ class ExtractInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What an extract says about itself."""
 
     format: int
-    kind: str
-    """What its source is, for the operator (Source.kind)."""
     written: float
     """When it was written, in seconds since 1970, by the clock of its host."""
     first_day: date
@@ -129,7 +130,7 @@ def parse_path(path: str) -> ExtractFile | None:
     extract = ExtractFile(
         match["source"], match["table"], match["generation"], day, int(match["first"]), int(match["last"])
     )
-    return extract if 0 < extract.first <= extract.last < 1 << 63 else None
+    return extract if 0 < extract.first <= extract.last <= MAX_ID else None
 
 
 def read_footer(file: pa.NativeFile, extract: ExtractFile, path: str) -> Footer:
@@ -153,7 +154,10 @@ def read_footer(file: pa.NativeFile, extract: ExtractFile, path: str) -> Footer:
         info = msgspec.json.decode(raw, type=ExtractInfo)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Damaged("is no extract") from error
-    if len(raw) > MAX_INFO_BYTES or (extract.table != LIVE.name and info.mark.last != extract.last):
+    ids = (info.mark.last, info.mark.first, *info.mark.recent)
+    if len(raw) > MAX_INFO_BYTES or not all(0 <= row_id <= MAX_ID for row_id in ids):
+        raise Damaged("is no extract")
+    if extract.table != LIVE.name and info.mark.last != extract.last:
         raise Damaged("is no extract of that name")
     return Footer(info, metadata, schema)
 

@@ -44,7 +44,7 @@ class ExtractFolder:
             try:
                 self._fs, base = file_systems.FileSystem.from_uri(target)
                 if not base:
-                    raise pa.ArrowInvalid  # noqa: TRY301 - as Arrow should
+                    raise pa.ArrowInvalid
             except (OSError, pa.ArrowException, ValueError, NotImplementedError) as error:
                 if isinstance(error, pa.ArrowInvalid):
                     raise Misuse(

@@ -26,7 +26,6 @@ import pyarrow.parquet as pq
 
 from restante.common import transfer_records, usage_records
 from restante.common.errors import Misuse, plain
-from restante.common.texts import cleaned, counted
 from restante.pipeline.clean import rules
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import (
@@ -333,7 +332,7 @@ def _new_rows(
         envelope_bytes += shared.size if table is ARCHIVED else 0
         files.append(NewFile(file.path, shared, after if overlap else None))
     if missed < 0 or rejected < 0:
-        raise SourceError(f"source {listing.source}: the counts of {files[-1].shared.path} are wrong: {_WRITE_AGAIN}")
+        raise SourceError(f"source {listing.source}: the counts of {files[-1].shared.path} are wrong: {WRITE_AGAIN}")
     if reason:
         reason += "; the rows that the lake has of it stay" if table is ARCHIVED else ""
     last = chain[-1][0]
@@ -392,7 +391,8 @@ _PUT_BACK: Final = (
     " `restante extract` then finds out which rows are new"
 )
 
-_WRITE_AGAIN: Final = "copy the file again, or remove it and the later ones of its source, here and there"
+WRITE_AGAIN: Final = "copy the file again, or remove it and the later ones of its source, here and there"
+"""What to do about a file that cannot be read."""
 
 
 def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -> tuple[ExtractInfo, SharedFile]:
@@ -403,7 +403,7 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
         with pa.OSFile(str(path)) as opened:
             info, metadata, schema = read_footer(opened, file, str(path))
     except Damaged as error:
-        raise SourceError(f"source {source}: {path} {error}: {_WRITE_AGAIN}") from error
+        raise SourceError(f"source {source}: {path} {error}: {WRITE_AGAIN}") from error
     except OSError as error:
         raise SourceError(f"source {source}: cannot read {path}: {plain(error)}") from error
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -419,15 +419,15 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
     types = dict(zip(schema.names, schema.types, strict=True))
     needed = {field.name: field.type for field in expected if field.name in types or field.name not in added}
     if len(types) != len(schema.names) or types != needed:
-        raise SourceError(f"source {source}: {path} does not have the columns of {file.table}: {_WRITE_AGAIN}")
+        raise SourceError(f"source {source}: {path} does not have the columns of {file.table}: {WRITE_AGAIN}")
     if (
         sum(group.num_rows for group in groups) != info.rows
         or not 0 <= info.rejected <= info.rows <= MAX_ROWS_PER_BYTE * status.st_size
         or expanded > max(MAX_EXPANSION * status.st_size, UNSUSPICIOUS_BYTES)
-        or (listing.table is not LIVE and info.rows + info.missed != file.last - file.first + 1)
         or info.missed < 0
+        or info.missed != (0 if listing.table is LIVE else file.last - file.first + 1 - info.rows)
     ):
-        raise SourceError(f"source {source}: the counts of {path} are wrong: {_WRITE_AGAIN}")
+        raise SourceError(f"source {source}: the counts of {path} are wrong: {WRITE_AGAIN}")
     return info, SharedFile(str(path), status.st_size, status.st_ino)
 
 
@@ -456,7 +456,7 @@ def _read_up_to(listing: _Listing, file: ExtractFile, last: int, known: _Known) 
                 ids = same.column(_id_column(table)).to_pylist()
                 recent.update(zip(ids, map(rules.value_digest, values), strict=True))
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"source {listing.source}: {path} cannot be read: {_WRITE_AGAIN}") from error
+        raise SourceError(f"source {listing.source}: {path} cannot be read: {WRITE_AGAIN}") from error
     return _Overlap(count, rejected, recent)
 
 
@@ -523,27 +523,3 @@ def row_rules(table: Table, context: IngestContext) -> dict[str, str]:
     return of_all | {
         rule: f"fault IS NOT NULL OR ({' AND '.join(conditions)})" for rule, conditions in clean.items() if conditions
     }
-
-
-def refusal(new: NewExtracts, read_rows: int, rejected: int, broken: str | None) -> SourceError | None:
-    """Return why the rows of a source cannot be taken, given the counts of its rows and a rule that one breaks."""
-    table, source = new.span.table, new.source
-    if broken:
-        return SourceError(
-            f"source {source}: {broken} in a row of its extracts of {table}, so none of them was taken: our program"
-            " writes no such row if its clock and ours are right; check its host"
-        )
-    if (read_rows, rejected) != (new.span.counted, new.rejected):
-        return SourceError(
-            f"source {source}: its extracts of {table} count {counted(new.span.counted, 'row')}, {new.rejected:,}"
-            f" with a fault, but {read_rows:,} were read, {rejected:,} with a fault; none was taken: {_WRITE_AGAIN}"
-        )
-    return None
-
-
-def unreadable(new: NewExtracts, reason: str) -> SourceError:
-    """Return the error for rows that Spark cannot read, although their files' ends are intact."""
-    return SourceError(
-        f"source {new.source}: Spark cannot read its extracts of {new.span.table}, from {new.files[0].shared.path} to"
-        f" {new.files[-1].name} ({cleaned(reason)}). If one is damaged, {_WRITE_AGAIN}"
-    )
