@@ -31,10 +31,10 @@ from restante.pipeline.sources.extract_files import (
     MAX_ID,
     SECONDS_PER_HOUR,
     ExtractFile,
+    ExtractFolder,
     ExtractInfo,
     new_generation,
 )
-from restante.pipeline.sources.extract_folder import ExtractFolder
 from restante.pipeline.sources.source import (
     IngestContext,
     Say,
@@ -171,8 +171,8 @@ class _SourceExtract:
             if info is not None:
                 return _Newest(extract, info)
             self._say(
-                f"source {self._source.name}: {self._folder.path_text(extract)} is damaged and does not count: its"
-                " rows are written again if they are still in the database. Remove it"
+                f"source {self._source.name}: {self._folder.path_text(extract.path)} is damaged and does not count:"
+                " its rows are written again if they are still in the database. Remove it"
             )
         return None
 

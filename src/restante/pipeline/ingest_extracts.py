@@ -30,7 +30,7 @@ from restante.pipeline.sources import extracts
 from restante.pipeline.sources.extracts import NewExtracts
 from restante.pipeline.sources.source import IngestContext, SourceError
 from restante.pipeline.spark import small_jobs
-from restante.pipeline.spark.errors import JAVA_ENDED, SparkError, java_has_ended, job_failure
+from restante.pipeline.spark.errors import JAVA_ENDED, SparkError, translated_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,19 +183,14 @@ def _staged(
     If something is wrong, each source is read alone to see which. Raises StoreError if none is the cause: Spark
     observes rows again if it repeats a task.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     good, refused = list(new_rows), dict[str, str]()
-    failure: SparkError | None = None
     for _ in range(MAX_READS):
-        failure = None
+        staged = failure = None
         try:
-            staged = _stage(spark, target, good, context)
+            with translated_errors():
+                staged = _stage(spark, target, good, context)
         except SparkError as error:
-            staged, failure = None, error
-        except (PySparkException, Py4JError) as error:
-            staged, failure = None, SparkError(JAVA_ENDED if java_has_ended(error) else job_failure(str(error)))
+            failure = error
         if staged is not None:
             return staged, good, refused
         if failure is not None and JAVA_ENDED in str(failure):
@@ -245,20 +240,19 @@ def _stage(
 
 def _fault(spark: SparkSession, table: Table, new: NewExtracts, context: IngestContext) -> str:
     """Read the rows of one source, and return why they cannot be taken, or ""."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
     columns = [f"`{column.name}`" for column in table.columns]
     try:
-        frame = extracts.read(spark, table, [new], context)
-        all_read = f.bit_xor(f.xxhash64(*columns))  # else Spark reads only the columns that it needs
-        counts = frame.agg(f.count(f.lit(1)), f.count("rejected"), f.min("broken"), all_read)
-        [(read, rejected, broken, _)] = counts.collect()
-    except (PySparkException, Py4JError) as error:
+        with translated_errors():
+            frame = extracts.read(spark, table, [new], context)
+            all_read = f.bit_xor(f.xxhash64(*columns))  # else Spark reads only the columns that it needs
+            counts = frame.agg(f.count(f.lit(1)), f.count("rejected"), f.min("broken"), all_read)
+            [(read, rejected, broken, _)] = counts.collect()
+    except SparkError as error:
         return (
             f"source {new.source}: Spark cannot read its extracts of {table.name}, from {new.files[0].shared.path} to"
-            f" {new.files[-1].name} ({cleaned(job_failure(str(error)))}). If one is damaged, {extracts.WRITE_AGAIN}"
+            f" {new.files[-1].name} ({cleaned(str(error))}). If one is damaged, {extracts.WRITE_AGAIN}"
         )
     if broken:
         return (

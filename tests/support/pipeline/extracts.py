@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from restante.common.errors import RestanteError
 from restante.pipeline.extract import extract
-from restante.pipeline.sources.extract_files import INFO_KEY, ExtractFile, ExtractInfo, parse_path
-from restante.pipeline.sources.extract_folder import ExtractFolder
+from restante.pipeline.sources.extract_files import INFO_KEY, ExtractFile, ExtractFolder, ExtractInfo, parse_path
 from support.pipeline.servers import CONTEXT, DAY
 
 

@@ -59,7 +59,7 @@ def extract(
         folders = stack.enter_context(ending_on_signals())  # before a library starts threads
 
         from restante.pipeline.extract import extract as write_extracts
-        from restante.pipeline.sources.extract_folder import ExtractFolder
+        from restante.pipeline.sources.extract_files import ExtractFolder
         from restante.pipeline.sources.scratch import scratch
 
         exit_code = 0

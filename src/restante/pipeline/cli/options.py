@@ -51,14 +51,24 @@ DEFAULT_MEMORY = "1g"
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's own log messages.")]
 
 
+_UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%\x00-\x1f\x7f]")
+"""Characters of a path that Spark reads as a pattern or decodes."""
+
+
 def read_folder(text: str) -> Path:
-    """Return the folder that --extracts names. Raises Misuse if a script's variable is empty, or if it is a URL."""
+    """Return the folder that --extracts names. Raises Misuse if it is none that Spark can read."""
     from restante.pipeline.sources.source import URL
 
     if not text:
         raise Misuse("--extracts '': name a folder")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Misuse("--extracts: the path is not UTF-8: rename the folder") from error
     if URL.match(text):
         raise Misuse(f"--extracts {text}: this is a URL: name a folder of this machine, and copy the files there")
+    if character := _UNUSABLE.search(text):
+        raise Misuse(f"--extracts {text}: Spark misreads {character[0]!r} in a path: rename the folder")
     return Path(text)
 
 
@@ -66,11 +76,7 @@ def check_names(sources: Sequence[str] | None, extracts: Path | None = None) -> 
     """Return the sources. Raises Misuse if there is nothing to read, or if two have the same name."""
     from restante.pipeline.sources.source import parse_spec
 
-    if extracts is not None:
-        from restante.pipeline.sources.extracts import check_folder  # `restante extract` has no lake
-
-        check_folder(extracts)
-    elif not sources:
+    if extracts is None and not sources:
         raise Misuse("there is nothing to read: name a source with --source NAME=PATH, or a folder with --extracts")
     sources = sources or ()
     names = [parse_spec(source).name for source in sources]

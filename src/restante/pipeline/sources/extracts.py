@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from restante.common import transfer_records, usage_records
-from restante.common.errors import Misuse, plain
+from restante.common.errors import plain
 from restante.pipeline.clean import rules
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import (
@@ -77,9 +77,6 @@ READ_DAYS: Final = 3
 CLOCK_DIFFERENCE: Final = timedelta(days=2)
 """How much later than our clock a row may be. Its host has compared it with its own, and allows a day."""
 
-_UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%\x00-\x1f\x7f]")
-"""Characters of a path that Spark reads as a pattern or decodes."""
-
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 _KNOWN_VALUES: Final[Mapping[str, tuple[str, Collection[str]]]] = {
@@ -110,16 +107,6 @@ class NewExtracts(NamedTuple):
     files: tuple[NewFile, ...]
     rejected: int
     """Those of them that have a fault."""
-
-
-def check_folder(folder: Path) -> None:
-    """Raise Misuse if a path cannot be that of the folder of all extracts."""
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError as error:
-        raise Misuse("--extracts: the path is not UTF-8: rename the folder") from error
-    if character := _UNUSABLE.search(str(folder)):
-        raise Misuse(f"--extracts {folder}: Spark misreads {character[0]!r} in a path: rename the folder")
 
 
 def sources_of(folder: Path) -> list[str]:
