@@ -31,7 +31,7 @@ from restante.pipeline.spark import small_jobs
 from restante.pipeline.tables import BUILDS
 from support.pipeline.archives import Keeping
 from support.pipeline.extracts import files_of, info_of, write_extracts, write_file
-from support.pipeline.relays import our_relay, transfer
+from support.pipeline.relays import our_relay, reference_relay, transfer
 from support.pipeline.runs import LakeWorld, Row, command, no_spark, spark_command
 from support.pipeline.servers import CONTEXT, DAY, FIRST_DAY, Ours, client, current, mailbox, nameplate, ours
 from support.sqlite import alter
@@ -559,6 +559,30 @@ def test_a_source_may_change_from_its_database_to_extracts_and_back(world: LakeW
     assert failures(world) == []
     assert ids(world) == [("west", number) for number in (1, 2, 3, 4, 5)]
     assert not [text for text in world.messages if "again" in text]
+
+
+def test_rows_of_every_kind_that_were_read_in_place_are_known_again_in_extracts(
+    world: LakeWorld, west: Host, tmp_path: Path
+) -> None:
+    """Also those whose values cleaning changes."""
+    west.server.write(
+        nameplate(1, app_id="\0é" * 100, waiting_time=None, total_time=-1.0),
+        mailbox(1),
+        client(1, implementation=None, version=None),
+    )
+    relay, reference = our_relay(tmp_path / "relay", transfer(1)), reference_relay(tmp_path / "reference")
+    specs = (west.spec, f"relay={relay}", f"reference={reference}")
+    world.ingest(*specs)
+    west.server.write(nameplate(2), mailbox(2), client(2))
+    our_relay(tmp_path / "relay", transfer(2))
+    reference_relay(tmp_path / "reference")
+    for spec in specs:
+        write_extracts(spec, folder(world), tmp_path / "scratch")
+    assert failures(world) == []
+    rows = {
+        table: len(world.rows(table)) for table in ("nameplates", "mailboxes", "client_versions", "relay_transfers")
+    }
+    assert rows == {"nameplates": 2, "mailboxes": 2, "client_versions": 2, "relay_transfers": 2 + 6}
 
 
 def test_extracts_of_another_database_do_not_continue_one_that_was_read_in_place(

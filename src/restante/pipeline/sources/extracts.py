@@ -141,12 +141,14 @@ def find_new(
     known = _known(listing, newest, mark)
     reads_all = not known.last or table is LIVE or (table is ARCHIVED and known.generation)
     if known.generation != newest and not reads_all:
-        last = max(listing.files(newest, 0), key=lambda file: file.last)
+        last = max(listing.files(newest, 0), key=lambda file: file.last, default=None)
+        if last is None:  # it has just been removed
+            return None, ""
         info, _ = _read_footer(listing, last, context)
         if known.generation and info.replaced:
             reason = "its database was replaced"
         elif (known.generation and last.last < known.last) or (
-            last.last == known.last and info.mark.last_digest != known.digest
+            last.last == known.last and info.mark.last_digest not in {"", known.digest}
         ):
             raise _not_continued(listing, last, known)
         else:  # its host has lost its extracts, or it was read in place
@@ -300,7 +302,7 @@ def _new_rows(
     known: _Known,
     reason: str,
 ) -> NewExtracts:
-    table, replace = listing.table, listing.table is LIVE or (bool(reason) and listing.table is not ARCHIVED)
+    table = listing.table
     read = missed = rejected = envelope_bytes = 0
     files = []
     for file, after in chain:
@@ -320,8 +322,6 @@ def _new_rows(
         files.append(NewFile(file.path, shared, after if overlap else None))
     if missed < 0 or rejected < 0:
         raise SourceError(f"source {listing.source}: the counts of {files[-1].shared.path} are wrong: {WRITE_AGAIN}")
-    if reason:
-        reason += "; the rows that the lake has of it stay" if table is ARCHIVED else ""
     last = chain[-1][0]
     marks = {"": msgspec.structs.replace(info.mark, seen=f"{last.generation}/{last.last}")}
     first = max(chain[0][0].first, chain[0][1] + 1)
@@ -332,7 +332,7 @@ def _new_rows(
             parts=(SpanPart("", first, last.last),) if table is not LIVE else (),
             counted=read,
             missed=missed,
-            replace=replace,
+            replace=table is LIVE or bool(reason),
             reason=reason,
             marks=marks,
             envelope_bytes=envelope_bytes,
