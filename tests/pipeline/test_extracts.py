@@ -579,10 +579,8 @@ def test_rows_of_every_kind_that_were_read_in_place_are_known_again_in_extracts(
     for spec in specs:
         write_extracts(spec, folder(world), tmp_path / "scratch")
     assert failures(world) == []
-    rows = {
-        table: len(world.rows(table)) for table in ("nameplates", "mailboxes", "client_versions", "relay_transfers")
-    }
-    assert rows == {"nameplates": 2, "mailboxes": 2, "client_versions": 2, "relay_transfers": 2 + 6}
+    expected = {"nameplates": 2, "mailboxes": 2, "client_versions": 2, "relay_transfers": 2 + 6}
+    assert {table: len(world.rows(table)) for table in expected} == expected
 
 
 def test_extracts_of_another_database_do_not_continue_one_that_was_read_in_place(
