@@ -346,17 +346,23 @@ def _stage(spark: SparkSession, source: Source, opened: OpenedSource, span: Span
     # Few files per day, even if the days are mixed; a small job writes one anyway.
     staged = target.stage(clean if small_jobs.is_small(spark) else clean.hint("rebalance", "day"))
     counts = observation.get
-    ledger = Ledger(
-        **{name: int(counts[name]) for name in ("read", "duplicate", "quarantined")},
-        clean=staged.rows,
+    ledger = span_ledger(
+        span, clean=staged.rows, **{name: int(counts[name]) for name in ("read", "duplicate", "quarantined")}
+    )
+    rejected = [msgspec.json.decode(line, type=_Rejected) for line in (counts["lines"] or "").split("\n") if line]
+    return _SpanRows(staged, rows, rejected, ledger, int(counts["too_late"]))
+
+
+def span_ledger(span: Span, **counts: int) -> Ledger:
+    """Return the ledger of a span that was read, with these counts of its rows."""
+    return Ledger(
+        **counts,
         missed=span.missed,
         counted=span.counted,
         first=min((part.first_id for part in span.parts), default=None),
         last=max((part.last_id for part in span.parts), default=None),
         replaced=span.replace,
     )
-    rejected = [msgspec.json.decode(line, type=_Rejected) for line in (counts["lines"] or "").split("\n") if line]
-    return _SpanRows(staged, rows, rejected, ledger, int(counts["too_late"]))
 
 
 def _rejected_struct() -> Expression:

@@ -21,8 +21,9 @@ from restante.pipeline.ingest import (
     say_reason,
     say_same_start,
     session_for,
+    span_ledger,
 )
-from restante.pipeline.lake.commit_info import CommitInfo, Ledger, SourceCommit
+from restante.pipeline.lake.commit_info import CommitInfo, SourceCommit
 from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import ARCHIVED, CLEAN_TABLES, Table
@@ -99,18 +100,13 @@ def _check_name(
     """Raise SourceError if the lake has rows of another kind under a source's name, or this run reads it in place."""
     if source in other_sources:
         raise SourceError(f"source {source}: it has extracts, and --source names it, too: leave one of them out")
-    fed = [target.table for target in targets if source in target.state.sources]
-    if fed and tables and not set(tables).intersection(fed):
+    fed = [target for target in targets if source in target.state.sources]
+    same = [target.marks(source) for target in fed if target.table in tables]
+    if fed and tables and (not same or any(marks and "" not in marks for marks in same)):
         raise SourceError(
-            f"source {source}: the lake has {', '.join(table.name for table in fed)} of it, and its extracts are of"
-            " another kind: rename its folder"
+            f"source {source}: the lake has {', '.join(target.table.name for target in fed)} of it, and its extracts"
+            " are of another kind: rename its folder"
         )
-    for target in targets:
-        if target.table in tables and (marks := target.marks(source)) and "" not in marks:
-            raise SourceError(
-                f"source {source}: the lake has {target.table.name} of files under this name, and its extracts are of"
-                " a database: rename its folder"
-            )
 
 
 def _ingest_table(
@@ -137,7 +133,12 @@ def _ingest_table(
         results += [IngestResult(source, table.name, None, failure=text) for source, text in refused.items()]
         if staged is None:
             return results
-        ledgers = {new.source: _ledger(new) for new in good}
+        ledgers = {
+            new.source: span_ledger(
+                new.span, read=new.span.counted, clean=new.span.counted - new.rejected, quarantined=new.rejected
+            )
+            for new in good
+        }
         try:
             if any(ledger.quarantined for ledger in ledgers.values()):
                 _quarantine(run, spark, table, good, context)
@@ -159,20 +160,6 @@ def _ingest_table(
         read = sum(ledger.read for ledger in ledgers.values())
         step.done(f"{counted(read, 'row')} of {counted(len(good), 'source')}")
     return results + [IngestResult(new.source, table.name, new.span, ledgers[new.source]) for new in good]
-
-
-def _ledger(new: NewExtracts) -> Ledger:
-    span = new.span
-    return Ledger(
-        read=span.counted,
-        clean=span.counted - new.rejected,
-        quarantined=new.rejected,
-        missed=span.missed,
-        counted=span.counted,
-        first=min((part.first_id for part in span.parts), default=None),
-        last=max((part.last_id for part in span.parts), default=None),
-        replaced=span.replace,
-    )
 
 
 def _staged(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -229,12 +229,7 @@ class _Listing(NamedTuple):
 
     def has_files(self, generation: str) -> bool:
         """Return whether a generation has a file. Raises SourceError."""
-        path = f"{self.source}/{self.table.name}/{generation}"
-        return any(
-            parse_path(f"{path}/{day}/{name}")
-            for day in _folders(self.folder / path, _DAY)
-            for name in _entries(self.folder / path / day, lambda entry: entry.is_file(follow_symlinks=False))
-        )
+        return any(self._by_day(generation))
 
     def files(self, generation: str, position: int, *, all_days: bool = False) -> list[ExtractFile]:
         """Return the files of a generation that have numbers behind a position. Raises SourceError.
@@ -242,21 +237,25 @@ class _Listing(NamedTuple):
         Days are looked at from the last one on. Those that are read already are not opened, except the latest few,
         unless `all_days` are to be looked at.
         """
-        path = f"{self.source}/{self.table.name}/{generation}"
         new: list[ExtractFile] = []
         read_days = 0
-        for day in reversed(_folders(self.folder / path, _DAY)):
-            names = _entries(self.folder / path / day, lambda entry: entry.is_file(follow_symlinks=False))
-            files = [file for name in names if (file := parse_path(f"{path}/{day}/{name}"))]
+        for files in self._by_day(generation):
             unread = [file for file in files if file.last > position]
             new += unread
             if unread:
                 read_days = 0
-            elif day <= self.today.isoformat():
+            elif files and files[0].day <= self.today:
                 read_days += 1
             if read_days == READ_DAYS and not all_days:
                 break
         return new
+
+    def _by_day(self, generation: str) -> Iterator[list[ExtractFile]]:
+        """Yield the files of each day of a generation, from the last day on."""
+        path = f"{self.source}/{self.table.name}/{generation}"
+        for day in reversed(_folders(self.folder / path, _DAY)):
+            names = _entries(self.folder / path / day, lambda entry: entry.is_file(follow_symlinks=False))
+            yield [file for name in names if (file := parse_path(f"{path}/{day}/{name}"))]
 
 
 def _folders(path: Path, pattern: re.Pattern[str]) -> list[str]:
