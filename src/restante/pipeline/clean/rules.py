@@ -36,7 +36,7 @@ MAX_TRANSFER_BYTES: Final = 10**15
 sum of a few such rows would be too large for a BIGINT."""
 
 DIGEST_CHARACTERS: Final = 16
-"""Length of the digest of a row's clean values: 64 bits, because a mark has several, and a collision takes chance."""
+"""Length of the digest of a row's clean values. A mark has several, and 64 bits tell rows apart."""
 
 SourceRow: TypeAlias = Sequence[Any]
 """A row as SQLite returns it: int, float, str, bytes or None. Invalid UTF-8 in a text is represented by lone
