@@ -17,6 +17,7 @@ from wormhole_mailbox_server.server import CrowdedError
 from reference_import.conftest import CHANNEL_V2, rows, state, take
 from restante.common.errors import Misuse, StoreError
 from restante.common.reference_rows import Counts
+from restante.common.sqlite import execute_rows
 from restante.common.usage_records import CurrentUsage
 from restante.mailbox.core.model import Mailbox, Nameplate
 from restante.mailbox.core.state import State
@@ -392,8 +393,8 @@ def test_every_live_row_is_imported_or_counted_and_imported_rows_can_be_served(t
         assert counted(channel.imported[table], channel.skipped, table) == len(their_rows), table
     assert channel.clashes == {"mailboxes": 0, "nameplates": 0}
     with closing(connect(":memory:")) as database:
-        for statement, parameters, _ in Rows(channel.changes).statements():
-            database.executemany(statement, parameters)
+        for statement, row, parameters, _ in Rows(channel.changes).statements():
+            execute_rows(database, statement, row, parameters)
         loaded = load_state(database)
     for change in channel.changes:
         state.fold(change)
@@ -413,5 +414,5 @@ def test_every_usage_row_is_imported_or_counted(theirs: TheirRows) -> None:
         for table, their_rows in theirs.items():
             records = translation.translate_usage(table, their_rows, skipped)
             assert counted(len(records), skipped, f"usage_{table}") == len(their_rows)
-            for statement, parameters, _ in Rows(records, origin="file").statements():
-                database.executemany(statement, parameters)
+            for statement, row, parameters, _ in Rows(records, origin="file").statements():
+                execute_rows(database, statement, row, parameters)

@@ -12,6 +12,7 @@ from restante.common import reference_database
 from restante.common.errors import Misuse, StoreError
 from restante.common.reference_database import ImportReport, ReferenceDatabase
 from restante.common.reference_rows import Counts
+from restante.common.sqlite import execute_rows
 from restante.mailbox.reference_import import translation
 from restante.mailbox.reference_import.translation import CHANNEL, USAGE
 from restante.mailbox.store.rows import Rows, load_state
@@ -80,5 +81,5 @@ def _import_usage(database: sqlite3.Connection, source: ReferenceDatabase, repor
 
 
 def _write(database: sqlite3.Connection, rows: Rows) -> None:
-    for sql, parameters, _ in rows.statements():
-        database.executemany(sql, parameters)
+    for sql, row, parameters, _ in rows.statements():
+        execute_rows(database, sql, row, parameters)

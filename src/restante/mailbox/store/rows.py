@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -32,16 +33,22 @@ PAGE_BYTES: Final = 4096
 HEAVY_STATEMENT_BYTES: Final = 64 * 1024
 """Bytes of messages, or characters of mailboxes' names and members, above which a statement counts as heavy."""
 
-_INSERT_MESSAGE: Final = "INSERT INTO messages VALUES (?, ?, ?, CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT), ?)"
+_MESSAGE_ROW: Final = "(?, ?, ?, CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT), ?)"
 """SQLite takes the UTF-8 of the texts as it is: to decode 2 MiB, and to encode it again, takes up to 6 ms."""
 
 _encode_json: Final = msgspec.json.Encoder().encode
 
 
+@lru_cache
+def _row(columns: int) -> str:
+    return f"({', '.join('?' * columns)})"
+
+
 class Statement(NamedTuple):
-    """An SQL statement that is executed once for each entry of its parameters."""
+    """An SQL statement for some rows (`execute_rows`)."""
 
     sql: str
+    row: str
     parameters: Parameters
     heavy: bool = False
     """Whether SQLite needs milliseconds for it: 3 to write a message of 2 MiB, 25 to delete 16 MiB of messages, 17
@@ -93,8 +100,8 @@ class Rows:
                     m.key,
                     m.app_id,
                     m.mailbox_id,
-                    m.for_nameplate,
-                    m.crowded,
+                    int(m.for_nameplate),
+                    int(m.crowded),
                     m.touched,
                     _encode_json(m.sides).decode(),
                     m.visitors,
@@ -102,26 +109,29 @@ class Rows:
                 for m in self._mailboxes.values()
             ]
             heavy = sum(len(row[1]) + len(row[2]) + len(row[6]) for row in mailboxes) >= HEAVY_STATEMENT_BYTES
-            yield Statement("INSERT OR REPLACE INTO mailboxes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", mailboxes, heavy)
+            yield Statement("INSERT OR REPLACE INTO mailboxes VALUES {}", _row(8), mailboxes, heavy)
         if self._nameplates:
             yield Statement(
-                "INSERT OR REPLACE INTO nameplates VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO nameplates VALUES {}",
+                _row(6),
                 [
-                    (n.key, n.app_id, n.name, n.mailbox_id, n.crowded, _encode_json(n.sides).decode())
+                    (n.key, n.app_id, n.name, n.mailbox_id, int(n.crowded), _encode_json(n.sides).decode())
                     for n in self._nameplates.values()
                 ],
             )
         if self._messages:
             rows = list(itertools.chain.from_iterable(self._messages.values()))
-            yield Statement(_INSERT_MESSAGE, rows, self._message_pages * PAGE_BYTES >= HEAVY_STATEMENT_BYTES)
+            heavy = self._message_pages * PAGE_BYTES >= HEAVY_STATEMENT_BYTES
+            yield Statement("INSERT INTO messages VALUES {}", _MESSAGE_ROW, rows, heavy)
         if self._gone_mailboxes:
             heavy = self._gone_bytes >= HEAVY_STATEMENT_BYTES
             if self._gone_messages:
-                yield Statement("DELETE FROM messages WHERE sequence = ?", self._gone_messages, heavy)
-            yield Statement("DELETE FROM mailboxes WHERE key = ?", self._gone_mailboxes, heavy)
+                yield Statement("DELETE FROM messages WHERE sequence IN ({})", "?", self._gone_messages, heavy)
+            yield Statement("DELETE FROM mailboxes WHERE key IN ({})", "?", self._gone_mailboxes, heavy)
         if self._gone_nameplates:
-            yield Statement("DELETE FROM nameplates WHERE key = ?", self._gone_nameplates)
-        yield from (Statement(sql, parameters) for sql, parameters in self._usage.items())
+            yield Statement("DELETE FROM nameplates WHERE key IN ({})", "?", self._gone_nameplates)
+        for sql, parameters in self._usage.items():
+            yield Statement(sql, _row(len(parameters[0])), parameters)
 
     # ── one method per kind of change ────────────────────────────────────────────────────────────
 
@@ -160,9 +170,9 @@ class Rows:
                 key,
                 message.sequence,
                 message.side,
-                change.phase,
-                change.body,
-                change.id,
+                bytearray(change.phase),  # not bytes, for which sqlite3 would ask for an adapter
+                bytearray(change.body),
+                bytearray(change.id),
                 change.server_rx,
             )
         )
@@ -188,10 +198,10 @@ class Rows:
         self._usage.setdefault(_INSERT_OF_RECORD[type(record)], []).append((self._origin, *astuple(record)))
 
     def _current(self, record: CurrentUsage) -> None:
-        self._usage["INSERT OR REPLACE INTO usage_current VALUES (1, ?, ?, ?, ?)"] = [astuple(record)]
+        self._usage["INSERT OR REPLACE INTO usage_current VALUES {}"] = [(1, *astuple(record))]
 
     def _pruned(self, change: model.Pruned) -> None:
-        self._usage["UPDATE service SET pruned = ?"] = [(change.wall,)]
+        self._usage["UPDATE service SET pruned = {}"] = [(change.wall,)]
 
     def _nothing(self, change: Change) -> None:
         """Write nothing: touches are saved later, by MailboxSaved."""
@@ -199,7 +209,7 @@ class Rows:
 
 def _insert(table: str, record: type[msgspec.Struct]) -> str:
     fields = ("origin", *record.__struct_fields__)
-    return f"INSERT INTO {table} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"  # noqa: S608
+    return f"INSERT INTO {table} ({', '.join(fields)}) VALUES {{}}"  # noqa: S608
 
 
 _INSERT_OF_RECORD: Final = {

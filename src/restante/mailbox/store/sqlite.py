@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from restante.common.data_directory import lock_data_directory
-from restante.common.sqlite import checkpoint, roll_back, roll_back_commit
+from restante.common.sqlite import checkpoint, execute_rows, roll_back, roll_back_commit
 from restante.common.worker import Worker
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.core.state import State
@@ -107,11 +107,11 @@ class Store:
         rows = Rows(changes)
         try:
             await self._begin()
-            for sql, parameters, heavy in rows.statements():
+            for sql, row, parameters, heavy in rows.statements():
                 if heavy:
-                    await self._committer.do(partial(self.database.executemany, sql, parameters))
+                    await self._committer.do(partial(execute_rows, self.database, sql, row, parameters))
                 else:
-                    self.database.executemany(sql, parameters)
+                    execute_rows(self.database, sql, row, parameters)
             writes_service = not 0.0 <= now.service - self._saved < 1.0  # so most commits write one page less
             if writes_service:
                 self.database.execute("UPDATE service SET seconds = ?, saved = ?", (now.service, now.wall))

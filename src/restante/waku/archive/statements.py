@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
+from restante.common.sqlite import execute_rows
 from restante.waku.archive import ids
 from restante.waku.archive.records import Archived, Counts, TopicCount
 from restante.waku.envelope.envelope import U32, Envelope
@@ -16,9 +15,6 @@ from restante.waku.envelope.envelope import U32, Envelope
 # A batch of envelopes is inserted inside a transaction. Each statement inserts many rows. SQLite releases the
 # interpreter lock only within a statement. With one statement per row the server's event loop and this thread would
 # switch thousands of times.
-
-_ROWS_PER_STATEMENT: Final = (1024, 256, 64, 16, 4, 1)
-"""Rows per statement. The driver keeps a prepared statement of each size."""
 
 _ENVELOPES_SQL: Final = "INSERT OR IGNORE INTO envelopes VALUES {}"
 _ARRIVALS_SQL: Final = "INSERT INTO arrivals VALUES {}"
@@ -99,21 +95,8 @@ def _topic_rows(rows: list[EnvelopeRow]) -> list[list[int]]:
 
 
 def _insert_rows(database: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]]) -> int:
-    """Insert rows with few statements. Return the number of rows inserted."""
-    start = inserted = 0
-    for size in _ROWS_PER_STATEMENT:
-        while len(rows) - start >= size:
-            chunk = rows[start : start + size]
-            sql = _with_placeholders(statement, len(chunk[0]), size)
-            inserted += database.execute(sql, tuple(chain.from_iterable(chunk))).rowcount
-            start += size
-    return inserted
-
-
-@lru_cache
-def _with_placeholders(statement: str, columns: int, rows: int) -> str:
-    row = f"({', '.join('?' * columns)})"
-    return statement.format(", ".join([row] * rows))
+    """Insert rows, and return the number of rows inserted."""
+    return execute_rows(database, statement, f"({', '.join('?' * len(rows[0]))})", rows) if rows else 0
 
 
 # ── Pruning ───────────────────────────────────────────────────────────────────────────────────────
