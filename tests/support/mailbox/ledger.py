@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
+from msgspec import Raw
+
 from restante.mailbox.core import session
 from restante.mailbox.core.model import Change, Decision, Mailbox, MailboxTouched, Now, Policy
 from restante.mailbox.core.rules import PruneCommand, decide
@@ -72,7 +74,7 @@ class Ledger:
     def add(
         self, side: str, mailbox: str, body: bytes, phase: bytes = b'"0"', msg_id: bytes = b"null", app: str = APP
     ) -> None:
-        self.do(session.AddCommand(app, side, mailbox, phase, body, msg_id))
+        self.do(session.AddCommand(app, side, mailbox, Raw(phase), Raw(body), Raw(msg_id)))
 
     def close(self, side: str, mailbox: str, mood: str | None = "happy", app: str = APP) -> None:
         self.do(session.CloseCommand(app, side, mailbox, mood))

@@ -7,7 +7,8 @@ each command is decided on the state that the previous one left.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -28,13 +29,14 @@ from restante.mailbox.core.model import (
     Change,
     Decision,
     Mailbox,
+    MailboxTouched,
     Now,
     Policy,
 )
 from restante.mailbox.core.quotas import DENIAL_ABUSE_SCORE, AddressQuota, Quotas
 from restante.mailbox.core.rules import PruneCommand, decide
-from restante.mailbox.core.session import Command, Session
-from restante.mailbox.core.state import State
+from restante.mailbox.core.session import AddCommand, Command, Session
+from restante.mailbox.core.state import FOLDS, State
 from restante.mailbox.protocol import messages, parsing
 from restante.mailbox.protocol.frame_text import FrameText
 from restante.mailbox.protocol.messages import Received
@@ -144,7 +146,7 @@ class Dispatcher:
                 return self.refuse_frame(connection, message)
             self.last_message = message
             if type(message) is not Malformed or message.kind is not None:
-                self._send(connection, messages.ACK % message.id)
+                self._send(connection, messages.ACK + message.id)
             # Nobody reads the list of a closed connection, and it takes 1 to 5 ms if nameplates have changed.
             if connection.gone and type(message) is messages.List:
                 return OK
@@ -200,7 +202,7 @@ class Dispatcher:
 
         The sender's client ends with it. Without it, the other side's would wait for ever.
         """
-        if refusal.reason == SERVER_FULL.reason and type(command) is session.AddCommand:
+        if refusal.reason == SERVER_FULL.reason and type(command) is AddCommand:
             for other in self.subscribers.get(connection.session.subscribed or 0, ()):
                 if other is not connection:
                     self._reply(other, messages.Error(refusal.message, messages.NULL, refusal.hint))
@@ -271,8 +273,10 @@ class Dispatcher:
         self.state.leave(session_before.app_id, session_before.side)
 
     def apply_change(self, change: Change) -> None:
-        """Apply a change that no command caused."""
-        self._fold(change)
+        """Apply a change that no command caused, and that has no consequences outside of the state."""
+        self.state.fold(change)
+        if type(change) is not MailboxTouched:
+            self.changes.append(change)
 
     def prune(self, mailbox: Mailbox, now: Now) -> None:
         """End a mailbox that has been idle for too long."""
@@ -313,18 +317,31 @@ class Dispatcher:
 
     def _apply(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
         """Apply changes, except usage records beyond what an address may cause."""
+        state, applied = self.state, self.changes
         for change in changes:
-            if type(change) is ClientVersion:
-                if not self._may_record(change, now, address_quotas):
-                    continue
-            elif type(change) is model.MailboxGone or type(change) is model.NameplateGone:
-                assert change.usage is not None
-                self.batch.usage.append(change.usage)
-                if not self._may_record(change, now, address_quotas):
-                    change.usage = None
-            self._fold(change)
+            kind = type(change)
+            if kind in _RECORDED and not self._record(change, now, address_quotas):
+                continue
+            fold = FOLDS.get(kind)
+            if fold is not None:
+                fold(state, change)
+            if kind is not MailboxTouched:
+                applied.append(change)
+                follow = _CONSEQUENCES.get(kind)
+                if follow is not None:
+                    follow(self, change)
         if address_quotas:
             self.quotas.record_made(address_quotas, changes)
+
+    def _record(self, change: Change, now: Now, address_quotas: tuple[AddressQuota, ...]) -> bool:
+        """Count what ends, and remove a record that may not be stored. Return whether something is left."""
+        if type(change) is model.MailboxGone or type(change) is model.NameplateGone:
+            assert change.usage is not None
+            self.batch.usage.append(change.usage)
+            if not self._may_record(change, now, address_quotas):
+                change.usage = None
+            return True
+        return self._may_record(change, now, address_quotas)
 
     def _may_record(self, change: Change, now: Now, address_quotas: tuple[AddressQuota, ...]) -> bool:
         """Charge the usage record of a change, and return whether it may be stored."""
@@ -334,29 +351,26 @@ class Dispatcher:
                 return False
         return True
 
-    def _fold(self, change: Change) -> None:
-        """Apply a change, and send new messages to their subscribers."""
-        self.state.fold(change)
-        if type(change) is model.MailboxTouched:
-            return
-        self.changes.append(change)
-        if type(change) is model.MessageAdded:
-            self.batch.added.append(change.touched)
-            for subscriber in self.subscribers.get(change.mailbox.key, ()):
-                self._deliver(subscriber, change.mailbox, change.message)
-        elif type(change) is model.MailboxSideSet:
-            self._weight += change.mailbox.names
-        elif type(change) is model.MailboxGone:
-            self.quotas.forget_mailbox(change.mailbox.key)
-            self._weight += len(change.mailbox.messages) * MESSAGE_GONE_WEIGHT
-            for subscriber in self.subscribers.pop(change.mailbox.key, ()):
-                self._set_session(subscriber, replace(subscriber.session, subscribed=None))
-        elif type(change) is model.NameplateGone:
-            self.quotas.forget_nameplate(change.nameplate.key)
+    def _message_added(self, change: model.MessageAdded) -> None:
+        mailbox, message = change.mailbox, change.message
+        self.batch.added.append(change.touched)
+        self._deliver(self.subscribers.get(mailbox.key, ()), mailbox, message)
+
+    def _mailbox_side_set(self, change: model.MailboxSideSet) -> None:
+        self._weight += change.mailbox.names
+
+    def _mailbox_gone(self, change: model.MailboxGone) -> None:
+        self.quotas.forget_mailbox(change.mailbox.key)
+        self._weight += len(change.mailbox.messages) * MESSAGE_GONE_WEIGHT
+        for subscriber in self.subscribers.pop(change.mailbox.key, ()):
+            self._set_session(subscriber, replace(subscriber.session, subscribed=None))
+
+    def _nameplate_gone(self, change: model.NameplateGone) -> None:
+        self.quotas.forget_nameplate(change.nameplate.key)
 
     def _advance(self, connection: ConnectionState, command: Command, decision: Decision) -> None:
         """Move the connection's session on, and update connected sides and subscribers accordingly."""
-        if type(command) is session.AddCommand:
+        if type(command) is AddCommand:
             return
         before = connection.session
         after = command.after(before, decision)
@@ -368,7 +382,7 @@ class Dispatcher:
         if decision.mailbox is not None:
             self.subscribers.setdefault(decision.mailbox.key, []).append(connection)
             for message in decision.mailbox.messages:
-                self._deliver(connection, decision.mailbox, message)
+                self._deliver((connection,), decision.mailbox, message)
         elif before.subscribed is not None and connection.session.subscribed is None:
             self._unsubscribe(connection, before.subscribed)
         if type(command) is session.BindCommand:
@@ -378,12 +392,26 @@ class Dispatcher:
             self.state.remember_nameplate(app.nameplates[decision.name])
             app.answered[decision.name] = connection
 
-    def _deliver(self, subscriber: ConnectionState, mailbox: Mailbox, message: model.StoredMessage) -> None:
-        side = subscriber.session.side
-        if message.side != side and side not in mailbox.recipients and subscriber.verdict is None:
-            self.state.remember_mailbox(mailbox)
-            mailbox.recipients = [*mailbox.recipients, side]
-        self._send(subscriber, message.wire)
+    def _deliver(
+        self, subscribers: Iterable[ConnectionState], mailbox: Mailbox, message: model.StoredMessage
+    ) -> None:
+        """Send a message to connections, as `_send` does, and remember their sides."""
+        sender, wire, with_output = message.side, message.wire, self.with_output
+        sent = 0
+        for subscriber in subscribers:
+            if subscriber.verdict is not None:
+                continue
+            side = subscriber.session.side
+            if side != sender and side not in mailbox.recipients:
+                self.state.remember_mailbox(mailbox)
+                mailbox.recipients = [*mailbox.recipients, side]
+            outbox = subscriber.outbox
+            if not outbox:
+                with_output.append(subscriber)
+            outbox.append(wire)
+            sent += 1
+        self.cost += sent * len(wire)
+        self._weight += sent * FRAME_WEIGHT
 
     def _unsubscribe(self, connection: ConnectionState, key: int) -> None:
         subscribers = self.subscribers.get(key)
@@ -461,3 +489,15 @@ class Dispatcher:
             self.state.arrive(before.app_id, before.side)
         elif before.app_id is None and bound:
             self.state.leave(after.app_id or "", after.side)
+
+
+_RECORDED: Final = frozenset({ClientVersion, model.MailboxGone, model.NameplateGone})
+"""Changes with a usage record."""
+
+_CONSEQUENCES: Final[dict[type, Callable[[Dispatcher, Any], None]]] = {
+    model.MessageAdded: Dispatcher._message_added,
+    model.MailboxSideSet: Dispatcher._mailbox_side_set,
+    model.MailboxGone: Dispatcher._mailbox_gone,
+    model.NameplateGone: Dispatcher._nameplate_gone,
+}
+"""What changes cause outside of the state."""

@@ -73,13 +73,12 @@ class FairQueue:
 
     def put(self, entry: QueueEntry) -> None:
         """Add an entry after all earlier ones of its connection."""
-        backlog = entry.connection.backlog
-        self.held_bytes += entry.held_bytes
-        backlog.held_bytes = held_bytes = backlog.held_bytes + entry.held_bytes
-        queued = backlog.queued
-        few = queued < MAX_QUEUED_PER_CONNECTION and held_bytes < LARGE_BACKLOG_BYTES  # so it is no long message
+        backlog, held_bytes = entry.connection.backlog, entry.held_bytes
+        self.held_bytes += held_bytes
+        backlog.held_bytes = held_bytes = backlog.held_bytes + held_bytes
+        few = backlog.queued < MAX_QUEUED_PER_CONNECTION and held_bytes < LARGE_BACKLOG_BYTES  # so it is not long
         if few and not (backlog.waiting or backlog.long):
-            backlog.queued = queued + 1
+            backlog.queued += 1
             self._queue.append(entry)
         else:
             self._put_in_backlog(entry, backlog)
@@ -168,9 +167,10 @@ class FairQueue:
             if not backlog.parked:
                 self._waiting[connection] = None
             return False
-        if entry.held_bytes:
-            self.held_bytes -= entry.held_bytes
-            backlog.held_bytes -= entry.held_bytes
+        held_bytes = entry.held_bytes
+        if held_bytes:
+            self.held_bytes -= held_bytes
+            backlog.held_bytes -= held_bytes
             if backlog.large and not backlog.held_bytes:
                 backlog.large = False
                 connection.socket.large_messages_done()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec import Raw
 
 from restante.common.refusals import Refusal
 from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
@@ -103,13 +104,6 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
     names: int = 0
     """Approximate bytes of memory that the mailbox's names take; `State` sets it."""
 
-    def keep(self, message: StoredMessage) -> None:
-        """Append a message."""
-        self.messages.append(message)
-        self.size += len(message.wire)
-        if message.side not in self.senders:
-            self.senders = [*self.senders, message.side]
-
 
 class Nameplate(msgspec.Struct, eq=False, gc=False):
     """A nameplate of an app. Its list of sides is replaced, never altered."""
@@ -178,9 +172,9 @@ class MessageAdded(msgspec.Struct, gc=False):
 
     mailbox: Mailbox
     message: StoredMessage
-    phase: bytes
-    body: bytes
-    id: bytes
+    phase: Raw
+    body: Raw
+    id: Raw
     server_rx: float
     touched: float
 

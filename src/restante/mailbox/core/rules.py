@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec import Raw
 from msgspec.structs import replace
 
 from restante.common.dice import Dice
@@ -92,10 +91,11 @@ def _no_room(view: State, policy: Policy, size: int = 0) -> Decision | None:
     """
     if not view.room:
         return Decision(refusal=SERVER_FULL.refusal("its disk has no room for more; try again later"))
-    limit = policy.limits.stored_bytes
-    if limit and view.stored >= limit:
+    if not view.nearly_full(policy.limits):
+        return None
+    if view.stored >= policy.limits.stored_bytes:
         return Decision(refusal=SERVER_FULL.refusal("it holds as much as it may; try again later"))
-    if view.nearly_full(policy.limits) and size >= (small := policy.limits.small_mailbox_bytes):
+    if size >= (small := policy.limits.small_mailbox_bytes):
         return Decision(refusal=SERVER_FULL.refusal(FULL_FOR_LARGE.format(small // KIB)))
     return None
 
@@ -238,14 +238,14 @@ def _open(view: State, c: session.OpenCommand, now: Now, _dice: Dice, policy: Po
 
 def _add(view: State, c: session.AddCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
     mailbox, limits = view.app(c.app_id).mailboxes[c.mailbox_id], policy.limits
-    size = mailbox.size + sum(map(len, (c.phase, c.body, c.id)))
+    size = mailbox.size + len(c.phase) + len(c.body) + len(c.id)
     if (full := _no_room(view, policy, size)) is not None:
         return full
     if limits.mailbox_messages and len(mailbox.messages) >= limits.mailbox_messages:
         return Decision(
             refusal=MAILBOX_FULL.refusal(f"it has {limits.mailbox_messages} messages, and may have no more")
         )
-    frame = messages.Delivery(c.side, Raw(c.phase), Raw(c.body), now.wall, Raw(c.id))
+    frame = messages.Delivery(c.side, c.phase, c.body, now.wall, c.id)
     message = model.StoredMessage(view.next_sequence, c.side, messages.encode(frame))
     if limits.mailbox_bytes and mailbox.size + len(message.wire) > limits.mailbox_bytes:
         return Decision(refusal=MAILBOX_FULL.refusal(f"it may have {limits.mailbox_bytes} bytes of messages"))

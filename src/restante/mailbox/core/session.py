@@ -127,9 +127,9 @@ class OpenCommand(Command, gc=False):
 
 class AddCommand(Command, gc=False):
     mailbox_id: str
-    phase: bytes
-    body: bytes
-    id: bytes
+    phase: Raw
+    body: Raw
+    id: Raw
 
 
 class CloseCommand(Command, gc=False):
@@ -251,12 +251,13 @@ def step(session: Session, message: Received | Malformed) -> Command | Refusal:
     """Return the command for a message, or the refusal if the message is not allowed now."""
     if type(message) is Malformed:
         return _refuse_malformed(session, message)
-    usual = session.app_id is not None and session.demand is None
-    for check in (_CHECKS_OF_BOUND if usual else _CHECKS_OF)[type(message)]:
+    kind = type(message)
+    checks = _CHECKS_OF if session.app_id is None or session.demand is not None else _CHECKS_OF_BOUND
+    for check in checks[kind]:
         refusal = check(session, message)
         if refusal is not None:
             return refusal
-    return _COMMANDS[type(message)](session, message)
+    return _COMMANDS[kind](session, message)
 
 
 def _refuse_malformed(session: Session, message: Malformed) -> Refusal:
@@ -300,9 +301,7 @@ _COMMANDS: Final[dict[type, Callable[[Session, Any], Command]]] = {
     messages.Claim: lambda s, m: ClaimCommand(s.app_id or "", s.side, m.nameplate),
     messages.Release: lambda s, m: ReleaseCommand(s.app_id or "", s.side, _nameplate_of(s, m)),
     messages.Open: lambda s, m: OpenCommand(s.app_id or "", s.side, m.mailbox),
-    messages.Add: lambda s, m: AddCommand(
-        s.app_id or "", s.side, s.mailbox_id or "", bytes(m.phase), bytes(m.body), bytes(m.id)
-    ),
+    messages.Add: lambda s, m: AddCommand(s.app_id or "", s.side, s.mailbox_id or "", m.phase, m.body, m.id),
     messages.Close: lambda s, m: CloseCommand(s.app_id or "", s.side, _mailbox_of(s, m), m.mood),
     messages.Ping: lambda s, m: PingCommand(s.app_id or "", s.side, m.ping),
 }

@@ -173,7 +173,7 @@ class State:
 
     def fold(self, change: Change) -> None:
         """Apply one change to the rows. Usage records alter no rows."""
-        fold = _FOLDS.get(type(change))
+        fold = FOLDS.get(type(change))
         if fold is not None:
             fold(self, change)
 
@@ -264,17 +264,22 @@ class State:
         self.unsaved.pop(change.mailbox.key, None)
 
     def _message_added(self, change: model.MessageAdded) -> None:
-        self.remember_mailbox(change.mailbox)
-        self.keep(change.mailbox, change.message)
-        change.mailbox.touched = change.touched
-        self.unsaved[change.mailbox.key] = change.mailbox
-        self.next_sequence = change.message.sequence + 1
+        mailbox, message = change.mailbox, change.message
+        self.remember_mailbox(mailbox)
+        self.keep(mailbox, message)
+        mailbox.touched = change.touched
+        self.unsaved[mailbox.key] = mailbox
+        self.next_sequence = message.sequence + 1
 
     def keep(self, mailbox: Mailbox, message: model.StoredMessage) -> None:
         """Add a message, new or read from the store."""
-        mailbox.keep(message)
+        size = len(message.wire)
+        mailbox.messages.append(message)
+        mailbox.size += size
+        if message.side not in mailbox.senders:
+            mailbox.senders = [*mailbox.senders, message.side]
         self.message_count += 1
-        self.stored += MESSAGE_BYTES + len(message.wire)
+        self.stored += MESSAGE_BYTES + size
 
     def _nameplate_made(self, change: model.NameplateMade) -> None:
         self._nameplates_before[change.nameplate.key] = change.nameplate, None, None
@@ -468,7 +473,7 @@ def _unmark(app: App, nameplate: Nameplate, row: model.NameplateSide) -> None:
             del app.allocated[row.side]
 
 
-_FOLDS: dict[type, Callable[[State, Any], None]] = {
+FOLDS: Final[dict[type, Callable[[State, Any], None]]] = {
     model.MailboxMade: State._mailbox_made,
     model.MailboxGone: State._mailbox_gone,
     model.MailboxCrowded: State._mailbox_crowded,

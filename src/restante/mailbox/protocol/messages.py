@@ -200,8 +200,8 @@ class Error(Reply, gc=False):
 _encode: Final = msgspec.json.Encoder().encode
 
 
-ACK: Final = b'{"type":"ack","id":%b'
-"""The encoded ack of a message, with its `id` as JSON. Each command has one, and an encoder takes twice as long."""
+ACK: Final = b'{"type":"ack","id":'
+"""The encoded ack of a message, before its `id` as JSON. Each command has one, and an encoder takes twice as long."""
 
 
 def encode(reply: Reply) -> bytes:

@@ -246,10 +246,10 @@ def _messages(usable: _Usable, mailboxes: _Mailboxes, sequence: int, skipped: Co
         if mailbox is None or mailbox.app_id != row.app_id:
             skipped["messages_without_mailbox"] += 1
         else:
-            phase, body, msg_id = _to_json(row.phase), _to_json(row.body), _to_json(row.msg_id)
+            phase, body, msg_id = Raw(_to_json(row.phase)), Raw(_to_json(row.body)), Raw(_to_json(row.msg_id))
             # 0.0 for -0.0, which SQLite stores as 0: a frame is the same after a restart.
             server_rx = row.server_rx + 0.0
-            frame = messages.Delivery(row.side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
+            frame = messages.Delivery(row.side, phase, body, server_rx, msg_id)
             stored = model.StoredMessage(sequence + len(added), row.side, messages.encode(frame))
             added.append(model.MessageAdded(mailbox, stored, phase, body, msg_id, server_rx, mailbox.touched))
     return added

@@ -233,7 +233,7 @@ class CommitLoop:
         self.trace: Trace | None = None
         self.measurements = Measurements()
         self._sleep: asyncio.Future[None] | None = None
-        """Done when there is work. None: the loop does not wait for work."""
+        """Done when there is work. None: the loop does not wait for work, or was woken up."""
         self.idle = asyncio.Event()
         """Set while everything that was received is handled and answered."""
 
@@ -324,9 +324,10 @@ class CommitLoop:
         self._wake_up()
 
     def _wake_up(self) -> None:
-        if self._sleep is not None and not self._sleep.done():
+        sleep, self._sleep = self._sleep, None
+        if sleep is not None and not sleep.done():  # it is done if the loop was cancelled
             self.idle.clear()
-            self._sleep.set_result(None)
+            sleep.set_result(None)
 
     # ── batch, commit, replies ───────────────────────────────────────────────────────────────────
 
@@ -402,19 +403,17 @@ class CommitLoop:
         Entries of connections over their rate, and entries beyond the maximum weight or time of a batch, go back to
         the queue.
         """
-        dispatcher, batch, weight = self.dispatcher, [], 0
+        dispatcher, start, trace, batch, weight = self.dispatcher, self.queue.start, self.trace, [], 0
         now, rates = self._service(), dispatcher.policy.limits.rates
         deadline = now + MAX_BATCH_SECONDS
         since_start = now - self._service_at_start
         if dispatcher.state.in_grace_period and since_start >= min(GRACE_SECONDS, self._retention.prune_after):
             dispatcher.state.end_grace_period()
-        for number, entry in enumerate(gathered):
-            if weight >= MAX_BATCH_WEIGHT or (
-                number % COMMANDS_PER_CLOCK_CHECK == COMMANDS_PER_CLOCK_CHECK - 1 and self._service() >= deadline
-            ):
-                self.queue.put_back(gathered[number:])
+        for number, entry in enumerate(gathered, 1):
+            if weight >= MAX_BATCH_WEIGHT or (not number % COMMANDS_PER_CLOCK_CHECK and self._service() >= deadline):
+                self.queue.put_back(gathered[number - 1 :])
                 break
-            if not self.queue.start(entry):
+            if not start(entry):
                 continue
             batch.append(entry)
             if type(entry) is not ReceivedText:  # `match` on msgspec's classes takes several times as long
@@ -425,8 +424,8 @@ class CommitLoop:
             rate_limiter = connection.backlog.rate_limiter
             if rate_limiter is not None:
                 rate_limiter.charge(now, rates, dispatcher.cost)
-            if self.trace is not None:
-                self.trace.add(connection.number, dispatcher.last_message, entry.now.wall)
+            if trace is not None:
+                trace.add(connection.number, dispatcher.last_message, entry.now.wall)
         self._weight = weight
         if self._maintenance is not None and next(self._maintenance, self) is self:
             self._maintenance = None
