@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, Generic, TypeVar
 
@@ -138,6 +139,7 @@ class AddressRegistry(Generic[Q]):
         day = int(wall // SECONDS_PER_DAY)
         if day != self.day:
             self.day, self.day_key = day, self._secret()
+            _hash.cache_clear()  # it has the key of the day before
 
     def forget(self, idle: Callable[[Q], bool]) -> None:
         """Remove idle quotas, checking FORGET_CHECKS_PER_SECOND of them. The server calls this once a second."""
@@ -155,5 +157,6 @@ class AddressRegistry(Generic[Q]):
             self.quotas[key] = quota
 
 
+@lru_cache(1024)  # each connection asks twice, and household and hash take 12,000 instructions
 def _hash(address: Address, key: bytes) -> bytes:
     return blake2b(household(address), key=key, digest_size=8).digest()

@@ -36,11 +36,9 @@ def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[
     `other_address` is the address in X-Real-IP. Repeated headers must be joined with commas. A header whose address
     cannot be parsed names the proxy itself.
     """
-    address = parse_ip(str(peer[0]))
-    assert address is not None, "the kernel returns valid addresses"
-    shared = _shared(address)
+    address, shared = _peer_address(str(peer[0]))
     forwarded, real = headers.get("X-Forwarded-For"), headers.get("X-Real-IP")
-    if not is_in_any(address, trusted):
+    if not (trusted and is_in_any(address, trusted)):
         return Client(address, int(peer[1]), counted=not shared, untrusted_proxy=shared and bool(forwarded or real))
     real_ip = parse_ip(_without_port((real or "").rpartition(",")[2].strip()))
     named_address = _last_untrusted(forwarded, trusted) if forwarded else real_ip
@@ -65,9 +63,11 @@ _PRIVATE: Final = [
 
 
 @lru_cache(1024)  # checking all private networks takes 10 µs
-def _shared(address: Address) -> bool:
-    """Return whether the address is loopback or private, so that many clients may share it."""
-    return address.is_loopback or is_in_any(address, _PRIVATE)
+def _peer_address(text: str) -> tuple[Address, bool]:
+    """Return the address, and whether it is loopback or private, so that many clients may share it."""
+    address = parse_ip(text)
+    assert address is not None, "the kernel returns valid addresses"
+    return address, address.is_loopback or is_in_any(address, _PRIVATE)
 
 
 def _last_untrusted(forwarded: str, trusted: Sequence[Network]) -> Address | None:

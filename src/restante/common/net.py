@@ -37,6 +37,12 @@ def _parse_ip(text: str) -> Address | None:
     return address
 
 
+@lru_cache(1024)  # as long as parsing, and each connection is told its address
+def address_text(address: Address) -> str:
+    """Return an address as text."""
+    return str(address)
+
+
 def parse_networks(texts: Sequence[str], flag: str) -> list[Network]:
     """Parse networks like 127.0.0.0/8 and ::1. Raises Misuse."""
     try:

@@ -84,7 +84,8 @@ class Newcomer:
 
     def _count(self, size: int) -> None:
         change, self.held_bytes = size - self.held_bytes, size
-        self._context.count_reading(self, change)
+        if change:
+            self._context.count_reading(self, change)
         if change > 0:
             self._context.make_room()
 

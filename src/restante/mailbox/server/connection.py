@@ -14,7 +14,7 @@ import functools
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
@@ -133,14 +133,18 @@ class Framing:
             return struct.pack(">BBH", self._first_byte, 126, size)
         return struct.pack(">BBQ", self._first_byte, 127, size)
 
-    def frames(self, bodies: Iterable[bytes], stamp: bytes) -> bytes:
+    def frames(self, bodies: Sequence[bytes], stamp: bytes) -> bytes:
         """Return a frame for each body, with the stamp at its end."""
-        parts: list[bytes] = []
         headers, stamp_bytes = self._headers, len(stamp)
-        for body in bodies:
-            size = len(body) + stamp_bytes
-            parts += (headers[size] if size < MAX_LISTED_BYTES else self._header(size), body, stamp)
-        return b"".join(parts)
+        try:
+            frames = [headers[len(body) + stamp_bytes] + body for body in bodies]
+        except IndexError:  # one of them is long, so none is copied once more
+            parts: list[bytes] = []
+            for body in bodies:
+                parts += (self._header(len(body) + stamp_bytes), body, stamp)
+            return b"".join(parts)
+        frames.append(b"")
+        return stamp.join(frames)
 
 
 # ── reasons for which a socket is not read ──────────────────────────────────────────────────────────
@@ -349,9 +353,8 @@ class Socket(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.unfinished_bytes = 0
-        server = self._server
-        size = frame.payload_size
-        server.read_budget.charge(1 + size // PAYLOAD_BYTES_PER_FRAME)
+        server, size = self._server, frame.payload_size
+        server.read_budget.frames += 1 + size // PAYLOAD_BYTES_PER_FRAME  # charged at the end of the read
         if self.last_frame_second != server.second:
             self.last_frame_second, self._frames = server.second, 0
         kind = frame.msg_type

@@ -77,7 +77,7 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
             listener.max_unfinished_bytes = listener.unfinished_bytes
         listener.read_at = None
         self._updated(size)
-        if listener.unfinished_bytes:  # the read ended no frame
-            self._budget.charge(1 + size // PART_BYTES_PER_FRAME)
+        # The listener has counted the frames.
+        self._budget.charge(1 + size // PART_BYTES_PER_FRAME if listener.unfinished_bytes else 0)
         if grown and listener.max_unfinished_bytes >= MIN_COUNTED_BYTES:
             listener.count_read()

@@ -20,6 +20,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 from restante.common.client_address import Client
 from restante.common.errors import PeerError
 from restante.common.logs import MAX_LOGGED_ADDRESSES, log
+from restante.common.net import address_text
 from restante.common.newcomers import Newcomer
 from restante.common.proxy_header import SocketPeer
 from restante.common.public_server import NewcomerRefusals, PublicServer
@@ -54,16 +55,19 @@ class WelcomeOptions(msgspec.Struct, frozen=True):
 
     def welcome(self, client: Client, permission: dict[str, Any] | None = None) -> bytes:
         """Return the encoded welcome for a client."""
-        options = {
-            "motd": self.motd,
-            "current_cli_version": self.current_cli_version,
-            "error": self.error,
-            "permission-required": permission,
-        }
-        welcome: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+        welcome: dict[str, Any] = {}
+        if self.motd is not None:
+            welcome["motd"] = self.motd
+        if self.current_cli_version is not None:
+            welcome["current_cli_version"] = self.current_cli_version
+        if self.error is not None:
+            welcome["error"] = self.error
+        if permission is not None:
+            welcome["permission-required"] = permission
+        address = client.address
         # The client's address as the server sees it. Clients need it for hole punching (server_websocket.py:145,
         # 0.8.0).
-        welcome["your-address"] = {f"ipv{client.address.version}": str(client.address), "port": client.port}
+        welcome["your-address"] = {f"ipv{address.version}": address_text(address), "port": client.port}
         return messages.encode(messages.Welcome(welcome))
 
 
@@ -222,7 +226,8 @@ class Server(PublicServer):
             return None
         if body is not None:
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(body), None)
-        if "upgrade" in [token.strip() for token in request.headers.get("connection", "").lower().split(",")]:
+        connection = request.headers.get("connection", "")
+        if "," in connection and "upgrade" in [token.strip() for token in connection.lower().split(",")]:
             request.headers["connection"] = "Upgrade"  # Firefox sends "keep-alive, Upgrade"; picows reads one value
         versions = request.headers.getall("sec-websocket-version", [])
         if versions and versions != [WEBSOCKET_VERSION]:  # picows accepts the drafts 7 and 8, too
