@@ -186,13 +186,13 @@ class TlsTransport(asyncio.BufferedProtocol):
         protocol = self._protocol
         if protocol is None:
             return self._shake_hands()
+        if not (self._incoming.pending or self._tls.pending()):
+            return self._all_read()  # OpenSSL would say so by an error, which takes 10,000 instructions
         room = cast("memoryview", protocol.get_buffer(PIECE_BYTES))
         try:
             size = cast("int", self._tls.read(len(room), room))
         except ssl.SSLWantReadError:
-            self._send()  # the answer to a KeyUpdate
-            self._charge_records()
-            return False
+            return self._all_read()
         if not size:  # the client has ended TLS
             protocol.eof_received()
             self.close()
@@ -201,6 +201,12 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._records -= 1
         protocol.buffer_updated(size)
         return True
+
+    def _all_read(self) -> bool:
+        """Send the answers to KeyUpdates, and charge them. Return False, because there is no more to do."""
+        self._send()
+        self._charge_records()
+        return False
 
     def _shake_hands(self) -> bool:
         try:
