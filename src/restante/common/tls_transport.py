@@ -187,7 +187,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         if protocol is None:
             return self._shake_hands()
         if not (self._incoming.pending or self._tls.pending()):
-            return self._all_read()  # OpenSSL would say so by an error, which takes 10,000 instructions
+            return self._all_read()  # OpenSSL would say so by an error, which takes longer than to decrypt
         room = cast("memoryview", protocol.get_buffer(PIECE_BYTES))
         try:
             size = cast("int", self._tls.read(len(room), room))
