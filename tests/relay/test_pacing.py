@@ -24,23 +24,37 @@ MB = 1_000_000
 
 
 class Way:
-    """A direction of a pair that has bytes at a rate, or always."""
+    """A direction of a pair that gets messages of some bytes at a rate, or always has as many as its buffer."""
 
-    def __init__(self, world: World, addresses: Sequence[str], rate: float, flow_of: Way | None) -> None:
+    def __init__(
+        self,
+        world: World,
+        addresses: Sequence[str],
+        rate: float,
+        message: int = 1000,
+        buffer: int = 1 << 40,
+        flow_of: Way | None = None,
+    ) -> None:
         self.world = world
         self.flow: Flow = flow_of.flow if flow_of else world.pacer.add(addresses)
         self.rate = rate
+        self._message, self._buffer = message, buffer
         self.read = 0
         self.waits = False
         self.longest_wait = 0.0
         self._since = 0.0
 
-    def _available(self) -> float:
-        return math.inf if math.isinf(self.rate) else self.rate * self.world.now - self.read
+    def _unread(self) -> int:
+        if math.isinf(self.rate):
+            return self._buffer
+        return int(self.rate * self.world.now / self._message + 1e-9) * self._message - self.read
+
+    def available(self) -> int:
+        return max(1, self._unread())
 
     def step(self) -> bool:
         """Read what is granted, if bytes are there. Return whether there were some."""
-        if self.waits or self._available() < 1000:
+        if self.waits or not self._unread():
             return False
         size = self.world.pacer.ask(self.flow, self, self.world.now)
         if size:
@@ -55,7 +69,7 @@ class Way:
         self._take(size)
 
     def _take(self, granted: int) -> None:
-        size = int(min(granted, self._available()))
+        size = min(granted, self._unread())
         self.read += size
         self.world.pacer.give_back(self.flow, granted - size, self.world.now)
 
@@ -68,13 +82,13 @@ class World:
         """Seconds by which each turn is late."""
         self.ways: list[Way] = []
 
-    def pair(self, *addresses: str, rate: float = math.inf) -> Way:
-        way = Way(self, addresses, rate, None)
+    def pair(self, *addresses: str, rate: float = math.inf, message: int = 1000, buffer: int = 1 << 40) -> Way:
+        way = Way(self, addresses, rate, message, buffer)
         self.ways.append(way)
         return way
 
     def other_way(self, way: Way) -> Way:
-        other = Way(self, (), math.inf, way)
+        other = Way(self, (), math.inf, flow_of=way)
         self.ways.append(other)
         return other
 
@@ -134,6 +148,26 @@ def test_a_share_that_one_does_not_use_goes_to_the_others() -> None:
     world.pair("b")
     world.pair("c")
     assert world.rates(20) == [near(MB), near(4.5 * MB), near(4.5 * MB)]
+
+
+@pytest.mark.parametrize("rates", [Rates(total=MB), Rates(address=MB), Rates(address=MB, total=MB)])
+def test_pairs_that_send_a_little_take_nothing_else_from_a_transfer_and_do_not_wait_for_each_other(
+    rates: Rates,
+) -> None:
+    world = World(rates)
+    transfer = world.pair("a")
+    small = [world.pair("a", rate=450, message=90) for _ in range(100)]
+    assert world.rates(20) == [pytest.approx(MB - 100 * 450, rel=0.01), *[near(450)] * 100]
+    assert max(way.longest_wait for way in small) < 0.2
+    assert transfer.longest_wait < 0.2
+
+
+@pytest.mark.parametrize(("total", "buffer"), [(2 * MB, 20_000), (20 * MB, 200_000)])
+def test_a_pair_that_never_has_a_quantum_at_once_has_its_share(total: float, buffer: int) -> None:
+    world = World(Rates(total=total))
+    world.pair("a", buffer=buffer)
+    world.pair("b")
+    assert world.rates(20) == [near(total / 2)] * 2
 
 
 def test_both_directions_of_a_pair_have_one_share() -> None:
@@ -198,6 +232,20 @@ def test_other_rates_apply_to_those_that_wait() -> None:
     world.pacer.set_rates(Rates(), world.now)
     assert not any(way.flow.is_paced for way in world.ways)
     assert {reader for reader, _ in world.pacer.turn(world.now)} == {way for way in world.ways if way.waits}
+
+
+@pytest.mark.parametrize("rates", [Rates(pair=1000 * MB), Rates(address=1000 * MB), Rates(total=1000 * MB)])
+@pytest.mark.parametrize("off", [False, True])
+def test_bytes_of_a_high_rate_do_not_delay_a_pair_for_longer_at_a_low_one(rates: Rates, off: bool) -> None:
+    world = World(rates)
+    way = world.pair("a")
+    world.run(1)
+    if off:
+        world.pacer.set_rates(Rates(), world.now)
+    low = Rates(**{name: 0.1 * MB for name in rates.__struct_fields__ if getattr(rates, name)})
+    world.pacer.set_rates(low, world.now)
+    assert world.rates(2) == [pytest.approx(0.1 * MB, rel=0.2)]
+    assert way.longest_wait < 1
 
 
 def test_a_pair_that_ends_while_it_waits_leaves_nothing_behind() -> None:
@@ -290,10 +338,12 @@ def test_no_rate_is_exceeded_and_no_share_is_lost(total: float, address: float, 
     assert min(shares) > 0
 
 
-def test_a_pair_that_is_slowed_does_not_pay_for_what_it_had_at_its_rate() -> None:
+@pytest.mark.parametrize("rate", [math.inf, 10_000])
+def test_a_pair_that_is_slowed_does_not_pay_for_what_it_had_at_its_rate(rate: float) -> None:
     world = World(Rates(pair=10 * MB))
-    way = world.pair("a")
+    way = world.pair("a", rate=rate)
     world.run(1)
+    way.rate = math.inf
     world.pacer.slow_down(way.flow, 4096, world.now)
     assert world.rates(10)[0] > 0
     assert world.rates(60) == [pytest.approx(4096, rel=0.2)]

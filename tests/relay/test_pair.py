@@ -21,7 +21,6 @@ from restante.relay.core.limits import SLOW_BYTES_PER_SECOND
 from restante.relay.core.pacing import BURST_SECONDS, MIN_QUANTUM_BYTES, SHARED_QUANTUM_BYTES, Rates
 from restante.relay.server.pair import (
     COPY_BYTES,
-    IDLE_SECONDS,
     MAX_BYTES_PER_TURN,
     STALL_CHECK_SECONDS,
     STALLED_SECONDS,
@@ -623,7 +622,7 @@ async def test_pairs_that_send_a_little_leave_the_rest_of_a_rate_to_others_and_s
                 await sender.send(b"x" * 90)
                 assert await reader.read(90) == b"x" * 90
                 await idle(running)
-                stopped += 2 * IDLE_SECONDS
+                stopped += 2 * BURST_SECONDS
                 await turns(20)
         for running in pairs:
             running.first.write(DATA[:50_000])
@@ -659,6 +658,30 @@ async def flow(running: Running) -> None:
     async with meanwhile(send()):
         while True:
             await running.second.read(1 << 16)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@on_asyncio
+async def test_pairs_that_send_a_little_take_nothing_else_from_a_transfer(tmp_path: Path, kind: str) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = loop.time()
+    async with opened(tmp_path, rate=1_000_000) as world:
+        loop.time = lambda: stopped  # type: ignore[method-assign]
+        small, transfer = [await world.pair(kind, kind) for _ in range(20)], await world.pair()
+        async with meanwhile(flow(transfer)):
+            for _ in range(100):
+                for running in small:
+                    running.first.write(b"x" * 90)
+                stopped += 0.02
+                await turns(20)
+        assert transfer.counted > 0.95 * (2_000_000 - 100 * 20 * 90)
+
+        def all_arrived() -> bool:
+            nonlocal stopped
+            stopped += 0.001
+            return all(running.counted == 100 * 90 for running in small)
+
+        await until("the small messages", all_arrived)
 
 
 @on_asyncio

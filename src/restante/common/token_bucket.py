@@ -20,8 +20,8 @@ class Bucket:
         return self._spent
 
     def take(self, now: float, rate: float, amount: float) -> None:
-        """Remove tokens. The bucket may run into debt."""
-        self._spent = self.spent(now, rate) + amount
+        """Remove tokens. The bucket may run into debt. A negative number adds some, until it is full."""
+        self._spent = max(0.0, self.spent(now, rate) + amount)
 
     def wait(self, now: float, rate: float, limit: float) -> float:
         """Return the seconds until no more than `limit` tokens are spent."""

@@ -1,10 +1,10 @@
 """Pure: how fast pairs pass on bytes (bytes/s of a pair, of an address, of all), shared fairly.
 
-A pair asks before it reads, and gets a quantum of bytes when every rate that counts it allows one. Until then it
-waits in the queue of the first rate that does not: its own, those of its addresses, that of all, in this order. Each
-queue is served in turn, and a pair that has had its quantum goes to the end: a round robin, so a share that one does
-not use goes to the others. What a pair was granted and has not got to read is given back soon, and goes to those that
-wait.
+A pair asks before it reads, and is granted the bytes that are there when every rate that counts it allows some. Until
+then it waits in the queue of the first rate that does not: its own, those of its addresses, that of all, in this order.
+A pair that has had a quantum goes to the end of the queue, and one that has had less goes to its beginning: a round
+robin by bytes. So a share that one does not use goes to the others, and pairs that send a little wait for none that
+sends much.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ MIN_QUANTUM_BYTES: Final = 16 * 1024
 """Lowest quantum. To wake a pair takes as long as to pass on some 30 KiB."""
 
 SHARED_QUANTUM_BYTES: Final = 64 * 1024
-"""What streams bring at once (server/streams.py). With less, a pair whose stream is slow to bring more would lose
-turns to others."""
+"""Lowest quantum of pairs that share a rate, if the rate is above it: what streams bring at once (server/streams.py)."""
 
 MAX_QUANTUM_BYTES: Final = 1024 * 1024
 """Highest quantum, which is also what a pair passes on at once without rates (server/pair.py). More takes hardly less
@@ -56,17 +55,20 @@ class Reader(Protocol):
 
     __slots__ = ()
 
+    def available(self) -> int:
+        """Return the bytes that could be read now. At least 1, because an end is read, too."""
+
     def granted(self, size: int) -> None:
-        """Read up to `size` bytes, in some steps, and give back those that are not there (`Pacer.give_back`)."""
+        """Read up to `size` bytes, in some steps, and give back those that do not come (`Pacer.give_back`)."""
 
 
 class Limit:
     """A rate, and the pairs that wait for it."""
 
-    __slots__ = ("address", "bucket", "flows", "look_at", "rate", "waiting")
+    __slots__ = ("_bucket", "address", "flows", "look_at", "rate", "waiting")
 
     def __init__(self, rate: float, address: Hashable = None) -> None:
-        self.bucket = Bucket()
+        self._bucket = Bucket()
         self.rate = rate
         """Bytes a second. 0: no limit."""
         self.address = address
@@ -78,39 +80,47 @@ class Limit:
         """When the pacer looks at it next. None: nobody waits."""
 
     def seconds(self, now: float) -> float:
-        """Return the seconds until a quantum may be taken."""
+        """Return the seconds until bytes may be taken."""
         if not self.rate:
             return 0.0
-        seconds = self.bucket.wait(now, self.rate, self.rate * BURST_SECONDS)
+        seconds = self._bucket.wait(now, self.rate, self.rate * BURST_SECONDS)
         return seconds if seconds > SHORTEST_WAIT_SECONDS else 0.0
 
-    def take(self, now: float, size: float) -> None:
+    def take(self, now: float, size: int) -> None:
         """Count bytes. A negative number gives back what was counted too much."""
         if self.rate:
-            self.bucket.take(now, self.rate, size)
+            self._bucket.take(now, self.rate, size)
+
+    def change(self, rate: float, now: float) -> None:
+        """Apply another rate. The bytes that a higher one has allowed count for no more seconds than before."""
+        if rate < self.rate:
+            self._bucket.take(now, self.rate, self._bucket.spent(now, self.rate) * (rate / self.rate - 1))
+        self.rate = rate
 
     def remembered_for(self, now: float) -> float:
         """Return the seconds until it allows as much as a new limit."""
-        seconds = self.bucket.spent(now, self.rate) / self.rate if self.rate else 0.0
+        seconds = self._bucket.spent(now, self.rate) / self.rate if self.rate else 0.0
         return seconds if seconds > SHORTEST_WAIT_SECONDS else 0.0
 
 
 class Flow:
     """What the pacer knows of a pair."""
 
-    __slots__ = ("is_paced", "level", "limits", "quantum", "queue", "readers", "slow_rate")
+    __slots__ = ("is_paced", "level", "limits", "quantum", "queue", "readers", "size", "slow_rate")
 
     def __init__(self, limits: Sequence[Limit]) -> None:
         self.limits = limits
         """Its own, those of its addresses, that of all."""
-        self.is_paced = False
+        self.is_paced = any(limit.rate for limit in limits)
         """Whether it has to ask before it reads."""
         self.slow_rate = 0.0
         """A rate for this pair alone. 0: none."""
         self.readers: deque[Reader] = deque()
         """Its directions that have asked."""
         self.quantum = 0
-        """What they have asked for."""
+        """What is left of its quantum. 0: its next one begins when it is granted some."""
+        self.size = 0
+        """Bytes that the first of them asks for."""
         self.level = 0
         """How many of its limits have allowed that."""
         self.queue: Limit | None = None
@@ -141,7 +151,6 @@ class Pacer:
         flow = Flow((Limit(self.rates.pair), *limits, self._total))
         self._flows.add(flow)
         self._total.flows += 1
-        self._apply(flow)
         return flow
 
     def remove(self, flow: Flow, now: float) -> None:
@@ -151,7 +160,7 @@ class Pacer:
         if flow.queue is not None:
             del flow.queue.waiting[flow]
             flow.queue = None
-            self._refund(flow.limits[: flow.level], flow.quantum, now)
+            self._take(flow.limits[: flow.level], -flow.size, now)
         flow.readers.clear()
         for limit in flow.limits[1:-1]:
             limit.flows -= 1
@@ -170,11 +179,11 @@ class Pacer:
     def set_rates(self, rates: Rates, now: float) -> None:
         """Apply other rates. Those that wait are looked at in the next turn."""
         self.rates = rates
-        self._total.rate = rates.total
+        self._total.change(rates.total, now)
         for limit in self._addresses.values():
-            limit.rate = rates.address
+            limit.change(rates.address, now)
         for flow in self._flows:
-            self._apply(flow)
+            self._apply(flow, now)
         for limit in (self._total, *self._addresses.values(), *(flow.limits[0] for flow in self._flows)):
             if limit.look_at is not None:
                 self._look_at(limit, now)
@@ -182,22 +191,14 @@ class Pacer:
     def slow_down(self, flow: Flow, rate: float, now: float) -> None:
         """Apply a rate to one pair in addition to those of all. 0: none."""
         own = flow.limits[0]
-        before, spent = own.rate, own.bucket.spent(now, own.rate)
         flow.slow_rate = rate
-        self._apply(flow)
-        if before and own.rate:  # what it has had delays it by as many seconds as before
-            own.take(now, spent * (own.rate / before - 1))
-        if flow.queue is not None:
-            quantum = quantum_of(flow)
-            for limit in flow.limits[: flow.level]:
-                limit.take(now, quantum - flow.quantum)
-            flow.quantum = quantum
+        self._apply(flow, now)
         if own.waiting:
             self._look_at(own, now)
 
-    def _apply(self, flow: Flow) -> None:
+    def _apply(self, flow: Flow, now: float) -> None:
         """Set what follows for a pair from the rates."""
-        flow.limits[0].rate = min((rate for rate in (self.rates.pair, flow.slow_rate) if rate), default=0.0)
+        flow.limits[0].change(min((rate for rate in (self.rates.pair, flow.slow_rate) if rate), default=0.0), now)
         flow.is_paced = any(limit.rate for limit in flow.limits)
 
     # ── a pair asks, reads, and asks again ────────────────────────────────────────────────────────
@@ -210,34 +211,49 @@ class Pacer:
         flow.readers.append(reader)
         if len(flow.readers) > 1 or not self._begin(flow, now):  # one pair is one pair, also if both sides send
             return 0
-        flow.readers.popleft()
-        return flow.quantum
+        return self._grant(flow)[1]
 
     def give_back(self, flow: Flow, size: int, now: float) -> None:
         """Count bytes that a direction was granted and has not read as if they were not granted."""
-        self._refund(flow.limits, size, now)
+        flow.quantum += size
+        self._take(flow.limits, -size, now)
 
-    def _refund(self, limits: Iterable[Limit], size: int, now: float) -> None:
-        """Give back bytes to limits, and let those that wait for them go on earlier."""
+    def _take(self, limits: Iterable[Limit], size: int, now: float) -> None:
+        """Count bytes, or give them back. Those that wait for the limits go on earlier then."""
         for limit in limits:
-            limit.take(now, -size)
+            limit.take(now, size)
             if limit.waiting:
                 self._look_at(limit, now + limit.seconds(now))
 
     def _begin(self, flow: Flow, now: float) -> bool:
-        flow.level, flow.quantum = 0, quantum_of(flow)
+        flow.level = 0
+        self._resize(flow, now)
         return self._advance(flow, now)
 
+    def _resize(self, flow: Flow, now: float) -> None:
+        """Let a pair ask for the bytes that are there now, also of the limits that have allowed some."""
+        quantum = quantum_of(flow)
+        flow.quantum = min(flow.quantum, quantum)
+        size = min(flow.quantum or quantum, flow.readers[0].available())
+        self._take(flow.limits[: flow.level], size - flow.size, now)
+        flow.size = size
+
+    def _grant(self, flow: Flow) -> tuple[Reader, int]:
+        flow.quantum = (flow.quantum or quantum_of(flow)) - flow.size
+        return flow.readers.popleft(), flow.size
+
     def _advance(self, flow: Flow, now: float) -> bool:
-        """Take a quantum of each limit. Return False if one allows none: then the pair waits in its queue."""
+        """Take the bytes of each limit. Return False if one allows none: then the pair waits in its queue."""
         for limit in flow.limits[flow.level :]:
             seconds = limit.seconds(now)
             if limit.waiting or seconds:
                 limit.waiting[flow] = None
+                if flow.quantum:
+                    limit.waiting.move_to_end(flow, last=False)
                 flow.queue = limit
                 self._look_at(limit, now + seconds)
                 return False
-            limit.take(now, flow.quantum)
+            limit.take(now, flow.size)
             flow.level += 1
         return True
 
@@ -262,11 +278,12 @@ class Pacer:
             while limit.waiting and not limit.seconds(now):
                 flow, _ = limit.waiting.popitem(last=False)
                 flow.queue = None
-                limit.take(now, flow.quantum)
+                self._resize(flow, now)
+                limit.take(now, flow.size)
                 flow.level += 1
                 passes = self._advance(flow, now)
                 while passes:
-                    grants.append((flow.readers.popleft(), flow.quantum))
+                    grants.append(self._grant(flow))
                     passes = bool(flow.readers) and self._begin(flow, now)
             if limit.waiting:
                 self._look_at(limit, now + limit.seconds(now))

@@ -17,10 +17,10 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from restante.common.logs import log, trace_text
-from restante.relay.core.pacing import BURST_SECONDS, MAX_QUANTUM_BYTES, Flow, Pacer, Rates
+from restante.relay.core.pacing import MAX_QUANTUM_BYTES, Flow, Pacer, Rates
 from restante.relay.protocol.request import OK
 from restante.relay.server.pipes import FIRST_PIPE_BYTES, MAX_PIPE_BYTES, Pipe, PipePool, pipe_budget
-from restante.relay.server.streams import END_SECONDS, PlainSocket, Stream, has_hung_up
+from restante.relay.server.streams import END_SECONDS, PlainSocket, Stream, has_hung_up, unread_bytes
 
 COPY_BYTES: Final = 64 * 1024
 """Bytes that are read at once from a plain socket that is not spliced. So the relay has at most so many of them in
@@ -46,10 +46,6 @@ someone who has to confirm something before the rest is read."""
 
 STALL_CHECK_SECONDS: Final = 60.0
 """Seconds between two looks at the pairs of which a side takes nothing: some microseconds each."""
-
-IDLE_SECONDS: Final = BURST_SECONDS
-"""Seconds of silence after which what a stream other than a plain socket was granted is given back. It brings as
-little as 8 KiB at once, and would lose turns to others if it had to ask for each."""
 
 TURN_SECONDS: Final = 0.005
 """Shortest time between two turns of the pacer, in which it lets several pairs go on."""
@@ -103,10 +99,10 @@ class Direction:
         self._pipe_size = FIRST_PIPE_BYTES
         """Size of the next pipe."""
         self._granted = 0
-        """Bytes that it may read, if the pair is paced. They are read in several steps, and given back if a plain
-        socket has no more for now, or another stream brings nothing for IDLE_SECONDS: others can use them, and nobody
-        saves them up. So a pair has less than its share of a high rate if its source never has a quantum at once. The
-        buffer of a Unix socket has 208 KiB (/proc/sys/net/core/wmem_default)."""
+        """Bytes that it may read, if the pair is paced. They are read in several steps, and given back if the socket
+        has no more for now: others can use them, and nobody saves them up. So a pair has less than its share of a
+        high rate if its source never has a quantum at once. The buffer of a Unix socket has 208 KiB
+        (/proc/sys/net/core/wmem_default)."""
         self._waits_for_grant = False
         self.is_readable = False
         """Whether a plain socket may have bytes, or another stream is not paused."""
@@ -232,8 +228,6 @@ class Direction:
         """Let a stream bring more."""
         source = self._source
         assert not isinstance(source, PlainSocket)
-        if self._granted:
-            self._pairs.note_rest(self)
         if not self.is_readable:
             self.is_readable = True
             source.resume()
@@ -242,36 +236,33 @@ class Direction:
         """Pass on what a stream brings, and let it bring nothing more before all of it is passed on."""
         if self._pair.is_closed:
             return
-        size = 0 if self._arrived else self._pass_on(data)
+        waits = bool(self._arrived)
+        if waits or self._pair.flow.is_paced or not self._pass_on(data):
+            self._arrived += data
+        if self._arrived and not waits:
+            self._pass_on_rest()
         if self._pair.is_closed:
             return
-        if size < len(data):
-            self._arrived += data[size:]
         if self._must_write_first():
             self._pairs.note_stuck(self)
             self._pause()
         elif self._arrived:
             self._pause()
-        elif self._granted:
-            self._pairs.note_rest(self)
+        elif self._granted and not unread_bytes(self._source):
+            self.give_back()
 
     def _pass_on(self, data: memoryview | bytes | bytearray) -> int:
         """Write what a stream has brought, as far as it is granted and the sink takes it. Return the bytes.
 
         If it is over, they are dropped as fast.
         """
-        pair, size = self._pair, 0
-        view = memoryview(data)
-        while size < len(data) and not (pair.is_closed or self._must_write_first()):
-            limit = self._grant() if pair.flow.is_paced else len(data)
-            if not limit:
-                break
-            piece = view[size : size + limit]
-            self._count_read(len(piece))
-            size += len(piece)
-            if not self.is_over:
-                self._write(piece)
-                pair.count(len(piece))
+        if self._must_write_first():
+            return 0
+        size = min(len(data), self._grant()) if self._pair.flow.is_paced else len(data)
+        self._count_read(size)
+        if size and not self.is_over:
+            self._write(memoryview(data)[:size])
+            self._pair.count(size)
         return size
 
     def _pass_on_rest(self) -> int:
@@ -282,7 +273,7 @@ class Direction:
         del self._arrived[:size]
         if self._must_write_first():
             self._pairs.note_stuck(self)
-        elif not self._arrived:
+        elif not self._waits_for_grant:
             self._pairs.queue(self)
         return size
 
@@ -308,6 +299,11 @@ class Direction:
             self._granted = self._pairs.ask(self._pair.flow, self)
             self._waits_for_grant = not self._granted
         return self._granted
+
+    def available(self) -> int:
+        """Return the bytes that have arrived, or that the kernel has. At least 1, because an end is read, too."""
+        unread = 0 if self.has_ended else unread_bytes(self._source)
+        return max(1, len(self._arrived) + unread)
 
     def granted(self, size: int) -> None:
         """Read up to `size` bytes from the next step on."""
@@ -531,10 +527,6 @@ class StreamPairs:
         """Directions whose readers take nothing: the bytes that the reader has not taken, and since when so many."""
         self._stall_timer: asyncio.TimerHandle | None = None
         """The next look at these. None: there are none."""
-        self._with_rest: dict[Direction, float] = {}
-        """Directions that have more of a grant than their streams have brought, by when these brought something."""
-        self._rest_timer: asyncio.TimerHandle | None = None
-        """The next look at these. None: there are none."""
         self.running: set[StreamPair] = set()
         self._loop.add_reader(self._epoll.fileno(), self._take_events)
 
@@ -580,7 +572,7 @@ class StreamPairs:
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
         self.pipes.close()
-        for timer in (self._timer, self._stall_timer, self._rest_timer):
+        for timer in (self._timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -683,22 +675,6 @@ class StreamPairs:
         """Give back bytes that a direction was granted and has not read."""
         self._pacer.give_back(flow, size, self._loop.time())
         self._set_timer()
-
-    def note_rest(self, direction: Direction) -> None:
-        """Take back what a direction was granted, unless its stream brings something soon."""
-        self._with_rest[direction] = self._loop.time()
-        if self._rest_timer is None:
-            self._rest_timer = self._loop.call_later(IDLE_SECONDS, self._take_rests)
-
-    def _take_rests(self) -> None:
-        """Take back what silent directions were granted."""
-        before = self._loop.time() - IDLE_SECONDS
-        for direction, since in list(self._with_rest.items()):
-            if since <= before:
-                del self._with_rest[direction]
-                if not direction.is_queued:  # it may have been granted some just now
-                    direction.give_back()
-        self._rest_timer = self._loop.call_later(IDLE_SECONDS, self._take_rests) if self._with_rest else None
 
     def _set_timer(self) -> None:
         turn = self._pacer.next_turn

@@ -68,11 +68,20 @@ def has_hung_up(stream: Stream) -> bool:
     return bool(poll.poll(0))
 
 
+def unread_bytes(stream: Stream) -> int:
+    """Return the bytes that our kernel has and the relay has not read (man 7 tcp, man 7 unix)."""
+    return _queued_bytes(stream.socket, termios.FIONREAD)
+
+
 def _unacknowledged_bytes(connection: socket.socket) -> int:
     """Return the bytes that our kernel has because the other end's has not taken them (man 7 tcp, man 7 unix)."""
+    return _queued_bytes(connection, termios.TIOCOUTQ)
+
+
+def _queued_bytes(connection: socket.socket, queue: int) -> int:
     try:
-        answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
-    except OSError:  # the connection is closed already
+        answer = fcntl.ioctl(connection.fileno(), queue, bytes(4))
+    except (OSError, ValueError):  # the connection is closed already
         return 0
     size: int = struct.unpack("i", answer)[0]
     return size
