@@ -1,10 +1,10 @@
 """Pure: how fast pairs pass on bytes (bytes/s of a pair, of an address, of all), shared fairly.
 
 A pair asks before it reads, and is granted the bytes that are there when every rate that counts it allows some. Until
-then it waits in the queue of the first rate that does not: its own, those of its addresses, that of all, in this order.
-A pair that has had a quantum goes to the end of the queue, and one that has had less goes to its beginning: a round
-robin by bytes. So a share that one does not use goes to the others, and pairs that send a little wait for none that
-sends much.
+then it waits in the queue of the first rate that does not: its own, those of its addresses, that of all, in this
+order. A pair that has had a quantum goes to the end of the queue, and one that has had less goes to its beginning: a
+round robin by bytes. So a share that one does not use goes to the others, and pairs that send a little wait for none
+that sends much.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MIN_QUANTUM_BYTES: Final = 16 * 1024
 """Lowest quantum. To wake a pair takes as long as to pass on some 30 KiB."""
 
 SHARED_QUANTUM_BYTES: Final = 64 * 1024
-"""Lowest quantum of pairs that share a rate, if the rate is above it: what streams bring at once (server/streams.py)."""
+"""Lowest quantum because others share a rate: what streams bring at once (server/streams.py)."""
 
 MAX_QUANTUM_BYTES: Final = 1024 * 1024
 """Highest quantum, which is also what a pair passes on at once without rates (server/pair.py). More takes hardly less
