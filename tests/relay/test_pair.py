@@ -472,8 +472,7 @@ async def test_a_fault_in_a_look_at_stalled_pairs_ends_its_pair_and_no_other(
         other.first.reset()
         with capture_logs() as lines:
             await minutes(int(STALLED_SECONDS / STALL_CHECK_SECONDS) + 2)
-            await faulty.ended()
-            await other.ended()
+        assert (faulty.has_ended, other.has_ended) == (True, True)
         assert [line["fault"].split()[0] for line in lines] == ["ZeroDivisionError"]
 
 
@@ -632,13 +631,18 @@ async def test_pairs_that_send_a_little_leave_the_rest_of_a_rate_to_others_and_s
         assert sum(running.counted for running in pairs) <= at_once + MAX_READ_BYTES
 
 
+@pytest.mark.parametrize(("kind", "has_pipes"), [("tcp", True), ("tcp", False), ("websocket", True)])
 @on_asyncio
-async def test_a_rate_counts_what_was_read_for_readers_that_are_gone(tmp_path: Path) -> None:
+async def test_a_rate_counts_what_was_read_for_readers_that_are_gone(
+    tmp_path: Path, kind: str, has_pipes: bool
+) -> None:
     loop = asyncio.get_running_loop()
     stopped = loop.time()
     async with opened(tmp_path, rate=1_000_000) as world:
         loop.time = lambda: stopped  # type: ignore[method-assign]
-        pairs = [await world.pair() for _ in range(10)]
+        if not has_pipes:
+            world.pairs.pipes = PipePool(0)
+        pairs = [await world.pair(kind) for _ in range(10)]
         for running in pairs:
             running.second.reset()
             await turns(20)
