@@ -271,6 +271,14 @@ def test_what_is_given_back_goes_to_those_that_wait_at_once() -> None:
     assert pacer.turn(0) == [(way, size)]
 
 
+def test_what_is_given_back_late_allows_no_more_than_a_pause() -> None:
+    pacer, way = Pacer(Rates(total=100_000)), World(Rates()).pair("b")
+    first, second, third = (pacer.add([address]) for address in "abc")
+    size = pacer.ask(first, way, 0)
+    pacer.give_back(first, size, 10)
+    assert (pacer.ask(second, way, 10), pacer.ask(third, way, 10)) == (size, 0)
+
+
 def test_what_a_pair_had_of_other_rates_while_it_waited_goes_to_others_at_its_end() -> None:
     pacer, way = Pacer(Rates(address=100_000, total=100_000)), World(Rates()).pair("b")
     first, ending, waiting = pacer.add(["a"]), pacer.add(["b"]), pacer.add(["b"])

@@ -456,6 +456,24 @@ async def test_a_pair_ends_whose_sender_has_gone_and_whose_reader_takes_nothing(
 
 
 @on_asyncio
+async def test_a_pair_ends_without_a_fault_if_both_sides_have_gone_and_neither_takes_anything(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair("unix", "unix")
+        for index, end in enumerate((running.first, running.second)):
+            end.raw.writer.transport.pause_reading()
+            with socket.socket(fileno=os.dup(end.socket.fileno())) as connection:
+                connection.setblocking(False)
+                while not direction(running, index)._sink.is_stuck:
+                    with contextlib.suppress(BlockingIOError):
+                        connection.send(DATA)
+                    await turns(1)
+                connection.shutdown(socket.SHUT_WR)
+        with capture_logs() as lines:
+            await minutes(int(STALLED_SECONDS / STALL_CHECK_SECONDS) + 2)
+        assert (running.has_ended, lines, world.pairs._stuck) == (True, [], {})
+
+
+@on_asyncio
 async def test_a_fault_in_a_look_at_stalled_pairs_ends_its_pair_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,10 +99,9 @@ class Direction:
         self._pipe_size = FIRST_PIPE_BYTES
         """Size of the next pipe."""
         self._granted = 0
-        """Bytes that it may read, if the pair is paced. They are read in several steps, and given back if the socket
-        has no more for now: others can use them, and nobody saves them up. So a pair has less than its share of a
-        high rate if its source never has a quantum at once. The buffer of a Unix socket has 208 KiB
-        (/proc/sys/net/core/wmem_default)."""
+        """Bytes that it may read, if the pair is paced: no more than had come when they were granted, so nobody saves
+        any up. They are read in several steps. What a plain socket does not have is given back; the headers of frames
+        and records that another stream does not bring stay granted."""
         self._waits_for_grant = False
         self.is_readable = False
         """Whether a plain socket may have bytes, or another stream is not paused."""
@@ -248,8 +247,6 @@ class Direction:
             self._pause()
         elif self._arrived:
             self._pause()
-        elif self._granted and not unread_bytes(self._source):
-            self.give_back()
 
     def _pass_on(self, data: memoryview | bytes | bytearray) -> int:
         """Write what a stream has brought, as far as it is granted and the sink takes it. Return the bytes.
@@ -642,6 +639,8 @@ class StreamPairs:
         self._stall_timer = self._loop.call_later(STALL_CHECK_SECONDS, self._end_stalled) if self._stuck else None
         now = self._loop.time()
         for direction, (before, since) in list(self._stuck.items()):
+            if direction not in self._stuck:  # its pair has been ended for the other direction
+                continue
             try:
                 size = direction.untaken_bytes()
                 if size is None or size != before:
