@@ -460,7 +460,6 @@ async def test_a_pair_ends_without_a_fault_if_both_sides_have_gone_and_neither_t
     async with opened(tmp_path) as world:
         running = await world.pair("unix", "unix")
         for index, end in enumerate((running.first, running.second)):
-            end.raw.writer.transport.pause_reading()
             with socket.socket(fileno=os.dup(end.socket.fileno())) as connection:
                 connection.setblocking(False)
                 while not direction(running, index)._sink.is_stuck:
