@@ -72,7 +72,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     rate: Rate = 0.0
     """Bytes a second of all pairs, which share it equally. Set it below the capacity of the line if other services
-    use the line, too. Above some 5 MB a second, a side that sends through a Unix socket gets less than its share."""
+    use the line, too. Above some 40 MB a second, a side that sends through a Unix socket gets less than its share."""
 
     address_records: Count = 5000
     """Usage records a day that one address may cause, of about 100 bytes each. A transfer causes one to three. The

@@ -156,7 +156,7 @@ class Direction:
         else:
             size = self._copy(source, size)
         if self.has_ended or not self.is_readable:
-            self.give_back()
+            self._give_back()
         if size and not is_dropped:
             self._pair.count(size)
         if self._pair.is_closed:
@@ -311,7 +311,7 @@ class Direction:
         """Count bytes of the grant as read, before they are written: a write that fails gives back the rest."""
         self._granted = max(0, self._granted - size)
 
-    def give_back(self) -> None:
+    def _give_back(self) -> None:
         """Give back what was granted and is not read."""
         if self._granted:
             self._pairs.give_back(self._pair.flow, self._granted)
@@ -403,7 +403,7 @@ class Direction:
         if self._pipe is not None:
             self._pairs.pipes.discard(self._pipe)
             self._pipe, self._piped = None, 0
-        self.give_back()
+        self._give_back()
 
 
 class StreamPair:
