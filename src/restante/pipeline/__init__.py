@@ -16,4 +16,4 @@ def files(lake: str | PathLike[str], table: str) -> list[Path]:
     """
     from restante.pipeline import views
 
-    return views.table_files(Path(lake), table)
+    return [Path(str(path)) for path in views.table_files(Path(lake), table)]

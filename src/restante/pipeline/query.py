@@ -22,6 +22,7 @@ from restante.pipeline import views
 from restante.pipeline.lake import data_files
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.url_path import LakePath, UrlPath
 from restante.pipeline.schemas import Table
 from restante.pipeline.tables import TABLES
 
@@ -115,12 +116,18 @@ class Database:
             execute(views.unreadable_view(table))
         for lake_table in self._tables:
             with self._errors(0):  # it reads the columns of the first file
-                execute(views.view_statement(lake_table))
+                if isinstance(lake.path, UrlPath):
+                    files = f"{lake_table.table.name}_files"
+                    self._database.register(files, lake_table.dataset())
+                    execute(views.registered_view(lake_table.table, files))
+                else:
+                    execute(views.view_statement(lake_table))
         self._set_limits(scratch)
         execute("SET python_enable_replacements = false")  # a variable of ours is no table
         execute("SET autoload_known_extensions = false")
         execute("SET errors_as_json = true")
-        execute(f"SET allowed_directories = [{views.sql_text(str(lake.path))}]")
+        if not isinstance(lake.path, UrlPath):
+            execute(f"SET allowed_directories = [{views.sql_text(str(lake.path))}]")
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
 
@@ -238,7 +245,7 @@ class Database:
         position_text = "" if position is None else _position_text(self._sql, position - offset)
         return Misuse(f"the SQL cannot be run: {message}{position_text}")
 
-    def _missing_file(self, table: LakeTable, path: Path) -> StoreError:
+    def _missing_file(self, table: LakeTable, path: LakePath) -> StoreError:
         """Return the error for a file that existed when the query began."""
         try:
             if path not in {file.path for file in self._lake.table(table.table).files()}:

@@ -14,6 +14,7 @@ from restante.pipeline.lake import columns, data_files
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.url_path import LakePath, path_below
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.tables import TABLES
 
@@ -50,11 +51,19 @@ def view_statement(table: LakeTable) -> str:
         f"hive_partitioning = true, hive_types = {{{', '.join(types)}}}" if types else "hive_partitioning = false"
     )
     selects = []
-    for missing, group in _files_by_missing_columns(table.table, files).items():
+    for missing, group in _file_groups(table, files):
         paths = ",\n".join(f"    {sql_text(str(file.path))}" for file in group)
         select = f"SELECT {_selected_columns(table.table.columns, missing)}\n"
         selects.append(f"{select}FROM read_parquet([\n{paths}\n], {partitions})")
     return "\n".join([create, "\nUNION ALL\n".join(selects)]) + ";\n"
+
+
+def registered_view(table: Table, files: str) -> str:
+    """Return the statement that makes a table's view of what is registered as `files`."""
+    return (
+        f"CREATE OR REPLACE TEMP VIEW {sql_name(table.name)} AS\n"
+        f"SELECT {_selected_columns(table.columns, ())}\nFROM {sql_name(files)};\n"
+    )
 
 
 def unreadable_view(table: Table) -> str:
@@ -67,17 +76,19 @@ def unreadable_view(table: Table) -> str:
     )
 
 
-def _files_by_missing_columns(table: Table, files: Iterable[DataFile]) -> dict[frozenset[str], list[DataFile]]:
-    """Return the files by the columns that they lack, because the columns were added later (Column.added).
+def _file_groups(table: LakeTable, files: Iterable[DataFile]) -> Iterator[tuple[frozenset[str], list[DataFile]]]:
+    """Yield files that one scan can read, with the columns that they lack, which were added later (Column.added).
 
-    DuckDB can find out itself (`union_by_name`), but it then opens all files for each query.
+    DuckDB can find out itself (`union_by_name`), but it then opens all files for each query. It takes partitions from
+    folders, so those of runs are read apart from others.
     """
-    added = {column.name for column in table.columns if column.added}
-    groups: dict[frozenset[str], list[DataFile]] = {}
+    added = {column.name for column in table.table.columns if column.added}
+    groups: dict[tuple[frozenset[str], bool], list[DataFile]] = {}
     for file in files:
         missing = added - data_files.column_names(file) if added else added
-        groups.setdefault(frozenset(missing), []).append(file)
-    return groups
+        of_run = data_files.is_of_run(path_below(file.path, table.folder))
+        groups.setdefault((frozenset(missing), of_run), []).append(file)
+    return ((missing, group) for (missing, _), group in groups.items())
 
 
 def _selected_columns(selected: Iterable[Column], missing: Collection[str]) -> str:
@@ -99,7 +110,7 @@ def sql_text(literal: str) -> str:
     return "'" + literal.replace("'", "''") + "'"
 
 
-def table_files(lake: Path, table: str) -> list[Path]:
+def table_files(lake: Path | str, table: str) -> list[LakePath]:
     """Return the current files of a table.
 
     Raises Misuse if there is no lake or no such table, StoreError if the lake is damaged.

@@ -19,7 +19,7 @@ from restante.cli.extra_commands import group_that_needs
 from restante.common.errors import Misuse
 from restante.common.texts import counted
 from restante.pipeline.cli import demo, gaps, query, report, tables
-from restante.pipeline.cli.options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeDir, Memory, Verbose, read_folder
+from restante.pipeline.cli.options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeAddress, Memory, Verbose, read_folder
 
 if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult
@@ -74,7 +74,7 @@ DEFAULT_MASTER = "local[*]"
 def ingest(
     source: Sources = None,
     extracts: Extracts = None,
-    lake: LakeDir = DEFAULT_LAKE,
+    lake: LakeAddress = DEFAULT_LAKE,
     keep: Keep = None,
     plan: Plan = False,
     master: Master = DEFAULT_MASTER,
@@ -106,7 +106,7 @@ def ingest(
 
 @app.command()
 def build(
-    lake: LakeDir = DEFAULT_LAKE,
+    lake: LakeAddress = DEFAULT_LAKE,
     from_day: Annotated[
         str | None, typer.Option("--from", metavar="DAY", help="First day to build, like 2026-11-21.")
     ] = None,
@@ -137,7 +137,7 @@ def build(
 def ingest_and_build(
     source: Sources = None,
     extracts: Extracts = None,
-    lake: LakeDir = DEFAULT_LAKE,
+    lake: LakeAddress = DEFAULT_LAKE,
     keep: Keep = None,
     reports: Annotated[
         Path | None,
@@ -222,7 +222,7 @@ def _write_outdated_reports(
 
 
 @app.command()
-def sql(lake: LakeDir = DEFAULT_LAKE) -> None:
+def sql(lake: LakeAddress = DEFAULT_LAKE) -> None:
     """Print views of all tables, for DuckDB.
 
     They show the tables as they are now: restante pipeline sql > lake.sql
@@ -244,7 +244,7 @@ app.add_typer(gaps.app)
 
 @app.command()
 def vacuum(
-    lake: LakeDir = DEFAULT_LAKE,
+    lake: LakeAddress = DEFAULT_LAKE,
     grace: Annotated[
         float, typer.Option(metavar="HOURS", help="Keep files that were replaced in the last HOURS hours.")
     ] = 24.0,
@@ -272,7 +272,7 @@ def vacuum(
 
 @app.command()
 def compact(
-    lake: LakeDir = DEFAULT_LAKE,
+    lake: LakeAddress = DEFAULT_LAKE,
     plan: Annotated[bool, typer.Option("--plan", help="Only print what would be merged.")] = False,
 ) -> None:
     """Merge the small files of each table into few large ones.

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.texts import counted
-from restante.pipeline.cli.options import DEFAULT_LAKE, LakeDir
+from restante.pipeline.cli.options import DEFAULT_LAKE, LakeAddress
 
 if TYPE_CHECKING:
     from restante.pipeline.gaps import GapFilter
@@ -29,7 +29,7 @@ MAX_LINES: Final = 20
 @app.command()
 def gaps(
     mailserver: Annotated[str, typer.Option(metavar="NAME", help="Mailserver, by its name in --source.")],
-    lake: LakeDir = DEFAULT_LAKE,
+    lake: LakeAddress = DEFAULT_LAKE,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="File to write the ranges to, as JSON; it is replaced."),

@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+import click
 import typer
 
 from restante.common.errors import Misuse
@@ -15,17 +16,17 @@ from restante.common.errors import Misuse
 if TYPE_CHECKING:
     from restante.pipeline.build.freshness import DayRange
 
-LakeDir = Annotated[
-    Path,
+LakeAddress = Annotated[
+    str,
     typer.Option(
         "--lake",
         metavar="DIR",
         envvar="RESTANTE_LAKE",
-        readable=False,  # opening the lake checks this, in one sentence
-        help="Folder of the lake, in which the tables are.",
+        click_type=click.Path(),
+        help="Folder of the lake, in which the tables are, or a URL: s3://…, gs://…, abfss://… or hdfs://….",
     ),
 ]
-DEFAULT_LAKE = Path("restante-lake")
+DEFAULT_LAKE = "restante-lake"
 
 MIN_MEMORY_MIB: Final = 512
 """Memory with which Spark starts: it refuses less than 450 MiB, and Java keeps some of it for itself."""

@@ -14,7 +14,7 @@ import typer
 
 from restante.common.errors import Misuse, StoreError
 from restante.common.texts import counted, visible
-from restante.pipeline.cli.options import DEFAULT_LAKE, LakeDir
+from restante.pipeline.cli.options import DEFAULT_LAKE, LakeAddress
 
 if TYPE_CHECKING:
     from restante.pipeline.lake.lake import Lake
@@ -43,7 +43,7 @@ def query(
             metavar="[SQL]", help="Query in DuckDB's SQL; - or none: read it from standard input.", show_default=False
         ),
     ] = None,
-    lake: LakeDir = DEFAULT_LAKE,
+    lake: LakeAddress = DEFAULT_LAKE,
     form: Annotated[
         Format,
         typer.Option(

@@ -14,7 +14,7 @@ import typer
 
 from restante.common.terminal import excerpt
 from restante.common.texts import counted
-from restante.pipeline.cli.options import DEFAULT_LAKE, LakeDir
+from restante.pipeline.cli.options import DEFAULT_LAKE, LakeAddress
 
 if TYPE_CHECKING:
     from restante.pipeline.ingest import Run
@@ -39,7 +39,7 @@ def report(
             show_default=False,
         ),
     ] = None,
-    lake: LakeDir = DEFAULT_LAKE,
+    lake: LakeAddress = DEFAULT_LAKE,
     output: Annotated[
         Path,
         typer.Option(

@@ -135,7 +135,7 @@ class Sessions:
 @contextmanager
 def open_run(
     what: str,
-    lake: Path,
+    lake: str | Path,
     *,
     write: bool,
     memory: str,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from restante.common.errors import StoreError
@@ -18,6 +17,7 @@ from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.url_path import LakePath
 from restante.pipeline.lake.writer import ROW_GROUP_ROWS
 from restante.pipeline.schemas import Table
 
@@ -116,7 +116,7 @@ def _merges_by_commit(merges: Sequence[Merge]) -> Iterator[list[Merge]]:
         yield batch
 
 
-def _write_merged(merge: Merge, table: Table, job: Path) -> DataFile:
+def _write_merged(merge: Merge, table: Table, job: LakePath) -> DataFile:
     """Write the file with the rows of others."""
     partition = merge.files[0].partition
     path = job / data_files.partition_folder(partition.items()) / f"merged-{uuid.uuid4().hex}.parquet"

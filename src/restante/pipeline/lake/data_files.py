@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from restante.common.errors import StoreError, plain
 from restante.pipeline.lake.statistics import ColumnRange
+from restante.pipeline.lake.url_path import LakePath, UrlPath
 from restante.pipeline.schemas import BY_DAY_AND_SOURCE
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 Where = Mapping[str, Collection[str | None]]
 """Column → the selected values, as text. A column that is not named may have any value."""
+
+RUN_FOLDER: Final = "run="
+"""How the name of a folder begins that has the partition folders of a run. It is named like one of them, so that Spark
+and DuckDB read the partitions below it."""
 
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """The name of the folder of NULL (Hive's, and so Spark's and DuckDB's)."""
@@ -54,7 +59,7 @@ class Selected(Enum):
 class DataFile(NamedTuple):
     """A Parquet file of a table."""
 
-    path: Path
+    path: LakePath
     partition: Mapping[str, str | None]
     """Column → value as text; None for NULL."""
     rows: int
@@ -144,7 +149,7 @@ def all_days(files: Iterable[DataFile]) -> set[str]:
 
 
 @functools.lru_cache(MAX_COUNTED_FILES)
-def _read_rows_by_day(path: Path) -> Mapping[str, int]:
+def _read_rows_by_day(path: LakePath) -> Mapping[str, int]:
     """Read the number of rows of each day from a file, which never changes."""
     counts: Counter[str] = Counter()
     with open_parquet(path) as file:
@@ -154,7 +159,7 @@ def _read_rows_by_day(path: Path) -> Mapping[str, int]:
     return counts
 
 
-def _read_latest_days(path: Path) -> Mapping[str, str]:
+def _read_latest_days(path: LakePath) -> Mapping[str, str]:
     """Read the latest day of each source from a file."""
     with open_parquet(path) as file:
         rows = file.read(columns=["day", "source"], use_threads=False)
@@ -163,7 +168,7 @@ def _read_latest_days(path: Path) -> Mapping[str, str]:
 
 
 @functools.lru_cache(MAX_COUNTED_FILES)
-def _read_days_and_sources(path: Path) -> Collection[tuple[str, str]]:
+def _read_days_and_sources(path: LakePath) -> Collection[tuple[str, str]]:
     """Read the days and sources from a file, which never changes."""
     with open_parquet(path) as file:
         rows = file.read(columns=list(BY_DAY_AND_SOURCE), use_threads=False)
@@ -190,28 +195,41 @@ def selected_rows(batch: pa.RecordBatch, where: Where) -> pa.BooleanArray:
     return selected
 
 
-def partition_of_path(path: Path) -> dict[str, str | None]:
-    """Return the partition in a file's path below its table: one folder per column, day=2026-11-21/source=main."""
-    pairs = (part.partition("=") for part in path.parent.parts)
+def is_of_run(path: PurePath) -> bool:
+    """Return whether a path below a table is in the folder of a run."""
+    return path.parts[0].startswith(RUN_FOLDER)
+
+
+def partition_of_path(path: PurePath) -> dict[str, str | None]:
+    """Return the partition in a file's path below its table: one folder per column, day=2026-11-21/source=main.
+
+    They may be in the folder of a run.
+    """
+    pairs = (part.partition("=") for part in path.parent.parts[is_of_run(path) :])
     return {name: None if value == NULL_FOLDER else unquote(value) for name, _, value in pairs}
 
 
-def partition_folder(values: Iterable[tuple[str, str | None]]) -> Path:
+def partition_folder(values: Iterable[tuple[str, str | None]]) -> PurePosixPath:
     """Return the folder of a partition below its table, named as Spark names it. An empty text is NULL."""
-    return Path(*(f"{name}={_escape(value) if value else NULL_FOLDER}" for name, value in values))
+    return PurePosixPath(*(f"{name}={_escape(value) if value else NULL_FOLDER}" for name, value in values))
 
 
-def unreadable_file(path: Path, reason: str) -> StoreError:
+def unreadable_file(path: LakePath, reason: str) -> StoreError:
     """Return the error for a file or a log of a table that cannot be read."""
     if reason in NO_DAMAGE:
         return StoreError(f"cannot read {path}: {reason}; check the disk, and who owns the lake's files")
+    if isinstance(path, UrlPath):
+        return StoreError(
+            f"cannot read {path} ({reason}): check the network and the credentials; if it is missing or damaged,"
+            " restore it from a backup, or remove that table's folder and run ingest and build again"
+        )
     return StoreError(
         f"the lake is damaged: {path} cannot be read ({reason}): restore it from a backup,"
         " or remove that table's folder and run ingest and build again"
     )
 
 
-def native_file(path: Path) -> pa.NativeFile:
+def native_file(path: LakePath) -> pa.NativeFile:
     """Open a file to read, without Python's file.
 
     Threads of pyarrow that use a Python file may abort the process while the interpreter exits: apache/arrow issues
@@ -219,12 +237,14 @@ def native_file(path: Path) -> pa.NativeFile:
     """
     import pyarrow as pa
 
+    if isinstance(path, UrlPath):
+        return path.open_input()
     with path.open("rb"):  # its error names a directory; pyarrow's has no number for it
         return pa.OSFile(os.fsencode(path))
 
 
 @contextlib.contextmanager
-def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+def open_parquet(path: LakePath) -> Iterator[pq.ParquetFile]:
     """Open a file of a table. Raises StoreError if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -233,7 +253,8 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         with native_file(path) as file, pq.ParquetFile(file) as parquet:
             yield parquet
     except (OSError, pa.ArrowException) as error:
-        reason = plain(error) if isinstance(error, OSError) and error.errno else "it is not a Parquet file"
+        known = isinstance(error, OSError) and (error.errno or isinstance(path, UrlPath))
+        reason = plain(error) if known else "it is not a Parquet file"
         raise unreadable_file(path, reason) from error
 
 
@@ -248,8 +269,13 @@ def _escape(value: str) -> str:
 
 
 def existing_files(files: list[DataFile]) -> list[DataFile]:
-    """Return the files if all of them exist. Raises StoreError if one is missing or cannot be looked up."""
+    """Return the files if all of them exist. Raises StoreError if one is missing or cannot be looked up.
+
+    At a URL they are not looked up, which would be a request for each: whoever reads them is told.
+    """
     for file in files:
+        if isinstance(file.path, UrlPath):
+            break
         try:
             exists = file.path.exists()
         except OSError as error:

@@ -13,7 +13,6 @@ import re
 from calendar import monthrange
 from collections.abc import Collection
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
@@ -23,6 +22,7 @@ from restante.common.errors import plain
 from restante.pipeline.lake import data_files
 from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, LoggedInfo, TableState, state_after
 from restante.pipeline.lake.data_files import DataFile
+from restante.pipeline.lake.url_path import LakePath
 from restante.pipeline.schemas import MONTH_COLUMN
 
 L = TypeVar("L")
@@ -75,12 +75,12 @@ _INFO_LINE: Final = msgspec.json.Decoder(_InfoLine)
 _LAST_CHECKPOINT: Final = msgspec.json.Decoder(_LastCheckpoint)
 
 
-def entry_path(table: Path, version: int) -> Path:
+def entry_path(table: LakePath, version: int) -> LakePath:
     """Return the path of a version's log entry (Delta protocol, "Delta Log Entries")."""
     return table / LOG_FOLDER / f"{version:020}.json"
 
 
-def read_info(table: Path, version: int) -> CommitInfo:
+def read_info(table: LakePath, version: int) -> CommitInfo:
     """Return the commit info of a version.
 
     A commit by another program has none. For it, return one with the days that the commit changed: all days of a
@@ -101,7 +101,7 @@ def read_info(table: Path, version: int) -> CommitInfo:
     return CommitInfo(run="", table=table.name, finished=action.timestamp / 1000, days=sorted(days), commit=commit)
 
 
-def _changed_days(table: Path, change: Change) -> Collection[str]:
+def _changed_days(table: LakePath, change: Change) -> Collection[str]:
     """Return the days of which a file has rows, or may have had some."""
     path, partition = table / decoded_path(change.path), change.partition_values
     if path.exists():
@@ -114,7 +114,7 @@ def _changed_days(table: Path, change: Change) -> Collection[str]:
     return [(start + timedelta(days)).isoformat() for days in range(monthrange(start.year, start.month)[1])]
 
 
-def read_state(table: Path, last_version: int) -> TableState:
+def read_state(table: LakePath, last_version: int) -> TableState:
     """Return the state after a version.
 
     Entries are read backwards from that version to the newest one with a state. All of them are read only if an older
@@ -129,13 +129,13 @@ def read_state(table: Path, last_version: int) -> TableState:
     return state_after(TableState(), reversed(newer))
 
 
-def removals(table: Path, last_version: int) -> dict[Path, float]:
+def removals(table: LakePath, last_version: int) -> dict[LakePath, float]:
     """Return when each file was removed that no later version contains, in seconds since 1970.
 
     A file that is missing here was removed by an entry that is no longer kept (LOG_RETENTION_SECONDS), or was never
     removed. Raises StoreError if the log is damaged.
     """
-    removed: dict[Path, float] = {}
+    removed: dict[LakePath, float] = {}
     try:
         entries = sorted(_versions(table, _ENTRY))
     except OSError as error:
@@ -151,7 +151,7 @@ def removals(table: Path, last_version: int) -> dict[Path, float]:
     return removed
 
 
-def last_checkpoint(table: Path) -> int:
+def last_checkpoint(table: LakePath) -> int:
     """Return the version of the last checkpoint, as readers find it, or 0 if there is none."""
     try:
         return _LAST_CHECKPOINT.decode((table / LOG_FOLDER / "_last_checkpoint").read_bytes()).version
@@ -159,7 +159,7 @@ def last_checkpoint(table: Path) -> int:
         return 0
 
 
-def expired_entries(table: Path, needed_versions: Collection[int], now: float) -> list[Path]:
+def expired_entries(table: LakePath, needed_versions: Collection[int], now: float) -> list[LakePath]:
     """Return the files of the log that are no longer needed, the oldest first.
 
     Entries of the versions in `needed_versions` are kept, and everything needed to read the table as it was in the
@@ -175,7 +175,7 @@ def expired_entries(table: Path, needed_versions: Collection[int], now: float) -
     return [path for version, path in sorted([*unneeded, *checkpoints]) if version < start]
 
 
-def _versions(table: Path, kind: re.Pattern[str]) -> list[tuple[int, Path]]:
+def _versions(table: LakePath, kind: re.Pattern[str]) -> list[tuple[int, LakePath]]:
     """Return the log's files of a kind, each with its version."""
     return [(int(match[1]), path) for path in (table / LOG_FOLDER).iterdir() if (match := kind.fullmatch(path.name))]
 
@@ -185,14 +185,14 @@ def decoded_path(path: str) -> str:
     return unquote(path)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: LakePath) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise data_files.unreadable_file(path, plain(error)) from error
 
 
-def _lines(path: Path, raw: bytes, decoder: msgspec.json.Decoder[L]) -> list[L]:
+def _lines(path: LakePath, raw: bytes, decoder: msgspec.json.Decoder[L]) -> list[L]:
     try:
         return decoder.decode_lines(raw)
     except msgspec.DecodeError as error:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
+import pyarrow as pa
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import DataType
 from deltalake.transaction import (
     AddAction,
@@ -25,6 +26,7 @@ from restante.common.errors import Misuse, plain
 from restante.pipeline.lake import columns, data_files, delta_log, statistics
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.data_files import DataFile
+from restante.pipeline.lake.url_path import LakePath, UrlPath, error_text, path_below
 from restante.pipeline.schemas import Table
 
 TABLE_PROPERTIES: Final[dict[str, str | None]] = {
@@ -41,7 +43,7 @@ MAX_READER_VERSION: Final = 1
 Names in Table Features"): no deletion vectors, no mapped columns."""
 
 
-def open_table(folder: Path, table: Table) -> DeltaTable | None:
+def open_table(folder: LakePath, table: Table) -> DeltaTable | None:
     """Open the table in a folder. Return None if there is none. Raises StoreError or Misuse if it cannot be ours."""
     try:
         delta = DeltaTable(str(folder))
@@ -78,17 +80,17 @@ def _fields(schema: Schema) -> dict[str, tuple[DataType, bool]]:
 
 
 def error_message(error: Exception) -> str:
-    """Return the first line of a deltalake error, whose text is a tree of several; or the system's error message."""
+    """Return the system's message for an error, or the first line of one of `deltalake`."""
     if isinstance(error, OSError) and error.errno:
         return plain(error)
     if match := re.search(r"\(os error (\d+)\)", str(error)):
         return os.strerror(int(match[1]))
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return error_text(error)
 
 
 def append_commit(
     delta: DeltaTable | None,
-    folder: Path,
+    folder: LakePath,
     table: Table,
     info: CommitInfo,
     *,
@@ -104,7 +106,7 @@ def append_commit(
     schema = columns.delta_schema(table)
     adds = [
         AddAction(
-            path=file.path.relative_to(folder).as_posix(),
+            path=path_below(file.path, folder).as_posix(),
             size=file.size,
             partition_values=file.partition,
             modification_time=int(info.finished * 1000),
@@ -115,7 +117,8 @@ def append_commit(
     ]
     properties = _properties(info, transactions)
     if delta is None:
-        folder.mkdir(exist_ok=True)
+        if not isinstance(folder, UrlPath):
+            folder.mkdir(exist_ok=True)
         create_table_with_add_actions(
             str(folder),
             schema,
@@ -128,7 +131,7 @@ def append_commit(
         return
     removes = [
         RemoveAction(
-            file.path.relative_to(folder).as_posix(),
+            path_below(file.path, folder).as_posix(),
             data_change=data_change,
             deletion_timestamp=int(info.finished * 1000),
             size=file.size,
@@ -144,6 +147,27 @@ def append_commit(
         commit_properties=properties,
         post_commithook_properties=_HOOKS,
     )
+
+
+def refuses_second_version(lake: UrlPath) -> bool:
+    """Return whether the store refuses a version of a table that exists. Raises DeltaError, OSError.
+
+    `restore` puts its log entry without looking for one before, so both of these put the same object.
+    """
+    probe = lake / f"probe-{uuid.uuid4().hex}"
+    schema = Schema.from_arrow(pa.schema([("number", pa.int64())]))
+    try:
+        first = DeltaTable.create(str(probe), schema)
+        first.alter.set_table_name("probe")
+        second = DeltaTable(str(probe))
+        first.restore(0)
+        try:
+            second.restore(0)
+        except CommitFailedError:
+            return True
+        return False
+    finally:
+        probe.remove_all()
 
 
 def add_columns(delta: DeltaTable, table: Table, info: CommitInfo) -> None:

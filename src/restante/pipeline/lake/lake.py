@@ -4,7 +4,8 @@
     LAKE/lock         locked by the run that writes
     LAKE/<table>/     one Delta table each
 
-Readers take no lock and write nothing.
+Readers take no lock and write nothing. At a URL there is no lock: of two runs that commit to a table at the same
+time, the second one ends.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from deltalake.exceptions import DeltaError
 
 from restante.common.atomic_file import draft_of, flush
 from restante.common.errors import InUse, Misuse, RestanteError, StoreError, plain
 from restante.common.lock_file import is_locked, lock_directory
-from restante.pipeline.lake import delta_log
+from restante.common.texts import redacted_url
+from restante.pipeline.lake import delta_log, delta_table
 from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.url_path import LakePath, UrlPath
 from restante.pipeline.schemas import FIRST_DAY, Table
 
 LAKE_FILE: Final = "lake.json"
@@ -47,6 +51,12 @@ deltalake decodes %XX."""
 URL_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """How a URL begins as a Path, which merges slashes (RFC 3986, section 3.1)."""
 
+SCHEMES: Final = ("s3", "s3a", "gs", "abfss", "hdfs")
+"""The schemes of URLs at which a lake may be: those that `deltalake` and a connector of Hadoop know."""
+
+UNSAFE_RENAME: Final = "AWS_S3_ALLOW_UNSAFE_RENAME"
+"""The variable with which `deltalake` commits to a bucket without a condition."""
+
 
 class _Settings(msgspec.Struct, frozen=True):
     format: int
@@ -56,7 +66,7 @@ class _Settings(msgspec.Struct, frozen=True):
 class Lake:
     """An open lake."""
 
-    def __init__(self, path: Path, first_day: date, *, write: bool) -> None:
+    def __init__(self, path: LakePath, first_day: date, *, write: bool) -> None:
         self.path: Final = path
         self.first_day: Final = first_day
         self._run: Final = uuid.uuid4().hex if write else None
@@ -65,27 +75,19 @@ class Lake:
 
     @staticmethod
     @contextmanager
-    def open(path: Path, *, write: bool, make: bool = False, first_day: date = FIRST_DAY) -> Iterator[Lake]:
+    def open(
+        address: Path | str, *, write: bool, make: bool = False, first_day: date = FIRST_DAY
+    ) -> Iterator[Lake]:
         """Open a lake, for one writer at a time or any number of readers. `make` creates a missing one.
 
-        If there is none, a reader with `make` gets an empty one, and nothing is created. `first_day` is the first day
-        of a new lake. Raises Misuse if there is no lake, or the path is something else or a URL; InUse if another
-        run is writing to it; StoreError if the lake is damaged or cannot be written. An error within the `with` block
-        also names the tables that were committed before.
+        `address` is a folder or, with ://, a URL. If there is no lake, a reader with `make` gets an empty one, and
+        nothing is created. `first_day` is the first day of a new lake. Raises Misuse if there is no lake, the address
+        is something else, or commits to the store are not safe; InUse if another run is writing to it; StoreError if
+        the lake is damaged or cannot be written. An error within the `with` block also names the tables that were
+        committed before.
         """
-        if URL_PATH.match(str(path)):
-            url = str(path).replace(":/", "://", 1)
-            raise Misuse(
-                f"--lake {url}: this is a URL; name a folder of this machine, which may be a mounted network file"
-                " system. Object stores cannot hold a lake: they have no lock, and no flush to the disk"
-            )
-        path = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: on other machines they may differ
-        if character := _UNUSABLE.search(str(path)):
-            raise Misuse(
-                f"the path of a lake must not contain {character[0]!r}, which other programs misread: {path};"
-                " name another folder (--lake)"
-            )
         with contextlib.ExitStack() as stack:
+            path = lake_path(address)
             try:
                 exists = (path / LAKE_FILE).exists()
                 if not exists:
@@ -93,7 +95,10 @@ class Lake:
             except OSError as error:
                 raise StoreError(f"cannot read the lake {path}: {plain(error)} (--lake names another)") from error
             if write:
-                stack.enter_context(_locked(path))
+                if isinstance(path, UrlPath):
+                    _check_commits(path)
+                else:
+                    stack.enter_context(_locked(path))
                 if not (path / LAKE_FILE).exists():
                     _write_settings(path, first_day)
             settings = _settings(path) if exists or write else _Settings(LAKE_FORMAT, first_day)
@@ -113,10 +118,14 @@ class Lake:
 
     def is_written_by_another(self) -> bool:
         """Return whether another run writes to the lake now, as far as this machine knows. It takes no lock."""
-        return self._run is None and any(map(is_locked, (self.path, self.path / LOCK_FILE)))
+        if self._run is not None or isinstance(self.path, UrlPath):
+            return False
+        return any(map(is_locked, (self.path, self.path / LOCK_FILE)))
 
     def tables(self) -> list[str]:
         """Return the names of the tables that exist."""
+        if isinstance(self.path, UrlPath):
+            return [name for name in self.path.names() if (self.path / name / delta_log.LOG_FOLDER).exists()]
         return sorted(log.parent.name for log in self.path.glob(f"*/{delta_log.LOG_FOLDER}"))
 
 
@@ -130,8 +139,65 @@ def _table_list(commits: Iterable[tuple[str, Collection[str]]]) -> str:
     )
 
 
-def _check_new_path(path: Path, *, make: bool) -> None:
+def lake_path(address: Path | str) -> LakePath:
+    """Return the path of a lake. Raises Misuse if there can be none, StoreError if the store cannot be used."""
+    if isinstance(address, str) and "://" in address:
+        return _url_path(address)
+    if URL_PATH.match(str(address)):
+        raise Misuse(f"--lake {address}: write a URL with two slashes, like s3://BUCKET/PATH, or the path of a folder")
+    path = Path(os.path.abspath(address))  # noqa: PTH100 - links stay: on other machines they may differ
+    if character := _UNUSABLE.search(str(path)):
+        raise Misuse(
+            f"the path of a lake must not contain {character[0]!r}, which other programs misread: {path};"
+            " name another folder (--lake)"
+        )
+    return path
+
+
+def _url_path(url: str) -> UrlPath:
+    scheme, _, rest = url.partition("://")
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    shown = redacted_url(url).partition("?")[0]
+    if scheme not in SCHEMES:
+        raise Misuse(
+            f"--lake {shown}: a lake is in a folder, or at a URL with {', '.join(f'{s}://' for s in SCHEMES)}"
+        )
+    if "?" in url or "#" in url or (at and (scheme != "abfss" or ":" in user)):
+        raise Misuse(f"--lake {shown}: leave out what is no part of a path; credentials go into the environment")
+    if character := _UNUSABLE.search(rest):
+        raise Misuse(f"the URL of a lake must not contain {character[0]!r}, which other programs misread: {shown}")
+    try:
+        return UrlPath(url.rstrip("/"))
+    except OSError as error:
+        raise StoreError(f"cannot use the lake {shown}: {plain(error)} (--lake names another)") from error
+
+
+def _check_commits(path: UrlPath) -> None:
+    """Raise Misuse if two runs could make the same version of a table. Raises StoreError if nothing can be written."""
+    if os.environ.get(UNSAFE_RENAME):
+        raise Misuse(
+            f"{UNSAFE_RENAME} is set, with which one run may overwrite what another has committed: unset it; the"
+            " store must support conditional puts (If-None-Match)"
+        )
+    try:
+        refused = delta_table.refuses_second_version(path)
+    except (DeltaError, OSError) as error:
+        raise StoreError(f"cannot write to the lake {path}: {delta_table.error_message(error)}") from error
+    if not refused:
+        raise Misuse(
+            f"the store of {path} writes an object that exists although it is asked not to (If-None-Match), so one run"
+            " may overwrite what another has committed: use a store with conditional puts, or a folder"
+        )
+
+
+def _check_new_path(path: LakePath, *, make: bool) -> None:
     """Raise Misuse unless a lake may be made at the path: `make` is set, and no other file is there."""
+    if isinstance(path, UrlPath):
+        if not make:
+            raise Misuse(f"there is no lake in {path}: `restante pipeline run` creates one (--lake names another)")
+        if names := path.names():
+            raise Misuse(f"{path} contains other files, such as {min(names)}: name an empty folder (--lake)")
+        return
     for folder in (path, *path.parents):
         if (folder / delta_log.LOG_FOLDER).exists():
             raise Misuse(
@@ -161,17 +227,21 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _write_settings(path: Path, first_day: date) -> None:
+def _write_settings(path: LakePath, first_day: date) -> None:
     """Write the lake's file atomically."""
+    content = msgspec.json.encode(_Settings(LAKE_FORMAT, first_day))
     try:
+        if isinstance(path, UrlPath):
+            (path / LAKE_FILE).write_bytes(content)
+            return
         with draft_of(path / LAKE_FILE, mode=0o644) as draft:  # executors and readers may be other users
-            draft.write_bytes(msgspec.json.encode(_Settings(LAKE_FORMAT, first_day)))
+            draft.write_bytes(content)
         flush(path.parent)
     except OSError as error:
         raise StoreError(f"cannot write to the lake {path}: {plain(error)}") from error
 
 
-def _settings(path: Path) -> _Settings:
+def _settings(path: LakePath) -> _Settings:
     try:
         raw = (path / LAKE_FILE).read_bytes()
         number = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get("format")

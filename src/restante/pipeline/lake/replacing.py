@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from restante.pipeline.lake import data_files, staging
 from restante.pipeline.lake.data_files import DataFile, Selected, Where
 from restante.pipeline.lake.staging import StagedFiles
+from restante.pipeline.lake.url_path import LakePath
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,12 +39,12 @@ class Replacer:
     The rows of a file that stay are written once, however many attempts there are.
     """
 
-    def __init__(self, table: Path, new_job: Callable[[], Path], where: Where) -> None:
+    def __init__(self, table: LakePath, new_job: Callable[[], LakePath], where: Where) -> None:
         """Write into a folder of `new_job` before the files are moved into the table's folder."""
         self._table = table
         self._new_job = new_job
         self._where = where
-        self._partial: dict[Path, Replacement] = {}
+        self._partial: dict[LakePath, Replacement] = {}
         """The replacements of files of which some rows are selected."""
 
     def replace(self, files: Iterable[DataFile]) -> Replacement:
@@ -80,7 +80,7 @@ class Replacer:
             return Replacement([file], [], rows, removed_days)
         job = self._new_job()
         try:
-            added = staging.move_into_table(_write_unselected(file, where, job, self._table), self._table)
+            added = staging.move_into_table(_write_unselected(file, where, job), self._table)
         except BaseException:
             StagedFiles(job, ()).discard()
             raise
@@ -101,10 +101,9 @@ def _count_selected(file: DataFile, where: Where) -> tuple[int, Mapping[str, int
     return rows, days
 
 
-def _write_unselected(file: DataFile, where: Where, job: Path, table: Path) -> StagedFiles:
+def _write_unselected(file: DataFile, where: Where, job: LakePath) -> StagedFiles:
     """Write the rows of a file that are not selected. One row group is in memory at a time."""
-    folder = job / file.path.relative_to(table).parent
-    path = folder / f"rest-{job.name.rpartition('-')[2]}.parquet"
+    path = job / data_files.partition_folder(file.partition.items()) / f"rest-{job.name.rpartition('-')[2]}.parquet"
     with data_files.open_parquet(file.path) as parquet:
         batches = _unselected(parquet.iter_batches(MAX_BATCH_ROWS), where)
         return StagedFiles(job, (staging.write_file(path, file.partition, parquet.schema_arrow, batches),))

@@ -3,6 +3,9 @@
 A job writes into its own folder in the table's folder, run-RUN-JOB. A commit moves its files beside the existing
 ones, into the partition folders, and flushes them to disk before the log names them. One run at a time has the lake's
 lock, so the folders of other runs belong to runs that were killed: a job removes them first.
+
+At a URL, where to move a file is to copy it, files stay in the job's folder, run=RUN-JOB. `vacuum` removes those of
+runs that were killed.
 """
 
 from __future__ import annotations
@@ -20,10 +23,11 @@ import pyarrow.parquet as pq
 
 from restante.common.atomic_file import flush
 from restante.common.errors import StoreError, plain
-from restante.pipeline.lake import columns, data_files, statistics
-from restante.pipeline.lake.data_files import DataFile
+from restante.pipeline.lake import columns, data_files, statistics, url_files
+from restante.pipeline.lake.data_files import RUN_FOLDER, DataFile
+from restante.pipeline.lake.url_path import LakePath, UrlPath
 from restante.pipeline.lake.writer import WRITTEN_DDL, OpenFile, task_writer
-from restante.pipeline.schemas import MONTH_COLUMN, Table
+from restante.pipeline.schemas import Table
 from restante.pipeline.spark import errors
 from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.spark.session import is_local
@@ -45,7 +49,7 @@ _JOB_FOLDER: Final = re.compile(rf"{RUN_PREFIX}[0-9a-f]{{32}}-[0-9a-f]{{32}}({re
 class StagedFiles(NamedTuple):
     """Files that no commit has taken yet."""
 
-    folder: Path
+    folder: LakePath
     files: tuple[DataFile, ...]
 
     @property
@@ -63,26 +67,37 @@ class StagedFiles(NamedTuple):
         _remove_job(self.folder)
 
 
-def _remove_job(run: Path) -> None:
+def _remove_job(run: LakePath) -> None:
     """Remove a job's folder. Rename it first, so that tasks that are still writing do not find it."""
+    if isinstance(run, UrlPath):
+        with contextlib.suppress(OSError):  # `vacuum` removes the others
+            run.remove_all()
+        return
     removed_folder = run.with_name(f"{run.name.removesuffix(GONE_SUFFIX)}{GONE_SUFFIX}")
     with contextlib.suppress(OSError):
         run.rename(removed_folder)
     shutil.rmtree(removed_folder, ignore_errors=True)
 
 
-def job_folder(table: Path, run: str) -> Path:
+def job_folder(table: LakePath, run: str) -> LakePath:
     """Return a new name for a job's folder; the caller creates it."""
+    if isinstance(table, UrlPath):
+        return table / f"{RUN_FOLDER}{run}-{uuid.uuid4().hex}"
     return table / f"{RUN_PREFIX}{run}-{uuid.uuid4().hex}"
 
 
-def job_folders(table: Path) -> list[Path]:
-    """Return the folders of jobs in a table's folder. x.gone comes before x, which is renamed to x.gone."""
+def job_folders(table: LakePath) -> list[Path]:
+    """Return the folders of jobs in a table's folder. x.gone comes before x, which is renamed to x.gone.
+
+    At a URL none are known: the runs that wrote them may still be active.
+    """
+    if isinstance(table, UrlPath):
+        return []
     folders = (path for path in table.glob(f"{RUN_PREFIX}*") if _JOB_FOLDER.fullmatch(path.name))
     return sorted((path for path in folders if path.is_dir() and not path.is_symlink()), reverse=True)
 
 
-def stage_rows(frame: DataFrame, folder: Path, table: Table, run: str) -> StagedFiles:
+def stage_rows(frame: DataFrame, folder: LakePath, table: Table, run: str) -> StagedFiles:
     """Write rows for a table with Spark, and remove what other runs left in the table's folder.
 
     Raises StoreError if Spark cannot write or a row has NULL in a column that is not nullable, SparkError if the job
@@ -96,7 +111,10 @@ def stage_rows(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged
             _remove_job(old_job)
     job = job_folder(folder, run)
     try:
-        return StagedFiles(job, tuple(_written_files(_write_rows(frame, job, table), job, table)))
+        rows = _table_rows(frame, table)
+        if isinstance(job, UrlPath):
+            return StagedFiles(job, tuple(url_files.write_rows(rows, job, table)))
+        return StagedFiles(job, tuple(_written_files(_write_rows(rows, job, table), job, table)))
     except (PySparkException, Py4JError) as error:
         _remove_job(job)
         if errors.java_has_ended(error):
@@ -107,23 +125,21 @@ def stage_rows(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged
         raise
 
 
-def _write_rows(frame: DataFrame, run: Path, table: Table) -> list[Path]:
-    """Write rows below `run` with Spark, and return the files that belong to the result."""
-    from pyspark.sql import functions as f
-
+def _table_rows(frame: DataFrame, table: Table) -> DataFrame:
+    """Return rows with the columns and types of a table."""
     schema = columns.spark_schema(table)
     if missing := set(schema.names).difference(frame.columns):  # DataFrame.to would add the missing columns
         raise SparkError(
             f"the rows for the table {table.name} could not be computed: there is no column {min(missing)}"
         )
-    rows = frame.to(schema)
-    if not is_local(frame.sparkSession):  # workers on other machines may lack Python or our modules
-        if table.by_month:
-            rows = rows.withColumn(MONTH_COLUMN.name, f.trunc("day", "month"))
-        # Spark sorts by the partitions unless the rows are sorted by them already; then their order stays.
-        order = dict.fromkeys((*table.partitions, *table.order))
-        sorted_ = rows.sortWithinPartitions(*order) if order else rows
-        sorted_.write.partitionBy(*table.partitions).parquet(str(run))
+    return frame.to(schema)
+
+
+def _write_rows(rows: DataFrame, run: Path, table: Table) -> list[Path]:
+    """Write rows below `run` with Spark, and return the files that belong to the result."""
+    spark = rows.sparkSession
+    if not is_local(spark):  # workers on other machines may lack Python or our modules
+        url_files.sorted_writer(rows, table).parquet(str(run))
         return sorted(run.rglob("*.parquet"))
     try:
         run.mkdir(parents=True)
@@ -133,14 +149,14 @@ def _write_rows(frame: DataFrame, run: Path, table: Table) -> list[Path]:
     if table.order:
         rows = rows.sortWithinPartitions(*table.order)
     write = task_writer(run, table.partitions)
-    if not is_small(frame.sparkSession):
+    if not is_small(spark):
         return sorted(Path(row["path"]) for row in rows.mapInArrow(write, WRITTEN_DDL).collect())
     batches = rows.toArrow().to_batches()
     with _writing(run):
         return sorted(Path(path) for written in write(batches) for path in written.column("path").to_pylist())
 
 
-def _job_failure(error: Exception, table: Table, folder: Path) -> SparkError | StoreError:
+def _job_failure(error: Exception, table: Table, folder: LakePath) -> SparkError | StoreError:
     message = str(error)
     if "No space left on device" in message:  # ENOSPC, as Java words it
         return StoreError(
@@ -175,12 +191,15 @@ def _written_files(paths: Iterable[Path], run: Path, table: Table) -> list[DataF
 
 
 def write_file(
-    path: Path, partition: Mapping[str, str | None], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    path: LakePath, partition: Mapping[str, str | None], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> DataFile:
     """Write a file that no commit has taken yet, of at least one row. Raises StoreError if it cannot be written."""
     with _writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = OpenFile(str(path), schema)
+        if isinstance(path, UrlPath):
+            file = OpenFile(path.open_output(), schema)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = OpenFile(str(path), schema)
     try:
         for batch in batches:
             with _writing(path):
@@ -190,12 +209,12 @@ def write_file(
     except BaseException:
         file.abandon()
         raise
-    with _writing(path):
-        return data_file(path, partition, pq.read_metadata(path))
+    with _writing(path), data_files.native_file(path) as written:
+        return data_file(path, partition, pq.read_metadata(written))
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _writing(path: LakePath) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -203,7 +222,7 @@ def _writing(path: Path) -> Iterator[None]:
         raise StoreError(f"cannot write to {path}: {reason}; these rows were not committed") from error
 
 
-def data_file(path: Path, partition: Mapping[str, str | None], footer: pq.FileMetaData) -> DataFile:
+def data_file(path: LakePath, partition: Mapping[str, str | None], footer: pq.FileMetaData) -> DataFile:
     """Return a file that was written, with the statistics of its footer."""
     return DataFile(path, partition, footer.num_rows, path.stat().st_size, statistics.column_ranges(footer))
 
@@ -215,23 +234,26 @@ def _null_columns(footer: pq.FileMetaData) -> set[str]:
     return {chunk.path_in_schema for chunk in chunks if chunk.statistics and chunk.statistics.null_count}
 
 
-def move_into_table(staged: StagedFiles, table: Path) -> list[DataFile]:
-    """Move files into the table's folder. They survive a power cut once this returns.
+def move_into_table(staged: StagedFiles, table: LakePath) -> list[DataFile]:
+    """Move files into the table's folder. They survive a power cut once this returns. At a URL they stay.
 
     Raises StoreError if the disk refuses.
     """
+    if isinstance(table, UrlPath):
+        return list(staged.files)
     moved, folders = [], {table, table.parent}
     try:
         for file in staged.files:
-            flush(file.path)
-            path = table / file.path.relative_to(staged.folder)
+            old = Path(str(file.path))
+            flush(old)
+            path = table / old.relative_to(str(staged.folder))
             path.parent.mkdir(parents=True, exist_ok=True)
-            file.path.rename(path)
+            old.rename(path)
             moved.append(file._replace(path=path))
             folders |= {folder for folder in path.parents if folder.is_relative_to(table)}
         for folder in folders:
             flush(folder)
     except OSError as error:
         raise StoreError(f"cannot write to {table}: {plain(error)}; these rows were not committed") from error
-    shutil.rmtree(staged.folder, ignore_errors=True)
+    shutil.rmtree(str(staged.folder), ignore_errors=True)
     return moved

@@ -10,8 +10,8 @@ import contextlib
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, timedelta
-from functools import partial
-from pathlib import Path
+from functools import partial, reduce
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,17 +20,19 @@ import pyarrow.compute as pc
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from restante.common.atomic_file import flush
-from restante.common.errors import StoreError
+from restante.common.errors import InUse, StoreError
 from restante.pipeline.lake import columns, commit_info, data_files, delta_log, delta_table, staging
 from restante.pipeline.lake.commit_info import CommitInfo, Mark, TableCommit, TableState, Totals
 from restante.pipeline.lake.data_files import DataFile, Selected, Where
 from restante.pipeline.lake.replacing import NOTHING, Replacement, Replacer
 from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.statistics import ColumnRange
+from restante.pipeline.lake.url_path import LakePath, UrlPath, path_below, spark_path
 from restante.pipeline.schemas import BY_DAY_AND_SOURCE, Table
 from restante.pipeline.spark.small_jobs import one_task
 
 if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
@@ -41,6 +43,13 @@ before it, but is as large as the list of all files."""
 MAX_COMMIT_ATTEMPTS: Final = 5
 """Attempts of a commit when other programs commit first. Each attempt reads the table again."""
 
+LISTING_AT_URL: Final = {
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "32",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+}
+"""Settings with which Spark looks up more files than these in a job of so many tasks, because each is a request. On
+this machine it looks them up one after the other (session.SESSION_SETTINGS)."""
+
 _STATISTICS: Final = ("min.", "max.", "null_count.")
 """How the names of the columns begin in which deltalake lists the statistics of a table's columns."""
 
@@ -49,7 +58,7 @@ class LakeTable:
     """A table as it was when it was opened, or after its own last commit."""
 
     def __init__(
-        self, folder: Path, table: Table, *, run: str | None, committed: list[tuple[str, Collection[str]]]
+        self, folder: LakePath, table: Table, *, run: str | None, committed: list[tuple[str, Collection[str]]]
     ) -> None:
         """Read the table's log. Add the table and sources of each commit made here to `committed`.
 
@@ -64,6 +73,10 @@ class LakeTable:
         self._delta = delta_table.open_table(folder, table)
         self._state: tuple[int | None, TableState] = None, TableState()
         self._infos: Final[dict[int, CommitInfo]] = {}
+
+    @property
+    def _at_url(self) -> bool:
+        return isinstance(self.folder, UrlPath)
 
     @property
     def version(self) -> int | None:
@@ -170,13 +183,11 @@ class LakeTable:
         return actions
 
     def _data_file(self, action: Mapping[str, Any]) -> DataFile:
-        path = self.folder / delta_log.decoded_path(action["path"])
+        below = PurePosixPath(delta_log.decoded_path(action["path"]))
+        path = self.folder / below
         values = {name: action[f"partition.{name}"] for name in self.table.partitions}
         partition = {name: None if value is None else str(value) for name, value in values.items()}
-        if (
-            not path.is_relative_to(self.folder)
-            or data_files.partition_of_path(path.relative_to(self.folder)) != partition
-        ):
+        if below.is_absolute() or ".." in below.parts or data_files.partition_of_path(below) != partition:
             # Spark and DuckDB take a file's partition from its path.
             raise StoreError(f"{path} is not in the folder of its partition: another program added it to the lake")
         ranges = {name: range_ for name in BY_DAY_AND_SOURCE if (range_ := _logged_range(action, name)) is not None}
@@ -189,11 +200,29 @@ class LakeTable:
         if not files:
             # For an empty list Spark would start a job with Python workers. Connect needs the schema.
             return spark.createDataFrame(columns.row_schema(self.table.columns).empty_table(), schema)
-        reader = spark.read.schema(schema).option("basePath", str(self.folder))  # partitions are the folders below it
-        frame = one_task(reader.parquet(*(str(file.path) for file in files)))
+        if self._at_url:
+            for name, value in LISTING_AT_URL.items():
+                spark.conf.set(name, value)
+        reader = spark.read.schema(schema).option("basePath", spark_path(self.folder))  # partitions are below it
+        of_runs = [data_files.is_of_run(path_below(file.path, self.folder)) for file in files]
+        frames = [
+            reader.parquet(*paths).select(*(f"`{column.name}`" for column in self.table.columns))
+            for of_run in dict.fromkeys(of_runs)  # files below folders of other names would need another base path
+            if (paths := [spark_path(file.path) for file, of in zip(files, of_runs, strict=True) if of is of_run])
+        ]
+        frame = one_task(reduce(lambda frame, other: frame.unionByName(other), frames))
         if where and any(file.selected(where) is Selected.SOME for file in files):
             frame = frame.where(self._condition(where))
-        return frame.select(*(f"`{column.name}`" for column in self.table.columns))
+        return frame
+
+    def dataset(self) -> Dataset:
+        """Return all rows for programs that read datasets of Arrow, with the columns of the Delta table."""
+        from pyarrow.dataset import dataset
+
+        schema = columns.row_schema(self.table.stored)
+        if self._delta is None:
+            return dataset(schema.empty_table())
+        return self._delta.to_pyarrow_dataset(schema=schema)
 
     def _condition(self, where: Where) -> Expression:
         """Return the condition for Spark that a row is selected."""
@@ -220,7 +249,7 @@ class LakeTable:
         assert self._run is not None, "the lake is not open for writing"
         return staging.stage_rows(frame, self.folder, self.table, self._run)
 
-    def job_folder(self) -> Path:
+    def job_folder(self) -> LakePath:
         """Return the path of a new folder for files that no commit has taken yet; the caller makes it."""
         assert self._run is not None, "the lake is not open for writing"
         return staging.job_folder(self.folder, self._run)
@@ -298,8 +327,12 @@ class LakeTable:
         *,
         data_change: bool = True,
     ) -> int:
-        """Commit, again if another program committed first; each attempt replaces rows of the table as it then is."""
-        for _ in range(MAX_COMMIT_ATTEMPTS):
+        """Commit, again if another program committed first; each attempt replaces rows of the table as it then is.
+
+        At a URL, where no lock keeps out other runs, one that committed first may have taken the same rows.
+        """
+        new = list(added)
+        for _ in range(1 if self._at_url else MAX_COMMIT_ATTEMPTS):
             if self._delta is not None and delta_table.missing_columns(self._delta, self.table):
                 # A commit of its own: deltalake adds no columns in a commit that adds files.
                 add_columns = partial(delta_table.add_columns, self._delta, self.table)
@@ -307,13 +340,14 @@ class LakeTable:
                 if self._write(bare, set(), add_columns) is None:
                     continue
             replaced = replace()
+            new = [*added, *replaced.added]
             touched = data_files.all_days(added) | replaced.days if data_change and not info.kept else set()
             append = partial(
                 delta_table.append_commit,
                 self._delta,
                 self.folder,
                 self.table,
-                added=[*added, *replaced.added],
+                added=new,
                 removed=replaced.removed,
                 transactions=transactions,
                 data_change=data_change,
@@ -322,7 +356,15 @@ class LakeTable:
             if version is not None:
                 self._committed.append((self.table.name, info.sources))
                 return version
-        raise StoreError(f"another program keeps changing {self.folder}: stop it, and run this again")
+        if not self._at_url:
+            raise StoreError(f"another program keeps changing {self.folder}: stop it, and run this again")
+        with contextlib.suppress(OSError):  # `vacuum` removes the others
+            for file in new:
+                file.path.unlink()
+        raise InUse(
+            f"another run committed to {self.folder} first, so this one's rows were not committed: wait until it is"
+            " done, and run this again"
+        )
 
     def _write(self, info: CommitInfo, touched: Collection[str], write: Callable[[CommitInfo], None]) -> int | None:
         """Make a commit with `write`, and return its version. Return None if another program committed first."""
@@ -332,10 +374,18 @@ class LakeTable:
         stamped = msgspec.structs.replace(stamped, state=commit_info.state_after(self.state, [(version, stamped)]))
         try:
             write(stamped)
-        except CommitFailedError:
-            self._delta = delta_table.open_table(self.folder, self.table)
-            return None
         except (DeltaError, OSError) as error:
+            is_first = not isinstance(error, CommitFailedError)
+            if self._at_url or not is_first:
+                self._delta = delta_table.open_table(self.folder, self.table)
+            if self._at_url and self.version is not None and self.version >= version:
+                # An object store may have made the entry whose confirmation was lost.
+                made = delta_log.read_info(self.folder, version)
+                if (made.run, made.commit) == (stamped.run, stamped.commit):
+                    return version
+                is_first = False
+            if not is_first:
+                return None
             raise StoreError(
                 f"cannot commit to {self.folder}: {delta_table.error_message(error)}; this commit was not made"
             ) from error
@@ -344,22 +394,29 @@ class LakeTable:
 
     def _flush_commit(self, version: int, now: float) -> None:
         log = self.folder / delta_log.LOG_FOLDER
+        entry = delta_log.entry_path(self.folder, version)
         try:
-            for path in (delta_log.entry_path(self.folder, version), log, self.folder):
-                flush(path)
+            self._flush(entry, log, self.folder)
             if self._delta is None:
                 self._delta = delta_table.open_table(self.folder, self.table)
             else:
                 self._delta.update_incremental()
             if self._delta is not None and version - delta_log.last_checkpoint(self.folder) >= COMMITS_PER_CHECKPOINT:
                 self._delta.create_checkpoint()
-                for path in (*log.glob(f"{self._delta.version():020}.checkpoint*"), log / "_last_checkpoint", log):
-                    flush(path)
+                checkpoint = f"{self._delta.version():020}.checkpoint"
+                parts = (path for path in log.iterdir() if path.name.startswith(checkpoint))
+                self._flush(*parts, log / "_last_checkpoint", log)
                 self._remove_expired(now)
         except (DeltaError, OSError) as error:
             raise StoreError(
                 f"{self.folder} has a new version, but it may not be on disk: {delta_table.error_message(error)}"
             ) from error
+
+    def _flush(self, *paths: LakePath) -> None:
+        """Flush files and folders to disk. An object is stored when it exists. Raises OSError."""
+        for path in paths:
+            if isinstance(path, Path):
+                flush(path)
 
     def _remove_expired(self, now: float) -> None:
         """Remove the log's files that the new checkpoint makes unnecessary."""

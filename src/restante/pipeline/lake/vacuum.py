@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from restante.common.errors import StoreError, plain
-from restante.pipeline.lake import delta_log, staging
+from restante.pipeline.lake import data_files, delta_log, staging
 from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.url_path import LakePath, UrlPath
 
 
 class UnneededFile(NamedTuple):
     """A file that no version needs."""
 
-    path: Path
+    path: LakePath
     size: int
     """In bytes."""
 
@@ -29,14 +30,15 @@ def unneeded_files(table: LakeTable, *, grace: float, now: float) -> list[Unneed
     of a file that was never in a version counts from when it was written, since another program may be about to
     commit it. So does that of a file whose removal is in an entry that is no longer kept: it was removed longer ago
     than that. Of a table without a version only the files of killed runs are returned: its log may be lost. `now` is
-    in seconds since 1970. The lake must be open for writing, so that no other run is active. Raises StoreError if the
-    log is damaged.
+    in seconds since 1970. The lake must be open for writing, so that no other run is active. At a URL one may be: its
+    files are as old as the run at most, so `grace` must be longer than any run. Raises StoreError if the table
+    cannot be read.
     """
     assert table.writing, "the lake is not open for writing"
     current = {file.path for file in table.files()}
     removed = {} if table.version is None else delta_log.removals(table.folder, table.version)
     files = []
-    for path in () if table.version is None else _parquet_files(table.folder):
+    for path in _all_files(table):
         written = path.stat()
         # A time in the future is of a clock that was set back since: with a grace of 0 the file may go.
         age = max(0.0, now - removed.get(path, written.st_mtime))
@@ -44,6 +46,22 @@ def unneeded_files(table: LakeTable, *, grace: float, now: float) -> list[Unneed
             files.append(UnneededFile(path, written.st_size))
     leftover_paths = (path for job in staging.job_folders(table.folder) for path in job.rglob("*") if path.is_file())
     return files + [UnneededFile(path, path.stat().st_size) for path in leftover_paths]
+
+
+def _all_files(table: LakeTable) -> Iterator[LakePath]:
+    """Yield the files that may be of a version of the table, and at a URL all files of runs."""
+    folder = table.folder
+    if not isinstance(folder, UrlPath):
+        yield from () if table.version is None else _parquet_files(folder)
+        return
+    try:
+        files = list(folder.files())
+    except OSError as error:
+        raise StoreError(f"cannot list {folder}: {plain(error)}") from error
+    for file in files:
+        below = file.relative_to(folder)
+        if data_files.is_of_run(below) or (table.version is not None and file.name.endswith(".parquet")):
+            yield file
 
 
 def _parquet_files(folder: Path) -> Iterator[Path]:
@@ -66,7 +84,8 @@ def vacuum(table: LakeTable, *, grace: float, now: float) -> list[UnneededFile]:
             shutil.rmtree(job)
     except OSError as error:
         raise StoreError(f"cannot remove files from {table.folder}: {plain(error)}") from error
-    emptied = {folder for file in files for folder in file.path.parents if table.folder in folder.parents}
+    paths = (file.path for file in files if isinstance(file.path, Path))
+    emptied = {folder for path in paths for folder in path.parents if table.folder in folder.parents}
     for folder in sorted(emptied, reverse=True):  # subfolders come before their parents
         with contextlib.suppress(OSError):  # it is not empty
             folder.rmdir()

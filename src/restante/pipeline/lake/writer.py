@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
 from restante.pipeline.lake.data_files import partition_folder
@@ -76,7 +76,7 @@ def task_writer(
     return write
 
 
-def _make_folder(run: Path, below: Path) -> Path:
+def _make_folder(run: Path, below: PurePath) -> Path:
     """Make a folder, but not `run` itself: if `run` does not exist, the job was cancelled."""
     path = run
     for part in below.parts:
@@ -122,10 +122,11 @@ def _cut_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 class OpenFile:
     """A file that is being written, and the rows of its next group."""
 
-    def __init__(self, path: str, schema: pa.Schema) -> None:
+    def __init__(self, path: str | pa.NativeFile, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 
         self._file = pq.ParquetWriter(path, schema, compression="zstd", store_schema=False)
+        self._output = None if isinstance(path, str) else path
         self._parts: list[pa.RecordBatch] = []
         self._bytes = self._rows = 0
 
@@ -152,6 +153,8 @@ class OpenFile:
         """Write the last group and the footer."""
         self._write()
         self._file.close()
+        if self._output is not None:
+            self._output.close()
 
     def abandon(self) -> None:
         """Close the unfinished file, and ignore errors: the caller reports the error."""
