@@ -147,12 +147,24 @@ def test_a_folder_that_is_no_lake_is_refused_and_not_changed(tmp_path: Path) -> 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/lake", "file:///lake"])
-def test_a_url_is_refused_and_no_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        (Path("s3://bucket/lake"), "--lake s3:/bucket/lake: write a URL with two slashes"),
+        ("file:///lake", "--lake file:///lake: a lake is in a folder, or at a URL with s3://, s3a://, gs://"),
+        ("s3://canary:canary@bucket/lake", r"--lake s3://\*\*\*@bucket/lake: leave out what is no part of a path"),
+        ("abfss://container:canary@account/lake", r"--lake abfss://\*\*\*@account/lake: leave out"),
+        ("s3://bucket/lake?key=canary", "--lake s3://bucket/lake: leave out"),
+        ("gs://bucket/a=b", "the URL of a lake must not contain '='"),
+    ],
+)
+def test_an_address_of_no_lake_is_refused_and_no_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: Path | str, sentence: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    sentence = rf"--lake {url.replace(':///', '://')}: this is a URL; .* have no lock"
-    with pytest.raises(Misuse, match=sentence):
-        make(Path(url))
+    with pytest.raises(Misuse, match=sentence) as refused:
+        Lake.open(address, write=True, make=True).__enter__()
+    assert "canary" not in str(refused.value)
     assert not list(tmp_path.iterdir())
 
 

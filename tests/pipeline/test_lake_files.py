@@ -25,10 +25,24 @@ from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake import writer as lake_writer
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile
+from restante.pipeline.lake.url_path import path_below
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Table
 from support.pipeline import lakes
-from support.pipeline.lakes import LETTERS, MONTHLY_LETTERS, Row, add, held, info, letter, opened, rows, seen, stored
+from support.pipeline.lakes import (
+    LETTERS,
+    MONTHLY_LETTERS,
+    Row,
+    add,
+    held,
+    info,
+    letter,
+    local,
+    opened,
+    rows,
+    seen,
+    stored,
+)
 from support.processes import run
 
 COMMITS: Final = """
@@ -123,7 +137,7 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, is_first: bool, let
         table_then = seen(copy, letters)
         assert [commit.run for commit in lakes.infos(table_then)] == ["new"] * made + ["old"] * bool(old), where
         if made or old:
-            assert DeltaTable(table_then.folder).transaction_version("a") == (2 if made else 1), where
+            assert DeltaTable(str(table_then.folder)).transaction_version("a") == (2 if made else 1), where
 
         with opened(copy, letters) as table:  # the lock went with the process
             add(table, added, replace={"day": {"2026-11-01"}})
@@ -210,14 +224,14 @@ def test_files_that_were_never_in_a_version_count_from_when_they_were_written(tm
     with opened(tmp_path) as table:
         add(table, [letter(1)])
         staged = table.stage(held([letter(2)]))
-        placed = staging.move_into_table(staged, table.folder)[0].path  # a commit that failed, or is to come
+        placed = local(staging.move_into_table(staged, table.folder)[0].path)  # a commit that failed, or is to come
         os.utime(placed, (1_000_000, 1_000_000))
         table.stage(held([letter(3)]))
-        readme = table.folder / "README"
+        readme = local(table.folder) / "README"
         readme.write_text("somebody's")
         cut_off = vacuum(table, grace=100, now=1_000_099)
-        assert {file.path.suffix for file in cut_off} == {".parquet"}
-        assert {file.path.relative_to(table.folder).parts[0][:4] for file in cut_off} == {"run-"}
+        assert {local(file.path).suffix for file in cut_off} == {".parquet"}
+        assert {path_below(file.path, table.folder).parts[0][:4] for file in cut_off} == {"run-"}
         assert [file.path for file in vacuum(table, grace=100, now=1_000_100)] == [placed]
         assert files(tmp_path) == {readme, *(file.path for file in table.files())}
 
@@ -229,7 +243,7 @@ def test_a_file_whose_removal_was_cleaned_counts_by_its_age(tmp_path: Path, monk
         [old] = files(tmp_path)
         os.utime(old, (1000, 1000))
         add(table, [letter(2)], replace={}, finished=2000.0)
-        [kept_path] = [file.path for file in table.files()]
+        [kept_path] = [local(file.path) for file in table.files()]
         os.utime(kept_path, (2000, 2000))
         assert vacuum(table, grace=1500, now=2600.0) == [], "it was replaced only 600 s ago"
         monkeypatch.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))
@@ -261,11 +275,12 @@ def test_only_the_folders_of_jobs_are_removed(tmp_path: Path) -> None:
         add(table, [letter(1)])
         (tmp_path / "precious").mkdir()
         (tmp_path / "precious" / "deed.txt").touch()
-        staging.job_folder(table.folder, "0" * 32).symlink_to(tmp_path / "precious")
-        staging.job_folder(table.folder, "1" * 32).touch()
-        (table.folder / "run-2024").mkdir()
-        (table.folder / "run-2024" / "results.parquet").touch()
-        (table.folder / "run-notes.txt").touch()
+        folder = local(table.folder)
+        local(staging.job_folder(folder, "0" * 32)).symlink_to(tmp_path / "precious")
+        local(staging.job_folder(folder, "1" * 32)).touch()
+        (folder / "run-2024").mkdir()
+        (folder / "run-2024" / "results.parquet").touch()
+        (folder / "run-notes.txt").touch()
         before = set(tmp_path.rglob("*"))
         assert vacuum(table, grace=0, now=4e9) == []
         table.stage(held([letter(2)])).discard()
@@ -276,7 +291,7 @@ def test_the_next_writer_of_a_table_removes_what_a_killed_run_left(tmp_path: Pat
     other = LETTERS._replace(name="other")
     for letters in (LETTERS, other):
         with opened(tmp_path, letters) as table:
-            job = table.stage(held([letter(1)])).folder
+            job = local(table.stage(held([letter(1)])).folder)
             shutil.copytree(job, job.with_name(f"{job.name}.gone"))  # it was being removed, and tasks still wrote
     with opened(tmp_path) as table:
         old, new = [table.stage(held([letter(number)])) for number in (2, 3)]
@@ -345,7 +360,9 @@ def file(number: int, size: int, rows: int = 1, month: str = "2026-11-01") -> Da
 )
 def test_files_are_merged_up_to_a_size_and_a_number_of_rows(files: list[DataFile], expected: list[list[int]]) -> None:
     table: Any = SimpleNamespace(table=MONTHLY_LETTERS, files=lambda: files)
-    assert [[int(file.path.stem) for file in merge.files] for merge in lake_compact.planned_merges(table)] == expected
+    assert [
+        [int(local(file.path).stem) for file in merge.files] for merge in lake_compact.planned_merges(table)
+    ] == expected
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["the same text", "each row its own"])

@@ -26,6 +26,7 @@ from restante.pipeline.lake import data_files, delta_log
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake import writer as lake_writer
 from restante.pipeline.lake.commit_info import Ledger
+from restante.pipeline.lake.url_path import path_below
 from restante.pipeline.lake.writer import task_writer
 from restante.pipeline.schemas import CLEAN_TABLES, Table
 from restante.pipeline.spark import java
@@ -107,7 +108,7 @@ def test_sparks_workers_write_the_files_that_we_write(spark: SparkSession, tmp_p
         ours, theirs = table.stage(held(ROWS)), table.stage(lakes.frame(spark, ROWS))
         assert len(ours.files) == 5
         for our_file, their_file in zip(ours.files, theirs.files, strict=True):
-            assert our_file.path.relative_to(ours.folder).parent == their_file.path.relative_to(theirs.folder).parent
+            assert path_below(our_file.path, ours.folder).parent == path_below(their_file.path, theirs.folder).parent
             assert (our_file.partition, our_file.rows) == (their_file.partition, their_file.rows)
             a, b = pq.ParquetFile(our_file.path), pq.ParquetFile(their_file.path)
             assert a.schema.equals(b.schema)

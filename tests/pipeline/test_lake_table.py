@@ -44,7 +44,20 @@ from restante.pipeline.spark.errors import SparkError
 from support.disk import no_file_beyond
 from support.effort import examples
 from support.pipeline import lakes
-from support.pipeline.lakes import LETTERS, MONTHLY_LETTERS, Row, add, held, info, letter, opened, rows, seen, stored
+from support.pipeline.lakes import (
+    LETTERS,
+    MONTHLY_LETTERS,
+    Row,
+    add,
+    held,
+    info,
+    letter,
+    local,
+    opened,
+    rows,
+    seen,
+    stored,
+)
 
 DAYS = ["2026-10-31", "2026-11-01", "2026-11-03"]
 SOURCES = ["a", "b.c"]
@@ -157,7 +170,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
         assert (staged.rows, staged.days) == (3, set(days))
         assert seen(tmp_path).version is None
         assert table.commit([staged], info=made, transactions={"main": 4, "other": 2**40}) == 0
-        assert not list(table.folder.glob("run-*"))
+        assert not list(local(table.folder).glob("run-*"))
     table = seen(tmp_path)
     assert table.version == 0
     [stored_info] = lakes.infos(table)
@@ -167,7 +180,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
         made.sources
     )
     assert table.state.inputs == made.inputs
-    transactions = DeltaTable(table.folder).transaction_version
+    transactions = DeltaTable(str(table.folder)).transaction_version
     assert [transactions(app) for app in ("main", "other", "none")] == [4, 2**40, None]
     assert stored(tmp_path) == letters
     assert comments(tmp_path) == {column.name: column.meaning for column in LETTERS.columns}
@@ -414,7 +427,7 @@ def test_unneeded_log_entries_are_removed_after_thirty_days(tmp_path: Path, monk
         commits(3, 100, source="idle", ledger=Ledger(), marks={"": Mark(2, "c", 2, "c")})
         assert (versions("json"), versions("checkpoint.parquet")) == ([15, 16, 17, 18], [15, 18])
         assert table.marks("idle") == {"": Mark(2, "c", 2, "c")}
-        assert DeltaTable(table.folder, version=15).version() == 15
+        assert DeltaTable(str(table.folder), version=15).version() == 15
         for _ in range(3):
             lakes.add_foreign(tmp_path, [letter(3)])
         add(table, [letter(2)])
@@ -428,7 +441,7 @@ def test_a_clean_up_that_was_cut_off_is_finished_by_the_next(
     with opened(tmp_path / "lake") as table:
         for number in range(6):
             add(table, [letter(number)], source="main", ledger=Ledger(), marks={"": Mark(number, "a", 2, "b")})
-            DeltaTable(table.folder).create_checkpoint()
+            DeltaTable(str(table.folder)).create_checkpoint()
         state = table.state
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
     monkeypatch.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))
@@ -614,7 +627,7 @@ def test_commits_of_older_versions_name_their_source_in_another_way(tmp_path: Pa
     mark, ledger = Mark(5, "a", 2, "b"), Ledger(read=3, clean=3, counted=3)
     with opened(tmp_path) as table:
         add(table, [letter(1)], source="main", ledger=ledger, marks={"": mark})
-        entry = delta_log.entry_path(table.folder, 0)
+        entry = local(delta_log.entry_path(table.folder, 0))
     lines = [json.loads(line) for line in entry.read_text().splitlines()]
     [stored_info] = [line["commitInfo"]["restante"] for line in lines if "commitInfo" in line]
     source = stored_info.pop("sources")["main"]

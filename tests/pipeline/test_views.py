@@ -22,7 +22,7 @@ from restante.pipeline.schemas import NAMEPLATES, Column, Table
 from restante.pipeline.tables import TABLES
 from restante.timing.model.phases import ALL_PHASES
 from support.documents import ROOT
-from support.pipeline.lakes import LATER_LETTERS, add, letter, opened, put
+from support.pipeline.lakes import LATER_LETTERS, add, letter, local, opened, put
 from support.pipeline.tables import dicts, rows
 from support.processes import run
 
@@ -70,7 +70,7 @@ def test_a_file_that_may_lack_a_column_and_cannot_be_read_is_reported(tmp_path: 
         ):
             views.view_statement(table)
         file.path.unlink()
-        file.path.mkdir()
+        local(file.path).mkdir()
         with pytest.raises(StoreError, match=re.escape(f"{file.path} cannot be read (Is a directory): restore it")):
             views.view_statement(table)
 

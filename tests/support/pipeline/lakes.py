@@ -20,6 +20,7 @@ from restante.pipeline.lake.commit_info import CommitInfo, SourceCommit
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.url_path import LakePath
 from restante.pipeline.schemas import BY_MONTH, MONTH_COLUMN, Column, Table
 from support.pipeline.tables import ARROW
 
@@ -122,6 +123,12 @@ def info(run: str = "r", finished: float = 1_795_000_000.0, table: str = "letter
     return CommitInfo(run=run, table=table, finished=finished, **others)
 
 
+def local(path: LakePath) -> Path:
+    """Return a path of a lake that is a folder."""
+    assert isinstance(path, Path)
+    return path
+
+
 @contextmanager
 def opened(path: Path, table: Table = LETTERS) -> Iterator[LakeTable]:
     with Lake.open(path, write=True, make=True) as lake:
@@ -203,7 +210,7 @@ def stored(path: Path, table: Table = LETTERS) -> list[Row]:
     lake_table = seen(path, table)
     ours = rows(contents(lake_table))
     if lake_table.version is not None:
-        theirs = DeltaTable(lake_table.folder).to_pyarrow_table()
+        theirs = DeltaTable(str(lake_table.folder)).to_pyarrow_table()
         assert rows(theirs.select([column.name for column in table.columns])) == ours
     return ours
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,7 +19,7 @@ from restante.cli.extra_commands import group_that_needs
 from restante.common.errors import Misuse
 from restante.common.texts import counted
 from restante.pipeline.cli import demo, gaps, query, report, tables
-from restante.pipeline.cli.options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeAddress, Memory, Verbose, read_folder
+from restante.pipeline.cli.options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeAddress, Memory, Packages, Verbose, read_folder
 
 if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult
@@ -69,6 +69,9 @@ Keep = Annotated[
 ]
 DEFAULT_MASTER = "local[*]"
 
+MIN_GRACE_AT_URL: Final = 24
+"""Hours for which files are kept at a URL, because a run may still commit them."""
+
 
 @app.command()
 def ingest(
@@ -80,6 +83,7 @@ def ingest(
     master: Master = DEFAULT_MASTER,
     remote: Remote = None,
     memory: Memory = DEFAULT_MEMORY,
+    packages: Packages = None,
     verbose: Verbose = False,
 ) -> None:
     """Copy what is new in the sources into the lake.
@@ -96,7 +100,15 @@ def ingest(
     sources, unread = recognise_sources(check_names(source, extracts))
     keep_days = read_keep(keep, CLEAN_TABLES)
     with open_run(
-        "ingest", lake, write=not plan, make=True, master=master, remote=remote, memory=memory, verbose=verbose
+        "ingest",
+        lake,
+        write=not plan,
+        make=True,
+        master=master,
+        remote=remote,
+        memory=memory,
+        packages=packages,
+        verbose=verbose,
     ) as run:
         results = [*ingest_into(run, sources, keep_days, extracts=extracts, plan=plan), *unread]
     _show_ingested(results, extracts=extracts is not None, plan=plan)
@@ -116,6 +128,7 @@ def build(
     master: Master = DEFAULT_MASTER,
     remote: Remote = None,
     memory: Memory = DEFAULT_MEMORY,
+    packages: Packages = None,
     verbose: Verbose = False,
 ) -> None:
     """Build the report tables, for every day that changed.
@@ -128,7 +141,16 @@ def build(
 
     days = read_days(from_day, to_day)
     keep_days = read_keep(keep, BUILT_TABLES)
-    with open_run("build", lake, write=not plan, master=master, remote=remote, memory=memory, verbose=verbose) as run:
+    with open_run(
+        "build",
+        lake,
+        write=not plan,
+        master=master,
+        remote=remote,
+        memory=memory,
+        packages=packages,
+        verbose=verbose,
+    ) as run:
         built = build_into(run, keep_days, days, plan=plan)
     _show_built(built, plan=plan)
 
@@ -151,6 +173,7 @@ def ingest_and_build(
     master: Master = DEFAULT_MASTER,
     remote: Remote = None,
     memory: Memory = DEFAULT_MEMORY,
+    packages: Packages = None,
     verbose: Verbose = False,
 ) -> None:
     """Run ingest, build and report in one Spark session, for cron.
@@ -174,6 +197,7 @@ def ingest_and_build(
         master=master,
         remote=remote,
         memory=memory,
+        packages=packages,
         verbose=verbose,
         archive_classes=True,
     ) as run:
@@ -261,6 +285,11 @@ def vacuum(
     max_grace = int(LOG_RETENTION_SECONDS / 3600)
     if not 0 <= grace <= max_grace:
         raise Misuse(f"--grace: {grace:g} is not a number of hours from 0 to {max_grace}")
+    if "://" in lake and grace < MIN_GRACE_AT_URL:
+        raise Misuse(
+            f"--grace {grace:g}: at a URL, where no lock shows whether a run is active, files are kept for at least"
+            f" {MIN_GRACE_AT_URL} hours: no run may take longer"
+        )
     list_or_remove = unneeded_files if plan else remove_waste
     files = size = 0
     with Lake.open(lake, write=True) as opened:

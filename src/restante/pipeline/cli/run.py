@@ -71,12 +71,14 @@ class Sessions:
         started: Callable[[], None],
         *,
         memory: str,
+        packages: str | None,
         verbose: bool,
         list_classes: bool,
     ) -> None:
         """Start nothing yet. `started` is called after each start. The rest is for session.session."""
         self._master, self._folder, self._steps, self._started = master, folder, steps, started
-        self._memory, self._verbose, self._list_classes = memory, verbose, list_classes
+        self._settings = {"spark.driver.memory": memory} | ({"spark.jars.packages": packages} if packages else {})
+        self._verbose, self._list_classes = verbose, list_classes
         self._small_jobs = True
         self._existing: tuple[SparkMaster, SparkSession] | None = None
         self._open = contextlib.ExitStack()
@@ -115,7 +117,7 @@ class Sessions:
             spark = self._open.enter_context(
                 session.session(
                     *master,
-                    settings={"spark.driver.memory": self._memory},
+                    settings=self._settings,
                     folder=self._folder,
                     verbose=self._verbose,
                     small_jobs=self._small_jobs and master.is_local,
@@ -140,6 +142,7 @@ def open_run(
     write: bool,
     memory: str,
     verbose: bool,
+    packages: str | None = None,
     make: bool = False,
     master: str = session.LOCAL_MASTER,
     remote: str | None = None,
@@ -163,6 +166,7 @@ def open_run(
             steps,
             handle_signals,  # Spark has set a handler of its own
             memory=memory,
+            packages=packages,
             verbose=verbose,
             list_classes=archive_classes,
         )

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date
 from enum import Enum
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -29,8 +29,8 @@ Where = Mapping[str, Collection[str | None]]
 """Column → the selected values, as text. A column that is not named may have any value."""
 
 RUN_FOLDER: Final = "run="
-"""How the name of a folder begins that has the partition folders of a run. It is named like one of them, so that Spark
-and DuckDB read the partitions below it."""
+"""How the name of a folder begins that has the partition folders of a job. It is named like one of them, so that
+Spark and DuckDB read the partitions below it."""
 
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """The name of the folder of NULL (Hive's, and so Spark's and DuckDB's)."""

@@ -75,9 +75,7 @@ class Lake:
 
     @staticmethod
     @contextmanager
-    def open(
-        address: Path | str, *, write: bool, make: bool = False, first_day: date = FIRST_DAY
-    ) -> Iterator[Lake]:
+    def open(address: Path | str, *, write: bool, make: bool = False, first_day: date = FIRST_DAY) -> Iterator[Lake]:
         """Open a lake, for one writer at a time or any number of readers. `make` creates a missing one.
 
         `address` is a folder or, with ://, a URL. If there is no lake, a reader with `make` gets an empty one, and
@@ -144,7 +142,9 @@ def lake_path(address: Path | str) -> LakePath:
     if isinstance(address, str) and "://" in address:
         return _url_path(address)
     if URL_PATH.match(str(address)):
-        raise Misuse(f"--lake {address}: write a URL with two slashes, like s3://BUCKET/PATH, or the path of a folder")
+        raise Misuse(
+            f"--lake {address}: write a URL with two slashes, like s3://BUCKET/PATH, or the path of a folder"
+        )
     path = Path(os.path.abspath(address))  # noqa: PTH100 - links stay: on other machines they may differ
     if character := _UNUSABLE.search(str(path)):
         raise Misuse(
@@ -173,7 +173,7 @@ def _url_path(url: str) -> UrlPath:
 
 
 def _check_commits(path: UrlPath) -> None:
-    """Raise Misuse if two runs could make the same version of a table. Raises StoreError if nothing can be written."""
+    """Raise Misuse if two runs could make the same version of a table, StoreError if nothing can be written."""
     if os.environ.get(UNSAFE_RENAME):
         raise Misuse(
             f"{UNSAFE_RENAME} is set, with which one run may overwrite what another has committed: unset it; the"
@@ -185,8 +185,8 @@ def _check_commits(path: UrlPath) -> None:
         raise StoreError(f"cannot write to the lake {path}: {delta_table.error_message(error)}") from error
     if not refused:
         raise Misuse(
-            f"the store of {path} writes an object that exists although it is asked not to (If-None-Match), so one run"
-            " may overwrite what another has committed: use a store with conditional puts, or a folder"
+            f"the store of {path} writes over an object although it is asked not to (If-None-Match), so a run may"
+            " overwrite what another has committed: use a store with conditional puts, or a folder"
         )
 
 

@@ -46,12 +46,12 @@ class FileStat(NamedTuple):
 class UrlPath:
     """A path below a URL."""
 
-    def __init__(self, url: str, below: PurePosixPath = PurePosixPath(), *, parent: UrlPath | None = None) -> None:
+    def __init__(self, url: str, below: str | PurePath = "", *, parent: UrlPath | None = None) -> None:
         """Return the path `below` a URL. `parent` is another path below the same URL. Raises OSError."""
         self._url: Final = url
-        self._below: Final = below
-        self._key: Final = str(below) if below.parts else ""
-        self._text: Final = f"{url}/{below}" if below.parts else url
+        self._below: Final = PurePosixPath(below)
+        self._key: Final = str(self._below) if self._below.parts else ""
+        self._text: Final = f"{url}/{self._key}" if self._key else url
         self._stat: FileStat | None = None
         self._files: Final[FileSystem] = _file_system(url) if parent is None else parent._files
 
@@ -124,8 +124,8 @@ class UrlPath:
 
     def _listed_files(self, *, recursive: bool) -> Iterator[UrlPath]:
         for info in self._list(recursive=recursive):
-            if info.is_file:
-                file = UrlPath(self._url, PurePosixPath(info.path), parent=self)
+            if info.is_file and info.size:  # Hadoop's connectors put an object without bytes in place of a folder
+                file = UrlPath(self._url, info.path, parent=self)
                 file._stat = _stat(info)
                 yield file
 
@@ -185,7 +185,7 @@ def spark_path(path: LakePath) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """Return the first and the last line of an error of `deltalake`, whose text is a tree, without queries of URLs."""
+    """Return the first and last line of an error of `deltalake`, whose text is a tree, without queries of URLs."""
     text = _ANSWER.sub(r"\1: \2", _QUERY.sub(r"\1", _BRANCH.sub("", str(error))))
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
     return cleaned(": ".join(dict.fromkeys((lines[0], lines[-1]))))

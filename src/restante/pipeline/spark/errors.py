@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from restante.common.errors import RestanteError
@@ -21,6 +22,12 @@ MEMORY_ENDED: Final = (
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 """How a Python exception begins in a traceback. Its text may span several lines."""
+
+_NO_CONNECTOR: Final = re.compile(r'Class org\.apache\.hadoop\.fs\.\S+ not found|No FileSystem for scheme "\w+"')
+"""What Hadoop says of a URL whose file system no jar has."""
+
+_CONNECTORS: Final = (("s3", "hadoop-aws"), ("Azure", "hadoop-azure"), ("abfs", "hadoop-azure"), ("gs", "hadoop-gcp"))
+"""A part of that → Hadoop's package that has it."""
 
 JAVA_END_SECONDS: Final = 1.0
 """Seconds within which a process ends after its connections did."""
@@ -45,6 +52,8 @@ def start_failure(text: str) -> str:
 def job_failure(message: str) -> str:
     """Return the cause from the message of a job that failed, which may have stack traces of Java and Python."""
     lines = [line for line in message.splitlines() if line.strip() and not line[0].isspace()]
+    if match := _NO_CONNECTOR.search(message):
+        return f"Spark has no connector for the URL of the lake ({match[0]}): {_connector_advice(match[0])}"
     if "java.lang.OutOfMemoryError" in message:
         return MEMORY_ENDED
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
@@ -54,6 +63,16 @@ def job_failure(message: str) -> str:
         return next((line for line in reversed(lines) if _RAISED.match(line)), lines[-1])
     texts = (line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling"))
     return next(texts, "Spark gives no reason")
+
+
+def _connector_advice(missing: str) -> str:
+    """Return how to get a connector that is missing, of the version of the installed Spark's Hadoop."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    jars = [jar.stem.rpartition("-")[2] for jar in Path(_find_spark_home()).glob("jars/hadoop-client-api-*.jar")]
+    names = [f"org.apache.hadoop:{package}:{'/'.join(jars)}" for part, package in _CONNECTORS if part in missing]
+    package = names[0] if names else "with its package"
+    return f"add --packages {package}, or give the cluster or the Connect server its jar"
 
 
 def java_has_ended(error: BaseException) -> bool:
