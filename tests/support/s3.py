@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from urllib.request import Request, urlopen
 
 from support.tools import build, fetch, installed, uv
 
 PINS: Final = Path(__file__).with_name("moto.txt")
 
 
+SERVER: Final = """
+import sys
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+application = DomainDispatcherApplication(create_backend_app)
+
+
+def unconditional(environ, start_response):
+    environ.pop("HTTP_IF_NONE_MATCH", None)
+    return application(environ, start_response)
+
+
+server = make_server("127.0.0.1", 0, {"conditional": application}.get(sys.argv[1], unconditional), threaded=True)
+print(server.port, flush=True)
+server.serve_forever()
+"""
+
+
 @contextmanager
-def s3_server() -> Iterator[str]:
-    """Yield the HOST:PORT of a server without buckets. Raises MissingError if it cannot be installed."""
+def s3_bucket(name: str, *, conditional: bool = True) -> Iterator[dict[str, str]]:
+    """Yield the environment of programs that use a bucket. Raises MissingError as `s3_server` does."""
+    with s3_server(conditional=conditional) as host, urlopen(Request(f"http://{host}/{name}", method="PUT")):
+        yield {
+            "AWS_ENDPOINT_URL": f"http://{host}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "canary-id",
+            "AWS_SECRET_ACCESS_KEY": "canary-key",
+        }
+
+
+@contextmanager
+def s3_server(*, conditional: bool = True) -> Iterator[str]:
+    """Yield the HOST:PORT of a server without buckets, which ignores If-None-Match unless it is `conditional`.
+
+    Raises MissingError if it cannot be installed.
+    """
 
     def install(new: Path) -> None:
         build(uv(), "venv", "--quiet", "--relocatable", "--python", sys.executable, new / "venv", cwd=new)
@@ -25,16 +60,11 @@ def s3_server() -> Iterator[str]:
         fetch("uv", uv(), "pip", "install", "--quiet", "--require-hashes", "--python", python, "-r", PINS, cwd=new)
 
     folder = installed("moto", PINS.read_bytes() + sys.version.encode(), install)
-    command = (folder / "venv" / "bin" / "python", "-um", "moto.server", "-H", "127.0.0.1", "-p", "0")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    kind = "conditional" if conditional else "unconditional"
+    command = (folder / "venv" / "bin" / "python", "-uc", SERVER, kind)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout
         try:
-            text = ""
-            for line in process.stdout:
-                text += line
-                if match := re.search(r"Running on http://(127\.0\.0\.1:\d+)", line):
-                    yield match[1]
-                    return
-            raise AssertionError(text)
+            yield f"127.0.0.1:{int(process.stdout.readline())}"
         finally:
             process.kill()

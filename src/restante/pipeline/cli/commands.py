@@ -19,7 +19,15 @@ from restante.cli.extra_commands import group_that_needs
 from restante.common.errors import Misuse
 from restante.common.texts import counted
 from restante.pipeline.cli import demo, gaps, query, report, tables
-from restante.pipeline.cli.options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeAddress, Memory, Packages, Verbose, read_folder
+from restante.pipeline.cli.options import (
+    DEFAULT_LAKE,
+    DEFAULT_MEMORY,
+    LakeAddress,
+    Memory,
+    Packages,
+    Verbose,
+    read_folder,
+)
 
 if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult

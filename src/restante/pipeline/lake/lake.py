@@ -123,7 +123,8 @@ class Lake:
     def tables(self) -> list[str]:
         """Return the names of the tables that exist."""
         if isinstance(self.path, UrlPath):
-            return [name for name in self.path.names() if (self.path / name / delta_log.LOG_FOLDER).exists()]
+            folders = self.path.names(folders=True)
+            return [name for name in folders if (self.path / name / delta_log.LOG_FOLDER).exists()]
         return sorted(log.parent.name for log in self.path.glob(f"*/{delta_log.LOG_FOLDER}"))
 
 
@@ -180,10 +181,10 @@ def _check_commits(path: UrlPath) -> None:
             " store must support conditional puts (If-None-Match)"
         )
     try:
-        refused = delta_table.refuses_second_version(path)
+        conditional = delta_table.has_conditional_puts(path)
     except (DeltaError, OSError) as error:
         raise StoreError(f"cannot write to the lake {path}: {delta_table.error_message(error)}") from error
-    if not refused:
+    if not conditional:
         raise Misuse(
             f"the store of {path} writes over an object although it is asked not to (If-None-Match), so a run may"
             " overwrite what another has committed: use a store with conditional puts, or a folder"

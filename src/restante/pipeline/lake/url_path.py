@@ -110,9 +110,10 @@ class UrlPath:
                 self._stat = _stat(self._files.get_file_info(self._key))
         return self._stat
 
-    def names(self) -> list[str]:
-        """Return the names of what is directly below. Raises OSError."""
-        return sorted({PurePosixPath(info.path).name for info in self._list(recursive=False)})
+    def names(self, *, folders: bool = False) -> list[str]:
+        """Return the names of what is directly below, or only of `folders`. Raises OSError."""
+        infos = [info for info in self._list(recursive=False) if not (folders and info.is_file)]
+        return sorted({PurePosixPath(info.path).name for info in infos})
 
     def iterdir(self) -> Iterator[UrlPath]:
         """Yield the files directly below. Raises OSError."""

@@ -1,0 +1,313 @@
+"""A lake at a URL: in a quick run a folder by its URL, which needs no connector; else a bucket, too."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import date
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import Mock
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructField, StructType
+
+from restante.common.errors import InUse, Misuse, StoreError
+from restante.pipeline import views
+from restante.pipeline.lake import columns, delta_table, staging, url_files
+from restante.pipeline.lake import lake as lake_module
+from restante.pipeline.lake.commit_info import Ledger, Mark
+from restante.pipeline.lake.compact import compact
+from restante.pipeline.lake.data_files import partition_folder
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.staging import StagedFiles
+from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.url_path import UrlPath
+from restante.pipeline.lake.vacuum import vacuum
+from restante.pipeline.schemas import NAMEPLATES, Table
+from support.pipeline import lakes
+from support.pipeline.lakes import LETTERS, MONTHLY_LETTERS, Row, info, letter, rows
+from support.pipeline.runs import command
+from support.pipeline.tables import dicts
+from support.pipeline.tables import rows as filled
+from support.s3 import s3_bucket
+from support.tools import MissingError
+
+LATER: Final = 4e9
+"""A time long after the files were written."""
+
+LEFTOVERS: Final = (
+    "day=2026-11-01/source=main/hour=__HIVE_DEFAULT_PARTITION__/part.parquet",
+    "_temporary/0/task/part.parquet",
+    "_temporary/0/mark",
+)
+
+
+@pytest.fixture
+def folder_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty folder: Spark has a connector for it."""
+    monkeypatch.setattr(lake_module, "SCHEMES", ("file",))
+    (tmp_path / "lake").mkdir()
+    return (tmp_path / "lake").as_uri()
+
+
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.thorough)])
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a lake that does not exist."""
+    if request.param == "folder":
+        yield request.getfixturevalue("folder_url")
+        return
+    with ExitStack() as stack:
+        use_bucket(stack, monkeypatch)
+        yield "s3://lakes/lake"
+
+
+def use_bucket(stack: ExitStack, monkeypatch: pytest.MonkeyPatch, *, conditional: bool = True) -> None:
+    try:
+        variables = stack.enter_context(s3_bucket("lakes", conditional=conditional))
+    except MissingError as missing:
+        pytest.skip(str(missing))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def put(table: LakeTable, *letters: Row, **fields: Any) -> int:
+    """Commit rows of one partition without Spark."""
+    options = {name: fields.pop(name) for name in ("replace", "transactions") if name in fields}
+    return table.commit([staged(table, *letters)], info=info(**fields), **options)
+
+
+def staged(table: LakeTable, *letters: Row) -> StagedFiles:
+    schema = columns.file_schema(table.table)
+    first = {**letters[0], "month": letters[0]["day"].replace(day=1)}
+    partition = {name: None if first[name] is None else str(first[name]) for name in table.table.partitions}
+    job = table.job_folder()
+    path = job / partition_folder(partition.items()) / "part.parquet"
+    return StagedFiles(job, (staging.write_file(path, partition, schema, _batches(letters, schema)),))
+
+
+def _batches(letters: tuple[Row, ...], schema: pa.Schema) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = pa.Table.from_pylist(list(letters), schema).to_batches()
+    return batches
+
+
+def stored(url: str, table: Table = LETTERS) -> list[int]:
+    """Return the ids of the rows that Delta's own reader sees, and ours."""
+    with Lake.open(url, write=False) as lake:
+        theirs = DeltaTable(f"{url}/{table.name}").to_pyarrow_table().column("id").to_pylist()
+        lake_table = lake.table(table)
+        assert sorted(lake_table.dataset().to_table().column("id").to_pylist()) == sorted(theirs)
+        assert sum(file.rows for file in lake_table.files()) == len(theirs)
+        return sorted(theirs)
+
+
+def objects(url: str) -> set[str]:
+    return {str(file) for file in UrlPath(url).files()}
+
+
+def test_a_lake_at_a_url_is_made_once_and_its_rows_are_read(url: str) -> None:
+    with pytest.raises(Misuse, match="there is no lake in"), Lake.open(url, write=True):
+        pass
+    with Lake.open(url, write=True, make=True, first_day=date(2020, 1, 1)) as lake:
+        assert lake.tables() == []
+        table = lake.table(LETTERS)
+        put(table, letter(1), letter(2), source="main", ledger=Ledger(read=2), marks={"": Mark(2, "a", 1, "b")})
+        put(table, letter(3, source="a b%'\u2603"), transactions={"main": 3})
+    with Lake.open(url, write=False) as lake:
+        assert (lake.first_day, lake.tables(), lake.is_written_by_another()) == (date(2020, 1, 1), ["letters"], False)
+        table = lake.table(LETTERS)
+        assert (table.version, table.marks("main")) == (1, {"": Mark(2, "a", 1, "b")})
+        assert [file.partition["source"] for file in table.files({"source": {"main"}})] == ["main"]
+    assert stored(url) == [1, 2, 3]
+    assert not [name for name in objects(url) if "probe" in name]
+
+
+def test_of_two_runs_the_second_one_to_commit_ends_and_its_files_are_removed(url: str) -> None:
+    with Lake.open(url, write=True, make=True) as first, Lake.open(url, write=True) as second:
+        for number in range(2):
+            ours, theirs = first.table(LETTERS), second.table(LETTERS)
+            put(ours, letter(number))
+            before = objects(url)
+            with pytest.raises(InUse, match=r"another run committed to .*/letters first, .* run this again"):
+                put(theirs, letter(5), replace={} if number else None)
+            assert objects(url) == before
+    assert stored(url) == [0, 1]
+
+
+@pytest.mark.parametrize("error", [OSError("the answer was lost"), CommitFailedError("version exists")])
+def test_a_commit_whose_answer_was_lost_is_made(url: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store may have made the object, and then its client tries again and is refused."""
+    append = delta_table.append_commit
+
+    def lose(*arguments: Any, **options: Any) -> None:
+        append(*arguments, **options)
+        raise error
+
+    monkeypatch.setattr(delta_table, "append_commit", lose)
+    with Lake.open(url, write=True, make=True) as lake:
+        assert [put(lake.table(LETTERS), letter(number)) for number in range(2)] == [0, 1]
+    assert stored(url) == [0, 1]
+
+
+def test_an_error_without_a_commit_names_no_signature(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lake.open(url, write=True, make=True) as lake:
+        table = lake.table(LETTERS)
+        put(table, letter(1))
+        failure = OSError(
+            "Generic S3 error\n  ↳ Error performing PUT https://host/x?sig=canary in 1 s\n  ↳ Forbidden"
+        )
+        monkeypatch.setattr(delta_table, "append_commit", Mock(side_effect=failure))
+        with pytest.raises(StoreError, match="Generic S3 error: Forbidden; this commit was not made") as refused:
+            put(table, letter(2))
+    assert "canary" not in str(refused.value)
+    assert stored(url) == [1]
+
+
+def test_rows_within_files_are_replaced_merged_and_dropped(url: str) -> None:
+    with Lake.open(url, write=True, make=True) as lake:
+        table = lake.table(MONTHLY_LETTERS)
+        put(table, letter(1, "2026-11-01"), letter(2, "2026-11-01", "b"), letter(3, "2026-11-02"))
+        put(table, letter(4, "2026-11-01"), replace={"day": {"2026-11-01"}, "source": {"main"}})
+        assert stored(url, MONTHLY_LETTERS) == [2, 3, 4]
+        assert len(table.files()) == 2
+        assert len(compact(table, "merge", lambda: 1e9)) == 1
+        [merged] = table.files()
+        assert merged.rows == 3
+        assert stored(url, MONTHLY_LETTERS) == [2, 3, 4]
+        assert table.drop_before("2026-11-02", info()) == 2
+        assert stored(url, MONTHLY_LETTERS) == [3]
+        assert table.state.kept == "2026-11-02"
+
+
+def test_vacuum_removes_what_killed_runs_left_and_nothing_that_is_young(url: str) -> None:
+    with Lake.open(url, write=True, make=True) as lake:
+        table = lake.table(LETTERS)
+        put(table, letter(1), finished=1e9)
+        put(table, letter(2), replace={}, finished=1e9)
+        kept = objects(url)
+        leftover = staged(table, letter(3)).folder
+        assert isinstance(leftover, UrlPath)
+        (leftover / "_temporary" / "0" / "task" / "part.parquet").write_bytes(b"PAR1")
+        (leftover / "_temporary" / "0" / "mark").write_bytes(b"x")
+        written = max(file.stat().st_mtime for file in leftover.files())
+        young = vacuum(table, grace=3600, now=written + 3500)
+        [old] = [file.path for file in young]
+        removed = vacuum(table, grace=3600, now=LATER)
+        assert {str(file.path) for file in removed} == {str(leftover / path) for path in LEFTOVERS}
+        assert objects(url) == kept - {str(old)}
+        with Lake.open(url, write=True) as other:
+            never_made = other.table(MONTHLY_LETTERS._replace(name="notes"))
+            staged(never_made, letter(1))
+            assert len(vacuum(never_made, grace=3600, now=LATER)) == 1
+    assert stored(url) == [2]
+
+
+def test_a_query_of_a_lake_at_a_url_reads_it_with_delta_rs(url: str, tmp_path: Path) -> None:
+    with Lake.open(url, write=True, make=True) as lake:
+        put(lake.table(NAMEPLATES), *dicts("nameplates", filled("nameplates", [{"id": 1}, {"id": 2}])))
+    done = command("query", "--lake", url, "--format", "csv", "SELECT id, source FROM nameplates ORDER BY id DESC")
+    assert done.stdout.split() == ["id,source", "2,main", "1,main"]
+    sql = command("sql", "--lake", url).stdout
+    assert f"    '{url}/nameplates/run=" in sql
+    refused = command("query", "--lake", url, f"SELECT * FROM read_text('{url}/lake.json')", ends=2)
+    assert "cannot be run" in refused.stderr
+
+
+def test_a_store_whose_commits_may_overwrite_others_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")
+    with pytest.raises(Misuse, match="AWS_S3_ALLOW_UNSAFE_RENAME is set"), Lake.open(url, write=True, make=True):
+        pass
+    monkeypatch.delenv("AWS_S3_ALLOW_UNSAFE_RENAME")
+    # One thread is done before the other looks. Then both make the same table.
+    outcomes = [None, DeltaError("a table already exists"), None, None]
+    monkeypatch.setattr(DeltaTable, "create", Mock(side_effect=outcomes))
+    with pytest.raises(Misuse, match="asked not to"), Lake.open(url, write=True, make=True):
+        pass
+    assert objects(url) == set()
+
+
+@pytest.mark.thorough
+def test_a_bucket_without_conditional_puts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        use_bucket(stack, monkeypatch, conditional=False)
+        with pytest.raises(Misuse, match=r"the store of s3://lakes/lake writes over an object .*\(If-None-Match\)"):
+            Lake.open("s3://lakes/lake", write=True, make=True).__enter__()
+        assert objects("s3://lakes/lake") == set()
+
+
+def test_spark_writes_the_files_where_they_stay_and_reads_them_back(
+    folder_url: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = folder_url
+    days = ("2026-10-31", "2026-11-01", "2026-11-03")
+    letters = [letter(n, days[n % 3], ["a", "b c%'"][n % 2], [None, 3][n % 2]) for n in range(40)]
+    with Lake.open(url, write=True, make=True) as lake:
+        for kind in (LETTERS, MONTHLY_LETTERS._replace(name="monthly")):
+            table = lake.table(kind)
+            spark_files = table.stage(lakes.frame(spark, letters, kind))
+            ours = {
+                (str(f.partition), f.rows, f.ranges["id"])
+                for f in (staged(table, *part).files[0] for part in parts(kind, letters))
+            }
+            assert {(str(f.partition), f.rows, f.ranges["id"]) for f in spark_files.files} == ours
+            assert table.commit([spark_files], info=info()) == 0
+            assert rows(table.read(spark).toArrow()) == rows(pa.Table.from_pylist(letters, lakes.arrow(kind)))
+            one = table.read(spark, {"source": {"a"}, "day": {days[0]}})
+            assert sorted(row.id for row in one.collect()) == [n for n in range(40) if n % 6 == 0]
+        before = objects(url)
+        unnamed = [letter(1) | {"source": None}]
+        schema = StructType([StructField(f.name, f.dataType) for f in columns.spark_schema(LETTERS).fields])
+        bad = spark.createDataFrame([tuple(unnamed[0][name] for name in schema.names)], schema)
+        with pytest.raises(StoreError, match="a row for the table letters has no source: these rows were not"):
+            lake.table(LETTERS).stage(bad)
+        empty = lake.table(LETTERS).stage(lakes.frame(spark, letters).where("false"))
+        assert empty.rows == 0
+        monkeypatch.setattr(url_files, "_files_of", lambda *_: iter(spark_files.files[:1]))
+        with pytest.raises(StoreError, match=r"of 40 rows that Spark wrote to \S+ it reads \d+: these rows were not"):
+            lake.table(LETTERS).stage(lakes.frame(spark, letters))
+        assert objects(url) == before
+
+
+def parts(kind: Table, letters: list[Row]) -> list[list[Row]]:
+    def key(row: Row) -> str:
+        return str([row["day"].month] if kind.by_month else [row[name] for name in kind.partitions])
+
+    return [list(part) for _, part in groupby(sorted(letters, key=key), key)]
+
+
+def test_a_lake_that_was_moved_is_read_and_written_where_it_is(
+    folder_url: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    url = folder_url
+    here = tmp_path / "folder"
+    lakes.put(here, [letter(1), letter(2, "2026-11-02")])
+    shutil.copytree(here, tmp_path / "lake", dirs_exist_ok=True)
+    with Lake.open(url, write=True) as lake:
+        put(lake.table(LETTERS), letter(3))
+        assert rows(lake.table(LETTERS).read(spark).toArrow()) == rows(whole(1, 2, 3))
+    assert stored(url) == [1, 2, 3]
+    shutil.rmtree(here)
+    shutil.copytree(tmp_path / "lake", here)
+    lakes.put(here, [letter(4)], replace={"day": {"2026-11-02"}})
+    table = lakes.seen(here)
+    assert rows(table.read(spark).toArrow()) == rows(whole(1, 3, 4))
+    with duckdb.connect() as database:
+        database.execute(views.view_statement(table))
+        assert database.execute("SELECT id, source FROM letters ORDER BY id").fetchall() == [
+            (number, "main") for number in (1, 3, 4)
+        ]
+    with lakes.opened(here) as ours:
+        assert vacuum(ours, grace=0, now=LATER) != []
+    assert rows(lakes.seen(here).read(spark).toArrow()) == rows(whole(1, 3, 4))
+
+
+def whole(*numbers: int) -> pa.Table:
+    letters = [letter(number, "2026-11-02") if number == 2 else letter(number) for number in numbers]
+    return pa.Table.from_pylist(letters, lakes.arrow(LETTERS))
