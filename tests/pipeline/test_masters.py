@@ -12,21 +12,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
 import pytest
+from pyarrow.fs import S3FileSystem, copy_files
 from pyspark.sql import SparkSession
 
 from restante.pipeline.build.sources import build_sources
 from restante.pipeline.lake.commit_info import Ledger
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.url_path import UrlPath
+from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.spark import java
 from restante.pipeline.spark.session import HEARTBEAT_TIMEOUT, LOCAL_SETTINGS
-from restante.pipeline.tables import BUILT_TABLES
+from restante.pipeline.tables import BUILT_TABLES, TABLES
 from support.bounds import PATIENCE, wait_until
 from support.documents import Document
 from support.pipeline.busy_week import TODAY, busy_week
@@ -35,6 +39,8 @@ from support.pipeline.servers import T0, client, current, mailbox, nameplate, ou
 from support.pipeline.sessions import environment
 from support.pipeline.tables import dicts
 from support.processes import kill_group, process_group, run
+from support.s3 import connector_settings, s3_bucket, with_sdk
+from support.tools import MissingError
 from support.waku.archives import ROWS
 
 pytestmark = pytest.mark.thorough
@@ -172,6 +178,47 @@ def test_the_next_run_completes_what_a_killed_driver_left(
     tables = built(world)
     assert len(tables) > 5
     assert all(rows == expected[name] for name, rows in tables.items() if name != "sources")
+
+
+def test_a_lake_is_moved_to_a_bucket_built_there_after_a_kill_and_moved_back(
+    here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, packages = "s3://bucket/lake", re.findall(r"--packages (\S+)", GUIDE.blocks["bucket"])[0]
+    (tmp_path / "conf").mkdir()
+    with ExitStack() as stack:
+        try:
+            variables = stack.enter_context(s3_bucket("bucket"))
+        except MissingError as missing:
+            pytest.skip(str(missing))
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        host = variables["AWS_ENDPOINT_URL"].removeprefix("http://")
+        store = S3FileSystem(endpoint_override=host, scheme="http", region="us-east-1")
+        copy_files(str(here.path), "bucket/lake", destination_filesystem=store)
+        lacking = run(*command(here, "build")[:-1], url, variables=cluster_environment(), bound=PATIENCE)
+        assert "Spark has no connector for the URL of the lake " in lacking.stderr
+        assert f": add --packages {packages}, or give" in lacking.stderr, "the guide names another version"
+
+        line = changed(GUIDE.blocks["bucket"], {url: url, packages: with_sdk(packages)})
+        environ = cluster_environment(**connector_settings(tmp_path / "conf"))
+        with process_group(["sh", "-e", "-c", f"exec {line}"], env=environ, stderr=subprocess.PIPE) as build:
+            wait_until(lambda: build.poll() is not None or any("/run=" in str(file) for file in UrlPath(url).files()))
+            kill_group(build)
+            output = build.communicate()[1]
+        if "unresolved dependency" in output:
+            pytest.skip(f"Spark does not reach a repository of Maven, which it needs once: {output}")
+        output += finished(["sh", "-e", "-c", line], **connector_settings(tmp_path / "conf"))
+        with Lake.open(url, write=True) as lake:
+            tables = [lake.table(table) for table in TABLES.values()]
+            for table in tables:
+                vacuum(table, grace=86400, now=time.time() + 2 * 86400)
+            kept = {str(file.path) for table in tables for file in table.files()}
+        files = {str(file) for file in UrlPath(url).files()}
+        assert {file for file in files if "/_delta_log/" not in file} == {*kept, f"{url}/lake.json"}
+        copy_files("bucket/lake", str(tmp_path / "lake"), source_filesystem=store)
+    world = LakeWorld(here.spark(), tmp_path)
+    assert built(world) == expected
+    assert all("canary" not in text for text in (output, world.bytes().decode(errors="replace")))
 
 
 def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.request import Request, urlopen
 
-from support.tools import build, fetch, installed, uv
+from support.tools import TOOLS, build, fetch, installed, uv
 
 PINS: Final = Path(__file__).with_name("moto.txt")
 
@@ -45,6 +45,27 @@ def s3_bucket(name: str, *, conditional: bool = True) -> Iterator[dict[str, str]
             "AWS_ACCESS_KEY_ID": "canary-id",
             "AWS_SECRET_ACCESS_KEY": "canary-key",
         }
+
+
+SDK: Final = "2.35.4"
+"""The version of Amazon's library that hadoop-aws 3.5.0 asks for."""
+
+
+def with_sdk(connector: str) -> str:
+    """Return the packages of Spark's connector with the parts of Amazon's library that it loads, not all of it."""
+    parts = ("s3", "s3-transfer-manager", "sts")
+    return ",".join([connector, *(f"software.amazon.awssdk:{part}:{SDK}" for part in parts)])
+
+
+def connector_settings(folder: Path) -> dict[str, str]:
+    """Return the environment of a Spark that is given such packages; `folder` is for its settings."""
+    settings = {
+        "spark.jars.excludes": "software.amazon.awssdk:bundle",  # which has 640 MB
+        "spark.jars.ivy": str(TOOLS / "ivy"),
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+    }
+    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    return {"SPARK_CONF_DIR": str(folder)}
 
 
 @contextmanager

@@ -53,8 +53,8 @@ Packages = Annotated[
     str | None,
     typer.Option(
         metavar="COORDINATES",
-        help="Packages of Maven that Spark on this machine loads, like the connector for a lake at a URL; separated by"
-        " commas.",
+        help="Maven packages that Spark on this machine loads, such as the connector for a lake at a URL; commas"
+        " separate them.",
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's own log messages.")]
