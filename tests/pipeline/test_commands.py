@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -20,6 +21,7 @@ from pyspark.sql import SparkSession
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.report.making import TABLES_READ
 from restante.pipeline.spark import java
+from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS, TABLES
 from restante.pipeline.tables.sources import BUILD as SOURCES_BUILD
@@ -336,6 +338,10 @@ def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorl
         ("build --keep nameplates=3", "--keep nameplates=3: this command writes no table nameplates; it writes"),
         ("vacuum --grace -1", "--grace: -1 is not a number of hours from 0 to 720"),
         ("vacuum --grace 720.1", "--grace: 720.1 is not a number of hours from 0 to 720"),
+        (
+            "vacuum --grace 1 --lake s3://canary/lake",
+            "--grace 1: at a URL, where no lock shows whether a run is",
+        ),
     ],
 )
 def test_misuse_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, sentence: str) -> None:
@@ -344,6 +350,14 @@ def test_misuse_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert done.stdout == ""
     assert done.stderr.startswith(f"restante: {sentence}")
     assert done.stderr.count("\n") == 1
+
+
+def test_spark_is_given_packages_and_memory(lake: LakeWorld) -> None:
+    start = Mock(side_effect=SparkError("no Spark here"))
+    options = ("--packages", "org.example:a:1,org.example:b:2", "--memory", "2g")
+    command("build", "--lake", lake.path, "--from", "2020-01-01", *options, ends=1, session=start)
+    settings = {"spark.driver.memory": "2g", "spark.jars.packages": "org.example:a:1,org.example:b:2"}
+    assert start.call_args.kwargs["settings"] == settings
 
 
 def test_vacuum_and_compact_do_what_their_plans_count(lake: LakeWorld) -> None:

@@ -115,6 +115,12 @@ def objects(url: str) -> set[str]:
 def test_a_lake_at_a_url_is_made_once_and_its_rows_are_read(url: str) -> None:
     with pytest.raises(Misuse, match="there is no lake in"), Lake.open(url, write=True):
         pass
+    other = UrlPath(url) / "notes.txt"
+    other.write_bytes(b"somebody's")
+    with pytest.raises(Misuse, match="contains other files, such as notes"), Lake.open(url, write=True, make=True):
+        pass
+    other.unlink()
+    (UrlPath(url) / "lake.json.probe-0" / "0.json").write_bytes(b"of a run that makes the lake at the same time")
     with Lake.open(url, write=True, make=True, first_day=date(2020, 1, 1)) as lake:
         assert lake.tables() == []
         table = lake.table(LETTERS)
@@ -126,7 +132,7 @@ def test_a_lake_at_a_url_is_made_once_and_its_rows_are_read(url: str) -> None:
         assert (table.version, table.marks("main")) == (1, {"": Mark(2, "a", 1, "b")})
         assert [file.partition["source"] for file in table.files({"source": {"main"}})] == ["main"]
     assert stored(url) == [1, 2, 3]
-    assert not [name for name in objects(url) if "probe" in name]
+    assert [name for name in objects(url) if "probe" in name] == [f"{url}/lake.json.probe-0/0.json"]
 
 
 def test_of_two_runs_the_second_one_to_commit_ends_and_its_files_are_removed(url: str) -> None:

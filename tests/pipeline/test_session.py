@@ -336,6 +336,20 @@ def test_too_little_memory_and_a_cause_are_told() -> None:
     assert errors.start_failure(output) == "An error has occurred. (Connection refused: /127.0.0.1:1)"
 
 
+@pytest.mark.parametrize(
+    ("missing", "package"),
+    [
+        ("Class org.apache.hadoop.fs.s3a.S3AFileSystem not found", "hadoop-aws"),
+        ("Class org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem not found", "hadoop-azure"),
+        ('No FileSystem for scheme "gs"', "hadoop-gcp"),
+    ],
+)
+def test_a_missing_connector_is_named_with_its_package(missing: str, package: str) -> None:
+    failure = errors.job_failure(f"Job aborted\nCaused by: java.lang.ClassNotFoundException: {missing}\n\tat a.b")
+    sentence = rf"Spark has no connector .* \({missing}\): add --packages org.apache.hadoop:{package}:3\.\d+\.\d+, or"
+    assert re.match(sentence, failure), failure
+
+
 ADVICE: Final = (
     f"install Restante {__version__} with the extra 'pipeline' there, or set PYSPARK_PYTHON to a Python of the"
     " workers that has it"

@@ -155,15 +155,17 @@ def append_commit(
     )
 
 
-def has_conditional_puts(lake: UrlPath) -> bool:
+def has_conditional_puts(lake: UrlPath, name: str) -> bool:
     """Return whether the store refuses to create an object that exists. Raises DeltaError, OSError.
+
+    `name` is how the names of the objects begin that are created to find out.
 
     Two threads make the same table. Each looks for the table, and then creates its first entry. If one is done before
     the other has looked, nothing is known, and they make another one.
     """
     with ThreadPoolExecutor(2) as pool:
         for _ in range(MAX_PROBES):
-            probe = lake / f"probe-{uuid.uuid4().hex}"
+            probe = lake / f"{name}-{uuid.uuid4().hex}"
             try:
                 outcomes = set(pool.map(_make_probe, [str(probe)] * 2))
             finally:

@@ -181,7 +181,7 @@ def _check_commits(path: UrlPath) -> None:
             " store must support conditional puts (If-None-Match)"
         )
     try:
-        conditional = delta_table.has_conditional_puts(path)
+        conditional = delta_table.has_conditional_puts(path, f"{LAKE_FILE}.probe")
     except (DeltaError, OSError) as error:
         raise StoreError(f"cannot write to the lake {path}: {delta_table.error_message(error)}") from error
     if not conditional:
@@ -196,8 +196,10 @@ def _check_new_path(path: LakePath, *, make: bool) -> None:
     if isinstance(path, UrlPath):
         if not make:
             raise Misuse(f"there is no lake in {path}: `restante pipeline run` creates one (--lake names another)")
-        if names := path.names():
-            raise Misuse(f"{path} contains other files, such as {min(names)}: name an empty folder (--lake)")
+        names = path.names()
+        others = [name for name in names if not name.startswith(LAKE_FILE)]
+        if others and LAKE_FILE not in names:  # it is there if another run has just made the lake
+            raise Misuse(f"{path} contains other files, such as {min(others)}: name an empty folder (--lake)")
         return
     for folder in (path, *path.parents):
         if (folder / delta_log.LOG_FOLDER).exists():
