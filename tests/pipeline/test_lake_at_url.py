@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -224,6 +225,11 @@ def test_a_query_of_a_lake_at_a_url_reads_it_with_delta_rs(url: str, tmp_path: P
     assert f"    '{url}/nameplates/run=" in sql
     refused = command("query", "--lake", url, f"SELECT * FROM read_text('{url}/lake.json')", ends=2)
     assert "cannot be run" in refused.stderr
+    for file in UrlPath(url).files():
+        if file.name.endswith(".parquet"):
+            file.write_bytes(b"PAR1")
+    damaged = command("query", "--lake", url, "SELECT sum(id) FROM nameplates", ends=1)
+    assert re.match(f"restante: cannot read the lake {url} .* or restore the file\n$", damaged.stderr)
 
 
 def test_a_store_whose_commits_may_overwrite_others_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from restante.pipeline import views
 from restante.pipeline.lake import data_files
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.lake.url_path import LakePath, UrlPath
+from restante.pipeline.lake.url_path import LakePath, UrlPath, error_text
 from restante.pipeline.schemas import Table
 from restante.pipeline.tables import TABLES
 
@@ -234,7 +234,13 @@ class Database:
                 f" temporary files ({message}): choose fewer days or columns, or name another folder for temporary"
                 " files (TMPDIR)"
             )
-        for table in self._tables:
+        if "the stream registered as" in message:  # a dataset, in place of the files
+            return StoreError(
+                f"cannot read the lake {self._lake.path} ({error_text(OSError(message))}): if `vacuum` removed a file"
+                " while the query ran, run it again; else check the network and the credentials, or restore the file"
+            )
+        tables = () if isinstance(self._lake.path, UrlPath) else self._tables
+        for table in tables:
             for file in table.files():
                 if not file.path.exists():
                     return self._missing_file(table, file.path)

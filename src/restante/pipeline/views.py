@@ -110,7 +110,7 @@ def sql_text(literal: str) -> str:
     return "'" + literal.replace("'", "''") + "'"
 
 
-def table_files(lake: Path | str, table: str) -> list[LakePath]:
+def table_files(lake: Path, table: str) -> list[LakePath]:
     """Return the current files of a table.
 
     Raises Misuse if there is no lake or no such table, StoreError if the lake is damaged.

@@ -235,6 +235,7 @@ _restante() {
     'pipeline ingest:--master') compopt +o default; return ;;
     'pipeline ingest:--remote') compopt +o default; return ;;
     'pipeline ingest:--memory') compopt +o default; return ;;
+    'pipeline ingest:--packages') compopt +o default; return ;;
     'pipeline build:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline build:--from') compopt +o default; return ;;
     'pipeline build:--to') compopt +o default; return ;;
@@ -242,6 +243,7 @@ _restante() {
     'pipeline build:--master') compopt +o default; return ;;
     'pipeline build:--remote') compopt +o default; return ;;
     'pipeline build:--memory') compopt +o default; return ;;
+    'pipeline build:--packages') compopt +o default; return ;;
     'pipeline run:--source') :; return ;;
     'pipeline run:--extracts') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline run:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
@@ -250,6 +252,7 @@ _restante() {
     'pipeline run:--master') compopt +o default; return ;;
     'pipeline run:--remote') compopt +o default; return ;;
     'pipeline run:--memory') compopt +o default; return ;;
+    'pipeline run:--packages') compopt +o default; return ;;
     'pipeline sql:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline vacuum:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline vacuum:--grace') compopt +o default; return ;;
@@ -309,9 +312,9 @@ _restante() {
     'waku backup') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --help' -- "$current")) ;;
     pipeline) compopt +o default; COMPREPLY=($(compgen -W 'demo ingest build run sql vacuum compact report query tables gaps --help' -- "$current")) ;;
     'pipeline demo') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--seed --days --last --transfers --memory -v --verbose --help' -- "$current")) ;;
-    'pipeline ingest') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --lake --keep --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
-    'pipeline build') compopt +o default; COMPREPLY=($(compgen -W '--lake --from --to --keep --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
-    'pipeline run') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --lake --keep --reports --plan --master --remote --memory -v --verbose --help' -- "$current")) ;;
+    'pipeline ingest') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --lake --keep --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
+    'pipeline build') compopt +o default; COMPREPLY=($(compgen -W '--lake --from --to --keep --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
+    'pipeline run') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --lake --keep --reports --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
     'pipeline sql') compopt +o default; COMPREPLY=($(compgen -W '--lake --help' -- "$current")) ;;
     'pipeline vacuum') compopt +o default; COMPREPLY=($(compgen -W '--lake --grace --plan --help' -- "$current")) ;;
     'pipeline compact') compopt +o default; COMPREPLY=($(compgen -W '--lake --plan --help' -- "$current")) ;;

@@ -23,7 +23,7 @@ LakeAddress = Annotated[
         metavar="DIR",
         envvar="RESTANTE_LAKE",
         click_type=click.Path(),
-        help="Folder of the lake, in which the tables are, or a URL: s3://…, gs://…, abfss://… or hdfs://….",
+        help="Folder of the lake, in which the tables are, or its URL, like s3://BUCKET/PATH.",
     ),
 ]
 DEFAULT_LAKE = "restante-lake"

@@ -25,7 +25,7 @@ from restante.common.atomic_file import flush
 from restante.common.errors import StoreError, plain
 from restante.pipeline.lake import columns, data_files, statistics, url_files
 from restante.pipeline.lake.data_files import RUN_FOLDER, DataFile
-from restante.pipeline.lake.url_path import LakePath, UrlPath
+from restante.pipeline.lake.url_path import LakePath, UrlPath, path_below
 from restante.pipeline.lake.writer import WRITTEN_DDL, OpenFile, task_writer
 from restante.pipeline.schemas import Table
 from restante.pipeline.spark import errors
@@ -244,16 +244,17 @@ def move_into_table(staged: StagedFiles, table: LakePath) -> list[DataFile]:
     moved, folders = [], {table, table.parent}
     try:
         for file in staged.files:
-            old = Path(str(file.path))
-            flush(old)
-            path = table / old.relative_to(str(staged.folder))
+            assert isinstance(file.path, Path)
+            flush(file.path)
+            path = table / path_below(file.path, staged.folder)
             path.parent.mkdir(parents=True, exist_ok=True)
-            old.rename(path)
+            file.path.rename(path)
             moved.append(file._replace(path=path))
             folders |= {folder for folder in path.parents if folder.is_relative_to(table)}
         for folder in folders:
             flush(folder)
     except OSError as error:
         raise StoreError(f"cannot write to {table}: {plain(error)}; these rows were not committed") from error
-    shutil.rmtree(str(staged.folder), ignore_errors=True)
+    assert isinstance(staged.folder, Path)
+    shutil.rmtree(staged.folder, ignore_errors=True)
     return moved

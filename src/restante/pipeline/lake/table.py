@@ -375,16 +375,16 @@ class LakeTable:
         try:
             write(stamped)
         except (DeltaError, OSError) as error:
-            is_first = not isinstance(error, CommitFailedError)
-            if self._at_url or not is_first:
+            refused = isinstance(error, CommitFailedError)
+            if refused or self._at_url:
                 self._delta = delta_table.open_table(self.folder, self.table)
             if self._at_url and self.version is not None and self.version >= version:
-                # An object store may have made the entry whose confirmation was lost.
+                # A store may make an object whose confirmation is lost, and refuses it when it is put again.
                 made = delta_log.read_info(self.folder, version)
                 if (made.run, made.commit) == (stamped.run, stamped.commit):
                     return version
-                is_first = False
-            if not is_first:
+                refused = True
+            if refused:
                 return None
             raise StoreError(
                 f"cannot commit to {self.folder}: {delta_table.error_message(error)}; this commit was not made"
