@@ -159,11 +159,12 @@ def address() -> Iterator[str]:
 )
 def test_a_connect_server_gives_our_session_unless_it_is_too_old(address: str, version: str, refused: bool) -> None:
     client = Mock(spec=["version", "conf", "stop"], version=version)
-    settings = SESSION_SETTINGS | spark_module.CONNECT_SETTINGS
+    chosen = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "32"}
+    settings = SESSION_SETTINGS | spark_module.CONNECT_SETTINGS | chosen
     too_old = f"server at {address} runs Spark {re.escape(version)}: it must run 4.1 or newer$"
     with patch.object(SparkSession.Builder, "create", autospec=True, return_value=client) as create:
         expected = pytest.raises(SparkError, match=too_old) if refused else nullcontext()
-        with expected, session(remote=address) as spark:
+        with expected, session(remote=address, settings=chosen | {"spark.driver.memory": "1g"}) as spark:
             assert cast(object, spark) is client
             assert client.conf.set.call_args_list == [call(*setting) for setting in settings.items()]
             client.stop.assert_not_called()

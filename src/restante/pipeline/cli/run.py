@@ -26,6 +26,7 @@ from restante.pipeline.ingest import IngestResult, Run, ingest
 from restante.pipeline.ingest_extracts import ingest_extracts
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.table import LISTING_AT_URL
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.sources.source import Source
@@ -70,15 +71,13 @@ class Sessions:
         steps: Steps,
         started: Callable[[], None],
         *,
-        memory: str,
-        packages: str | None,
+        settings: dict[str, str],
         verbose: bool,
         list_classes: bool,
     ) -> None:
         """Start nothing yet. `started` is called after each start. The rest is for session.session."""
         self._master, self._folder, self._steps, self._started = master, folder, steps, started
-        self._settings = {"spark.driver.memory": memory} | ({"spark.jars.packages": packages} if packages else {})
-        self._verbose, self._list_classes = verbose, list_classes
+        self._settings, self._verbose, self._list_classes = settings, verbose, list_classes
         self._small_jobs = True
         self._existing: tuple[SparkMaster, SparkSession] | None = None
         self._open = contextlib.ExitStack()
@@ -156,6 +155,9 @@ def open_run(
     """
     unblock_pipe()
     steps = Steps(what)
+    settings = {"spark.driver.memory": memory} | ({"spark.jars.packages": packages} if packages else {})
+    if "://" in str(lake):
+        settings |= LISTING_AT_URL
     with scratch() as folder, contextlib.ExitStack() as stack:
         opened = stack.enter_context(Lake.open(lake, write=write, make=make))
         handle_signals = partial(end_run_on_signals, folder)
@@ -165,8 +167,7 @@ def open_run(
             folder,
             steps,
             handle_signals,  # Spark has set a handler of its own
-            memory=memory,
-            packages=packages,
+            settings=settings,
             verbose=verbose,
             list_classes=archive_classes,
         )

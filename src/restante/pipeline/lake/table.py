@@ -47,8 +47,8 @@ LISTING_AT_URL: Final = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "32",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
-"""Settings with which Spark looks up more files than these in a job of so many tasks, because each is a request. On
-this machine it looks them up one after the other (session.SESSION_SETTINGS)."""
+"""Settings of a session for a lake at a URL: Spark looks up more files than these in a job of so many tasks, because
+each is a request. In a folder it looks them up one after the other (session.SESSION_SETTINGS)."""
 
 _STATISTICS: Final = ("min.", "max.", "null_count.")
 """How the names of the columns begin in which deltalake lists the statistics of a table's columns."""
@@ -200,9 +200,6 @@ class LakeTable:
         if not files:
             # For an empty list Spark would start a job with Python workers. Connect needs the schema.
             return spark.createDataFrame(columns.row_schema(self.table.columns).empty_table(), schema)
-        if self._at_url:
-            for name, value in LISTING_AT_URL.items():
-                spark.conf.set(name, value)
         reader = spark.read.schema(schema).option("basePath", spark_path(self.folder))  # partitions are below it
         of_runs = [data_files.is_of_run(path_below(file.path, self.folder)) for file in files]
         frames = [

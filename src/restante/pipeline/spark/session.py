@@ -134,7 +134,8 @@ def session(
             _check_version(spark, remote)
         if not verbose:
             _silence()
-        for name, value in (SESSION_SETTINGS | (CONNECT_SETTINGS if remote else {})).items():
+        chosen = {name: value for name, value in (settings or {}).items() if name.startswith("spark.sql.")}
+        for name, value in (SESSION_SETTINGS | (CONNECT_SETTINGS if remote else {}) | chosen).items():
             spark.conf.set(name, value)
         yield spark
     finally:
