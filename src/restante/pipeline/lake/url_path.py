@@ -78,15 +78,6 @@ class UrlPath:
         """Return the last part."""
         return self._below.name
 
-    @property
-    def parent(self) -> UrlPath:
-        """Return the path without its last part."""
-        return UrlPath(self._url, self._below.parent, parent=self)
-
-    def is_relative_to(self, other: UrlPath) -> bool:
-        """Return whether the path is below another one, or is the same."""
-        return self._url == other._url and self._below.is_relative_to(other._below)
-
     def relative_to(self, other: UrlPath) -> PurePosixPath:
         """Return the path below another one. Raises ValueError if it is not below it."""
         return self._below.relative_to(other._below)
