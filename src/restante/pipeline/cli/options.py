@@ -8,7 +8,6 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import click
 import typer
 
 from restante.common.errors import Misuse
@@ -22,7 +21,6 @@ LakeAddress = Annotated[
         "--lake",
         metavar="DIR",
         envvar="RESTANTE_LAKE",
-        click_type=click.Path(),
         help="Folder of the lake, in which the tables are, or its URL, like s3://BUCKET/PATH.",
     ),
 ]
