@@ -371,6 +371,10 @@ class Server:
         if self._process.poll() is not None:
             raise BenchError(f"{self.program} ended with {self._process.returncode}: {self.output()}")
 
+    def replace(self) -> None:
+        """Let ours replace itself by the installed version, with all its connections."""
+        self._process.send_signal(signal.SIGUSR2)
+
     async def stop(self) -> None:
         """Send SIGTERM, then wait. Ours must exit with 0."""
         self.check()

@@ -52,6 +52,8 @@ FIGURES: dict[str, Figure] = {
     "list_cpu": own("list of {n}, CPU ms a repeat", 1, 0.3),
     "restart": Figure("start with {n} mailboxes, s"),
     "restart_beyond_empty": own("  beyond a start with none, s", 0.3, 0.15),
+    "replace_pause": own("pause of a client by a planned restart with {n} mailboxes, s", 1.5, 0.5),
+    "replace_cpu": Figure("  processor time of the server until it is ready again, s"),
     "prune_stall": own("longest stall, {n} pruned, ms", 10, 5),
     "prune_floor": Figure("  longest stall, nothing to prune, ms"),
     "flood_p99": own("add to delivery while another floods, p99, ms", 100, 10),
@@ -934,6 +936,24 @@ async def _seconds_to_welcome(run: Run, kind: Kind, data: Path) -> float:
     return seconds
 
 
+async def replace(run: Run) -> None:
+    """Ours alone: a client pings all the time, and is as connected after the restart as before."""
+    for _ in range(run.rounds):
+        server = await run.bench.start("restante", await run.filled_folder("restante"), *NO_RATES["restante"])
+        pinger = Pinger(server.port)
+        await pinger.greet()
+        await pinger.longest(0.5)  # the first pings run code that is not in the caches
+        pause, cpu = 0.0, server.cpu()
+        server.replace()
+        while '"restarted"' not in server.output():
+            pause = max(pause, await pinger.longest(0.2))
+            server.check()
+        run.add("replace_cpu", server.cpu() - cpu)
+        run.add("replace_pause", max(pause, await pinger.longest(0.5)))
+        pinger.end()
+        await server.stop()
+
+
 class Pinger(Connection):
     """Sends pings by the clock, whether or not the one before was answered."""
 
@@ -1122,11 +1142,12 @@ SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "growth": growth,
     "list": list_nameplates,
     "restart": restart,
+    "replace": replace,
     "prune": prune,
     "flood": flood,
     "instructions": instructions,
 }
-OURS_ALONE = ("tls", "prune", "instructions")
+OURS_ALONE = ("tls", "replace", "prune", "instructions")
 
 
 def main() -> int:

@@ -15,14 +15,14 @@ from wormhole_mailbox_server.server import make_server
 
 from support.mailbox.conversation import Mismatch, Script, ScriptReplay, read_scripts
 from support.mailbox.givens import Inbox, Options
-from support.mailbox.shells import SocketWorld
+from support.mailbox.shells import HandedOverWorld, SocketWorld
 from support.mailbox.tables import Usage
 from support.mailbox.worlds import CoreWorld, StoreWorld, World
 
 every_script = pytest.mark.parametrize("script", read_scripts(), ids=lambda script: script.name)
 
 
-@pytest.mark.parametrize("world", [CoreWorld, StoreWorld, SocketWorld])
+@pytest.mark.parametrize("world", [CoreWorld, StoreWorld, SocketWorld, HandedOverWorld])
 @every_script
 def test_here(script: Script, world: type[World]) -> None:
     """In a first world, each line is done before the next is said; in another one they are said in batches."""

@@ -22,6 +22,7 @@ import pytest
 import typer.main
 
 from restante.cli.main import app
+from restante.common.restart import ANSWER_FILE
 from restante.common.service_manager import ServiceManager
 from restante.mailbox.server import server as mailbox_server
 from restante.mailbox.store.schema import connect
@@ -188,6 +189,17 @@ async def test_a_socket_unit_serves_a_client_that_came_before(tmp_path: Path, fa
             async with asyncio.timeout(PATIENCE):
                 await client.reader.readuntil(b"\r\n\r\n")
             assert (await client.hear())["type"] == "welcome"
+            server.send_signal(signal.SIGUSR2)
+            async with bounded("the restart"):
+                while not (tmp_path / "data" / ANSWER_FILE).exists():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await client.is_served()
+            other_side = socket.socket(family)
+            other_side.connect(listening.getsockname())
+            other = RawSocket(*await asyncio.open_connection(sock=other_side))
+            other.write(handshake())
+            await other.head()
+            other.cut()
             client.cut()
         finally:
             server.terminate()
@@ -249,6 +261,13 @@ async def test_a_server_says_that_it_is_ready_works_reloads_and_stops(tmp_path: 
         assert begun == {**begun, "RELOADING": "1", "STATUS": "reading the settings again"}
         assert before <= int(begun["MONOTONIC_USEC"]) <= time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         assert await manager.message("READY") == READY
+        server.send(signal.SIGUSR2)
+        begun = await manager.message("RELOADING")
+        assert begun == {**begun, "RELOADING": "1", "STATUS": "restarting"}
+        assert int(begun["MONOTONIC_USEC"]) <= time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        assert await manager.message("READY") == READY
+        await manager.message("WATCHDOG")
+        await server.logged("restarted")
         here = ("--listen", f"127.0.0.1:{server.port}")
         async with started(tmp_path / "other", RESTANTE, here, DEVNULL, **manager.variables) as second:
             assert await second.ended() == 75

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import tarfile
 import time
 import zipfile
@@ -301,6 +302,27 @@ async def test_a_code_works_after_a_kill(deployment: Deployment, tmp_path: Path,
     deployment.url = first.url
     receiver = await deployment.carry(*pair, parcel, meanwhile=kill_and_restart)
     assert filecmp.cmp(parcel, receiver.folder / PARCEL, shallow=False)
+
+
+@between(
+    [
+        *((sender, CURRENT) for sender in SHIPPED),
+        *((OURS, receiver) for receiver in (CURRENT, GO_NEW, RUST_NEW, OURS)),
+        (CURRENT, OURS),
+    ]
+)
+async def test_a_client_that_waits_does_not_notice_that_the_server_replaces_itself(
+    deployment: Deployment, tmp_path: Path, parcel: Path, pair: Pair
+) -> None:
+    async with serving(tmp_path / "data", (*deployment.inside, *RESTANTE)) as replaced:
+
+        async def replace_server() -> None:
+            replaced.send(signal.SIGUSR2)
+            assert (await replaced.logged("restarted"))["connections"] > 0
+
+        deployment.url = replaced.url
+        receiver = await deployment.carry(*pair, parcel, meanwhile=replace_server)
+        assert filecmp.cmp(parcel, receiver.folder / PARCEL, shallow=False)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 from collections.abc import AsyncIterator
@@ -21,7 +22,7 @@ from support.mailbox.scene import (
     to_client,
     to_server,
 )
-from support.mailbox.servers import Restante
+from support.mailbox.servers import Replaced, Restante
 from support.mailbox.wormhole import Client
 from support.sqlite import LOCK, beside
 
@@ -77,6 +78,44 @@ async def test_a_regular_restart_of_the_server_does_not_disturb_a_transfer(scene
     await assert_text_arrives(sender, await scene.receive(code), TEXT)
     assert scene.connections_of(SENDER) == 2
     scene.assert_one_happy_session()
+
+
+RESTARTS: Final = [
+    to_client(SENDER, "claimed"),
+    to_server(SENDER, "add", phase="pake"),
+    to_client(RECEIVER, "claimed"),
+    to_client(RECEIVER, "message", phase="pake", author=SENDER),
+    to_server(RECEIVER, "add", phase="version"),
+    to_client(SENDER, "message", phase="0", author=RECEIVER),
+    to_server(SENDER, "close"),
+    to_client(RECEIVER, "closed"),
+]
+QUICK_RESTARTS: Final = {RESTARTS[2], RESTARTS[4]}
+
+
+@pytest.mark.parametrize(
+    "moment", [pytest.param(at, marks=() if at in QUICK_RESTARTS else thorough, id=str(at)) for at in RESTARTS]
+)
+async def test_no_client_notices_that_the_server_replaces_itself(tmp_path: Path, moment: Moment) -> None:
+    """While one waits for its code to be used, and when a message has left one side that the other has not got."""
+    server = Replaced(tmp_path / "server")
+    async with Scene(tmp_path, server) as scene:
+        held = scene.hold(moment)
+        sender = await scene.send_text(TEXT)
+        code = asyncio.ensure_future(sender.code())
+        receiving = asyncio.ensure_future(received_with(scene, code))
+        await held.reached()
+        server.replace()
+        await server.logged('"event": "restarting"')
+        held.let_go()
+        await server.logged('"event": "restarted"')
+        await assert_text_arrives(sender, await receiving, TEXT)
+        assert (scene.connections_of(SENDER), scene.connections_of(RECEIVER)) == (1, 1)
+        scene.assert_one_happy_session()
+
+
+async def received_with(scene: Scene, code: asyncio.Future[str]) -> Client:
+    return await scene.receive(await code)
 
 
 @flags("--permission", "hashcash")

@@ -6,7 +6,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from machine.machine import BLUNDERS, MOTD, Conversation
 from support.effort import examples
 from support.mailbox.givens import Options
-from support.mailbox.shells import CommitLoopWorld, SocketWorld
+from support.mailbox.shells import CommitLoopWorld, HandedOverWorld, SocketWorld
 from support.mailbox.worlds import CoreWorld, StoreWorld, World
 
 
@@ -24,8 +24,9 @@ class CommitLoopMachine(Conversation):
         (StoreWorld, True, 40, 50),
         (CommitLoopWorld, True, 16, 50),
         (SocketWorld, False, 4, 30),
+        (HandedOverWorld, False, 4, 30),
     ],
-    ids=["core", "store", "store, batches", "commit loop", "socket"],
+    ids=["core", "store", "store, batches", "commit loop", "socket", "handed over"],
 )
 def test_the_server_does_what_the_model_does(world: type[World], batches: bool, number: int, steps: int) -> None:
     class WorldMachine(Conversation):

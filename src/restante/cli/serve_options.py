@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,16 +75,18 @@ def print_settings(server: ServerSettings[Any], resolved: list[ResolvedSetting],
     print(as_json(resolved) if json else "\n".join(as_toml(server.table, resolved)))
 
 
-def prepare(settings: Any) -> None:
+def prepare(settings: Any, listening: Collection[str] = ()) -> None:
     """Check the addresses of a server, start its log, and let only the owner read what it writes. Raises Misuse.
 
     The addresses are tried before anything is created, but the server listens last: until the store is open, clients
     are refused and try again, while the kernel would let them wait. A program that takes an address in between leaves
-    a new data directory without data.
+    a new data directory without data. On those of `listening` this process listens already.
     """
     from restante.common.listening import refuse_unusable_address, refuse_unusable_addresses
 
-    refuse_unusable_addresses(settings.listen, "--listen", Path(settings.data))
+    addresses = [address for address in settings.listen if address not in listening]
+    if addresses or not settings.listen:
+        refuse_unusable_addresses(addresses, "--listen", Path(settings.data))
     if settings.admin != "off":
         refuse_unusable_address(*parse_address(settings.admin, "--admin"), "--admin")
     from restante.common import logs

@@ -86,7 +86,8 @@ class AddressRegistry(Generic[Q]):
         """Make an empty registry. `secret` returns new random bytes for the keys of its hashes."""
         self._make_quota = make_quota
         self._secret = secret
-        self._key = secret()
+        self.key = secret()
+        """The key of the hashes by which quotas are known."""
         self.day = -1
         """The day of the address ids, in days since 1970 (UTC)."""
         self.day_key = b""
@@ -97,7 +98,7 @@ class AddressRegistry(Generic[Q]):
 
     def get_or_add(self, address: Address) -> Q:
         """Return the quota of an address; add one if it has none."""
-        key = _hash(address, self._key)
+        key = _hash(address, self.key)
         quota = self.quotas.get(key)
         if quota is None:
             if len(self.quotas) >= MAX_ADDRESSES:

@@ -6,23 +6,27 @@ import fcntl
 import os
 import stat
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from restante.common.errors import InUse, Misuse, StoreError
-from restante.common.lock_file import NO_DIRECTORY_LOCKS, lock_directory
+from restante.common.lock_file import NO_DIRECTORY_LOCKS, Locks, lock_directory
 
 LOCK_FILE: Final = "lock"
 
 
-def lock_data_directory(data: Path) -> ExitStack:
+def lock_data_directory(data: Path, left: Sequence[int] = ()) -> Locks:
     """Lock a data directory for this process. Closing what is returned releases the lock.
 
-    The directory is made if it does not exist. Raises InUse if another process has locked it, and another StoreError
+    `left`: descriptors that hold the lock, because the program that this process ran before has left them. The
+    directory is made if it does not exist. Raises InUse if another process has locked it, and another StoreError
     or Misuse if it cannot be used.
     """
     refuse_unusable_directory(data)
+    if left:
+        return Locks(left)
     try:
         data.mkdir(mode=0o700, exist_ok=True)  # readable by its owner only: it holds private data
         for pause in (0.2, 0.2, 0.2):  # `is_running` locks it for a moment

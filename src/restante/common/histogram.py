@@ -32,6 +32,17 @@ class Histogram:
         self.total = total
 
     @property
+    def state(self) -> tuple[list[int], float]:
+        """The counts and the sum, for another histogram's `state`. Counts by other bounds are ignored."""
+        return self._counts.copy(), self.total
+
+    @state.setter
+    def state(self, state: tuple[list[int], float]) -> None:
+        counts, total = state
+        if len(counts) == len(self._counts):
+            self._counts, self.total = list(counts), total
+
+    @property
     def count(self) -> int:
         """Return the number of values."""
         return sum(self._counts)

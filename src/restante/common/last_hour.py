@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 HOUR_SECONDS: Final = 3600.0
@@ -16,10 +17,13 @@ STEP_SECONDS: Final = 60.0
 class LastHour:
     """Remembers the counts of each minute of the last hour. Its memory is bounded if the number of counts is."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, counts: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """Begin to remember. `counts` are those of this moment, if they are not all 0."""
         self._clock = clock
-        self._states: deque[tuple[float, dict[str, int]]] = deque([(clock(), {})])
-        """When counts were remembered, and the counts, the oldest first. At the start all are 0."""
+        self._states: deque[tuple[float, dict[str, int]]] = deque([(clock(), dict(counts))])
+        """When counts were remembered, and the counts, the oldest first."""
 
     def remember(self, counts: Mapping[str, int]) -> None:
         """Remember counts. Call this at least once a minute."""

@@ -64,7 +64,7 @@ class LineWriter(io.RawIOBase):
             else:
                 self._queue.insert(self._gap if is_notice else len(self._queue), data)
                 self._bytes += len(data)
-                self._changed.notify()
+                self._changed.notify_all()
         return len(data)
 
     def writable(self) -> bool:
@@ -78,6 +78,11 @@ class LineWriter(io.RawIOBase):
     def isatty(self) -> bool:
         """Return whether the descriptor is a terminal."""
         return os.isatty(self._descriptor)
+
+    def wait(self, seconds: float = LAST_LINES_SECONDS) -> bool:
+        """Wait until what is queued was written, at most for `seconds`, and return whether it was."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._bytes, seconds)
 
     def end(self, seconds: float = LAST_LINES_SECONDS) -> None:
         """Wait until what is queued was written, at most for `seconds`. Only the notice can write after this call."""
@@ -125,6 +130,7 @@ class LineWriter(io.RawIOBase):
         with self._changed:
             self._bytes -= len(data)
             dropped, self._dropped = self._dropped, 0
+            self._changed.notify_all()
         if dropped:
             self._notice("", dropped)
 
@@ -141,6 +147,13 @@ class LineWriter(io.RawIOBase):
 def _print_dropped(error: str, dropped: int) -> None:
     if dropped and not error:
         sys.stderr.write(f"restante: {dropped} lines were dropped, because nobody read them\n")
+
+
+def wait_for_standard_error() -> None:
+    """Wait until the lines of standard error were written, at most for a second."""
+    writer = getattr(sys.stderr, "buffer", None)
+    if isinstance(writer, LineWriter):
+        writer.wait()
 
 
 def unblock_standard_error(notice: Notice = _print_dropped) -> None:

@@ -53,26 +53,33 @@ class Listeners:
         self._enough_free = RESERVED_DESCRIPTORS
         """Free descriptors at which waiting connections are accepted again."""
         self._accepting: list[asyncio.Server] = []
+        self._held = False
+        """Whether no connection is accepted because another process may go on."""
         self._sockets: list[tuple[socket.socket, ListenAddress, os.stat_result | None]] = []
         """Duplicates of the listening sockets. While one is open, the kernel goes on queueing connections."""
 
-    async def listen(self, address: ListenAddress) -> list[str]:
+    async def listen(self, address: ListenAddress, descriptors: Sequence[int] = ()) -> list[str]:
         """Listen, and return the addresses of the sockets. Raises Misuse if the address cannot be used.
 
-        Then the others are closed, so that no path of a Unix socket is left.
+        Then the others are closed, so that no path of a Unix socket is left. `descriptors`: sockets that listen there
+        already, because the process before this one has left them.
         """
         try:
-            return await self._listen(address)
+            return await self._listen(address, descriptors)
         except Misuse:
             self.close(0)
             raise
 
-    async def _listen(self, address: ListenAddress) -> list[str]:
-        protocol = partial(self._connected, address)
-        listener, sockets, bound = await listening.open_listener(
-            address, protocol, backlog=ACCEPT_BACKLOG, flag="--listen"
-        )
-        self._accepting.append(listener)
+    async def _listen(self, address: ListenAddress, descriptors: Sequence[int]) -> list[str]:
+        if descriptors:
+            sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+            bound = listening.status_of(address.path)
+            self._accepting += [await self._accept(listening_socket, address) for listening_socket in sockets]
+        else:
+            listener, sockets, bound = await listening.open_listener(
+                address, partial(self._connected, address), backlog=ACCEPT_BACKLOG, flag="--listen"
+            )
+            self._accepting.append(listener)
         for listening_socket in sockets:
             for level, name, value in self._options:
                 if level != socket.IPPROTO_TCP or listening_socket.family != socket.AF_UNIX:
@@ -91,9 +98,12 @@ class Listeners:
 
     def stop_accepting(self, connections: int) -> None:
         """Leave new connections in the kernel's queue for now. As we keep the sockets open, none is refused."""
-        accepting, self._accepting = self._accepting, []
-        if accepting and self._sockets:
+        if self._accepting and self._sockets:
             log.warning("file descriptors are short: new connections wait (ulimit -n)", connections=connections)
+        self._stop_accepting()
+
+    def _stop_accepting(self) -> None:
+        accepting, self._accepting = self._accepting, []
         for server in accepting:
             server.close()
 
@@ -102,19 +112,42 @@ class Listeners:
 
         `note_descriptor` does not suffice, because connections before their handshake take descriptors, too.
         """
-        if not self._sockets:
+        if self._held or not self._sockets:
             return
         free = self._free_descriptors(MIN_FREE_DESCRIPTORS if self._accepting else self._enough_free)
         if free < MIN_FREE_DESCRIPTORS:
             self.stop_accepting(connections)
         elif not self._accepting and free == self._enough_free:
             log.info("new connections are accepted again", connections=connections)
-            self._accepting = [
-                await listening.serve_socket(
-                    listening_socket.dup(), partial(self._connected, address), backlog=ACCEPT_BACKLOG
-                )
-                for listening_socket, address, _ in self._sockets
-            ]
+            await self._accept_again()
+
+    async def _accept_again(self) -> None:
+        self._accepting = [
+            await self._accept(listening_socket, address) for listening_socket, address, _ in self._sockets
+        ]
+
+    async def _accept(self, listening_socket: socket.socket, address: ListenAddress) -> asyncio.Server:
+        protocol = partial(self._connected, address)
+        return await listening.serve_socket(listening_socket.dup(), protocol, backlog=ACCEPT_BACKLOG)
+
+    def hold(self) -> None:
+        """Leave new connections in the kernel's queue until `release`."""
+        self._held = True
+        self._stop_accepting()
+
+    async def release(self) -> None:
+        """Accept connections again."""
+        self._held = False
+        if not self._accepting:
+            await self._accept_again()
+
+    def descriptors(self) -> dict[str, list[int]]:
+        """Return the descriptors of the sockets that this process has opened, by the text of their address."""
+        descriptors: dict[str, list[int]] = {}
+        for listening_socket, address, _ in self._sockets:
+            if address.descriptor < 0:
+                descriptors.setdefault(address.text, []).append(listening_socket.fileno())
+        return descriptors
 
     def close(self, connections: int) -> None:
         """Refuse new connections from now on."""

@@ -273,6 +273,14 @@ def _inherited_socket(address: ListenAddress, flag: str) -> socket.socket:
     return inherited
 
 
+def status_of(path: str) -> os.stat_result | None:
+    """Return the status of the path of a Unix socket that this process has bound before. None: it has no path."""
+    try:
+        return os.lstat(path)
+    except OSError:  # it is removed, or the path is empty, because it is a socket of TCP
+        return None
+
+
 def remove_path(address: ListenAddress, bound: os.stat_result | None) -> None:
     """Remove the path of a Unix socket that `open_listener` has bound, unless another file has taken it.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -31,7 +32,18 @@ def lock_file(path: Path, mode: int = 0o600) -> int:
     return descriptor
 
 
-def lock_directory(directory: Path, name: str, mode: int = 0o600) -> ExitStack:
+class Locks(ExitStack):
+    """Locks that are released when this is closed."""
+
+    def __init__(self, descriptors: Sequence[int] = ()) -> None:
+        """Own descriptors that hold locks."""
+        super().__init__()
+        self.descriptors = list(descriptors)
+        for descriptor in descriptors:
+            self.callback(os.close, descriptor)
+
+
+def lock_directory(directory: Path, name: str, mode: int = 0o600) -> Locks:
     """Lock a directory and the file `name` in it. Closing what is returned releases both locks.
 
     Somebody may remove the file while it is locked. Another process then locks a new file, but not the directory. The
@@ -46,12 +58,18 @@ def lock_directory(directory: Path, name: str, mode: int = 0o600) -> ExitStack:
         except OSError as error:
             if error.errno not in NO_DIRECTORY_LOCKS:
                 raise
-        locks.callback(os.close, lock_file(directory / name, mode))
-        return locks.pop_all()
+        file = lock_file(directory / name, mode)
+        locks.pop_all()
+        return Locks((descriptor, file))
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process of this machine has locked a file or directory, as far as it can be seen.
+    """Return whether a process of this machine has locked a file or directory, as far as it can be seen."""
+    return lock_holder(path) is not None
+
+
+def lock_holder(path: Path) -> int | None:
+    """Return the process of this machine that has locked a file or directory. None: none that can be seen.
 
     It takes no lock, not even for a moment: a process that wants one then would fail. Locks that cannot be seen are
     those of other machines and of other containers.
@@ -60,7 +78,12 @@ def is_locked(path: Path) -> bool:
         inode = str(path.stat().st_ino)
         locks = LOCKS.read_text()
     except OSError:
-        return False
+        return None
     # The device is not compared: on Btrfs and overlayfs stat(2) returns another one.
     fields = (line.split() for line in locks.splitlines())
-    return any(lock[1] == "FLOCK" and lock[3] == "WRITE" and lock[5].rpartition(":")[2] == inode for lock in fields)
+    holders = (
+        int(lock[4])
+        for lock in fields
+        if lock[1] == "FLOCK" and lock[3] == "WRITE" and lock[5].rpartition(":")[2] == inode
+    )
+    return next(holders, None)

@@ -84,6 +84,17 @@ class MemoryHolders:
             self._sums[address] += size - record.size
         record.size = size
 
+    def held_since(self, holder: MemoryHolder) -> int | None:
+        """Return the second since which a connection holds memory. None: it holds none."""
+        record = self._records.get(holder)
+        return None if record is None else record.since
+
+    def backdate(self, holder: MemoryHolder, second: int) -> None:
+        """Let a connection have held its memory since a second. Call this for the oldest holder first."""
+        record = self._records.get(holder)
+        if record is not None:
+            record.since = second
+
     def _forget(self, holder: MemoryHolder) -> None:
         record = self._records.pop(holder, None)
         if record is None:

@@ -70,6 +70,8 @@ class PublicServer:
         self.read_budget = ReadBudget()
         self.certificate: ServerCertificate | None = None
         """The certificate for TLS. None: connections are not encrypted here."""
+        self.newcomers = 0
+        """Connections whose request has not come yet."""
         self.failed_handshakes = 0
         """Connections whose TLS handshake failed, since the start."""
         self._newcomers = admission
@@ -146,10 +148,13 @@ class PublicServer:
         pending = self._newcomers.begin_request(peer, self.clock.wall())
         if pending.refused:
             self._count(self._refusals.too_many_pending, pending.address_id)
+        else:
+            self.newcomers += 1
         return pending
 
     def end_request(self, pending: PendingRequest) -> None:
         """Stop counting a connection without a complete request, because it has one or is closed."""
+        self.newcomers -= 1
         self._newcomers.addresses.end_request(pending)
 
     def admit_handshake(self, pending: PendingRequest) -> bool:

@@ -49,7 +49,7 @@ class RefusalsLastHour:
     def __init__(self, kinds: Mapping[str, RefusalKind], counts: RefusalCounts, clock: Callable[[], float]) -> None:
         self._kinds = kinds
         self._counts = counts
-        self._last_hour = LastHour(clock)
+        self._last_hour = LastHour(clock, counts.since_start)
 
     def remember(self) -> None:
         """Remember the counts of this moment. Call this every second."""

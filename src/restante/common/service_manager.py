@@ -56,10 +56,28 @@ class ServiceManager:
         if not self._ready:  # the end of a reload says that the server is ready
             read_again()
             return
-        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self.notify("RELOADING=1", f"MONOTONIC_USEC={now}", "STATUS=reading the settings again")
+        self.begin_reload("reading the settings again")
         read_again()
+        self.end_reload()
+
+    def begin_reload(self, status: str) -> None:
+        """Say that the server goes on with something new. It is ready again at `end_reload`, or in `serving`."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self.notify("RELOADING=1", f"MONOTONIC_USEC={now}", f"STATUS={status}")
+
+    def end_reload(self) -> None:
+        """Say that the server is ready again."""
         self.notify("READY=1", SERVING)
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Say in the block that the process works, although its event loop does not respond."""
+        with (
+            _watching(self, self.watchdog_seconds, lambda: True)
+            if self.watchdog_seconds
+            else contextlib.nullcontext()
+        ):
+            yield
 
     @contextlib.asynccontextmanager
     async def serving(

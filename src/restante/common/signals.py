@@ -12,6 +12,9 @@ from typing import Any, Final
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
+SERVED: Final = (*ENDING, signal.SIGHUP, signal.SIGUSR2)
+"""What a running server waits for."""
+
 
 class ServerSignals:
     """What the signals of a server do."""
@@ -19,8 +22,12 @@ class ServerSignals:
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         """Set by the first SIGTERM or SIGINT, and by SIGHUP if the terminal was closed."""
+        self.stopping = False
+        """Whether a signal has come that is about to set `stop`."""
         self.reload: Callable[[], object] = lambda: None
         """Called for each other SIGHUP, in the event loop."""
+        self.restart: Callable[[], object] = lambda: None
+        """Called for each SIGUSR2, in the event loop."""
 
 
 def run_server(serve: Callable[[ServerSignals], Coroutine[Any, Any, None]]) -> None:
@@ -57,19 +64,24 @@ def _listening_for_signals(on_stop: Callable[[str], object]) -> Iterator[ServerS
 
     def wait(over: threading.Event) -> None:
         while True:
-            received = signal.sigwaitinfo((*ENDING, signal.SIGHUP))
+            received = signal.sigwaitinfo(SERVED)
             if over.is_set():
                 return
+            if received.si_signo == signal.SIGUSR2:
+                loop.call_soon_threadsafe(signals.restart)
+                continue
             if received.si_signo != signal.SIGHUP or (terminal is not None and terminal.closed(received)):
                 break
             loop.call_soon_threadsafe(signals.reload)
+        signals.stopping = True
         loop.call_soon_threadsafe(stop, signal.Signals(received.si_signo).name)
         signal.sigwait(ENDING)
         if not over.is_set():
             os._exit(1)
 
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a SIGHUP after the block does nothing
-    with _in_a_thread(wait, (*ENDING, signal.SIGHUP)):
+    for number in (signal.SIGHUP, signal.SIGUSR2):
+        loop.add_signal_handler(number, lambda: None)  # after the block they do nothing
+    with _in_a_thread(wait, SERVED):
         yield signals
 
 

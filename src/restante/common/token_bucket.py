@@ -12,6 +12,15 @@ class Bucket:
         self._spent = 0.0
         self._at = 0.0
 
+    @property
+    def level(self) -> tuple[float, float]:
+        """The tokens that were spent and not refilled, and the time of that; for another bucket's `level`."""
+        return self._spent, self._at
+
+    @level.setter
+    def level(self, level: tuple[float, float]) -> None:
+        self._spent, self._at = level
+
     def spent(self, now: float, rate: float) -> float:
         """Return the tokens that were taken and are not refilled yet."""
         if now > self._at:

@@ -12,6 +12,7 @@ import typer
 from restante.cli.data_commands import NEW_DIRECTORY, count_table, data_option, print_copy, to_json
 from restante.cli.extra_commands import group_that_needs
 from restante.cli.serve_options import JsonOption, ReadSettings, prepare, print_settings, with_options
+from restante.common.errors import StoreError
 from restante.mailbox.settings import SERVE, Serve
 
 app = typer.Typer(cls=group_that_needs("server"))
@@ -23,11 +24,14 @@ app.add_typer(config_app, name="config", help="Show or check the settings of the
 @with_options(SERVE)
 def serve_command(read_settings: ReadSettings) -> None:
     """Run the mailbox server."""
+    from restante.common.handover import take
+
+    handover = take(os.environ)
     settings, _ = read_settings()
-    prepare(settings)
+    prepare(settings, () if handover is None else handover.head.listening)
     from restante.mailbox.server.main import serve  # this import takes as long as all of the above
 
-    serve(settings, read_settings)
+    serve(settings, read_settings, handover)
 
 
 @config_app.command("show")
@@ -39,16 +43,22 @@ def config_show(read_settings: ReadSettings, *, json: JsonOption = False) -> Non
 
 @config_app.command("check")
 @with_options(SERVE)
-def config_check(read_settings: ReadSettings) -> None:
+def config_check(
+    read_settings: ReadSettings,
+    *,
+    database: Annotated[bool, typer.Option("--database", help="Check the version of the database, too.")] = False,
+) -> None:
     """Check the settings that `serve` would use, and their files.
 
     The exit code is 0 if all can be used. The addresses are not tried: a server may be running. Those of the Waku
     node are checked by `restante waku config --check`.
     """
     settings, _ = read_settings()
-    from restante.mailbox.server.main import read_files
+    from restante.mailbox.server.main import check_database, read_files
 
     read_files(settings)
+    if database:
+        check_database(Path(settings.data))
     print("the settings can be used")
 
 
@@ -63,6 +73,18 @@ def status(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
 
     counts = read_status(data)
     print(to_json(counts) if json else render_status(counts))
+
+
+@app.command("restart")
+def restart(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
+    """Replace the running server by the installed version. Clients stay connected, but for those with TLS of it."""
+    from restante.common.restart import ask
+
+    answer = ask(data)
+    if answer.error:
+        raise StoreError(f"the server was not restarted and goes on: {answer.error}")
+    kept = f"{answer.connections} connections waited for {answer.seconds:.2f} s"
+    print(to_json(answer) if json else f"restante {answer.version} serves; {kept}")
 
 
 @app.command("backup")

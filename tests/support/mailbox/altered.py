@@ -1,5 +1,6 @@
 """`python -m support.mailbox.altered HOW ARGS...` is `restante ARGS...` with one thing altered."""
 
+import errno
 import math
 import os
 import sys
@@ -11,6 +12,7 @@ from unittest.mock import patch
 
 from restante.cli.main import main
 from restante.mailbox.server import main as mailbox_main
+from restante.mailbox.server import restart
 from restante.mailbox.server.server import Server
 from restante.mailbox.store import sqlite
 
@@ -36,6 +38,8 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     # All commits are in the thread, or all small ones on the loop.
     "slow-disk": (quick(0.0),),
     "fast-disk": (quick(math.inf),),
+    "cannot-be-replaced": (patch.object(restart, "replace_process", side_effect=OSError(errno.ENOMEM, "no room")),),
+    "hands-over-in-another-format": (patch.object(restart, "FORMAT", 0),),
     "hangs-with-a-file": (patch.object(mailbox_main, "Server", HangsWithAFile),),
 }
 

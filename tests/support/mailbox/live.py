@@ -24,6 +24,7 @@ from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock
+from support.mailbox.hand_over import hand_over
 from support.mailbox.raw_socket import RawSocket
 from support.ports import held_port
 
@@ -84,6 +85,17 @@ class LiveServer:
     async def restart(self) -> None:
         await self.stop()
         await self.start()
+
+    async def hand_over(self) -> None:
+        """Let another process go on, as far as it can be had in this one."""
+        self.server = await hand_over(self.server, self._open_again)
+        self.running = asyncio.create_task(self.commit_loop.run())
+
+    async def _open_again(self, service: float) -> CommitLoop:
+        self.running.cancel()
+        self.store.service = service
+        self.commit_loop = await CommitLoop.open(self.store, self.clock, self._dice, self._policy, self._retention)
+        return self.commit_loop
 
     async def wait(self, seconds: float) -> None:
         """Let the time pass, and prune. A server prunes nothing in its first minutes, which pass before."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from support.ports import held_port
-from support.processes import Child
+from support.processes import RESTANTE, Child, spawn
 from support.sqlite import select
 
 
@@ -103,6 +103,20 @@ class Restante(Server):
     usage_file = live_file = "data/restante.sqlite"
     usage_tables = "usage_nameplates", "usage_mailboxes"
     live_tables = "nameplates", "mailboxes", "messages"
+
+
+class Replaced(Restante):
+    """The same, whose process can replace itself: it is no fork of another program."""
+
+    async def start(self) -> None:
+        arguments = [argument.format(port=self.port) for argument in self.arguments[1:]]
+        process = await spawn(*RESTANTE, *arguments, *self.flags, cwd=self.folder)
+        self._processes.append(Child(process, "stdout", "stderr"))
+        await self._process.says(self.ready)
+
+    def replace(self) -> None:
+        """SIGUSR2."""
+        self._process.send(signal.SIGUSR2)
 
 
 class Reference(Server):

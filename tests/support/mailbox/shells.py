@@ -14,6 +14,7 @@ from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock, Inbox, Options
+from support.mailbox.hand_over import hand_over
 from support.mailbox.live import DESCRIPTORS
 from support.mailbox.raw_socket import BINARY, CLOSE, TEXT, RawSocket, frame
 from support.mailbox.tables import Usage
@@ -260,3 +261,30 @@ class SocketWorld(CommitLoopWorld):
         self._here.clear()
         sent_away = len([verdict for verdict in verdicts if verdict != (1001, "server restarts")])
         assert at_once <= sent_away <= len(verdicts_before), verdicts
+
+
+class HandedOverWorld(SocketWorld):
+    """The same, but that another process goes on before each answer: with the commands that wait, if they do."""
+
+    async def _flush(self) -> None:
+        await self._hand_over()
+        await super()._flush()
+
+    async def _hand_over(self) -> None:
+        running = self._gathered is None
+        self._server = await hand_over(self._server, self._open_again, running=running)
+        if running:
+            self._end_old()
+            self._work()
+
+    async def _open_again(self, service: float) -> CommitLoop:
+        self._old, retention = self._working, Retention(prune_after=self.options.prune_after)
+        self._store.service = service
+        self._commit_loop = await CommitLoop.open(
+            self._store, self.clock, self.dice, self.options.policy(), retention
+        )
+        self.dispatcher = self._commit_loop.dispatcher
+        return self._commit_loop
+
+    def _end_old(self) -> None:
+        self._old.cancel()

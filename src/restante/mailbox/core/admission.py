@@ -48,6 +48,15 @@ class LoadLevel:
         """New connections a second, smoothed over about ten seconds."""
         self._since = RISE_INTERVAL_SECONDS
 
+    @property
+    def state(self) -> tuple[int, int, float, int]:
+        """The steps, the changes, the rate, and the seconds since the last change; for another level's `state`."""
+        return self.steps, self.changes, self.rate, self._since
+
+    @state.setter
+    def state(self, state: tuple[int, int, float, int]) -> None:
+        self.steps, self.changes, self.rate, self._since = state
+
     def tick(self, connections: int, load: float) -> bool:
         """Record the number of new connections in the last second, and return whether the demand has changed."""
         self.rate += (connections - self.rate) / 10

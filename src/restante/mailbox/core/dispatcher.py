@@ -112,6 +112,21 @@ class Dispatcher:
         connection.number = self.connections_seen
         self.connections.add(connection)
 
+    def restore_connection(self, connection: ConnectionState, *, answered: bool) -> None:
+        """Handle the commands of a connection that another process has left.
+
+        `answered`: whether it was sent the answer to its `allocate`.
+        """
+        self.connections.add(connection)
+        session_before = connection.session
+        if session_before.app_id is None:
+            return
+        self.state.arrive(session_before.app_id, session_before.side)
+        if session_before.subscribed is not None:
+            self.subscribers.setdefault(session_before.subscribed, []).append(connection)
+        if answered and session_before.allocated is not None:
+            self.state.apps[session_before.app_id].answered[session_before.allocated] = connection
+
     def parse_ahead(self, connection: ConnectionState, text: FrameText) -> None:
         """Parse a text that `handle` will be called with next, because both together take long."""
         if connection.verdict is not None or connection.lost:

@@ -42,6 +42,10 @@ MAX_BACKLOG_BYTES: Final = 256 * 1024
 """Commands of one connection, and bytes of memory for them, that wait before its socket is not read any more."""
 
 
+def _backlog(connection: ConnectionState) -> Backlog:
+    return connection.backlog
+
+
 class FairQueue:
     """The queue, and the connections whose commands wait to enter it."""
 
@@ -70,6 +74,17 @@ class FairQueue:
     def empty(self) -> bool:
         """Return whether all that was received is handled."""
         return not (self._queue or self._long or self._waiting or self._parked)
+
+    def entries(self) -> list[QueueEntry]:
+        """Return all entries. Those of one connection are in their order, and short ones before long ones."""
+        parked = (connection for *_, connection in self._over_rate if connection.backlog.parked)
+        backlogs = [connection.backlog for connection in dict.fromkeys((*self._waiting, *parked))]
+        return [
+            *(entry for backlog in backlogs for entry in backlog.waiting[: backlog.returned]),
+            *self._queue,
+            *(backlog.long for backlog in map(_backlog, dict.fromkeys(self._long)) if backlog.long is not None),
+            *(entry for backlog in backlogs for entry in backlog.waiting[backlog.returned :]),
+        ]
 
     def put(self, entry: QueueEntry) -> None:
         """Add an entry after all earlier ones of its connection."""

@@ -221,6 +221,15 @@ class RateLimiter:
         self.must_wait = False
         """Whether the connection must wait before its next command."""
 
+    @property
+    def debts(self) -> tuple[float, float, bool]:
+        """The state, for another limiter's `debts`."""
+        return self._commands, self._bytes, self.must_wait
+
+    @debts.setter
+    def debts(self, debts: tuple[float, float, bool]) -> None:
+        self._commands, self._bytes, self.must_wait = debts
+
     def charge(self, now: float, rates: Rates, size: int) -> None:
         """Charge a command that cost `size` bytes."""
         # This is called for each command, so it calls nothing itself.

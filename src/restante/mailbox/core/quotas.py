@@ -6,8 +6,10 @@ These refusals depend on the address (limits.py, `address_…`). Refusals by the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Self
+
+import msgspec
 
 from restante.common.address_registry import SECONDS_PER_DAY, BaseQuota
 from restante.common.refusals import Refusal, RefusalCounts
@@ -46,6 +48,18 @@ ABUSE_SCORE_PER_BIT: Final = 10
 REFUSALS_PER_SECOND: Final = 20
 """Refused connections of an address that get a second to clean up. More are closed at once: otherwise an address
 could keep any number open, a second each."""
+
+
+class QuotaRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What one process leaves of the quota of an address to the next. What is live is counted again."""
+
+    key: bytes
+    address_id: str | None
+    demanded: int
+    levels: tuple[tuple[float, float], ...]
+    """Those of its buckets."""
+    nameplates: list[int]
+    """The keys of nameplates that it is known to have claimed."""
 
 
 class AddressQuota(BaseQuota):
@@ -100,6 +114,25 @@ class AddressQuota(BaseQuota):
             or self._records.spent(now, limits.address_records / SECONDS_PER_DAY)
             or self._abuse_score.spent(now, ABUSE_SCORE_DECAY)
         )
+
+    @property
+    def _buckets(self) -> tuple[Bucket, ...]:
+        return self._handshakes, self._claims, self._connects, self._refusals, self._records, self._abuse_score
+
+    def record(self, key: bytes) -> QuotaRecord:
+        """Return what the next process needs of it. `key` is that of its address."""
+        levels = tuple(bucket.level for bucket in self._buckets)
+        return QuotaRecord(key, self.address_id, self.demanded, levels, list(self._recent))
+
+    @classmethod
+    def restored(cls, record: QuotaRecord) -> Self:
+        """Return a quota as the process before has left it, of an address that has nothing live."""
+        quota = cls()
+        quota.address_id, quota.demanded = record.address_id, record.demanded
+        quota._recent = dict.fromkeys(record.nameplates[-MAX_KNOWN_NAMEPLATES:])
+        for bucket, level in zip(quota._buckets, record.levels, strict=True):
+            bucket.level = level
+        return quota
 
     def charge_connect(self, now: float, limits: Limits) -> float:
         """Charge a new connection. Return 0, or the seconds after which it may try again if it comes too fast."""
@@ -166,6 +199,15 @@ _CLAIMS: Final = frozenset({session.ClaimCommand, session.AllocateCommand})
 _TAKES_ROOM: Final = frozenset({session.AddCommand, session.OpenCommand}) | _CLAIMS
 
 
+class QuotasRecord(msgspec.Struct, frozen=True):
+    """What one process leaves to the next of what addresses have created. Quotas are numbers."""
+
+    owners: dict[int, list[int]]
+    mailbox_bytes: dict[int, list[tuple[int, int]]]
+    visited: int
+    visitors: int
+
+
 class Quotas:
     """Which addresses created which nameplates and mailboxes, and counters of refusals and visitors."""
 
@@ -183,6 +225,30 @@ class Quotas:
         self._owners_before: dict[int, tuple[AddressQuota, ...]] = {}
         self._mailbox_bytes_before: dict[int, dict[AddressQuota, int]] = {}
         """The entries of both that the current batch has changed, as they were before it."""
+
+    def record(self, numbers: Mapping[AddressQuota, int]) -> QuotasRecord:
+        """Return who has created what is live, between two batches. `numbers` are those of the quotas."""
+        return QuotasRecord(
+            {key: [numbers[quota] for quota in owners] for key, owners in self._owners.items()},
+            {
+                key: [(numbers[quota], size) for quota, size in sizes.items()]
+                for key, sizes in self._mailbox_bytes.items()
+            },
+            self.visited,
+            self.visitors,
+        )
+
+    def restore(self, record: QuotasRecord, quotas: Sequence[AddressQuota]) -> None:
+        """Go on with what the process before has left. `quotas` are the quotas by number."""
+        self.visited, self.visitors = record.visited, record.visitors
+        for key, numbers in record.owners.items():
+            owners = self._owners[key] = tuple(quotas[number] for number in numbers)
+            for quota in owners:
+                quota.nameplates += 1
+        for key, sizes in record.mailbox_bytes.items():
+            self._mailbox_bytes[key] = {quotas[number]: size for number, size in sizes}
+            for number, size in sizes:
+                quotas[number].stored += size
 
     def count_batch(self, batch: BatchCounts) -> None:
         """Count what a batch refused, and the visitors of mailboxes that ended in it. An undone batch has none."""

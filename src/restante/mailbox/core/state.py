@@ -93,6 +93,18 @@ EMPTY_APP = App("")
 """The view of an app that has no data. It is never altered."""
 
 
+class StateRecord(msgspec.Struct, frozen=True):
+    """What one process leaves of its `State` to the next, in addition to what is stored. Mailboxes are keys."""
+
+    next_key: int
+    next_sequence: int
+    room: bool
+    touched: dict[int, float]
+    """When mailboxes were last touched, if that is not saved."""
+    recipients: dict[int, list[str]]
+    grace_sides: list[tuple[str, str]]
+
+
 class State:
     """The live data of all applications, and the method that applies changes to it."""
 
@@ -154,6 +166,29 @@ class State:
         if not app.connections_by_side[side]:
             del app.connections_by_side[side]
         self._drop_if_idle(app)
+
+    def record(self) -> StateRecord:
+        """Return what the next process cannot read from the store."""
+        return StateRecord(
+            self.next_key,
+            self.next_sequence,
+            self.room,
+            {key: mailbox.touched for key, mailbox in self.unsaved.items()},
+            {mailbox.key: mailbox.recipients for mailbox in self.mailboxes() if mailbox.recipients},
+            list(self._grace_sides),
+        )
+
+    def restore(self, record: StateRecord) -> None:
+        """Go on with what the process before has left. Nothing has arrived yet."""
+        self.next_key, self.next_sequence = record.next_key, record.next_sequence
+        self.room = record.room
+        self._grace_sides = set(record.grace_sides) if self.in_grace_period else set()
+        for mailbox in self.mailboxes():
+            mailbox.recipients = record.recipients.get(mailbox.key, [])
+            touched = record.touched.get(mailbox.key)
+            if touched is not None:
+                mailbox.touched = touched
+                self.unsaved[mailbox.key] = mailbox
 
     def end_grace_period(self) -> None:
         """End the grace period. Sides that have not reconnected now count as gone."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, get_args
 
 import msgspec
@@ -80,6 +80,23 @@ class SlowCommit(NamedTuple):
     changes: int
 
 
+RECORDS: Final[Mapping[type, str]] = {NameplateUsage: "nameplate", MailboxUsage: "mailbox"}
+"""The names of what ends, by the classes of the usage records."""
+
+
+class MeasurementsRecord(msgspec.Struct, frozen=True):
+    """What one process leaves of its `Measurements` to the next. Commands and usage records are names."""
+
+    carried_out: dict[str, int]
+    not_carried_out: list[tuple[str, str, int]]
+    results: list[tuple[str, str, int]]
+    histograms: list[tuple[list[int], float]]
+    latest_slow_commits: list[SlowCommit]
+    numbers: dict[str, int]
+    """All other counts."""
+    prune_seconds: float
+
+
 class Measurements:
     """Counts since the start of the server. Other threads may read them, since no key is ever added or removed."""
 
@@ -119,6 +136,41 @@ class Measurements:
         self.prune_seconds = 0.0
         """Seconds that the last prune took, with the commands that were handled meanwhile."""
         self._prune_began: float | None = None
+
+    def record(self) -> MeasurementsRecord:
+        """Return what the next process needs to go on counting."""
+        return MeasurementsRecord(
+            {COMMAND_TYPES[kind]: number for kind, number in self.carried_out.items()},
+            [(COMMAND_TYPES[kind], outcome, number) for (kind, outcome), number in self.not_carried_out.items()],
+            [(RECORDS[kind], result, number) for (kind, result), number in self.results.items()],
+            [histogram.state for histogram in self._histograms],
+            list(self.latest_slow_commits),
+            {name: getattr(self, name) for name in self._NUMBERS},
+            self.prune_seconds,
+        )
+
+    def restore(self, record: MeasurementsRecord) -> None:
+        """Go on counting where the process before has ended. Names that this version does not know are ignored."""
+        for kind, name in COMMAND_TYPES.items():
+            self.carried_out[kind] = record.carried_out.get(name, 0)
+        outcomes = {(name, outcome): number for name, outcome, number in record.not_carried_out}
+        for kind, outcome in self.not_carried_out:
+            self.not_carried_out[kind, outcome] = outcomes.get((COMMAND_TYPES[kind], outcome), 0)
+        results = {(name, result): number for name, result, number in record.results}
+        for record_kind, result in self.results:
+            self.results[record_kind, result] = results.get((RECORDS[record_kind], result), 0)
+        for histogram, state in zip(self._histograms, record.histograms, strict=False):
+            histogram.state = state
+        self.latest_slow_commits.extend(record.latest_slow_commits)
+        for name in self._NUMBERS:
+            setattr(self, name, record.numbers.get(name, 0))
+        self.prune_seconds = record.prune_seconds
+
+    _NUMBERS: Final = ("slow_commits", "batches_not_stored", "solved", "pruned", "prunes")
+
+    @property
+    def _histograms(self) -> tuple[Histogram, ...]:
+        return self.batch_commands, self.commit_seconds, self.delivery_seconds
 
     def committed(self, began: Now, now: float, changes: int, added: list[float]) -> None:
         """Record a commit that ended at a service time. `added` says when its messages were received."""
@@ -198,6 +250,19 @@ class Retention(msgspec.Struct, frozen=True):
     """Seconds for which usage records are kept. None: for ever."""
 
 
+class CommitLoopRecord(msgspec.Struct, frozen=True):
+    """What one process leaves of its commit loop to the next."""
+
+    rebooted: float
+    left_out: int
+    service: float
+    """The service time at which the process was left."""
+    grace_began: float | None
+    """The service time at which the grace period began. None: it is over."""
+    deferred: list[ClientVersion]
+    measurements: MeasurementsRecord
+
+
 class CommitLoop:
     """The queue, the current batch, and the replies that are sent after it."""
 
@@ -236,6 +301,9 @@ class CommitLoop:
         """Done when there is work. None: the loop does not wait for work, or was woken up."""
         self.idle = asyncio.Event()
         """Set while everything that was received is handled and answered."""
+        self._hold: asyncio.Event | None = None
+        """Set when the current batch is answered, after which no other begins. None: batches go on."""
+        self._released = asyncio.Event()
 
     @classmethod
     async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, retention: Retention) -> CommitLoop:
@@ -323,6 +391,39 @@ class CommitLoop:
         self._deferred_due = True
         self._wake_up()
 
+    def record(self) -> CommitLoopRecord:
+        """Return what the next process needs to go on. The loop is held."""
+        return CommitLoopRecord(
+            self._rebooted,
+            self._left_out,
+            self._service(),
+            self._service_at_start if self.dispatcher.state.in_grace_period else None,
+            [record for record in self._deferred_records if isinstance(record, ClientVersion)],
+            self.measurements.record(),
+        )
+
+    def restore(self, record: CommitLoopRecord, *, closed: int) -> None:
+        """Go on with what the process before has left, without `closed` connections, which may come again."""
+        self._rebooted, self._left_out = record.rebooted, record.left_out
+        self.dispatcher.state.in_grace_period = closed > 0 or record.grace_began is not None
+        if record.grace_began is not None and not closed:
+            self._service_at_start = record.grace_began
+        self._deferred_records = list(record.deferred)
+        self.measurements.restore(record.measurements)
+
+    async def hold(self) -> None:
+        """Return when the current batch is answered. No other begins until `release`. Deferred records are due."""
+        self._deferred_due = True
+        self._released.clear()
+        self._hold = asyncio.Event()
+        self._wake_up()
+        await self._hold.wait()
+
+    def release(self) -> None:
+        """Go on after `hold`."""
+        self._hold = None
+        self._released.set()
+
     def _wake_up(self) -> None:
         sleep, self._sleep = self._sleep, None
         if sleep is not None and not sleep.done():  # it is done if the loop was cancelled
@@ -356,6 +457,9 @@ class CommitLoop:
 
         Return None if everything is done and the loop is to stop.
         """
+        if self._hold is not None:
+            self._hold.set()
+            await self._released.wait()
         gathered = self._gather()
         if gathered or self._maintenance or self._forgetting or (self._deferred_due and self._deferred_records):
             return gathered

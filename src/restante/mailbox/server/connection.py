@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
+import msgspec
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from restante.common.errors import PeerError
@@ -24,6 +25,7 @@ from restante.common.memory_holders import MemoryHolder, MemoryHolders
 from restante.common.proxy_header import SocketPeer
 from restante.common.read_budget import ReadBudget
 from restante.common.system import Clock
+from restante.common.tls_transport import TlsTransport
 from restante.common.websocket_request import PicowsTransport, proxy_headers
 from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.connection_state import ENTRY_BYTES, ConnectionState
@@ -35,7 +37,7 @@ from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import MAX_DECODED_TEXT_BYTES, FrameText, text_of
 from restante.mailbox.protocol.refusals import NO_ROOM_FOR_LARGE, NOT_READ
 from restante.mailbox.server.commit_loop import CommitLoop
-from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
+from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN, WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES, SendBudget
 
 # ── fragments of a message ──────────────────────────────────────────────────────────────────────────
@@ -118,6 +120,11 @@ def take(bodies: deque[bytes], size: int) -> list[bytes]:
     return first
 
 
+PING_FRAME: Final = bytes((0x89, 0))
+PONG_BYTE: Final = 0x8A
+"""A ping without payload, and the first byte of a pong (RFC 6455 section 5.2)."""
+
+
 class Framing:
     """Makes frames of one type from bodies. Each is a whole message, and not masked (RFC 6455 section 5.2)."""
 
@@ -169,6 +176,9 @@ class ReadPauses:
 
     CLOSING: Final = 8
     """Nothing that comes is wanted any more."""
+
+    HAND_OVER: Final = 16
+    """Another process is about to go on with the connection."""
 
 
 # ── the part of the server that a socket uses ───────────────────────────────────────────────────────
@@ -227,6 +237,30 @@ class ServerContext(Protocol):
 # ── the socket ──────────────────────────────────────────────────────────────────────────────────────
 
 
+class SocketRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a process leaves of a socket to the one that goes on with it. The names are those of `Socket`."""
+
+    descriptor: int
+    bucket: int
+    last_frame_second: int
+    unread: bytes = b""
+    """Bytes that were read and are no whole frame, or wait for the read budget."""
+    unwritten: bytes = b""
+    """Bytes that were sent and that the kernel has not taken."""
+    owed: list[bytes] = []
+    fragments: bytes | None = None
+    pong: bytes | None = None
+    frames: int = 0
+    slowed: bool = False
+    unfinished_at_ping: int = 0
+    pending_close: tuple[int, str] | None = None
+    ignores_input: bool = False
+    ignored: bool = False
+    """Whether it is not read any more."""
+    held_since: int | None = None
+    """The second since which it holds memory that is counted."""
+
+
 MAX_OWED_BEYOND_REPLAY: Final = MIB
 """Bytes that a subscriber may owe, beyond what one `open` may replay."""
 
@@ -271,6 +305,7 @@ class Socket(WSListener):
         "_transport",
         "_underlying",
         "_unfinished_at_ping",
+        "_unwritten",
         "bucket",
         "connection",
         "fragments",
@@ -291,7 +326,7 @@ class Socket(WSListener):
         """The transport below that of picows, while the connection is open."""
         self.fragments = Fragments()
         self.unfinished_bytes = self.max_unfinished_bytes = 0
-        """Bytes read since the last frame, and their maximum so far (`ReceiveBuffer`)."""
+        """Bytes of the frame that is being read, and their maximum so far (`ReceiveBuffer`)."""
         self._unfinished_at_ping = 0
         """`unfinished_bytes` when the socket was last pinged."""
         self.reading_bytes = 0
@@ -315,6 +350,8 @@ class Socket(WSListener):
         """The size of these messages, plus `_buffered_bytes`."""
         self._buffered_bytes = 0
         """Bytes that the transport had not handed to the kernel when it stopped taking more."""
+        self._unwritten = b""
+        """What was last written if the kernel did not take all of it: the transport has its end."""
         self._pending_close: tuple[int, str] | None = None
         """Close code and reason to send after the queued messages, or after a time."""
         self._timer: asyncio.TimerHandle | None = None
@@ -329,7 +366,9 @@ class Socket(WSListener):
         server, connection = self._server, self.connection
         underlying = self._underlying = cast("PicowsTransport", transport.underlying_transport).transport
         get_extra_info = underlying.get_extra_info
-        underlying.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        underlying.set_write_buffer_limits(WRITE_BUFFER_BYTES if isinstance(underlying, TlsTransport) else 0)
+        if self.connection.number:  # another process has accepted it (`restore`)
+            return
         result = server.admit(
             self,
             self._peer or get_extra_info("peername"),
@@ -352,7 +391,7 @@ class Socket(WSListener):
             self._refuse(result.verdict)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        self.unfinished_bytes = 0
+        self.unfinished_bytes = frame.tail_size
         server, size = self._server, frame.payload_size
         server.read_budget.frames += 1 + size // PAYLOAD_BYTES_PER_FRAME  # charged at the end of the read
         if self.last_frame_second != server.second:
@@ -407,7 +446,7 @@ class Socket(WSListener):
             asyncio.get_running_loop().call_soon(self._check_owed)  # later, because the transport is writing now
 
     def resume_writing(self) -> None:
-        self._stuck = False
+        self._stuck, self._unwritten = False, b""
         self._count_owed(-self._buffered_bytes)
         self._buffered_bytes = 0
         self.catch_up()
@@ -538,6 +577,8 @@ class Socket(WSListener):
         elif sum(map(len, bodies)) < WRITE_CHUNK_BYTES:
             data = self._server.framing.frames(bodies, stamp)
             self._underlying.write(data)
+            if self._stuck:
+                self._unwritten = data
             budget.wrote(len(data))
         else:
             self._send_many(bodies, stamp)
@@ -551,8 +592,15 @@ class Socket(WSListener):
                 self._owe(list(remaining))
                 return
             data = self._server.framing.frames(take(remaining, WRITE_CHUNK_BYTES), stamp)
-            self._underlying.write(data)
+            self._write(data)
             self._server.send_budget.wrote(len(data))
+
+    def _write(self, data: bytes) -> None:
+        """Write to the transport, which has nothing that is not written."""
+        assert self._underlying is not None
+        self._underlying.write(data)
+        if self._stuck:
+            self._unwritten = data
 
     def _owe(self, bodies: list[bytes]) -> None:
         """Queue messages. They are shared with other connections, and take little memory of their own."""
@@ -655,9 +703,10 @@ class Socket(WSListener):
             self.last_frame_second, self._frames = second, 0
 
     def ping(self) -> None:
-        """Ping the client."""
-        if self._transport is not None:
-            self._transport.send_ping()
+        """Ping the client, unless something else waits to be written."""
+        transport = self._transport
+        if transport is not None and not (self._stuck or transport.is_close_frame_sent):
+            self._write(PING_FRAME)
 
     def _answer_ping_soon(self, payload: bytes) -> None:
         """Answer the last of the pings of this turn of the loop, in the next turn (RFC 6455 section 5.5.3)."""
@@ -667,8 +716,72 @@ class Socket(WSListener):
 
     def _answer_ping(self) -> None:
         payload, self._pong = self._pong, None
-        if self._transport is not None and not self._stuck:
-            self._transport.send_pong(payload)
+        transport = self._transport
+        if payload is not None and transport is not None and not (self._stuck or transport.is_close_frame_sent):
+            self._write(struct.pack("BB", PONG_BYTE, len(payload)) + payload)
+
+    # ── another process goes on with it ───────────────────────────────────────────────────────────
+
+    def hold(self) -> None:
+        """Stop reading, because another process may go on."""
+        self._pause_reading(ReadPauses.HAND_OVER)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the connection has TLS of ours."""
+        return isinstance(self._underlying, TlsTransport)
+
+    def record(self) -> SocketRecord | None:
+        """Return what another process needs to go on with it. None: it cannot. Nothing is changed."""
+        transport, underlying = self._transport, self._open()
+        if transport is None or underlying is None or transport.is_close_frame_sent or self.has_tls:
+            return None
+        unread = cast("ReceiveBuffer", underlying.get_protocol()).unread()
+        unwritten_bytes = underlying.get_write_buffer_size()
+        if unread is None or unwritten_bytes > len(self._unwritten):
+            return None
+        return SocketRecord(
+            underlying.get_extra_info("socket").fileno(),
+            self.bucket,
+            self.last_frame_second,
+            unread,
+            self._unwritten[len(self._unwritten) - unwritten_bytes :],
+            list(self._owed or ()),
+            None if self.fragments.joined is None else bytes(self.fragments.joined),
+            self._pong,
+            self._frames,
+            bool(self.read_pauses & ReadPauses.FRAME_RATE),
+            self._unfinished_at_ping,
+            self._pending_close,
+            self.ignores_input,
+            bool(self.read_pauses & ReadPauses.CLOSING),
+            self._server.memory_holders.held_since(self),
+        )
+
+    def restore(self, record: SocketRecord, receiver: ReceiveBuffer) -> None:
+        """Go on with what another process has left. Nothing was read or written since."""
+        self.bucket, self.last_frame_second = record.bucket, record.last_frame_second
+        self._frames, self._unfinished_at_ping = record.frames, record.unfinished_at_ping
+        self.ignores_input = record.ignores_input
+        if record.fragments is not None:
+            self.fragments.add(record.fragments, first=True, last=False)
+        if record.unwritten:
+            self._write(record.unwritten)
+        if record.owed:
+            self._owe(record.owed)
+        receiver.take(record.unread)
+        self.count_read()
+        if record.held_since is not None:
+            self._server.memory_holders.backdate(self, record.held_since)
+        if record.slowed:
+            self._pause_reading(ReadPauses.FRAME_RATE)
+            self._server.slow_down(self)
+        if record.ignored:
+            self.ignore()
+        if record.pong is not None:
+            self._answer_ping_soon(record.pong)
+        if record.pending_close is not None:
+            self.hang_up(*record.pending_close)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────
 

@@ -8,7 +8,9 @@ import gc
 import math
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,7 @@ from restante.common.data_directory import refuse_unusable_directory
 from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors
 from restante.common.dice import BufferedDice
 from restante.common.disk_probe import free_bytes
+from restante.common.handover import Handover, seconds_since
 from restante.common.listening import parse_listen_addresses
 from restante.common.logs import log
 from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
@@ -32,12 +35,14 @@ from restante.common.worker import Worker
 from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.server.handover import Body, enter_or_start_anew, read_body
+from restante.mailbox.server.restart import Restart
 from restante.mailbox.server.running_settings import MailboxSettings, admission_terms, welcome_options
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.trace import Trace, TraceFile, check_path
 from restante.mailbox.server.user_address import UNENCRYPTED, first_lines, user_address
 from restante.mailbox.settings import Serve
-from restante.mailbox.store.schema import FILE
+from restante.mailbox.store.schema import FILE, SCHEMA
 from restante.mailbox.store.sqlite import Store
 
 SAVE_INTERVAL_SECONDS: Final = 60
@@ -45,9 +50,18 @@ SAVE_INTERVAL_SECONDS: Final = 60
 much longer than it was."""
 
 
-def serve(settings: Serve, read_settings: ReadSettings[Serve]) -> None:
-    """Serve until SIGTERM or SIGINT. `read_settings` reads the settings again. Raises Misuse and StoreError."""
-    run_server(partial(_serve, settings, read_settings))
+def serve(settings: Serve, read_settings: ReadSettings[Serve], handover: Handover | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. `read_settings` reads the settings again. Raises Misuse and StoreError.
+
+    `handover` is what this process was left by the program that it ran before.
+    """
+    run_server(partial(_serve, settings, read_settings, handover))
+
+
+def check_database(data: Path) -> None:
+    """Raise StoreError if this version cannot use the database of a data directory, Misuse if there is none."""
+    with SCHEMA.reading(data):
+        pass
 
 
 def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
@@ -62,11 +76,81 @@ def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
     return certificate, read_admin_token(settings.admin, settings.admin_token_file)
 
 
-async def _serve(settings: Serve, read_settings: ReadSettings[Serve], signals: ServerSignals) -> None:
+async def _serve(
+    settings: Serve, read_settings: ReadSettings[Serve], handover: Handover | None, signals: ServerSignals
+) -> None:
+    manager, loading = ServiceManager(os.environ), contextlib.ExitStack()
+    body = None if handover is None else read_body(handover)
+    if body is not None:
+        loading.enter_context(manager.loading())
     descriptors = raise_descriptors(required_descriptors(OWN_DESCRIPTORS))
     addresses = parse_listen_addresses(settings.listen, "--listen")
     certificate, token = read_files(settings)
-    store = Store.open(Path(settings.data))
+    store, server = await _load(
+        settings, certificate, descriptors, () if handover is None else handover.head.locks, body
+    )
+    commit_loop = server.commit_loop
+    async with contextlib.AsyncExitStack() as stack:
+        trace_file = None if settings.trace is None else TraceFile(Path(settings.trace))
+        if trace_file is not None:
+            stack.callback(trace_file.close)
+            commit_loop.trace = Trace(trace_file.write)
+        running_settings = MailboxSettings(settings, read_settings, server, trace_file)
+        running = asyncio.create_task(commit_loop.run())  # who is connected already waits no longer
+        waited = 0.0 if handover is None else seconds_since(handover.head)
+        signals.reload = partial(manager.reload, running_settings.reload)
+        dashboard = ""
+        if settings.admin != "off":
+            # Importing aiohttp takes a third of the start-up time.
+            admin_http, status_pages = await asyncio.to_thread(
+                lambda: [*map(import_module, ("restante.common.admin_http", "restante.mailbox.server.status_pages"))]
+            )
+            admin_host, admin_port = parse_address(settings.admin, "--admin")
+            pages = status_pages.of(server, store, Path(settings.data), running_settings)
+            admin = admin_http.serving_admin(admin_host, admin_port, pages, token, settings.admin_host)
+            admin_address = await stack.enter_async_context(admin)
+            dashboard = f"http://{host_and_port(*admin_address)}/"
+        bound_addresses = []
+        for listen_address in addresses:
+            left = () if handover is None else handover.head.listening.get(listen_address.text, ())
+            for bound_address in await server.listeners.listen(listen_address, left):
+                bound_addresses.append(bound_address)
+                server.user_addresses.append(
+                    user_address(
+                        listen_address,
+                        bound_address,
+                        tls=server.speaks_tls(listen_address),
+                        names=certificate.names if certificate else (),
+                        proxies=bool(settings.trust_proxy),
+                    )
+                )
+        if handover is not None:
+            handover.close_listening([address.text for address in addresses])
+        _announce(server, settings, dashboard)
+        if trusts_everybody(parse_networks(settings.trust_proxy, "--trust-proxy"), bound_addresses):
+            log.warning(EVERYBODY_TRUSTED)
+        disk = Disk(Path(settings.data), commit_loop)
+        locks = [] if store.directory_lock is None else store.directory_lock.descriptors
+        restart = Restart(server, Path(settings.data), locks, manager, lambda: disk.is_busy, signals, trace_file)
+        signals.restart = restart.begin
+        loading.close()
+        async with manager.serving(signals.stop, lambda: store.flushing is not None):
+            if handover is not None:
+                restart.succeeded(handover.head.version, waited, None if body is None else len(server.sockets()))
+                del handover, body
+            await _run_until(signals.stop, server, store, settings, running, disk, restart)
+
+
+async def _load(
+    settings: Serve, certificate: ServerCertificate | None, descriptors: int, locks: Sequence[int], body: Body | None
+) -> tuple[Store, Server]:
+    """Open the database, and return it with a server that does not listen yet.
+
+    `descriptors` may be open. `locks` and `body` are what the program before has left. Raises StoreError.
+    """
+    store = Store.open(Path(settings.data), locks)
+    if body is not None:
+        store.service = max(store.service, body.commit_loop.service)
     clock = SystemClock()
     gc.disable()  # while the live data is loaded, there is no garbage to collect
     commit_loop = await CommitLoop.open(
@@ -79,8 +163,6 @@ async def _serve(settings: Serve, read_settings: ReadSettings[Serve], signals: S
             keep_usage=settings.keep_usage * SECONDS_PER_DAY if settings.keep_usage else None,
         ),
     )
-    exempt_survivors()
-    gc.enable()
     server = Server(
         commit_loop,
         clock,
@@ -90,42 +172,11 @@ async def _serve(settings: Serve, read_settings: ReadSettings[Serve], signals: S
         binary=settings.frames == "binary",
     )
     server.certificate = certificate
-    async with contextlib.AsyncExitStack() as stack:
-        trace_file = None if settings.trace is None else TraceFile(Path(settings.trace))
-        if trace_file is not None:
-            stack.callback(trace_file.close)
-            commit_loop.trace = Trace(trace_file.write)
-        running_settings = MailboxSettings(settings, read_settings, server, trace_file)
-        manager = ServiceManager(os.environ)
-        signals.reload = partial(manager.reload, running_settings.reload)
-        dashboard = ""
-        if settings.admin != "off":
-            from restante.common import admin_http  # importing aiohttp takes a third of the start-up time
-            from restante.mailbox.server import status_pages
-
-            admin_host, admin_port = parse_address(settings.admin, "--admin")
-            pages = status_pages.of(server, store, Path(settings.data), running_settings)
-            admin = admin_http.serving_admin(admin_host, admin_port, pages, token, settings.admin_host)
-            admin_address = await stack.enter_async_context(admin)
-            dashboard = f"http://{host_and_port(*admin_address)}/"
-        bound_addresses = []
-        for listen_address in addresses:
-            for bound_address in await server.listeners.listen(listen_address):
-                bound_addresses.append(bound_address)
-                server.user_addresses.append(
-                    user_address(
-                        listen_address,
-                        bound_address,
-                        tls=server.speaks_tls(listen_address),
-                        names=certificate.names if certificate else (),
-                        proxies=bool(settings.trust_proxy),
-                    )
-                )
-        _announce(server, settings, dashboard)
-        if trusts_everybody(parse_networks(settings.trust_proxy, "--trust-proxy"), bound_addresses):
-            log.warning(EVERYBODY_TRUSTED)
-        async with manager.serving(signals.stop, lambda: store.flushing is not None):
-            await _run_until(signals.stop, server, commit_loop, store, settings)
+    if body is not None:
+        await enter_or_start_anew(server, body)
+    exempt_survivors()
+    gc.enable()
+    return store, server
 
 
 def _announce(server: Server, settings: Serve, dashboard: str) -> None:
@@ -151,11 +202,16 @@ def exempt_survivors() -> None:
 
 
 async def _run_until(
-    stop: asyncio.Event, server: Server, commit_loop: CommitLoop, store: Store, settings: Serve
+    stop: asyncio.Event,
+    server: Server,
+    store: Store,
+    settings: Serve,
+    running: asyncio.Task[None],
+    disk: Disk,
+    restart: Restart,
 ) -> None:
     """Run until `stop` is set, then drain. Raises StoreError if a commit failed."""
-    running = asyncio.create_task(commit_loop.run())
-    disk = Disk(Path(settings.data), commit_loop)
+    commit_loop = server.commit_loop
     ticking = asyncio.create_task(_tick(server, commit_loop, disk, settings.prune_every))
     waiting = asyncio.create_task(stop.wait())
     await asyncio.wait((running, ticking, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -164,6 +220,7 @@ async def _run_until(
             task.result()  # each ends only with an error
     ticking.cancel()
     waiting.cancel()
+    await restart.give_up()
     disk.close()
     await server.drain(running)
     commit_loop.log_refusals()  # of the last, unfinished minute
@@ -182,10 +239,15 @@ class Disk:
     def look(self) -> None:
         """Begin to find out how much is free, unless that is under way."""
         if self._under_way is not None:
-            if not self._under_way.done():
+            if self.is_busy:
                 return
             self._under_way.result()  # raises our own errors
         self._under_way = asyncio.create_task(self._look())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the disk has not answered yet."""
+        return self._under_way is not None and not self._under_way.done()
 
     def close(self) -> None:
         """End the thread when the disk has answered."""

@@ -25,7 +25,7 @@ from restante.common.newcomers import Newcomer
 from restante.common.proxy_header import SocketPeer
 from restante.common.public_server import NewcomerRefusals, PublicServer
 from restante.common.system import Clock
-from restante.common.websocket_request import Answer, WebSocketRequest, websocket_protocol
+from restante.common.websocket_request import Answer, Upgrade, WebSocketRequest, websocket_protocol
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.protocol import messages
@@ -96,6 +96,9 @@ pings before its end. So a message of 2 MiB takes 35 minutes at most."""
 
 DRAIN_SECONDS: Final = 5.0
 """Seconds to wait until everything that was sent has reached the clients."""
+
+NEWCOMER_SECONDS: Final = 1.0
+"""Seconds that connections without a request have before another process goes on with the others."""
 
 CLEANUP_SECONDS: Final = 1.0
 """Seconds that a rejected client has to release and close: two round trips to anywhere, and the client's
@@ -191,8 +194,15 @@ class Server(PublicServer):
 
     def websocket(self, peer: SocketPeer | None, handshake_timeout: float) -> WSProtocol:
         """Return the protocol that reads a request and then speaks WebSocket."""
+        return self._websocket(self._answer if peer is None else partial(self._answer, peer=peer), handshake_timeout)
+
+    def websocket_of(self, socket: Socket) -> WSProtocol:
+        """Return the protocol that speaks WebSocket with a client whose request was answered by another process."""
+        return self._websocket(lambda _request: socket, self.limits.handshake)
+
+    def _websocket(self, answer: Upgrade, handshake_timeout: float) -> WSProtocol:
         return websocket_protocol(
-            self._answer if peer is None else partial(self._answer, peer=peer),
+            answer,
             handshake_timeout=handshake_timeout,
             max_frame_size=MAX_FRAME_PER_MESSAGE * self.limits.message_bytes,
             read_buffer_size=USUAL_READ_BYTES,
@@ -261,6 +271,14 @@ class Server(PublicServer):
         self.unbound[socket] = self.second
         self.warn_of_proxies(result.client)
         return result
+
+    def restore_socket(self, socket: Socket) -> None:
+        """Count a connection that another process has left."""
+        if socket.connection.verdict is None:
+            self.admitted.add(socket)
+            for quota in socket.connection.address_quotas:
+                quota.connections += 1
+        self.buckets[socket.bucket % PING_INTERVAL_SECONDS].add(socket)
 
     def connection_closed(self, socket: Socket) -> None:
         """Forget a connection that has closed, and release its place in the quotas of its addresses."""
@@ -370,10 +388,42 @@ class Server(PublicServer):
             socket.read_again(ReadPauses.BACKLOG | ReadPauses.FRAME_RATE)
         self.commit_loop.stop()
         await running
-        for socket in self.sockets():
+        await self._send_away(self.sockets())
+
+    async def _send_away(self, sockets: list[Socket]) -> None:
+        """Close connections after what was sent to them."""
+        for socket in sockets:
             socket.hang_up(WSCloseCode.GOING_AWAY.value, "server restarts")
         deadline = self.clock.monotonic() + DRAIN_SECONDS
-        while any(socket.unsent() for socket in self.sockets()) and self.clock.monotonic() < deadline:  # noqa: ASYNC110
+        while any(socket.unsent() for socket in sockets) and self.clock.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # the kernel has no event for it
-        for socket in self.sockets():
+        for socket in sockets:
             socket.drop()
+
+    async def hold(self, seconds: float) -> int:
+        """Stop accepting and reading after the current batch, because another process may go on.
+
+        Connections with TLS of ours are closed before that, because their keys cannot be left: return how many.
+        Connections without a request have a second for it. `release` undoes all but what was closed. Raises
+        TimeoutError if the batch takes more than `seconds`.
+        """
+        self.listeners.hold()
+        deadline = self.clock.monotonic() + NEWCOMER_SECONDS
+        await asyncio.sleep(0)  # who was accepted just now is counted
+        while self.newcomers and self.clock.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)  # who comes need not tell us
+        encrypted = [socket for socket in self.sockets() if socket.has_tls]
+        await self._send_away(encrypted)
+        for socket in self.sockets():
+            socket.hold()
+        async with asyncio.timeout(seconds):
+            await self.commit_loop.hold()
+        await asyncio.sleep(0)  # what was read before is parsed, and pings are answered
+        return len(encrypted)
+
+    async def release(self) -> None:
+        """Accept and read again."""
+        self.commit_loop.release()
+        for socket in self.sockets():
+            socket.read_again(ReadPauses.HAND_OVER)
+        await self.listeners.release()

@@ -125,6 +125,10 @@ class TraceFile:
         old, self._lines = self._lines, LineWriter(opened, _report_dropped, owns=True)
         old.end(0)  # its thread writes what is queued
 
+    def wait(self) -> bool:
+        """Wait up to a second until all lines are written, and return whether they are."""
+        return self._lines.wait()
+
     def close(self) -> None:
         """Close the file. Waits up to a second until the last lines are written."""
         self._lines.end()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from restante.common.data_directory import lock_data_directory
+from restante.common.lock_file import Locks
 from restante.common.sqlite import checkpoint, execute_rows, roll_back, roll_back_commit
 from restante.common.worker import Worker
 from restante.mailbox.core.model import Change, Now
@@ -58,10 +58,10 @@ class Store:
     raises StoreBusy if nothing was changed, or StoreError, after which the server must not answer any client.
     """
 
-    def __init__(self, database: sqlite3.Connection, directory_lock: ExitStack | None = None) -> None:
+    def __init__(self, database: sqlite3.Connection, directory_lock: Locks | None = None) -> None:
         self.database = database
         database.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")  # when the log begins anew
-        self._directory_lock = directory_lock
+        self.directory_lock = directory_lock
         # Statements run on the event loop or in this thread, COMMIT mostly in the thread, and never two at once.
         self._committer = Worker("commit")
         self._last_commit_seconds = FAST_FLUSH_SECONDS
@@ -77,13 +77,15 @@ class Store:
         """Service time of the last commit that wrote the row of `service`."""
 
     @classmethod
-    def open(cls, data: Path) -> Store:
+    def open(cls, data: Path, left: Sequence[int] = ()) -> Store:
         """Lock the data directory and open its database. Create both if they do not exist.
+
+        `left`: as in `lock_data_directory`.
 
         Raises StoreError if another process uses the directory, or the database is another program's or newer than
         this program.
         """
-        directory_lock = lock_data_directory(data)
+        directory_lock = lock_data_directory(data, left)
         try:
             database = connect(str(data / FILE))
             try:
@@ -191,5 +193,5 @@ class Store:
         self._committer.end()
         self._checkpoint("TRUNCATE")
         self.database.close()
-        if self._directory_lock is not None:
-            self._directory_lock.close()
+        if self.directory_lock is not None:
+            self.directory_lock.close()

@@ -1,0 +1,134 @@
+"""A hand-over: what a process leaves to the program by which it replaces itself (execve(2)).
+
+The sockets stay open. The rest is in a file in memory (memfd_create(2)): a line that every version can read, and a
+body that a version can read whose format is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+VARIABLE: Final = "_RESTANTE_HANDOVER"
+"""The environment variable with the descriptor of the file. Its name is none that `restante` checks."""
+
+NAME: Final = "restante-handover"
+"""The name of the file in /proc."""
+
+MAX_HEAD_BYTES: Final = 64 << 20
+"""Bytes of the first line. A million descriptors take 8 MB."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The first line. Its fields never change."""
+
+    pid: int
+    """The process that stays the same."""
+    format: int
+    """The format of the body."""
+    left: float
+    """When the process left it (CLOCK_MONOTONIC)."""
+    version: str
+    """Of the program before."""
+    listening: dict[str, list[int]]
+    """The descriptors of listening sockets, by the address as the operator wrote it."""
+    descriptors: list[int]
+    """Those of connections."""
+    locks: list[int]
+    """Those that lock the data directory."""
+
+    @property
+    def all_descriptors(self) -> list[int]:
+        """All descriptors that stay open."""
+        return [*itertools.chain(*self.listening.values()), *self.descriptors, *self.locks]
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """What a process was left."""
+
+    head: Head
+    body: bytes
+
+    def close_connections(self) -> None:
+        """Close the sockets of connections."""
+        _close(self.head.descriptors)
+
+    def close_listening(self, except_for: Collection[str]) -> None:
+        """Close the sockets that listen elsewhere than at some addresses."""
+        for text, descriptors in self.head.listening.items():
+            if text not in except_for:
+                _close(descriptors)
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+def replace_process(arguments: Sequence[str], head: Head, body: bytes, last: Callable[[], None]) -> None:
+    """Replace this process by Python with these arguments, and leave it a hand-over. It returns only by an error.
+
+    `last` is called when all is ready, and may raise an error. Raises OSError and MemoryError, too. After an error
+    all is as before.
+    """
+    file = os.memfd_create(NAME, 0)
+    try:
+        with open(file, "wb", closefd=False) as writer:
+            writer.write(msgspec.json.encode(head) + b"\n")
+            writer.write(body)
+        for descriptor in head.all_descriptors:
+            os.set_inheritable(descriptor, True)
+        last()
+        os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, VARIABLE: str(file)})  # noqa: S606 - the same
+    finally:
+        for descriptor in head.all_descriptors:
+            with contextlib.suppress(OSError):
+                os.set_inheritable(descriptor, False)
+        os.close(file)
+
+
+def start_anew(arguments: Sequence[str]) -> None:
+    """Replace this process by Python with these arguments, as if it was started now."""
+    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - our own command line
+
+
+def take(environment: Mapping[str, str]) -> Handover | None:
+    """Return what the process before has left. None: nothing, or not to this process.
+
+    The descriptors are not inherited by other programs any more.
+    """
+    text = environment.get(VARIABLE, "")
+    os.environ.pop(VARIABLE, None)
+    if not (text.isascii() and text.isdigit()):
+        return None
+    try:
+        file = int(text)
+        if not str(Path(f"/proc/self/fd/{file}").readlink()).startswith(f"/memfd:{NAME}"):
+            return None
+        with open(file, "rb") as reader:
+            reader.seek(0)
+            head = msgspec.json.decode(reader.readline(MAX_HEAD_BYTES), type=Head)
+            body = reader.read()
+    except (OSError, OverflowError, msgspec.MsgspecError):
+        return None
+    if head.pid != os.getpid():
+        return None
+    handover = Handover(head, body)
+    for descriptor in head.all_descriptors:
+        with contextlib.suppress(OSError):
+            os.set_inheritable(descriptor, False)
+    return handover
+
+
+def seconds_since(head: Head) -> float:
+    """Return the seconds since a hand-over was left."""
+    return time.monotonic() - head.left

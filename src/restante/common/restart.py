@@ -1,0 +1,94 @@
+"""A restart that clients do not notice: how a command asks a server for it, and how the server answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from restante.common.atomic_file import draft_of
+from restante.common.data_directory import LOCK_FILE
+from restante.common.errors import Misuse, StoreError
+from restante.common.lock_file import lock_holder
+
+SIGNAL: Final = signal.SIGUSR2
+
+ANSWER_FILE: Final = "last-restart"
+"""The file in the data directory with the last answer."""
+
+ANSWER_SECONDS: Final = 90.0
+"""Seconds that a command waits for the answer."""
+
+POLL_SECONDS: Final = 0.02
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How a restart ended."""
+
+    version: str
+    """Of the process that runs now."""
+    error: str = ""
+    """Why the server goes on as it is; "" if it was restarted."""
+    connections: int = 0
+    """Connections that stayed."""
+    seconds: float = 0.0
+    """Seconds for which they waited."""
+
+
+def write_answer(data: Path, answer: Answer) -> None:
+    """Write how a restart ended. Raises OSError."""
+    with draft_of(data / ANSWER_FILE, locked=True) as draft:
+        draft.write_bytes(msgspec.json.encode(answer) + b"\n")
+
+
+def ask(data: Path) -> Answer:
+    """Ask the server that uses a data directory to restart, and return how that ended.
+
+    Raises Misuse if no server uses it, StoreError if the server ends or does not answer.
+    """
+    pid = lock_holder(data) or lock_holder(data / LOCK_FILE)
+    if pid is None:
+        raise Misuse(f"no server of this machine uses {data}: name its directory with --data")
+    if not _awaits_signal(pid):
+        raise Misuse(f"process {pid}, which uses {data}, is no server of a version that can restart so")
+    before = _written(data)
+    try:
+        os.kill(pid, SIGNAL)
+    except OSError as error:
+        raise Misuse(f"cannot send a signal to process {pid}: {error.strerror}") from error
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while _written(data) == before:
+        if not Path(f"/proc/{pid}").exists():
+            raise StoreError("the server has ended: its log says why")
+        if time.monotonic() > deadline:
+            raise StoreError("the server has not answered: its log says what it does")
+        time.sleep(POLL_SECONDS)
+    try:
+        return msgspec.json.decode((data / ANSWER_FILE).read_bytes(), type=Answer)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StoreError(f"cannot read {data / ANSWER_FILE}: {error}") from error
+
+
+def _awaits_signal(pid: int) -> bool:
+    """Return whether a process catches or blocks the signal, which would end it otherwise (proc_pid_status(5))."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigBlk:", "SigCgt:"))]
+    return any(mask >> (SIGNAL - 1) & 1 for mask in masks)
+
+
+def _written(data: Path) -> tuple[int, int]:
+    """Return what changes with each answer."""
+    try:
+        status = (data / ANSWER_FILE).stat()
+    except FileNotFoundError:
+        return 0, 0
+    except OSError as error:
+        raise Misuse(f"cannot read {data / ANSWER_FILE}: {error.strerror}") from error
+    return status.st_ino, status.st_mtime_ns

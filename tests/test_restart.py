@@ -1,0 +1,431 @@
+"""A restart that clients do not notice: what is handed over, and when the process goes on as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from restante.common.data_directory import lock_data_directory
+from restante.common.restart import ANSWER_FILE
+from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState, ReceivedText
+from restante.mailbox.core.fair_queue import FairQueue
+from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
+from restante.mailbox.core.model import Now
+from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND
+from restante.mailbox.server.handover import Body, leave
+from support.certificates import Certificate
+from support.loops import on_uvloop, until
+from support.mailbox.clients import Clients
+from support.mailbox.live import open_live
+from support.mailbox.raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
+from support.processes import Serving, altered, called, restante, serving
+
+LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=64 * MIB)
+KERNEL = "what the kernel brings"
+
+
+def command(**message: Any) -> bytes:
+    return frame(TEXT, json.dumps(message).encode())
+
+
+# ── what is read and written ──────────────────────────────────────────────────────────────────────
+
+
+@on_uvloop
+async def test_a_frame_may_be_cut_anywhere(tmp_path: Path) -> None:
+    message = command(type="ping", ping="0123456789" * 20)
+    async with open_live(tmp_path) as live:
+        socket = await live.enter()
+        for cut in (1, 2, 3, 4, 7, 8, 100, len(message) - 1):
+            socket.write(command(type="ping", ping=cut), message[:cut])
+            assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+            await until(KERNEL, lambda cut=cut: live.latest.unfinished_bytes == cut)  # type: ignore[misc]
+            await live.hand_over()
+            socket.write(message[cut:])
+            assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"], cut
+        await socket.leave()
+
+
+@on_uvloop
+async def test_a_large_message_in_fragments_goes_on(tmp_path: Path) -> None:
+    body = json.dumps({"type": "ping", "ping": "x" * 500_000}).encode()
+    first, second = frame(TEXT, body[:200_000], fin=False), frame(CONTINUATION, body[200_000:])
+    async with open_live(tmp_path) as live:
+        socket = await live.enter()
+        socket.write(first, second[:150_000])
+        await until(KERNEL, lambda: live.latest.unfinished_bytes == 150_000)
+        held = live.server.reading_bytes
+        await live.hand_over()
+        assert (live.latest.fragments.size, live.latest.unfinished_bytes) == (200_000, 150_000)
+        assert 200_000 <= live.server.reading_bytes <= held
+        socket.write(second[150_000:])
+        assert (await socket.hear())["type"] == "ack"
+        assert len((await socket.hear())["pong"]) == 500_000
+        await socket.leave()
+
+
+@on_uvloop
+async def test_pings_are_answered_and_counted_on(tmp_path: Path) -> None:
+    async with open_live(tmp_path, limits=replace(LIMITS, commands=1e6, commands_at_once=1_000_000)) as live:
+        socket = await live.enter()
+        socket.write(*(frame(PING, b"flood") for _ in range(MAX_FRAMES_PER_SECOND + 10)))
+        await until(KERNEL, lambda: live.server.slowed)
+        second = live.server.second
+        await live.hand_over()
+        assert (live.server.second, live.server.slowed) == (second, [live.latest])
+        socket.write(frame(PING, b"last"))
+        live.server.tick()
+        while (await socket.read()) != (PONG, b"last"):
+            pass
+        await socket.leave()
+
+
+@on_uvloop
+async def test_a_client_that_is_being_closed_is_not_handed_over(tmp_path: Path) -> None:
+    """Its code and its mailbox are given up as if it had gone."""
+    async with open_live(tmp_path) as live:
+        closing, other = await live.member("a"), await live.member("b")
+        for _ in range(2):
+            await other.hear()
+        socket = next(socket for socket in live.server.sockets() if socket.connection.session.side == "a")
+        socket._close(1008, "test")
+        await live.hand_over()
+        await live.commit_loop.idle.wait()
+        assert [socket.connection.session.side for socket in live.server.sockets()] == ["b"]
+        assert len(live.commit_loop.dispatcher.connections) == 1
+        closing.cut()
+        await other.is_served()
+        await other.leave()
+
+
+# ── what is counted ───────────────────────────────────────────────────────────────────────────────
+
+PROXY = ("127.0.0.0/8",)
+VISITOR = {"X_Real_IP": "192.0.2.7", "X_Real_Port": "1"}
+
+
+async def refusal(socket: RawSocket, **message: Any) -> str:
+    """Return the text of the error that a command is answered with."""
+    socket.say(**message)
+    while (answer := await socket.hear())["type"] != "error":
+        pass
+    text: str = answer["error"]
+    return text
+
+
+@on_uvloop
+async def test_the_next_process_is_left_what_the_one_before_was(tmp_path: Path) -> None:
+    """Everything that one hand-over has, the next one has, too."""
+    limits = Limits()
+    async with open_live(tmp_path, limits=limits, trusted=PROXY) as live:
+        first, second, third = [await live.enter(**VISITOR) for _ in range(3)]
+        for side, socket in (("a", first), ("b", second)):
+            socket.say(type="bind", appid="x", side=side)
+            socket.say(type="open", mailbox="m")
+        first.say(type="allocate")
+        first.say(type="add", phase="p", body="00")
+        second.say(type="claim", nameplate="77")
+        second.write(command(type="ping", ping=1)[:9])
+        third.say(type="bind", appid="x", side="c")
+        live.commit_loop.trace = None
+        await until(KERNEL, lambda: live.commit_loop.dispatcher.connections_seen == 3)
+        for socket in (first, second, third):
+            socket.write(frame(PING, b"fence"))
+        for _ in range(3):
+            await live.server.hold(1.0)
+            before = leave(live.server, closed=0)
+            await live.server.release()
+            await live.hand_over()
+            await live.server.hold(1.0)
+            after = leave(live.server, closed=0)
+            await live.server.release()
+            assert comparable(after) == comparable(before)
+        assert before.commit_loop.measurements.carried_out["bind"] == 3
+        assert [len(quota.nameplates) for quota in before.registry.quotas] == [2]
+        for socket in (first, second, third):
+            socket.cut()
+
+
+def comparable(body: Body) -> Any:
+    """Return what must be the same in the next process."""
+    plain = msgspec.to_builtins(body)
+    plain["state"]["grace_sides"].sort()
+    for record in plain["connections"]:
+        del record["socket"]["descriptor"]
+    return plain
+
+
+@on_uvloop
+async def test_limits_of_an_address_hold(tmp_path: Path) -> None:
+    limits = replace(
+        LIMITS,
+        address_connections=3,
+        address_connects=60.0,
+        address_connects_at_once=4,
+        address_nameplates=2,
+        address_claims=6.0,
+        address_claims_at_once=3,
+    )
+    async with open_live(tmp_path, limits=limits, trusted=PROXY) as live:
+        sockets = [await live.enter(**VISITOR) for _ in range(3)]
+        for number, socket in enumerate(sockets):
+            socket.say(type="bind", appid="x", side=str(number))
+            await socket.hear()
+        for socket in sockets[:2]:
+            socket.say(type="allocate")
+            assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "allocated"]
+        await live.hand_over()
+        assert "nameplates" in await refusal(sockets[2], type="allocate")
+        await live.hand_over()
+        refused = await live.dial(**VISITOR)
+        assert (await refused.hear())["type"] == "welcome"
+        assert "connections" in (await refused.hear())["error"]
+        sockets[0].say(type="release", nameplate="1")
+        await live.hand_over()
+        other = await live.enter(X_Real_IP="198.51.100.7", X_Real_Port="1")
+        await other.is_served()
+        for socket in (*sockets, refused, other):
+            socket.cut()
+
+
+@on_uvloop
+async def test_who_is_over_its_rate_waits_as_long_as_before(tmp_path: Path) -> None:
+    async with open_live(tmp_path, limits=replace(LIMITS, commands=1.0, commands_at_once=4)) as live:
+        socket = await live.enter()
+        for number in range(10):
+            socket.say(type="ping", ping=number)
+        heard = [await socket.hear() for _ in range(10)]
+        await until(KERNEL, lambda: not live.commit_loop.queue.empty and not len(live.commit_loop.queue))
+        waiting = len(live.commit_loop.queue.entries())
+        assert waiting == 5
+        await live.hand_over()
+        await until(KERNEL, lambda: not len(live.commit_loop.queue))
+        assert len(live.commit_loop.queue.entries()) == waiting
+        live.clock.now += 100.0
+        live.commit_loop._wake_up()
+        heard += [await socket.hear() for _ in range(10)]
+        assert [message["pong"] for message in heard if "pong" in message] == list(range(10))
+        await socket.leave()
+
+
+def test_what_waits_is_left_once_however_often_its_connection_was_over_its_rate() -> None:
+    queue, connection = FairQueue(), ConnectionState(LOST_SOCKET)
+    entry = ReceivedText(connection, Now(0.0, 0.0), "text", 4, 4, long=False)
+    connection.backlog.waiting.append(entry)
+    queue._waiting[connection] = None
+    queue._park(connection, 1.0)
+    queue._unpark(connection)
+    queue._park(connection, 2.0)
+    assert queue.entries() == [entry]
+
+
+# ── the process ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def restarted(server: Serving, times: int = 1) -> None:
+    """Restart, and wait for it. On a machine that is so busy that a batch takes seconds, try again."""
+
+    def events(text: str) -> int:
+        return sum(text in line for line in server.log)
+
+    for _ in range(times):
+        done = events('"restarted"') + 1
+        while events('"restarted"') < done:
+            tries = events("was not restarted") + 1
+            server.send(signal.SIGUSR2)
+            await server.until(
+                "a restart",
+                lambda done=done, tries=tries: events('"restarted"') >= done or events("was not restarted") >= tries,  # type: ignore[misc]
+            )
+
+
+async def test_who_does_not_read_gets_all_of_it_later_and_once(tmp_path: Path) -> None:
+    """Some of it is in the kernel, some in the transport, and some waits."""
+    number, size = 120, 100_000
+    async with serving(tmp_path / "data") as server, Clients() as clients:
+        adder = await clients.opened(server.url, "x", "a", "m")
+        for phase in range(number):
+            await adder.call("add", phase=str(phase), body=f"{phase:05}" * (size // 5))
+        slow = await RawSocket.dial(server.port)
+        slow.say(type="bind", appid="x", side="b")
+        slow.say(type="open", mailbox="m")
+        assert [(await slow.hear())["type"] for _ in range(3)] == ["welcome", "ack", "ack"]
+        await restarted(server, 2)
+        heard = [await slow.hear() for _ in range(number)]
+        assert [(frame["phase"], frame["body"]) for frame in heard] == [
+            (str(phase), f"{phase:05}" * (size // 5)) for phase in range(number)
+        ]
+        await slow.is_served()
+        await slow.leave()
+        await server.stop()
+
+
+async def test_a_flood_is_answered_in_order_and_once(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path / "data", options=("--limit", "commands=0", "--limit", "bytes=0")) as server,
+        Clients() as clients,
+    ):
+        other = await clients.opened(server.url, "x", "a", "m")
+        flood = await RawSocket.dial(server.port)
+        await flood.hear()
+        sent, heard, over = 0, 0, asyncio.Event()
+
+        async def send() -> None:
+            nonlocal sent
+            while not over.is_set():
+                flood.write(*(command(type="ping", ping=sent + index) for index in range(100)))
+                sent += 100
+                await flood.writer.drain()
+                while sent - heard > 2000 and not over.is_set():  # noqa: ASYNC110 - it may not owe more
+                    await asyncio.sleep(0)
+
+        async def read() -> None:
+            nonlocal heard
+            while not (sending.done() and heard == sent):
+                frame = await flood.hear()
+                if frame["type"] == "pong":
+                    assert frame["pong"] == heard
+                    heard += 1
+
+        sending = asyncio.create_task(send())
+        reading = asyncio.create_task(read())
+        await restarted(server, 2)
+        await other.call("add", phase="1", body="")
+        over.set()
+        await sending
+        await reading
+        await flood.leave()
+        await server.stop()
+
+
+async def test_a_restart_that_cannot_be_says_why_and_disturbs_nobody(tmp_path: Path) -> None:
+    (file := tmp_path / "r.toml").write_text("")
+    async with serving(tmp_path / "data", options=("--config", str(file))) as server, Clients() as clients:
+        client = await clients.opened(server.url, "x", "a", "m")
+        file.write_text("[serve]\nmotto = 1\n")
+        outcome = await asyncio.to_thread(restante, "restart", "--data", server.data)
+        assert outcome.returncode == 1
+        assert "the server was not restarted and goes on: the installed version cannot go on" in outcome.stderr
+        assert "motto" in outcome.stderr
+        await server.logged("the server was not restarted and goes on")
+        await client.call("add", phase="1", body="")
+        file.write_text('[serve]\nmotd = "new"\n')
+        outcome = await asyncio.to_thread(restante, "restart", "--data", server.data, "--json")
+        assert outcome.returncode == 0, outcome
+        answer = json.loads(outcome.stdout)
+        assert (answer["error"], answer["connections"]) == ("", 1)
+        assert json.loads((server.data / ANSWER_FILE).read_bytes()) == answer
+        await client.call("add", phase="2", body="")
+        newcomer = await clients.bind(server.url, "x", "b")
+        assert newcomer.frames[0]["welcome"]["motd"] == "new"
+        await server.stop()
+    outcome = await asyncio.to_thread(restante, "restart", "--data", server.data)
+    assert outcome.returncode == 2
+    assert "no server of this machine uses" in outcome.stderr
+
+
+@on_uvloop
+async def test_a_disk_that_hangs_ends_the_restart_and_not_the_server(tmp_path: Path) -> None:
+    async with open_live(tmp_path) as live:
+        socket = await live.enter()
+        flushed, commit = asyncio.Event(), live.store._commit
+
+        async def hang(*, small: bool) -> None:
+            await flushed.wait()
+            await commit(small=small)
+
+        live.store._commit = hang  # type: ignore[method-assign]
+        socket.say(type="bind", appid="x", side="a")
+        socket.say(type="open", mailbox="m")
+        await until(KERNEL, lambda: live.commit_loop.dispatcher.changes)
+        with pytest.raises(TimeoutError):
+            await live.server.hold(0.01)
+        await live.server.release()
+        flushed.set()
+        assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "ack"]
+        await socket.is_served()
+        await (await live.enter()).leave()
+        await socket.leave()
+
+
+async def test_a_process_that_cannot_be_replaced_goes_on(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", altered("cannot-be-replaced")) as server, Clients() as clients:
+        client = await clients.opened(server.url, "x", "a", "m")
+        server.send(signal.SIGUSR2)
+        await server.logged("the server was not restarted and goes on", reason="Cannot allocate memory")
+        await client.call("add", phase="1", body="")
+        await clients.opened(server.url, "x", "b", "m")
+        await server.stop()
+
+
+def test_a_process_that_is_no_server_is_not_sent_the_signal(tmp_path: Path) -> None:
+    with lock_data_directory(tmp_path):
+        outcome = called("restart", "--data", tmp_path)
+    assert (outcome.returncode, "is no server" in outcome.stderr) == (2, True)
+
+
+async def test_a_hand_over_of_another_format_is_refused_and_the_server_starts_as_usual(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", altered("hands-over-in-another-format")) as server, Clients() as clients:
+        client = await clients.opened(server.url, "x", "a", "m")
+        await client.call("add", phase="1", body="")
+        server.send(signal.SIGUSR2)
+        await server.logged("this version cannot go on with the connections of the one before")
+        await server.logged("restarted", connections=None)
+        await client.ends()
+        again = await clients.opened(server.url, "x", "a", "m")
+        assert [message["phase"] for message in again.heard] == ["1"]
+        await server.stop()
+
+
+async def test_a_connection_with_tls_of_the_server_is_closed_as_at_a_drain(tmp_path: Path) -> None:
+    certificate = Certificate(tmp_path)
+    path = tmp_path / "socket"
+    files = ("--tls-cert", str(certificate.path), "--tls-key", str(certificate.path))
+    options = (*files, "--listen", "127.0.0.1:0", "--listen", f"unix:{path}")
+    async with serving(tmp_path / "data", options=options) as server:
+        port = urlsplit(server.url).port or 0
+        encrypted = await RawSocket.connect(port, ssl=certificate.client)
+        plain = RawSocket(*await asyncio.open_unix_connection(str(path)))
+        for socket in (encrypted, plain):
+            socket.write(handshake())
+            await socket.head()
+            await socket.hear()
+        server.send(signal.SIGUSR2)
+        assert await encrypted.closed() == 1001
+        encrypted.cut()
+        await server.logged("restarted", connections=1)
+        await plain.is_served()
+        again = await RawSocket.connect(port, ssl=certificate.client)
+        again.write(handshake())
+        await again.head()
+        for socket in (again, plain):
+            socket.cut()
+        await server.stop()
+        assert not path.exists()
+
+
+async def test_two_restarts_at_once_are_one(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as server, Clients() as clients:
+        client = await clients.opened(server.url, "x", "a", "m")
+        server.send(signal.SIGUSR2)
+        await server.logged("checking the installed version, for a restart")
+        for _ in range(2):
+            server.send(signal.SIGUSR2)
+        await server.logged("restarted", connections=1)
+        await client.call("add", phase="1", body="")
+        await server.stop()
+
+
+async def test_a_server_that_is_stopped_while_it_restarts_stops(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as server:
+        server.send(signal.SIGUSR2)
+        server.send(signal.SIGTERM)
+        assert await server.ended() == 0, server.log
