@@ -197,6 +197,22 @@ async def test_limits_of_an_address_hold(tmp_path: Path) -> None:
 
 
 @on_uvloop
+async def test_a_client_that_is_refused_after_it_was_admitted_is_counted_until_it_ends(tmp_path: Path) -> None:
+    async with open_live(tmp_path, limits=replace(LIMITS, bind=1.0), trusted=PROXY) as live:
+        live.server.cleanup_seconds = 3600.0
+        socket = await live.enter(**VISITOR)
+        for _ in range(3):
+            live.server.tick()
+        assert "bind" in (await socket.hear())["error"]
+        await live.hand_over()
+        (quota,) = live.server.admission.addresses.quotas.values()
+        assert (quota.connections, len(live.server.admitted)) == (1, 1)
+        socket.cut()
+        await until(KERNEL, lambda: not live.server.sockets())
+        assert (quota.connections, len(live.server.admitted)) == (0, 0)
+
+
+@on_uvloop
 async def test_who_is_over_its_rate_waits_as_long_as_before(tmp_path: Path) -> None:
     async with open_live(tmp_path, limits=replace(LIMITS, commands=1.0, commands_at_once=4)) as live:
         socket = await live.enter()

@@ -53,6 +53,7 @@ class ConnectionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of its rates."""
     socket: SocketRecord | None = None
     """None: it is lost, which is the last that waits of it in the queue."""
+    admitted: bool = False
     verdict: tuple[int, str] | None = None
     departing_commands: int = 0
     unbound_since: int | None = None
@@ -191,6 +192,7 @@ def _leave_connection(
         [numbers[quota] for quota in connection.address_quotas if quota in numbers],
         (rate_limiter or RateLimiter()).debts,
         None if connection.gone else client.record(),
+        client in server.admitted,
         None if verdict is None else (verdict.code, verdict.text),
         connection.departing_commands,
         server.unbound.get(client),
@@ -262,7 +264,7 @@ def _enter_connection(server: Server, record: ConnectionRecord, quotas: Sequence
     connection.address_quotas = tuple(quotas[number] for number in record.address_quotas)
     if record.socket is not None:
         client.bucket = record.socket.bucket
-        server.restore_socket(client)
+        server.restore_socket(client, admitted=record.admitted)
     return client
 
 

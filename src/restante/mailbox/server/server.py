@@ -272,12 +272,12 @@ class Server(PublicServer):
         self.warn_of_proxies(result.client)
         return result
 
-    def restore_socket(self, socket: Socket) -> None:
-        """Count a connection that another process has left."""
-        if socket.connection.verdict is None:
+    def restore_socket(self, socket: Socket, *, admitted: bool) -> None:
+        """Count a connection that another process has left. One that was not admitted has no quotas."""
+        if admitted:
             self.admitted.add(socket)
-            for quota in socket.connection.address_quotas:
-                quota.connections += 1
+        for quota in socket.connection.address_quotas:
+            quota.connections += 1
         self.buckets[socket.bucket % PING_INTERVAL_SECONDS].add(socket)
 
     def connection_closed(self, socket: Socket) -> None:
