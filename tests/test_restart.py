@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from restante.common.data_directory import lock_data_directory
+from restante.common.lock_file import is_locked
 from restante.common.restart import ANSWER_FILE
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState, ReceivedText
 from restante.mailbox.core.fair_queue import FairQueue
@@ -21,12 +22,13 @@ from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.handover import Body, leave
+from restante.mailbox.store.sqlite import Store
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
 from support.mailbox.clients import Clients
 from support.mailbox.live import open_live
 from support.mailbox.raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
-from support.processes import Serving, altered, called, restante, serving
+from support.processes import RESTANTE, Serving, altered, called, restante, serving, spawn
 
 LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=64 * MIB)
 KERNEL = "what the kernel brings"
@@ -380,6 +382,27 @@ async def test_a_process_that_cannot_be_replaced_goes_on(tmp_path: Path) -> None
         await client.call("add", phase="1", body="")
         await clients.opened(server.url, "x", "b", "m")
         await server.stop()
+
+
+async def test_a_server_does_not_restart_on_another_data_directory(tmp_path: Path) -> None:
+    (file := tmp_path / "r.toml").write_text(f'[serve]\ndata = "{tmp_path / "old"}"\n')
+    listen = ("--listen", "127.0.0.1:0", "--admin", "off", "--log-format", "json")
+    await Store.open(tmp_path / "new").close()
+    process = await spawn(*RESTANTE, "serve", "--config", str(file), *listen)
+    async with Serving(process, tmp_path / "old") as server:
+        await server.logged("listening")
+        file.write_text(f'[serve]\ndata = "{tmp_path / "new"}"\n')
+        server.send(signal.SIGUSR2)
+        refused = await server.logged("the server was not restarted and goes on")
+        assert "is not the data directory of the running server" in refused["reason"]
+        await server.stop()
+
+
+def test_a_lock_that_was_left_is_that_of_its_directory_only(tmp_path: Path) -> None:
+    left = lock_data_directory(tmp_path / "old").descriptors
+    with lock_data_directory(tmp_path / "new", left):
+        assert is_locked(tmp_path / "new")
+        assert not is_locked(tmp_path / "old")
 
 
 def test_a_process_that_is_no_server_is_not_sent_the_signal(tmp_path: Path) -> None:

@@ -20,13 +20,15 @@ LOCK_FILE: Final = "lock"
 def lock_data_directory(data: Path, left: Sequence[int] = ()) -> Locks:
     """Lock a data directory for this process. Closing what is returned releases the lock.
 
-    `left`: descriptors that hold the lock, because the program that this process ran before has left them. The
-    directory is made if it does not exist. Raises InUse if another process has locked it, and another StoreError
+    `left`: descriptors that hold the lock, because the program that this process ran before has left them. Those of
+    another directory are closed. The directory is made if it does not exist. Raises InUse if another process has locked it, and another StoreError
     or Misuse if it cannot be used.
     """
     refuse_unusable_directory(data)
-    if left:
-        return Locks(left)
+    locks = Locks(left)
+    if holds_lock(left, data):
+        return locks
+    locks.close()
     try:
         data.mkdir(mode=0o700, exist_ok=True)  # readable by its owner only: it holds private data
         for pause in (0.2, 0.2, 0.2):  # `is_running` locks it for a moment
@@ -40,6 +42,14 @@ def lock_data_directory(data: Path, left: Sequence[int] = ()) -> Locks:
         ) from None
     except OSError as error:
         raise StoreError(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
+
+
+def holds_lock(descriptors: Sequence[int], data: Path) -> bool:
+    """Return whether descriptors of `lock_data_directory` are those of this directory."""
+    try:
+        return bool(descriptors) and os.path.samestat(os.fstat(descriptors[0]), data.stat())
+    except OSError:
+        return False
 
 
 def give_to_owner(data: Path, *names: str) -> None:

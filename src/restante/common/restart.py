@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,35 @@ ANSWER_SECONDS: Final = 90.0
 """Seconds that a command waits for the answer."""
 
 POLL_SECONDS: Final = 0.02
+
+VARIABLE: Final = "_RESTANTE_RUNNING"
+"""The environment variable with the running server, for the installed version that checks whether it can go on. A
+version that does not know it checks less."""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A server that is about to restart."""
+
+    directory: tuple[int, int]
+    """The device and the inode of its data directory."""
+
+    def environment(self) -> dict[str, str]:
+        """Return the variable that says it."""
+        return {VARIABLE: msgspec.json.encode(self).decode()}
+
+    def check_directory(self, data: Path) -> None:
+        """Raise Misuse if this is another data directory."""
+        status = data.stat()
+        if (status.st_dev, status.st_ino) != self.directory:
+            raise Misuse(f"{data} is not the data directory of the running server: stop that, and start it again")
+
+
+def running_server(environment: Mapping[str, str]) -> Running | None:
+    """Return the server that asks this process for a check. None: there is none."""
+    try:
+        return msgspec.json.decode(environment[VARIABLE], type=Running)
+    except (KeyError, ValueError):
+        return None
 
 
 class Answer(msgspec.Struct, frozen=True):

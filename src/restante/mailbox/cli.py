@@ -54,9 +54,13 @@ def config_check(
     node are checked by `restante waku config --check`.
     """
     settings, _ = read_settings()
+    from restante.common.restart import running_server
     from restante.mailbox.server.main import check_database, read_files
 
     read_files(settings)
+    running = running_server(os.environ)
+    if running is not None:
+        running.check_directory(Path(settings.data))
     if database:
         check_database(Path(settings.data))
     print("the settings can be used")

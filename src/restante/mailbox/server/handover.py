@@ -10,11 +10,13 @@ import asyncio
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
 
 from restante.common.address_registry import AddressRegistry
+from restante.common.data_directory import holds_lock
 from restante.common.errors import PeerError
 from restante.common.handover import Handover, start_anew
 from restante.common.line_writer import wait_for_standard_error
@@ -111,9 +113,11 @@ class Body(msgspec.Struct, frozen=True):
     failed_handshakes: int
 
 
-def read_body(handover: Handover) -> Body | None:
-    """Return what was left. None: this version cannot use it. Then the connections are closed."""
+def read_body(handover: Handover, data: Path) -> Body | None:
+    """Return what was left by a server on a data directory. None: it is of no use. Then the connections are closed."""
     try:
+        if not holds_lock(handover.head.locks, data):
+            raise ValueError(f"{data} is another data directory")  # noqa: TRY301
         if handover.head.format != FORMAT:
             raise ValueError(f"format {handover.head.format} in place of {FORMAT}")  # noqa: TRY301
         return msgspec.msgpack.decode(handover.body, type=Body)

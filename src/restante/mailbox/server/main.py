@@ -80,7 +80,7 @@ async def _serve(
     settings: Serve, read_settings: ReadSettings[Serve], handover: Handover | None, signals: ServerSignals
 ) -> None:
     manager, loading = ServiceManager(os.environ), contextlib.ExitStack()
-    body = None if handover is None else read_body(handover)
+    body = None if handover is None else read_body(handover, Path(settings.data))
     if body is not None:
         loading.enter_context(manager.loading())
     descriptors = raise_descriptors(required_descriptors(OWN_DESCRIPTORS))

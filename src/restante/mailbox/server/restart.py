@@ -21,7 +21,7 @@ from restante.common.errors import RestanteError, plain
 from restante.common.handover import Head, replace_process
 from restante.common.line_writer import wait_for_standard_error
 from restante.common.logs import log, trace_text
-from restante.common.restart import Answer, write_answer
+from restante.common.restart import Answer, Running, write_answer
 from restante.common.service_manager import ServiceManager
 from restante.common.signals import ServerSignals
 from restante.mailbox.server.handover import FORMAT, leave
@@ -114,8 +114,11 @@ class Restart:
         except ValueError:
             raise RestartFailed("the command line has no `serve`") from None
         check = [*arguments[:position], "config", "check", "--database", *arguments[position + 1 :]]
+        status = os.fstat(self._locks[0])
+        running = Running((status.st_dev, status.st_ino))
+        variables = {**os.environ, **running.environment()}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *check, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
+            sys.executable, *check, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env=variables
         )
         try:
             async with asyncio.timeout(CHECK_SECONDS):
