@@ -398,6 +398,18 @@ async def test_a_server_does_not_restart_on_another_data_directory(tmp_path: Pat
         await server.stop()
 
 
+@on_uvloop
+async def test_few_descriptors_do_not_end_a_server_that_has_connections(tmp_path: Path) -> None:
+    async with open_live(tmp_path) as live:
+        socket = await live.enter()
+        live.server.listeners._descriptors = 0  # those that the next process may open
+        await live.hand_over()
+        await socket.is_served()
+        await live.server.listeners.check_descriptors(1)
+        assert not live.server.listeners._accepting
+        await socket.leave()
+
+
 def test_a_lock_that_was_left_is_that_of_its_directory_only(tmp_path: Path) -> None:
     left = lock_data_directory(tmp_path / "old").descriptors
     with lock_data_directory(tmp_path / "new", left):

@@ -21,8 +21,8 @@ def lock_data_directory(data: Path, left: Sequence[int] = ()) -> Locks:
     """Lock a data directory for this process. Closing what is returned releases the lock.
 
     `left`: descriptors that hold the lock, because the program that this process ran before has left them. Those of
-    another directory are closed. The directory is made if it does not exist. Raises InUse if another process has locked it, and another StoreError
-    or Misuse if it cannot be used.
+    another directory are closed. The directory is made if it does not exist. Raises InUse if another process has
+    locked it, and another StoreError or Misuse if it cannot be used.
     """
     refuse_unusable_directory(data)
     locks = Locks(left)

@@ -58,11 +58,12 @@ class Listeners:
         self._sockets: list[tuple[socket.socket, ListenAddress, os.stat_result | None]] = []
         """Duplicates of the listening sockets. While one is open, the kernel goes on queueing connections."""
 
-    async def listen(self, address: ListenAddress, descriptors: Sequence[int] = ()) -> list[str]:
+    async def listen(self, address: ListenAddress, descriptors: Sequence[int] | None = None) -> list[str]:
         """Listen, and return the addresses of the sockets. Raises Misuse if the address cannot be used.
 
         Then the others are closed, so that no path of a Unix socket is left. `descriptors`: sockets that listen there
-        already, because the process before this one has left them.
+        already, because the process before this one has left them. None: there was none before this one, so there
+        must be free descriptors for connections.
         """
         try:
             return await self._listen(address, descriptors)
@@ -70,7 +71,7 @@ class Listeners:
             self.close(0)
             raise
 
-    async def _listen(self, address: ListenAddress, descriptors: Sequence[int]) -> list[str]:
+    async def _listen(self, address: ListenAddress, descriptors: Sequence[int] | None) -> list[str]:
         if descriptors:
             sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
             bound = listening.status_of(address.path)
@@ -86,9 +87,9 @@ class Listeners:
                     listening_socket.setsockopt(level, name, value)
             self._sockets.append((listening_socket, address, bound))
         free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
-        if free < RESERVED_DESCRIPTORS:
+        if descriptors is None and free < RESERVED_DESCRIPTORS:
             raise too_few_descriptors(self._descriptors, required_descriptors(open_descriptors()))
-        self._enough_free = free // 2
+        self._enough_free = max(free, RESERVED_DESCRIPTORS) // 2
         return [listening.shown_address(listening_socket) for listening_socket in sockets]
 
     def note_descriptor(self, descriptor: int, connections: int) -> None:

@@ -114,7 +114,7 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def read_body(handover: Handover, data: Path) -> Body | None:
-    """Return what was left by a server on a data directory. None: it is of no use. Then the connections are closed."""
+    """Return what was left by a server of this data directory. None: nothing of use; the connections are closed."""
     try:
         if not holds_lock(handover.head.locks, data):
             raise ValueError(f"{data} is another data directory")  # noqa: TRY301

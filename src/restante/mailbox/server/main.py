@@ -112,7 +112,7 @@ async def _serve(
             dashboard = f"http://{host_and_port(*admin_address)}/"
         bound_addresses = []
         for listen_address in addresses:
-            left = () if handover is None else handover.head.listening.get(listen_address.text, ())
+            left = None if handover is None else handover.head.listening.get(listen_address.text, ())
             for bound_address in await server.listeners.listen(listen_address, left):
                 bound_addresses.append(bound_address)
                 server.user_addresses.append(
