@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -408,6 +409,22 @@ async def test_few_descriptors_do_not_end_a_server_that_has_connections(tmp_path
         await live.server.listeners.check_descriptors(1)
         assert not live.server.listeners._accepting
         await socket.leave()
+
+
+@pytest.mark.parametrize("setting", ['admin = "{}"', 'listen = ["127.0.0.1:0", "{}"]'])
+async def test_a_server_does_not_restart_on_an_address_that_is_taken(setting: str, tmp_path: Path) -> None:
+    before = {"admin": 'admin = "off"', "listen": 'listen = ["127.0.0.1:0"]'}
+    (file := tmp_path / "r.toml").write_text("\n".join(["[serve]", *before.values()]))
+    command = (*RESTANTE, "serve", "--config", str(file), "--data", str(tmp_path / "data"), "--log-format", "json")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        after = setting.format(f"127.0.0.1:{taken.getsockname()[1]}")
+        async with Serving(await spawn(*command), tmp_path / "data") as server:
+            await server.logged("listening")
+            file.write_text("\n".join(["[serve]", *(before | {setting.split(maxsplit=1)[0]: after}).values()]))
+            server.send(signal.SIGUSR2)
+            refused = await server.logged("the server was not restarted and goes on")
+            assert "Address already in use" in refused["reason"]
+            await server.stop()
 
 
 def test_a_lock_that_was_left_is_that_of_its_directory_only(tmp_path: Path) -> None:

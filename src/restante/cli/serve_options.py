@@ -82,14 +82,22 @@ def prepare(settings: Any, listening: Collection[str] = ()) -> None:
     are refused and try again, while the kernel would let them wait. A program that takes an address in between leaves
     a new data directory without data. On those of `listening` this process listens already.
     """
+    check_addresses(settings, listening)
+    from restante.common import logs
+
+    logs.start_log(settings.log_format)
+    os.umask(0o077)
+
+
+def check_addresses(settings: Any, listening: Collection[str] = (), admin: str = "off") -> None:
+    """Raise Misuse if a server cannot listen on an address of its settings.
+
+    `listening` and `admin` are those on which it listens already: they are not tried.
+    """
     from restante.common.listening import refuse_unusable_address, refuse_unusable_addresses
 
     addresses = [address for address in settings.listen if address not in listening]
     if addresses or not settings.listen:
         refuse_unusable_addresses(addresses, "--listen", Path(settings.data))
-    if settings.admin != "off":
+    if settings.admin not in {"off", admin}:
         refuse_unusable_address(*parse_address(settings.admin, "--admin"), "--admin")
-    from restante.common import logs
-
-    logs.start_log(settings.log_format)
-    os.umask(0o077)

@@ -36,6 +36,9 @@ class Running(msgspec.Struct, frozen=True):
 
     directory: tuple[int, int]
     """The device and the inode of its data directory."""
+    listen: tuple[str, ...]
+    admin: str
+    """Where it listens, as in its settings."""
 
     def environment(self) -> dict[str, str]:
         """Return the variable that says it."""

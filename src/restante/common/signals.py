@@ -68,11 +68,11 @@ def _listening_for_signals(on_stop: Callable[[str], object]) -> Iterator[ServerS
             if over.is_set():
                 return
             if received.si_signo == signal.SIGUSR2:
-                loop.call_soon_threadsafe(lambda: signals.restart())  # what it is by then
+                loop.call_soon_threadsafe(lambda: signals.restart())  # noqa: PLW0108 - what it is by then
                 continue
             if received.si_signo != signal.SIGHUP or (terminal is not None and terminal.closed(received)):
                 break
-            loop.call_soon_threadsafe(lambda: signals.reload())
+            loop.call_soon_threadsafe(lambda: signals.reload())  # noqa: PLW0108
         signals.stopping = True
         loop.call_soon_threadsafe(stop, signal.Signals(received.si_signo).name)
         signal.sigwait(ENDING)

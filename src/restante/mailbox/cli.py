@@ -11,7 +11,14 @@ import typer
 
 from restante.cli.data_commands import NEW_DIRECTORY, count_table, data_option, print_copy, to_json
 from restante.cli.extra_commands import group_that_needs
-from restante.cli.serve_options import JsonOption, ReadSettings, prepare, print_settings, with_options
+from restante.cli.serve_options import (
+    JsonOption,
+    ReadSettings,
+    check_addresses,
+    prepare,
+    print_settings,
+    with_options,
+)
 from restante.common.errors import StoreError
 from restante.mailbox.settings import SERVE, Serve
 
@@ -28,6 +35,8 @@ def serve_command(read_settings: ReadSettings) -> None:
 
     handover = take(os.environ)
     settings, _ = read_settings()
+    if handover is not None:
+        handover.close_listening(settings.listen)
     prepare(settings, () if handover is None else handover.head.listening)
     from restante.mailbox.server.main import serve  # this import takes as long as all of the above
 
@@ -55,12 +64,14 @@ def config_check(
     """
     settings, _ = read_settings()
     from restante.common.restart import running_server
-    from restante.mailbox.server.main import check_database, read_files
+    from restante.mailbox.server.main import check_database, import_lazy_modules, read_files
 
     read_files(settings)
     running = running_server(os.environ)
     if running is not None:
         running.check_directory(Path(settings.data))
+        check_addresses(settings, running.listen, running.admin)
+        import_lazy_modules(settings)
     if database:
         check_database(Path(settings.data))
     print("the settings can be used")

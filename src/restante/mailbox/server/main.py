@@ -64,6 +64,15 @@ def check_database(data: Path) -> None:
         pass
 
 
+def import_lazy_modules(settings: Serve) -> None:
+    """Import what `serve` imports late."""
+    import uvloop  # noqa: F401
+
+    if settings.admin != "off":
+        from restante.common import admin_http  # noqa: F401
+        from restante.mailbox.server import status_pages  # noqa: F401
+
+
 def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
     """Return the certificate and the token of the admin port.
 
@@ -124,14 +133,12 @@ async def _serve(
                         proxies=bool(settings.trust_proxy),
                     )
                 )
-        if handover is not None:
-            handover.close_listening([address.text for address in addresses])
         _announce(server, settings, dashboard)
         if trusts_everybody(parse_networks(settings.trust_proxy, "--trust-proxy"), bound_addresses):
             log.warning(EVERYBODY_TRUSTED)
         disk = Disk(Path(settings.data), commit_loop)
         locks = [] if store.directory_lock is None else store.directory_lock.descriptors
-        restart = Restart(server, Path(settings.data), locks, manager, lambda: disk.is_busy, signals, trace_file)
+        restart = Restart(server, settings, locks, manager, lambda: disk.is_busy, signals, trace_file)
         signals.restart = restart.begin
         loading.close()
         async with manager.serving(signals.stop, lambda: store.flushing is not None):

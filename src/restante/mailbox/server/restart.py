@@ -27,6 +27,7 @@ from restante.common.signals import ServerSignals
 from restante.mailbox.server.handover import FORMAT, leave
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.trace import TraceFile
+from restante.mailbox.settings import Serve
 
 CHECK_SECONDS: Final = 60.0
 """Seconds that the installed version has to check itself, the settings and the database."""
@@ -45,7 +46,7 @@ class Restart:
     def __init__(
         self,
         server: Server,
-        data: Path,
+        settings: Serve,
         locks: list[int],
         manager: ServiceManager,
         disk_is_busy: Callable[[], bool],
@@ -53,7 +54,7 @@ class Restart:
         trace_file: TraceFile | None,
     ) -> None:
         self._server = server
-        self._data = data
+        self._settings = settings
         self._locks = locks
         self._manager = manager
         self._disk_is_busy = disk_is_busy
@@ -115,7 +116,7 @@ class Restart:
             raise RestartFailed("the command line has no `serve`") from None
         check = [*arguments[:position], "config", "check", "--database", *arguments[position + 1 :]]
         status = os.fstat(self._locks[0])
-        running = Running((status.st_dev, status.st_ino))
+        running = Running((status.st_dev, status.st_ino), self._settings.listen, self._settings.admin)
         variables = {**os.environ, **running.environment()}
         process = await asyncio.create_subprocess_exec(
             sys.executable, *check, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env=variables
@@ -152,6 +153,6 @@ class Restart:
 
     async def _answer(self, outcome: Answer) -> None:
         try:
-            await asyncio.to_thread(write_answer, self._data, outcome)
+            await asyncio.to_thread(write_answer, Path(self._settings.data), outcome)
         except OSError as error:
             log.warning("cannot write how the restart ended", reason=plain(error))
