@@ -19,6 +19,7 @@ from restante.common.lock_file import is_locked
 from restante.common.restart import ANSWER_FILE
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState, ReceivedText
 from restante.mailbox.core.fair_queue import FairQueue
+from restante.common.signals import ServerSignals
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND
@@ -478,6 +479,23 @@ async def test_a_connection_with_tls_of_the_server_is_closed_as_at_a_drain(tmp_p
             socket.cut()
         await server.stop()
         assert not path.exists()
+
+
+def test_the_next_process_ignores_sighup_if_this_one_was_started_so() -> None:
+    def handle(*_: object) -> None:
+        pass
+
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        for at_start in (signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(signal.SIGHUP, at_start)
+            signals = ServerSignals()
+            signal.signal(signal.SIGHUP, handle)
+            with signals.leaving():
+                assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) == (at_start is signal.SIG_IGN)
+            assert signal.getsignal(signal.SIGHUP) is handle
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 async def test_two_restarts_at_once_are_one(tmp_path: Path) -> None:

@@ -24,10 +24,23 @@ class ServerSignals:
         """Set by the first SIGTERM or SIGINT, and by SIGHUP if the terminal was closed."""
         self.stopping = False
         """Whether a signal has come that is about to set `stop`."""
+        self.ignores_hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        """Whether the process was started so that it outlives its terminal (nohup(1))."""
         self.reload: Callable[[], object] = lambda: None
         """Called for each other SIGHUP, in the event loop."""
         self.restart: Callable[[], object] = lambda: None
         """Called for each SIGUSR2, in the event loop."""
+
+    @contextlib.contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Let another program, which replaces this one in the block, begin with what this one began with."""
+        before = signal.getsignal(signal.SIGHUP)
+        if self.ignores_hangup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
 
 def run_server(serve: Callable[[ServerSignals], Coroutine[Any, Any, None]]) -> None:
@@ -56,7 +69,7 @@ def _listening_for_signals(on_stop: Callable[[str], object]) -> Iterator[ServerS
     """
     loop = asyncio.get_running_loop()
     signals = ServerSignals()
-    terminal = Terminal() if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else None  # nohup ignores it
+    terminal = None if signals.ignores_hangup else Terminal()
 
     def stop(name: str) -> None:
         signals.stop.set()

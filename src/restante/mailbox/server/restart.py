@@ -144,7 +144,8 @@ class Restart:
         if self._trace_file is not None and not self._trace_file.wait():
             raise RestartFailed("the trace cannot be written")
         wait_for_standard_error()
-        replace_process(sys.orig_argv[1:], head, msgspec.msgpack.encode(body), self._refuse_if_stopping)
+        with self._signals.leaving():
+            replace_process(sys.orig_argv[1:], head, msgspec.msgpack.encode(body), self._refuse_if_stopping)
 
     def _refuse_if_stopping(self) -> None:
         """Raise RestartFailed if a signal to stop has come, which the next process would not get."""
