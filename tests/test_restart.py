@@ -24,6 +24,7 @@ from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.handover import Body, leave
+from restante.mailbox.server.restart import CHECK_SECONDS
 from restante.mailbox.store.sqlite import Store
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
@@ -515,3 +516,11 @@ async def test_a_server_that_is_stopped_while_it_restarts_stops(tmp_path: Path) 
         server.send(signal.SIGUSR2)
         server.send(signal.SIGTERM)
         assert await server.ended() == 0, server.log
+
+
+async def test_a_server_is_stopped_although_the_check_hangs(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", altered("checks-for-ever")) as server:
+        server.send(signal.SIGUSR2)
+        await server.logged("checking the installed version, for a restart")
+        server.send(signal.SIGTERM)
+        assert await server.ended(CHECK_SECONDS / 2) == 0, server.log

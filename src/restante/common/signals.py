@@ -158,7 +158,7 @@ def _in_a_thread(
 ) -> Iterator[None]:
     """Run a function that waits for the signals in a thread. When it gets one after the block, the event is set."""
     over = threading.Event()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     thread = threading.Thread(target=wait, args=(over,), name="signals", daemon=True)
     thread.start()
     try:
@@ -168,4 +168,4 @@ def _in_a_thread(
         assert thread.ident is not None
         signal.pthread_kill(thread.ident, signal.SIGTERM)
         thread.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # the program before this one may have left them blocked

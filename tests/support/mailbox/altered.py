@@ -39,6 +39,7 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "slow-disk": (quick(0.0),),
     "fast-disk": (quick(math.inf),),
     "cannot-be-replaced": (patch.object(restart, "replace_process", side_effect=OSError(errno.ENOMEM, "no room")),),
+    "checks-for-ever": (patch.object(mailbox_main, "check_database", lambda _: threading.Event().wait()),),
     "hands-over-in-another-format": (patch.object(restart, "FORMAT", 0),),
     "hangs-with-a-file": (patch.object(mailbox_main, "Server", HangsWithAFile),),
 }
