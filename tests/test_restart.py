@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from restante.common.data_directory import lock_data_directory
+from restante.common.handover import VARIABLE, Head, take, write
 from restante.common.lock_file import is_locked
 from restante.common.restart import ANSWER_FILE
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState, ReceivedText
@@ -24,7 +26,7 @@ from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.handover import Body, leave
-from restante.mailbox.server.restart import CHECK_SECONDS
+from restante.mailbox.server.restart import CHECK_SECONDS, CONNECTIONS_CLOSED
 from restante.mailbox.store.sqlite import Store
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
@@ -453,6 +455,33 @@ async def test_a_hand_over_of_another_format_is_refused_and_the_server_starts_as
         again = await clients.opened(server.url, "x", "a", "m")
         assert [message["phase"] for message in again.heard] == ["1"]
         await server.stop()
+
+
+async def test_a_process_that_cannot_go_on_with_what_it_was_left_starts_again_and_says_so(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", altered("cannot-enter")) as server, Clients() as clients:
+        client = await clients.opened(server.url, "x", "a", "m")
+        await client.call("add", phase="1", body="")
+        outcome = await asyncio.to_thread(restante, "restart", "--data", server.data)
+        assert (outcome.returncode, CONNECTIONS_CLOSED in outcome.stderr) == (1, True), outcome.stderr
+        await client.ends()
+        again = await clients.opened(server.url, "x", "a", "m")
+        assert [message["phase"] for message in again.heard] == ["1"]
+        await server.stop()
+
+
+def test_the_file_of_a_hand_over_is_closed_when_it_was_read() -> None:
+    head = Head(os.getpid(), 1, 0.0, "", {}, [], [])
+    file = write(head, b"body")
+    handover = take({VARIABLE: str(file)})
+    assert handover is not None
+    assert (handover.head, handover.read_body()) == (head, b"body")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "0", "9" * 5000, "99999"])
+def test_a_variable_that_names_no_hand_over_is_ignored(text: str) -> None:
+    assert take({VARIABLE: text}) is None
 
 
 async def test_a_connection_with_tls_of_the_server_is_closed_as_at_a_drain(tmp_path: Path) -> None:

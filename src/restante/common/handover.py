@@ -55,7 +55,13 @@ class Handover(msgspec.Struct, frozen=True):
     """What a process was left."""
 
     head: Head
-    body: bytes
+    file: int
+    """The descriptor of the file, of which the head was read."""
+
+    def read_body(self) -> bytes:
+        """Return the body, and close the file."""
+        with open(self.file, "rb") as reader:  # noqa: PTH123 - a descriptor
+            return reader.read()
 
     def close_connections(self) -> None:
         """Close the sockets of connections."""
@@ -80,11 +86,8 @@ def replace_process(arguments: Sequence[str], head: Head, body: bytes, last: Cal
     `last` is called when all is ready, and may raise an error. Raises OSError and MemoryError, too. After an error
     all is as before.
     """
-    file = os.memfd_create(NAME, 0)
+    file = write(head, body)
     try:
-        with open(file, "wb", closefd=False) as writer:
-            writer.write(msgspec.json.encode(head) + b"\n")
-            writer.write(body)
         for descriptor in head.all_descriptors:
             os.set_inheritable(descriptor, True)
         last()
@@ -96,9 +99,25 @@ def replace_process(arguments: Sequence[str], head: Head, body: bytes, last: Cal
         os.close(file)
 
 
-def start_anew(arguments: Sequence[str]) -> None:
-    """Replace this process by Python with these arguments, as if it was started now."""
-    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - our own command line
+def write(head: Head, body: bytes) -> int:
+    """Return the descriptor of a new file with a hand-over. Raises OSError and MemoryError."""
+    file = os.memfd_create(NAME, 0)
+    try:
+        with open(file, "wb", closefd=False) as writer:
+            writer.write(msgspec.json.encode(head) + b"\n")
+            writer.write(body)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def start_anew(arguments: Sequence[str], head: Head) -> None:
+    """Replace this process again, whose program cannot go on with the connections of a hand-over.
+
+    The next program is left all but these, in the format 0, which no version knows.
+    """
+    replace_process(arguments, msgspec.structs.replace(head, format=0, descriptors=[]), b"", lambda: None)
 
 
 def take(environment: Mapping[str, str]) -> Handover | None:
@@ -114,19 +133,19 @@ def take(environment: Mapping[str, str]) -> Handover | None:
         file = int(text)
         if not str(Path(f"/proc/self/fd/{file}").readlink()).startswith(f"/memfd:{NAME}"):
             return None
-        with open(file, "rb") as reader:
+        with open(file, "rb", closefd=False) as reader:
             reader.seek(0)
-            head = msgspec.json.decode(reader.readline(MAX_HEAD_BYTES), type=Head)
-            body = reader.read()
-    except (OSError, OverflowError, msgspec.MsgspecError):
+            line = reader.readline(MAX_HEAD_BYTES)
+        head = msgspec.json.decode(line, type=Head)
+        os.lseek(file, len(line), os.SEEK_SET)
+    except (OSError, OverflowError, ValueError):  # too many digits; msgspec's errors are ValueErrors
         return None
     if head.pid != os.getpid():
         return None
-    handover = Handover(head, body)
-    for descriptor in head.all_descriptors:
+    for descriptor in (file, *head.all_descriptors):
         with contextlib.suppress(OSError):
             os.set_inheritable(descriptor, False)
-    return handover
+    return Handover(head, file)
 
 
 def seconds_since(head: Head) -> float:

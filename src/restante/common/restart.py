@@ -65,7 +65,7 @@ class Answer(msgspec.Struct, frozen=True):
     version: str
     """Of the process that runs now."""
     error: str = ""
-    """Why the server goes on as it is; "" if it was restarted."""
+    """That the server goes on as it is, or that it has closed all connections, and why; "" if neither is so."""
     connections: int = 0
     """Connections that stayed."""
     seconds: float = 0.0

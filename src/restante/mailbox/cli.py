@@ -97,7 +97,7 @@ def restart(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
 
     answer = ask(data)
     if answer.error:
-        raise StoreError(f"the server was not restarted and goes on: {answer.error}")
+        raise StoreError(answer.error)
     kept = f"{answer.connections} connections waited for {answer.seconds:.2f} s"
     print(to_json(answer) if json else f"restante {answer.version} serves; {kept}")
 

@@ -11,8 +11,8 @@ from typing import Final
 from unittest.mock import patch
 
 from restante.cli.main import main
+from restante.mailbox.server import handover, restart
 from restante.mailbox.server import main as mailbox_main
-from restante.mailbox.server import restart
 from restante.mailbox.server.server import Server
 from restante.mailbox.store import sqlite
 
@@ -41,6 +41,7 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "cannot-be-replaced": (patch.object(restart, "replace_process", side_effect=OSError(errno.ENOMEM, "no room")),),
     "checks-for-ever": (patch.object(mailbox_main, "check_database", lambda _: threading.Event().wait()),),
     "hands-over-in-another-format": (patch.object(restart, "FORMAT", 0),),
+    "cannot-enter": (patch.object(handover, "enter", side_effect=LookupError),),
     "hangs-with-a-file": (patch.object(mailbox_main, "Server", HangsWithAFile),),
 }
 

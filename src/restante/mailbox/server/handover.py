@@ -18,7 +18,7 @@ import msgspec
 from restante.common.address_registry import AddressRegistry
 from restante.common.data_directory import holds_lock
 from restante.common.errors import PeerError
-from restante.common.handover import Handover, start_anew
+from restante.common.handover import Handover, Head, start_anew
 from restante.common.line_writer import wait_for_standard_error
 from restante.common.logs import log, trace_text
 from restante.common.websocket_request import PicowsTransport
@@ -115,26 +115,27 @@ class Body(msgspec.Struct, frozen=True):
 
 def read_body(handover: Handover, data: Path) -> Body | None:
     """Return what was left by a server of this data directory. None: nothing of use; the connections are closed."""
+    body = handover.read_body()
     try:
         if not holds_lock(handover.head.locks, data):
             raise ValueError(f"{data} is another data directory")  # noqa: TRY301
         if handover.head.format != FORMAT:
             raise ValueError(f"format {handover.head.format} in place of {FORMAT}")  # noqa: TRY301
-        return msgspec.msgpack.decode(handover.body, type=Body)
+        return msgspec.msgpack.decode(body, type=Body)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         log.error("this version cannot go on with the connections of the one before", reason=str(error))
         handover.close_connections()
         return None
 
 
-async def enter_or_start_anew(server: Server, body: Body) -> None:
-    """Go on with what was left. If that fails, start again as usual, without it."""
+async def enter_or_start_anew(server: Server, head: Head, body: Body) -> None:
+    """Go on with what was left. If that fails, start again without the connections."""
     try:
         await enter_sockets(server, body, enter(server, body))
     except Exception as error:  # noqa: BLE001 - our bug
         log.error("the connections of the process before are closed", fault=trace_text(error))
         wait_for_standard_error()
-        start_anew(sys.orig_argv[1:])
+        start_anew(sys.orig_argv[1:], head)
 
 
 # ── leaving ───────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,6 @@ import gc
 import math
 import os
 import sys
-from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +21,7 @@ from restante.common.data_directory import refuse_unusable_directory
 from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors
 from restante.common.dice import BufferedDice
 from restante.common.disk_probe import free_bytes
-from restante.common.handover import Handover, seconds_since
+from restante.common.handover import Handover, Head, seconds_since
 from restante.common.listening import parse_listen_addresses
 from restante.common.logs import log
 from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
@@ -90,14 +89,13 @@ async def _serve(
 ) -> None:
     manager, loading = ServiceManager(os.environ), contextlib.ExitStack()
     body = None if handover is None else read_body(handover, Path(settings.data))
-    if body is not None:
+    if handover is not None:  # a conversion of the database may take longer than the watchdog waits
         loading.enter_context(manager.loading())
     descriptors = raise_descriptors(required_descriptors(OWN_DESCRIPTORS))
     addresses = parse_listen_addresses(settings.listen, "--listen")
     certificate, token = read_files(settings)
-    store, server = await _load(
-        settings, certificate, descriptors, () if handover is None else handover.head.locks, body
-    )
+    head = None if handover is None else handover.head
+    store, server = await _load(settings, certificate, descriptors, head, body)
     commit_loop = server.commit_loop
     async with contextlib.AsyncExitStack() as stack:
         trace_file = None if settings.trace is None else TraceFile(Path(settings.trace))
@@ -149,13 +147,13 @@ async def _serve(
 
 
 async def _load(
-    settings: Serve, certificate: ServerCertificate | None, descriptors: int, locks: Sequence[int], body: Body | None
+    settings: Serve, certificate: ServerCertificate | None, descriptors: int, head: Head | None, body: Body | None
 ) -> tuple[Store, Server]:
     """Open the database, and return it with a server that does not listen yet.
 
-    `descriptors` may be open. `locks` and `body` are what the program before has left. Raises StoreError.
+    `descriptors` may be open. `head` and `body` are what the program before has left. Raises StoreError.
     """
-    store = Store.open(Path(settings.data), locks)
+    store = Store.open(Path(settings.data), () if head is None else head.locks)
     if body is not None:
         store.service = max(store.service, body.commit_loop.service)
     clock = SystemClock()
@@ -179,8 +177,8 @@ async def _load(
         binary=settings.frames == "binary",
     )
     server.certificate = certificate
-    if body is not None:
-        await enter_or_start_anew(server, body)
+    if head is not None and body is not None:
+        await enter_or_start_anew(server, head, body)
     exempt_survivors()
     gc.enable()
     return store, server

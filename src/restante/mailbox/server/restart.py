@@ -36,6 +36,9 @@ HOLD_SECONDS: Final = 5.0
 """Seconds that the current batch has to reach the disk."""
 
 
+CONNECTIONS_CLOSED: Final = "the server was restarted, and all connections were closed: its log says why"
+
+
 class RestartFailed(RestanteError):  # noqa: N818 - the project's name for it (CONTRIBUTING.md)
     """The process cannot be replaced. The text says why."""
 
@@ -83,7 +86,7 @@ class Restart:
         `seconds`: how long its clients have waited. `connections`: how many stayed; None: it could use none.
         """
         log.info("restarted", version=__version__, before=before, connections=connections, seconds=round(seconds, 3))
-        error = "" if connections is not None else "the connections were closed: the log says why"
+        error = "" if connections is not None else CONNECTIONS_CLOSED
         self._answering = asyncio.create_task(self._answer(Answer(__version__, error, connections or 0, seconds)))
 
     async def _run(self) -> None:
@@ -105,7 +108,7 @@ class Restart:
             reason = trace_text(error)
         if reason:
             log.error("the server was not restarted and goes on", reason=reason)
-            await self._answer(Answer(__version__, reason))
+            await self._answer(Answer(__version__, f"the server was not restarted and goes on: {reason}"))
 
     async def _check(self) -> None:
         """Raise RestartFailed if the installed version cannot start, or refuses the settings or the database."""
