@@ -9,6 +9,7 @@ import signal
 import socket
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from restante.common.data_directory import lock_data_directory
-from restante.common.handover import VARIABLE, Head, take, write
+from restante.common.handover import MFD_NOEXEC_SEAL, VARIABLE, Head, take, write
 from restante.common.lock_file import is_locked
 from restante.common.restart import ANSWER_FILE
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState, ReceivedText
@@ -404,6 +405,18 @@ async def test_a_server_does_not_restart_on_another_data_directory(tmp_path: Pat
 
 
 @on_uvloop
+async def test_a_batch_that_is_undone_forgets_nobody_who_was_there_at_the_restart(tmp_path: Path) -> None:
+    async with open_live(tmp_path) as live:
+        socket = await live.member("a")
+        for _ in range(2):
+            await socket.hear()
+        await live.hand_over()
+        live.commit_loop.dispatcher.state.undo_batch()
+        assert live.commit_loop.dispatcher.state.record().grace_sides == [("x", "a")]
+        await socket.leave()
+
+
+@on_uvloop
 async def test_few_descriptors_do_not_end_a_server_that_has_connections(tmp_path: Path) -> None:
     async with open_live(tmp_path) as live:
         socket = await live.enter()
@@ -467,6 +480,35 @@ async def test_a_process_that_cannot_go_on_with_what_it_was_left_starts_again_an
         again = await clients.opened(server.url, "x", "a", "m")
         assert [message["phase"] for message in again.heard] == ["1"]
         await server.stop()
+
+
+async def test_an_address_that_is_named_twice_stays_two(tmp_path: Path) -> None:
+    twice = ("--listen", "127.0.0.1:0") * 2
+    async with serving(tmp_path / "data", options=twice) as server:
+
+        def urls() -> list[str]:
+            return [json.loads(line)["url"] for line in server.log if '"listening"' in line]
+
+        await server.until("it listens on both", lambda: len(urls()) == 2)
+        await restarted(server, 2)
+        assert sorted(urls()) == sorted(3 * urls()[:2])
+        for url in urls()[:2]:
+            await (await RawSocket.dial(urlsplit(url).port or 0)).leave()
+        await server.stop()
+
+
+def test_a_kernel_that_wants_files_in_memory_without_programs_gets_them() -> None:
+    create, flags = os.memfd_create, []
+
+    def create_sealed(name: str, flag: int) -> int:
+        flags.append(flag)
+        if not flag:
+            raise PermissionError
+        return create(name, 0)
+
+    with patch.object(os, "memfd_create", create_sealed):
+        os.close(write(Head(0, 1, 0.0, "", {}, [], []), b""))
+    assert flags == [0, MFD_NOEXEC_SEAL]
 
 
 def test_the_file_of_a_hand_over_is_closed_when_it_was_read() -> None:

@@ -23,6 +23,9 @@ VARIABLE: Final = "_RESTANTE_HANDOVER"
 NAME: Final = "restante-handover"
 """The name of the file in /proc."""
 
+MFD_NOEXEC_SEAL: Final = 8
+"""The flag of a file that can never be executed (Linux 6.3). The module os does not know it."""
+
 MAX_HEAD_BYTES: Final = 64 << 20
 """Bytes of the first line. A million descriptors take 8 MB."""
 
@@ -101,7 +104,10 @@ def replace_process(arguments: Sequence[str], head: Head, body: bytes, last: Cal
 
 def write(head: Head, body: bytes) -> int:
     """Return the descriptor of a new file with a hand-over. Raises OSError and MemoryError."""
-    file = os.memfd_create(NAME, 0)
+    try:
+        file = os.memfd_create(NAME, 0)
+    except PermissionError:  # vm.memfd_noexec=2
+        file = os.memfd_create(NAME, MFD_NOEXEC_SEAL)
     try:
         with open(file, "wb", closefd=False) as writer:
             writer.write(msgspec.json.encode(head) + b"\n")

@@ -244,6 +244,7 @@ def enter(server: Server, body: Body) -> dict[int, Socket]:
             server.unbound[sockets[record.number]] = record.unbound_since
     for entry in body.queue:
         _enter_entry(server, sockets[entry.connection].connection, entry)
+    dispatcher.state.end_batch()  # an undone batch does not undo who is there
     return sockets
 
 

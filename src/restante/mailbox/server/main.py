@@ -118,9 +118,11 @@ async def _serve(
             admin_address = await stack.enter_async_context(admin)
             dashboard = f"http://{host_and_port(*admin_address)}/"
         bound_addresses = []
-        for listen_address in addresses:
-            left = None if handover is None else handover.head.listening.get(listen_address.text, ())
-            for bound_address in await server.listeners.listen(listen_address, left):
+        left = {} if handover is None else handover.head.listening
+        # An address that is named twice, like 127.0.0.1:0, has left the sockets of both.
+        for listen_address in {address.text: address for address in addresses}.values() if left else addresses:
+            descriptors_left = None if handover is None else left.get(listen_address.text, ())
+            for bound_address in await server.listeners.listen(listen_address, descriptors_left):
                 bound_addresses.append(bound_address)
                 server.user_addresses.append(
                     user_address(
