@@ -25,6 +25,7 @@ from restante.mailbox.core.fair_queue import FairQueue
 from restante.common.signals import ServerSignals
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Now
+from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.handover import Body, leave
 from restante.mailbox.server.restart import CHECK_SECONDS, CONNECTIONS_CLOSED
@@ -33,7 +34,7 @@ from support.certificates import Certificate
 from support.loops import on_uvloop, until
 from support.mailbox.clients import Clients
 from support.mailbox.live import open_live
-from support.mailbox.raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
+from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
 from support.processes import RESTANTE, Serving, altered, called, restante, serving, spawn
 
 LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=64 * MIB)
@@ -407,13 +408,46 @@ async def test_a_server_does_not_restart_on_another_data_directory(tmp_path: Pat
 @on_uvloop
 async def test_a_batch_that_is_undone_forgets_nobody_who_was_there_at_the_restart(tmp_path: Path) -> None:
     async with open_live(tmp_path) as live:
-        socket = await live.member("a")
+        state = live.commit_loop.dispatcher.state
+        closing, socket = await live.member("a"), await live.member("b")
         for _ in range(2):
             await socket.hear()
+        state.end_grace_period()
+        next(each for each in live.server.sockets() if each.connection.session.side == "a")._close(1008, "test")
         await live.hand_over()
-        live.commit_loop.dispatcher.state.undo_batch()
-        assert live.commit_loop.dispatcher.state.record().grace_sides == [("x", "a")]
+        state = live.commit_loop.dispatcher.state
+        assert state.in_grace_period
+        state.undo_batch()
+        assert ("x", "b") in state.record().grace_sides
+        closing.cut()
         await socket.leave()
+
+
+@on_uvloop
+async def test_who_is_closed_because_the_next_process_has_less_room_is_told_so(tmp_path: Path) -> None:
+    limits = replace(LIMITS, commands=1.0, commands_at_once=1)
+    async with open_live(tmp_path, limits=limits) as live:
+        small, large = await live.enter(), await live.enter()
+        small.write(frame(TEXT, b"x" * 200_000, fin=False))
+        for _ in range(7):
+            large.say(type="ping", ping="x" * 50_000)
+        await until(KERNEL, lambda: live.server.reading_bytes >= 200_000)
+        await until(KERNEL, lambda: live.commit_loop.queue.held_bytes >= 250_000)
+        open_again = live._open_again
+
+        async def open_with_less_room(service: float) -> CommitLoop:
+            live.server.policy.limits = replace(limits, held_bytes=350_000)
+            return await open_again(service)
+
+        with patch.object(live, "_open_again", open_with_less_room):
+            await live.hand_over()
+        while (told := await large.read())[0] == TEXT:
+            pass
+        assert (told[0], int.from_bytes(told[1][:2])) == (CLOSE, 1008)
+        small.write(frame(PING, b"still there"))
+        assert await small.read() == (PONG, b"still there")
+        for socket in (small, large):
+            socket.cut()
 
 
 @on_uvloop

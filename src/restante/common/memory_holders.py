@@ -92,8 +92,12 @@ class MemoryHolders:
     def backdate(self, holder: MemoryHolder, second: int) -> None:
         """Let a connection have held its memory since a second. Call this for the oldest holder first."""
         record = self._records.get(holder)
-        if record is not None:
-            record.since = second
+        if record is None:
+            return
+        record.since = second
+        self._records.move_to_end(holder)
+        for address in record.addresses:
+            self._of_address[address].move_to_end(holder)
 
     def _forget(self, holder: MemoryHolder) -> None:
         record = self._records.pop(holder, None)

@@ -67,6 +67,8 @@ class PublicServer:
         self.reading_bytes = 0
         """Bytes of memory in which requests and messages of all connections are being read."""
         self.memory_holders = MemoryHolders()
+        self.makes_room = True
+        """Whether connections are closed for their memory. Not while some of another process's are not here yet."""
         self.read_budget = ReadBudget()
         self.certificate: ServerCertificate | None = None
         """The certificate for TLS. None: connections are not encrypted here."""
@@ -185,7 +187,7 @@ class PublicServer:
     def make_room(self) -> None:
         """Close connections if all together hold more memory than `max_held_bytes`."""
         limit = self.max_held_bytes
-        if limit and self.held_bytes > limit:
+        if limit and self.makes_room and self.held_bytes > limit:
             self.memory_holders.close(self.held_bytes - limit + limit // FREED_FRACTION, self.second)
 
     def warn_of_proxies(self, client: Client) -> None:

@@ -316,10 +316,13 @@ class _Arrival(asyncio.BufferedProtocol):
 
 async def enter_sockets(server: Server, body: Body, sockets: dict[int, Socket]) -> None:
     """Go on with the sockets of all connections."""
+    server.makes_room = False
     records = [record for record in body.connections if record.socket is not None]
     for record in sorted(records, key=lambda record: _held_since(server, record)):
         assert record.socket is not None
         await _enter_socket(server, sockets[record.number], record.socket)
+    server.makes_room = True
+    server.make_room()
 
 
 def _held_since(server: Server, record: ConnectionRecord) -> int:
