@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from restante.common import lock_file
 from restante.common.data_directory import lock_data_directory
 from restante.common.handover import MFD_NOEXEC_SEAL, VARIABLE, Head, take, write
 from restante.common.lock_file import is_locked
@@ -29,6 +30,7 @@ from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.handover import Body, leave
 from restante.mailbox.server.restart import CHECK_SECONDS, CONNECTIONS_CLOSED
+from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import Store
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
@@ -486,9 +488,27 @@ def test_a_lock_that_was_left_is_that_of_its_directory_only(tmp_path: Path) -> N
 
 
 def test_a_process_that_is_no_server_is_not_sent_the_signal(tmp_path: Path) -> None:
+    (tmp_path / FILE).touch()
     with lock_data_directory(tmp_path):
         outcome = called("restart", "--data", tmp_path)
     assert (outcome.returncode, "is no server" in outcome.stderr) == (2, True)
+
+
+def test_neither_another_server_nor_a_process_with_another_lock_is_sent_the_signal(tmp_path: Path) -> None:
+    """Another file system may have a locked file with the same inode."""
+    lock = f"1: FLOCK  ADVISORY  WRITE {os.getpid()} 00:01:{tmp_path.stat().st_ino} 0 EOF\n"
+    (same := tmp_path / "locks").write_text(lock)
+    before = signal.signal(signal.SIGUSR2, signal.default_int_handler)
+    try:
+        with lock_data_directory(tmp_path / "relay"):
+            relay = called("restart", "--data", tmp_path / "relay")
+        (tmp_path / FILE).touch()
+        with patch.object(lock_file, "LOCKS", same):
+            other = called("restart", "--data", tmp_path)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    for outcome in (relay, other):
+        assert (outcome.returncode, "no server of this machine uses" in outcome.stderr) == (2, True), outcome.stderr
 
 
 async def test_a_hand_over_of_another_format_is_refused_and_the_server_starts_as_usual(tmp_path: Path) -> None:

@@ -65,11 +65,11 @@ def lock_directory(directory: Path, name: str, mode: int = 0o600) -> Locks:
 
 def is_locked(path: Path) -> bool:
     """Return whether a process of this machine has locked a file or directory, as far as it can be seen."""
-    return lock_holder(path) is not None
+    return bool(lock_holders(path))
 
 
-def lock_holder(path: Path) -> int | None:
-    """Return the process of this machine that has locked a file or directory. None: none that can be seen.
+def lock_holders(path: Path) -> list[int]:
+    """Return the processes of this machine that may have locked a file or directory, as far as they can be seen.
 
     It takes no lock, not even for a moment: a process that wants one then would fail. Locks that cannot be seen are
     those of other machines and of other containers.
@@ -78,12 +78,11 @@ def lock_holder(path: Path) -> int | None:
         inode = str(path.stat().st_ino)
         locks = LOCKS.read_text()
     except OSError:
-        return None
+        return []
     # The device is not compared: on Btrfs and overlayfs stat(2) returns another one.
     fields = (line.split() for line in locks.splitlines())
-    holders = (
+    return [
         int(lock[4])
         for lock in fields
         if lock[1] == "FLOCK" and lock[3] == "WRITE" and lock[5].rpartition(":")[2] == inode
-    )
-    return next(holders, None)
+    ]

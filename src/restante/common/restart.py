@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ import msgspec
 from restante.common.atomic_file import draft_of
 from restante.common.data_directory import LOCK_FILE
 from restante.common.errors import Misuse, StoreError
-from restante.common.lock_file import lock_holder
+from restante.common.lock_file import lock_holders
 
 SIGNAL: Final = signal.SIGUSR2
 
@@ -78,13 +79,14 @@ def write_answer(data: Path, answer: Answer) -> None:
         draft.write_bytes(msgspec.json.encode(answer) + b"\n")
 
 
-def ask(data: Path) -> Answer:
-    """Ask the server that uses a data directory to restart, and return how that ended.
+def ask(data: Path, database: str) -> Answer:
+    """Ask the server that uses a data directory with a database to restart, and return how that ended.
 
     Raises Misuse if no server uses it, StoreError if the server ends or does not answer.
     """
-    pid = lock_holder(data) or lock_holder(data / LOCK_FILE)
-    if pid is None:
+    pids = {path: lock_holders(path) for path in (data, data / LOCK_FILE)}
+    pid = next((pid for path, holders in pids.items() for pid in holders if pid > 0 and _has_open(pid, path)), None)
+    if pid is None or not (data / database).exists():
         raise Misuse(f"no server of this machine uses {data}: name its directory with --data")
     if not _awaits_signal(pid):
         raise Misuse(f"process {pid}, which uses {data}, is no server of a version that can restart so")
@@ -104,6 +106,22 @@ def ask(data: Path) -> Answer:
         return msgspec.json.decode((data / ANSWER_FILE).read_bytes(), type=Answer)
     except (OSError, msgspec.MsgspecError) as error:
         raise StoreError(f"cannot read {data / ANSWER_FILE}: {error}") from error
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Return whether a process has opened a file or directory, and not one of another device with the same inode."""
+    try:
+        status = path.stat()
+        descriptors = [*Path(f"/proc/{pid}/fd").iterdir()]
+    except PermissionError as error:
+        raise Misuse(f"cannot look at process {pid}, which may use {path}: be its user, or root") from error
+    except OSError:
+        return False
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):  # it is closed by now
+            if os.path.samestat(descriptor.stat(), status):
+                return True
+    return False
 
 
 def _awaits_signal(pid: int) -> bool:

@@ -94,8 +94,9 @@ def status(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
 def restart(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
     """Replace the running server by the installed version. Clients stay connected, but for those with TLS of it."""
     from restante.common.restart import ask
+    from restante.mailbox.store.schema import FILE
 
-    answer = ask(data)
+    answer = ask(data, FILE)
     if answer.error:
         raise StoreError(answer.error)
     kept = f"{answer.connections} connections waited for {answer.seconds:.2f} s"
