@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from restante.common import lock_file
 from restante.common.data_directory import lock_data_directory
-from restante.common.handover import MFD_NOEXEC_SEAL, VARIABLE, Head, take, write
+from restante.common.handover import MFD_NOEXEC_SEAL, VARIABLE, Head, take, waits_for_disk, write
 from restante.common.lock_file import is_locked
 from restante.common.restart import ANSWER_FILE
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState, ReceivedText
@@ -563,6 +563,15 @@ def test_a_kernel_that_wants_files_in_memory_without_programs_gets_them() -> Non
     with patch.object(os, "memfd_create", create_sealed):
         os.close(write(Head(0, 1, 0.0, "", {}, [], []), b""))
     assert flags == [0, MFD_NOEXEC_SEAL]
+
+
+@pytest.mark.parametrize(("states", "waits"), [("", False), ("SSR", False), ("SDS", True)])
+def test_a_thread_that_waits_for_a_disk_keeps_the_process(states: str, waits: bool, tmp_path: Path) -> None:
+    for number, state in enumerate(states):
+        (thread := tmp_path / str(number)).mkdir()
+        (thread / "stat").write_text(f"{number} (a (D) name) {state} 1 2 3\n")
+    (tmp_path / "ended").mkdir()
+    assert waits_for_disk(tmp_path) == waits
 
 
 def test_the_file_of_a_hand_over_is_closed_when_it_was_read() -> None:

@@ -102,6 +102,18 @@ def replace_process(arguments: Sequence[str], head: Head, body: bytes, last: Cal
         os.close(file)
 
 
+def waits_for_disk(threads: Path = Path("/proc/self/task")) -> bool:
+    """Return whether a thread is in a system call that no signal ends (state D: proc_pid_stat(5)).
+
+    execve(2) would wait for it.
+    """
+    for thread in threads.iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            if (thread / "stat").read_text().rpartition(")")[2].split()[0] == "D":
+                return True
+    return False
+
+
 def write(head: Head, body: bytes) -> int:
     """Return the descriptor of a new file with a hand-over. Raises OSError and MemoryError."""
     try:

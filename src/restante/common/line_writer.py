@@ -122,6 +122,7 @@ class LineWriter(io.RawIOBase):
             with self._changed:
                 self._bytes -= len(data)
                 self._dropped += bytes(unwritten).count(b"\n")
+                self._changed.notify_all()
             if not self._failing:
                 self._failing = True
                 self._notice(error.strerror or str(error), 0)

@@ -138,7 +138,7 @@ async def _serve(
             log.warning(EVERYBODY_TRUSTED)
         disk = Disk(Path(settings.data), commit_loop)
         locks = [] if store.directory_lock is None else store.directory_lock.descriptors
-        restart = Restart(server, settings, locks, manager, lambda: disk.is_busy, signals, trace_file)
+        restart = Restart(server, settings, locks, manager, signals, trace_file)
         signals.restart = restart.begin
         loading.close()
         async with manager.serving(signals.stop, lambda: store.flushing is not None):

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,7 @@ import msgspec
 
 from restante import __version__
 from restante.common.errors import RestanteError, plain
-from restante.common.handover import Head, replace_process
+from restante.common.handover import Head, replace_process, waits_for_disk
 from restante.common.line_writer import wait_for_standard_error
 from restante.common.logs import log, trace_text
 from restante.common.restart import Answer, Running, write_answer
@@ -36,6 +35,9 @@ HOLD_SECONDS: Final = 5.0
 """Seconds that the current batch has to reach the disk."""
 
 
+LAST_SECONDS: Final = 1.0
+"""Seconds that threads have to end what they write, when all clients wait already."""
+
 CONNECTIONS_CLOSED: Final = "the server was restarted, and all connections were closed: its log says why"
 
 
@@ -52,7 +54,6 @@ class Restart:
         settings: Serve,
         locks: list[int],
         manager: ServiceManager,
-        disk_is_busy: Callable[[], bool],
         signals: ServerSignals,
         trace_file: TraceFile | None,
     ) -> None:
@@ -60,7 +61,6 @@ class Restart:
         self._settings = settings
         self._locks = locks
         self._manager = manager
-        self._disk_is_busy = disk_is_busy
         self._signals = signals
         self._trace_file = trace_file
         self._task: asyncio.Task[None] | None = None
@@ -93,6 +93,7 @@ class Restart:
         reason = ""
         try:
             await self._check()
+            await self._wait_for_disk()
             log.info("restarting")
             self._manager.begin_reload("restarting")
             try:
@@ -136,10 +137,14 @@ class Restart:
             lines = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
             raise RestartFailed(f"the installed version cannot go on: {lines[-1]}")
 
+    async def _wait_for_disk(self) -> None:
+        """Raise TimeoutError if a thread waits for a disk that hangs."""
+        async with asyncio.timeout(HOLD_SECONDS):
+            while waits_for_disk():  # noqa: ASYNC110 - the kernel has no event for it
+                await asyncio.sleep(0.01)
+
     def _replace(self, closed: int) -> None:
         """Replace the process. It returns only by an error."""
-        if self._disk_is_busy():  # a thread that waits for the disk would keep execve from its work
-            raise TimeoutError
         body = leave(self._server, closed=closed)
         listening = self._server.listeners.descriptors()
         sockets = [record.socket.descriptor for record in body.connections if record.socket is not None]
@@ -147,6 +152,11 @@ class Restart:
         if self._trace_file is not None and not self._trace_file.wait():
             raise RestartFailed("the trace cannot be written")
         wait_for_standard_error()
+        deadline = time.monotonic() + LAST_SECONDS
+        while waits_for_disk():  # mostly for some milliseconds
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(0.002)
         with self._signals.leaving():
             replace_process(sys.orig_argv[1:], head, msgspec.msgpack.encode(body), self._refuse_if_stopping)
 
