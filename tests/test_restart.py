@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from restante.common import lock_file
 from restante.common.data_directory import lock_data_directory
 from restante.common.handover import MFD_NOEXEC_SEAL, VARIABLE, Head, take, waits_for_disk, write
+from restante.common.listening import parse_listen_address
 from restante.common.lock_file import is_locked
 from restante.common.restart import ANSWER_FILE
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState, ReceivedText
@@ -450,6 +451,20 @@ async def test_who_is_closed_because_the_next_process_has_less_room_is_told_so(t
         assert await small.read() == (PONG, b"still there")
         for socket in (small, large):
             socket.cut()
+
+
+@on_uvloop
+async def test_who_has_still_to_be_named_by_its_proxy_is_awaited(tmp_path: Path) -> None:
+    async with open_live(tmp_path, trusted=PROXY) as live:
+        (address,) = await live.server.listeners.listen(parse_listen_address("proxy:127.0.0.1:0", "--listen"))
+        socket = await RawSocket.connect(int(address.rpartition(":")[2]))
+        await until(KERNEL, lambda: live.server.unnamed)
+        holding = asyncio.create_task(live.server.hold(60.0))
+        socket.write(b"PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n", handshake())
+        await holding
+        assert (live.server.unnamed, len(live.server.sockets())) == (0, 1)
+        await live.server.release()
+        socket.cut()
 
 
 @on_uvloop

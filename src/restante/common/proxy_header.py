@@ -150,14 +150,15 @@ class ProxyHeaderReader(asyncio.BufferedProtocol):
         timeout: float,
         deliver: Callable[[SocketPeer], asyncio.BaseProtocol],
         refuse: Callable[[SocketPeer], None],
+        count: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Prepare to read.
 
         `trusts` says whether a peer is a proxy. `deliver` returns the protocol for a client. `refuse` is called with
         the peer if it is no proxy, if no header came within `timeout` seconds, or a malformed one. Then the
-        connection is closed.
+        connection is closed. `count` is called with 1 when a header is awaited, and with -1 when it is no longer.
         """
-        self._trusts = trusts
+        self._trusts, self._count = trusts, count
         self._timeout = timeout
         self._deliver = deliver
         self._refuse = refuse
@@ -177,6 +178,7 @@ class ProxyHeaderReader(asyncio.BufferedProtocol):
             self._give_up()
             return
         self._timer = asyncio.get_running_loop().call_later(self._timeout, self._give_up)
+        self._count(1)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._end()
@@ -218,3 +220,4 @@ class ProxyHeaderReader(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._count(-1)

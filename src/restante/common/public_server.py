@@ -74,6 +74,8 @@ class PublicServer:
         """The certificate for TLS. None: connections are not encrypted here."""
         self.newcomers = 0
         """Connections whose request has not come yet."""
+        self.unnamed = 0
+        """Connections whose PROXY header has not come yet."""
         self.failed_handshakes = 0
         """Connections whose TLS handshake failed, since the start."""
         self._newcomers = admission
@@ -120,7 +122,9 @@ class PublicServer:
         """Return the protocol of a new connection."""
         if address.proxied:
             deliver = partial(self._client_named, address)
-            return ProxyHeaderReader(self._trusts, self.handshake_seconds, deliver, self._refuse_proxy)
+            return ProxyHeaderReader(
+                self._trusts, self.handshake_seconds, deliver, self._refuse_proxy, self._count_unnamed
+            )
         return self._client_named(address, THIS_MACHINE if address.is_unix else None)
 
     def _client_named(self, address: ListenAddress, peer: SocketPeer | None) -> asyncio.BaseProtocol:
@@ -136,6 +140,10 @@ class PublicServer:
     def _trusts(self, proxy: SocketPeer) -> bool:
         """Return whether a peer may name its clients in a PROXY header."""
         return is_trusted(proxy, self._newcomers.trusted)
+
+    def _count_unnamed(self, change: int) -> None:
+        """Count a connection whose PROXY header has not come, or count it no longer."""
+        self.unnamed += change
 
     def _refuse_proxy(self, proxy: SocketPeer) -> None:
         """Count a connection that had to begin with a PROXY header of a trusted proxy, and did not."""

@@ -100,6 +100,9 @@ DRAIN_SECONDS: Final = 5.0
 NEWCOMER_SECONDS: Final = 1.0
 """Seconds that connections without a request have before another process goes on with the others."""
 
+ENCRYPTED_SECONDS: Final = 1.0
+"""Seconds that connections with TLS of ours have to read what was sent to them, while the others wait."""
+
 CLEANUP_SECONDS: Final = 1.0
 """Seconds that a rejected client has to release and close: two round trips to anywhere, and the client's
 processing."""
@@ -382,19 +385,22 @@ class Server(PublicServer):
         """Stop accepting and reading, answer what was read, and close all connections."""
         self.draining = True
         self.listeners.close(len(self.admitted))
-        for socket in self.sockets():
-            socket.ignores_input = True
-            # Unread data resets a connection when its socket is closed.
-            socket.read_again(ReadPauses.BACKLOG | ReadPauses.FRAME_RATE)
+        self._ignore(self.sockets())
         self.commit_loop.stop()
         await running
         await self._send_away(self.sockets())
 
-    async def _send_away(self, sockets: list[Socket]) -> None:
-        """Close connections after what was sent to them."""
+    def _ignore(self, sockets: list[Socket]) -> None:
+        """Read connections and ignore it, because unread data resets a connection when its socket is closed."""
+        for socket in sockets:
+            socket.ignores_input = True
+            socket.read_again(ReadPauses.BACKLOG | ReadPauses.FRAME_RATE)
+
+    async def _send_away(self, sockets: list[Socket], seconds: float = DRAIN_SECONDS) -> None:
+        """Close connections after what was sent to them, at most after some seconds."""
         for socket in sockets:
             socket.hang_up(WSCloseCode.GOING_AWAY.value, "server restarts")
-        deadline = self.clock.monotonic() + DRAIN_SECONDS
+        deadline = self.clock.monotonic() + seconds
         while any(socket.unsent() for socket in sockets) and self.clock.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # the kernel has no event for it
         for socket in sockets:
@@ -403,21 +409,23 @@ class Server(PublicServer):
     async def hold(self, seconds: float) -> int:
         """Stop accepting and reading after the current batch, because another process may go on.
 
-        Connections with TLS of ours are closed before that, because their keys cannot be left: return how many.
+        Connections with TLS of ours are closed after that, because their keys cannot be left: return how many.
         Connections without a request have a second for it. `release` undoes all but what was closed. Raises
-        TimeoutError if the batch takes more than `seconds`.
+        TimeoutError if the batch takes more than `seconds`: then nothing was closed.
         """
         self.listeners.hold()
         deadline = self.clock.monotonic() + NEWCOMER_SECONDS
         await asyncio.sleep(0)  # who was accepted just now is counted
-        while self.newcomers and self.clock.monotonic() < deadline:  # noqa: ASYNC110
+        while (self.newcomers or self.unnamed) and self.clock.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.005)  # who comes need not tell us
-        encrypted = [socket for socket in self.sockets() if socket.has_tls]
-        await self._send_away(encrypted)
         for socket in self.sockets():
-            socket.hold()
+            if not socket.has_tls:
+                socket.hold()
         async with asyncio.timeout(seconds):
             await self.commit_loop.hold()
+        encrypted = [socket for socket in self.sockets() if socket.has_tls]
+        self._ignore(encrypted)
+        await self._send_away(encrypted, ENCRYPTED_SECONDS)
         await asyncio.sleep(0)  # what was read before is parsed, and pings are answered
         return len(encrypted)
 
