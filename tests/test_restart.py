@@ -85,6 +85,30 @@ async def test_a_large_message_in_fragments_goes_on(tmp_path: Path) -> None:
 
 
 @on_uvloop
+async def test_what_the_kernel_has_not_taken_is_written_once(tmp_path: Path) -> None:
+    number, body = 60, "x" * 100_000
+    async with open_live(tmp_path, limits=LIMITS) as live:
+        adder, slow = await live.member("a"), await live.enter()
+        for phase in range(number):
+            adder.say(type="add", phase=str(phase), body=body)
+        while (await adder.hear()).get("phase") != str(number - 1):
+            pass
+        slow.say(type="bind", appid="x", side="b")
+        slow.say(type="open", mailbox="m")
+        await until(KERNEL, lambda: live.latest._stuck)
+        await until(KERNEL, lambda: live.commit_loop.queue.empty)
+        for _ in range(2):
+            record = live.latest.record()
+            assert record is not None
+            assert (bool(record.unwritten), bool(record.owed)) == (True, True)
+            await live.hand_over()
+        heard = [await slow.hear() for _ in range(number + 2)][2:]
+        assert [(message["phase"], message["body"]) for message in heard] == [(str(p), body) for p in range(number)]
+        for socket in (adder, slow):
+            await socket.leave()
+
+
+@on_uvloop
 async def test_pings_are_answered_and_counted_on(tmp_path: Path) -> None:
     async with open_live(tmp_path, limits=replace(LIMITS, commands=1e6, commands_at_once=1_000_000)) as live:
         socket = await live.enter()
@@ -649,15 +673,19 @@ def test_the_next_process_ignores_sighup_if_this_one_was_started_so() -> None:
 
 
 async def test_two_restarts_at_once_are_one(tmp_path: Path) -> None:
-    async with serving(tmp_path / "data") as server, Clients() as clients:
+    file = tmp_path / "go on"
+    checked = serving(tmp_path / "data", altered("checks-with-a-file"), HANG_FILE=str(file))
+    async with checked as server, Clients() as clients:
         client = await clients.opened(server.url, "x", "a", "m")
         server.send(signal.SIGUSR2)
         await server.logged("checking the installed version, for a restart")
-        for _ in range(2):
-            server.send(signal.SIGUSR2)
+        server.send(signal.SIGUSR2)
+        await server.logged("a restart is under way already")
+        file.touch()
         await server.logged("restarted", connections=1)
         await client.call("add", phase="1", body="")
         await server.stop()
+        assert sum('"checking the installed' in line for line in server.log) == 1
 
 
 async def test_a_server_that_is_stopped_while_it_restarts_stops(tmp_path: Path) -> None:
@@ -668,7 +696,7 @@ async def test_a_server_that_is_stopped_while_it_restarts_stops(tmp_path: Path) 
 
 
 async def test_a_server_is_stopped_although_the_check_hangs(tmp_path: Path) -> None:
-    async with serving(tmp_path / "data", altered("checks-for-ever")) as server:
+    async with serving(tmp_path / "data", altered("checks-with-a-file"), HANG_FILE=str(tmp_path / "none")) as server:
         server.send(signal.SIGUSR2)
         await server.logged("checking the installed version, for a restart")
         server.send(signal.SIGTERM)

@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import threading
+import time
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from restante.mailbox.server.server import Server
 from restante.mailbox.store import sqlite
 
 HANG_FILE: Final = "HANG_FILE"
-"""The variable that names the file of "hangs-with-a-file"."""
+"""The variable that names the file of "hangs-with-a-file" and "checks-with-a-file"."""
 
 
 class HangsWithAFile(Server):
@@ -27,6 +28,11 @@ class HangsWithAFile(Server):
         if Path(os.environ[HANG_FILE]).exists():
             threading.Event().wait()
         super().tick()
+
+
+def wait_for_file(_data: Path) -> None:
+    while not Path(os.environ[HANG_FILE]).exists():
+        time.sleep(0.01)
 
 
 def quick(seconds: float) -> AbstractContextManager[object]:
@@ -39,7 +45,7 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "slow-disk": (quick(0.0),),
     "fast-disk": (quick(math.inf),),
     "cannot-be-replaced": (patch.object(restart, "replace_process", side_effect=OSError(errno.ENOMEM, "no room")),),
-    "checks-for-ever": (patch.object(mailbox_main, "check_database", lambda _: threading.Event().wait()),),
+    "checks-with-a-file": (patch.object(mailbox_main, "check_database", wait_for_file),),
     "hands-over-in-another-format": (patch.object(restart, "FORMAT", 0),),
     "cannot-enter": (patch.object(handover, "enter", side_effect=LookupError),),
     "hangs-with-a-file": (patch.object(mailbox_main, "Server", HangsWithAFile),),

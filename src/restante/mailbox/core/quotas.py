@@ -199,7 +199,7 @@ _CLAIMS: Final = frozenset({session.ClaimCommand, session.AllocateCommand})
 _TAKES_ROOM: Final = frozenset({session.AddCommand, session.OpenCommand}) | _CLAIMS
 
 
-class QuotasRecord(msgspec.Struct, frozen=True):
+class QuotasRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one process leaves to the next of what addresses have created. Quotas are numbers."""
 
     owners: dict[int, list[int]]

@@ -22,7 +22,7 @@ from restante.mailbox.protocol.parsing import Malformed
 from restante.mailbox.protocol.refusals import DENIED, MUST_BIND
 
 
-class Session(msgspec.Struct, frozen=True, gc=False):
+class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The protocol state of one connection.
 
     Fields change once and are not reset, except `mailbox_id` and `subscribed`.

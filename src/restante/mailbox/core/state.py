@@ -93,7 +93,7 @@ EMPTY_APP = App("")
 """The view of an app that has no data. It is never altered."""
 
 
-class StateRecord(msgspec.Struct, frozen=True):
+class StateRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one process leaves of its `State` to the next, in addition to what is stored. Mailboxes are keys."""
 
     next_key: int

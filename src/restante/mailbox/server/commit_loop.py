@@ -84,7 +84,7 @@ RECORDS: Final[Mapping[type, str]] = {NameplateUsage: "nameplate", MailboxUsage:
 """The names of what ends, by the classes of the usage records."""
 
 
-class MeasurementsRecord(msgspec.Struct, frozen=True):
+class MeasurementsRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one process leaves of its `Measurements` to the next. Commands and usage records are names."""
 
     carried_out: dict[str, int]
@@ -250,7 +250,7 @@ class Retention(msgspec.Struct, frozen=True):
     """Seconds for which usage records are kept. None: for ever."""
 
 
-class CommitLoopRecord(msgspec.Struct, frozen=True):
+class CommitLoopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one process leaves of its commit loop to the next."""
 
     rebooted: float

@@ -237,7 +237,7 @@ class ServerContext(Protocol):
 # ── the socket ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class SocketRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class SocketRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a process leaves of a socket to the one that goes on with it. The names are those of `Socket`."""
 
     descriptor: int

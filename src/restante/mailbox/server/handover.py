@@ -35,7 +35,8 @@ from restante.mailbox.server.receive_buffer import ReceiveBuffer
 from restante.mailbox.server.server import Server
 
 FORMAT: Final = 1
-"""The format of the body. A version that changes the meaning of a field, or needs a new one, has another."""
+"""The format of the body. A version that adds, removes or renames a field of its records, or changes what one means,
+has another. A body with unknown fields, or without one that has no default, is refused, too."""
 
 REQUEST: Final = (
     b"GET /v1 HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
@@ -44,7 +45,7 @@ REQUEST: Final = (
 """A request for picows, which knows no other way to an open WebSocket. Its answer is sent to nobody."""
 
 
-class ConnectionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class ConnectionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A connection. The names are those of `ConnectionState`."""
 
     number: int
@@ -64,7 +65,7 @@ class ConnectionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether it was sent the answer to an `allocate` (`App.answered`)."""
 
 
-class EntryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class EntryRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An entry of the queue. Without a text and an error, it is the loss of the connection."""
 
     connection: int
@@ -74,7 +75,7 @@ class EntryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The code, the text, the hint and the reason."""
 
 
-class RegistryRecord(msgspec.Struct, frozen=True):
+class RegistryRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys and the quotas of addresses. The names are those of `AddressRegistry`."""
 
     key: bytes
@@ -83,7 +84,7 @@ class RegistryRecord(msgspec.Struct, frozen=True):
     quotas: list[QuotaRecord]
 
 
-class RefusalsRecord(msgspec.Struct, frozen=True):
+class RefusalsRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Counts of refusals. The names are those of `RefusalCounts`."""
 
     since_start: dict[str, int]
@@ -91,7 +92,7 @@ class RefusalsRecord(msgspec.Struct, frozen=True):
     lately: list[tuple[str, str | None, int]]
 
 
-class Body(msgspec.Struct, frozen=True):
+class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that is left."""
 
     closed: int
