@@ -22,9 +22,9 @@ from restante.common.handover import MFD_NOEXEC_SEAL, VARIABLE, Head, take, wait
 from restante.common.listening import parse_listen_address
 from restante.common.lock_file import is_locked
 from restante.common.restart import ANSWER_FILE
+from restante.common.signals import ServerSignals
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState, ReceivedText
 from restante.mailbox.core.fair_queue import FairQueue
-from restante.common.signals import ServerSignals
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.commit_loop import CommitLoop
