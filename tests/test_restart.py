@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -526,9 +528,19 @@ def test_a_lock_that_was_left_is_that_of_its_directory_only(tmp_path: Path) -> N
         assert not is_locked(tmp_path / "old")
 
 
+@contextmanager
+def handled(handler: Any) -> Iterator[None]:
+    """Handle SIGUSR2 so in this process, whatever a server that ran in it has left."""
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
 def test_a_process_that_is_no_server_is_not_sent_the_signal(tmp_path: Path) -> None:
     (tmp_path / FILE).touch()
-    with lock_data_directory(tmp_path):
+    with lock_data_directory(tmp_path), handled(signal.SIG_DFL):
         outcome = called("restart", "--data", tmp_path)
     assert (outcome.returncode, "is no server" in outcome.stderr) == (2, True)
 
@@ -537,15 +549,12 @@ def test_neither_another_server_nor_a_process_with_another_lock_is_sent_the_sign
     """Another file system may have a locked file with the same inode."""
     lock = f"1: FLOCK  ADVISORY  WRITE {os.getpid()} 00:01:{tmp_path.stat().st_ino} 0 EOF\n"
     (same := tmp_path / "locks").write_text(lock)
-    before = signal.signal(signal.SIGUSR2, signal.default_int_handler)
-    try:
+    with handled(signal.default_int_handler):
         with lock_data_directory(tmp_path / "relay"):
             relay = called("restart", "--data", tmp_path / "relay")
         (tmp_path / FILE).touch()
         with patch.object(lock_file, "LOCKS", same):
             other = called("restart", "--data", tmp_path)
-    finally:
-        signal.signal(signal.SIGUSR2, before)
     for outcome in (relay, other):
         assert (outcome.returncode, "no server of this machine uses" in outcome.stderr) == (2, True), outcome.stderr
 

@@ -513,6 +513,30 @@ async def test_a_slow_reader_gets_everything_after_the_sender_has_gone(
         await running.ended()
 
 
+@pytest.mark.parametrize(("first", "second"), [("tcp", "tcp"), ("unix", "tcp"), ("tcp", "websocket")])
+@on_asyncio
+async def test_what_a_sender_has_sent_arrives_if_it_has_gone_while_its_reader_writes(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    """It is in the kernel, because the rate lets the relay read a little only."""
+    loop, rate = asyncio.get_running_loop(), 15_000
+    stopped = loop.time()
+    async with opened(tmp_path, pair_rate=rate) as world:
+        loop.time = lambda: stopped  # type: ignore[method-assign]
+        running = await world.pair(first, second)
+        await running.first.send(DATA[:100_000])
+        running.first.raw.writer.close()
+        received = asyncio.create_task(running.second.rest())
+        for _ in range(12):
+            running.second.write(b"to nobody")
+            stopped += MIN_QUANTUM_BYTES / rate
+            await turns(20)
+        while not received.done() and world.pairs.running:
+            stopped += MIN_QUANTUM_BYTES / rate
+            await turns(20)
+        assert await received == DATA[:100_000]
+
+
 # ── WebSocket ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -371,9 +371,17 @@ class Direction:
             self._pairs.note_moving(self)
             self._pairs.queue(self)
 
+    def _sends_no_more(self) -> bool:
+        """Return whether the source has ended, also if there is something to read before its end."""
+        return self.has_ended or has_hung_up(self._source)
+
+    def has_rest(self) -> bool:
+        """Return whether the source has ended, and not everything is passed on."""
+        return not self.is_over and self._sends_no_more()
+
     def untaken_bytes(self) -> int | None:
         """Return the bytes that the reader has not taken. None: the sender is still there."""
-        if not self.has_ended and not has_hung_up(self._source):
+        if not self._sends_no_more():
             return None
         return self._piped + len(self._unsent) + self._sink.untaken_bytes()
 
@@ -469,8 +477,8 @@ class StreamPair:
             self._timer = asyncio.get_running_loop().call_later(END_SECONDS, self._end)
 
     def _has_rest(self) -> bool:
-        """Return whether something of a side that has ended must still be passed on."""
-        return any(direction.has_ended and not direction.is_over for direction in self._directions)
+        """Return whether something of a side that has ended must still be passed on, also if it is not read yet."""
+        return any(direction.has_rest() for direction in self._directions)
 
     def _end(self) -> None:
         """Close both sides, END_SECONDS after one has ended, unless the other has ended, too, with something left."""
