@@ -2,9 +2,9 @@
 
 A pair asks before it reads, and is granted the bytes that are there when every rate that counts it allows some. Until
 then it waits in the queue of the first rate that does not: its own, those of its addresses, that of all, in this
-order. A pair that has had a quantum goes to the end of the queue, as a new pair does, and one that has had less goes to
-its beginning: a round robin by bytes. So a share that one does not use goes to the others, and pairs that send a little
-wait once in a quantum for those that send much.
+order. A pair that has had a quantum goes to the end of the queue, as a new pair does, and one that has had less goes
+to its beginning: a round robin by bytes. So a share that one does not use goes to the others, and pairs that send a
+little wait once in a quantum for those that send much.
 """
 
 from __future__ import annotations
