@@ -61,8 +61,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     month_bytes: Count = 0
     """Bytes that all pairs may pass on in a calendar month (UTC). Then new pairs are refused, and the running ones
-    are slowed to 4 KiB a second each. Set it below what the provider of the line includes; what leaves the relay is
-    what it receives, so a provider that counts both directions counts twice."""
+    are slowed to 4 KiB a second each, within a second. Set it below what the provider of the line includes; what
+    leaves the relay is what it receives, so a provider that counts both directions counts twice."""
 
     pair_rate: Rate = 0.0
     """Bytes a second of one pair, in both directions together."""
@@ -72,7 +72,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     rate: Rate = 0.0
     """Bytes a second of all pairs, which share it equally. Set it below the capacity of the line if other services
-    use the line, too. Above some 40 MB a second, a side that sends through a Unix socket gets less than its share."""
+    use the line, too. The first bytes of a new pair wait until each pair that sends as fast as it may has had 64 KiB:
+    with 40 of these and 1 MB a second that takes 2.6 seconds. Above some 40 MB a second, a side that sends through a
+    Unix socket gets less than its share."""
 
     address_records: Count = 5000
     """Usage records a day that one address may cause, of about 100 bytes each. A transfer causes one to three. The
