@@ -513,7 +513,9 @@ async def test_a_slow_reader_gets_everything_after_the_sender_has_gone(
         await running.ended()
 
 
-@pytest.mark.parametrize(("first", "second"), [("tcp", "tcp"), ("unix", "tcp"), ("tcp", "websocket")])
+@pytest.mark.parametrize(
+    ("first", "second"), [*((kind, "tcp") for kind in KINDS), ("tcp", "websocket"), ("tcp", "tls"), ("wss", "wss")]
+)
 @on_asyncio
 async def test_what_a_sender_has_sent_arrives_if_it_has_gone_while_its_reader_writes(
     tmp_path: Path, first: str, second: str
@@ -524,7 +526,8 @@ async def test_what_a_sender_has_sent_arrives_if_it_has_gone_while_its_reader_wr
     async with opened(tmp_path, pair_rate=rate) as world:
         loop.time = lambda: stopped  # type: ignore[method-assign]
         running = await world.pair(first, second)
-        await running.first.send(DATA[:100_000])
+        for at in range(0, 100_000, 10_000):
+            await running.first.send(DATA[at : at + 10_000])
         running.first.raw.writer.close()
         received = asyncio.create_task(running.second.rest())
         for _ in range(12):

@@ -14,7 +14,7 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
 Count = Annotated[int, Meta(ge=0)]
-Rate = Annotated[float, Meta(ge=0, le=1e12)]
+Rate = Annotated[int, Meta(ge=0, le=10**12)]
 
 SLOW_BYTES_PER_SECOND: Final = 4 * KIB
 """Bytes a second of a running pair when `address_day_bytes` or `month_bytes` is reached: 350 MB a day, so 500 pairs
@@ -64,13 +64,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     are slowed to 4 KiB a second each, within a second. Set it below what the provider of the line includes; what
     leaves the relay is what it receives, so a provider that counts both directions counts twice."""
 
-    pair_rate: Rate = 0.0
+    pair_rate: Rate = 0
     """Bytes a second of one pair, in both directions together."""
 
-    address_rate: Rate = 0.0
+    address_rate: Rate = 0
     """Bytes a second of all pairs of one address, which share it equally."""
 
-    rate: Rate = 0.0
+    rate: Rate = 0
     """Bytes a second of all pairs, which share it equally. Set it below the capacity of the line if other services
     use the line, too. The first bytes of a new pair wait until each pair that sends as fast as it may has had 64 KiB:
     with 40 of these and 1 MB a second that takes 2.6 seconds. Above some 40 MB a second, a side that sends through a

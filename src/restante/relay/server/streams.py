@@ -68,6 +68,12 @@ def has_hung_up(stream: Stream) -> bool:
     return bool(poll.poll(0))
 
 
+def _raise_if_hung_up(stream: Stream) -> None:
+    """Keep a transport from a write that fails: it would close its socket, also if there is something to read."""
+    if has_hung_up(stream):
+        raise BrokenPipeError
+
+
 def unread_bytes(stream: Stream) -> int:
     """Return the bytes that our kernel has and the relay has not read (man 7 tcp, man 7 unix)."""
     return _queued_bytes(stream.socket, termios.FIONREAD)
@@ -215,7 +221,11 @@ class TlsStream(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size() + _unacknowledged_bytes(self.socket)
 
     def write(self, data: memoryview | bytes | bytearray) -> int:
-        """Write all bytes, and return how many these are. What the socket does not take is kept by the transport."""
+        """Write all bytes, and return how many these are. What the socket does not take is kept by the transport.
+
+        Raises OSError if the other end has gone. A client that has ended TLS is gone (`TlsTransport.eof_received`).
+        """
+        _raise_if_hung_up(self)
         self._transport.write(bytes(data))
         return len(data)
 
@@ -424,7 +434,7 @@ class WebSocketStream:
 
     def _answer(self) -> None:
         payload, self._pong = self._pong, None
-        if self.sink is not None and not self.is_stuck:
+        if self.sink is not None and not self.is_stuck and not has_hung_up(self):
             self._transport.send_pong(payload)
 
     def pause(self) -> None:
@@ -455,7 +465,11 @@ class WebSocketStream:
         return self._underlying.get_write_buffer_size() + _unacknowledged_bytes(self.socket)
 
     def write(self, data: memoryview | bytes | bytearray) -> int:
-        """Write a message, and return its size. What the socket does not take is kept by the transport."""
+        """Write a message, and return its size. What the socket does not take is kept by the transport.
+
+        Raises OSError if the other end has gone. A WebSocket has an end of its own, so nobody ends only the writing.
+        """
+        _raise_if_hung_up(self)
         size = len(data)
         if size < 126:
             header = struct.pack("BB", BINARY_MESSAGE, size)
@@ -474,8 +488,8 @@ class WebSocketStream:
         return size
 
     def ping(self) -> None:
-        """Send a ping, unless something else waits to be sent."""
-        if not self.is_stuck:
+        """Send a ping, unless something else waits to be sent or the other end has gone."""
+        if not self.is_stuck and not has_hung_up(self):
             self._transport.send_ping()
 
     def end_writing(self) -> None:
