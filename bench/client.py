@@ -163,7 +163,7 @@ async def instructions(run: Run) -> None:
         counts = []
         for number in (few, many):
             profile = run.bench.folder() / "callgrind.out"
-            tool = ("valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}")
+            tool = (*harness.VALGRIND, "--tool=callgrind", f"--callgrind-out-file={profile}")
             await run_side(kind, "exchanges", server, number, list[Exchange], under=tool)
             counts.append(_by_library(profile))
         libraries = {name: (count - counts[0][name]) / (many - few) / 1e6 for name, count in counts[1].items()}

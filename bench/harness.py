@@ -12,6 +12,7 @@ import importlib.metadata
 import mmap
 import os
 import platform
+import re
 import resource
 import shutil
 import signal
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -197,32 +199,46 @@ def main(
 
     Return the exit code.
     """
-    started = time.perf_counter()
+    started, start = time.perf_counter(), print_conditions()
     with tempfile.TemporaryDirectory(prefix="restante-bench-", dir=_scratch_root(options.scratch)) as scratch:
         machine = {**_machine(Path(scratch), libraries), **(facts or {})}
         measure(Path(scratch))
     for name, fact in machine.items():
         print(f"{name:10} {fact}")
     print(f"\n{results.table()}\n\n{time.perf_counter() - started:.0f} s")
+    end = print_conditions()
     for failure in results.failures[:MAX_PRINTED_FAILURES]:
         print(f"FAILED  {failure}")
     if options.json:
-        content = {"machine": machine, "figures": results.as_json(), "failures": results.failures}
+        content = {
+            "start": start,
+            "end": end,
+            "machine": machine,
+            "figures": results.as_json(),
+            "failures": results.failures,
+        }
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
     return 1 if results.failures else 0
 
 
+def print_conditions() -> str:
+    """Print, and return, when and of which commit is measured, and the load and the CPUs of the host."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+changes"]
+    commit = subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip() or "no commit"
+    models = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    cpus = f"{len(CPUS)} x {models[0] if models else platform.machine()}"
+    line = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {commit}, load {os.getloadavg()[0]:.1f}, {cpus}"
+    print(line, flush=True)
+    return line
+
+
 def _machine(scratch: Path, libraries: Sequence[str]) -> dict[str, str]:
     """Return what the figures were measured on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": f"{len(CPUS)} x {models[0] if models else platform.machine()}",
         "kernel": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_version()}, SQLite {sqlite3.sqlite_version}",
         "libraries": ", ".join(f"{name} {importlib.metadata.version(name)}" for name in libraries),
         "disk": f"{_filesystem(scratch)}, {_flushes_per_second(scratch):,.0f} fdatasync/s (4 KiB overwritten)",
-        "load": f"{os.getloadavg()[0]:.1f} before the run",
     }
 
 
@@ -294,6 +310,29 @@ def pin_generator() -> None:
     os.sched_setaffinity(0, {CPUS[-1]})
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+
+# ── Instructions in user mode ──
+
+VALGRIND = ("env", "PYTHONHASHSEED=0", "valgrind")
+"""Runs its arguments. Texts have the same hashes in each run, and so sets and dictionaries take the same steps."""
+CACHEGRIND = (*VALGRIND, "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
+
+
+def counted(output: str) -> int:
+    """Return how many instructions cachegrind has counted, of what it has printed."""
+    match = re.search(r"I +refs: +([0-9,]+)", output)
+    if match is None:
+        raise BenchError(f"valgrind has counted nothing: {output[-2000:]}")
+    return int(match[1].replace(",", ""))
+
+
+def count_instructions(*arguments: str) -> int:
+    """Run a Python program and return how many instructions it takes."""
+    done = subprocess.run([*CACHEGRIND, sys.executable, *arguments], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise BenchError(done.stderr[-2000:])
+    return counted(done.stderr)
 
 
 # ── Servers ──

@@ -1079,7 +1079,6 @@ async def flood(run: Run) -> None:
 # ── Instructions and system calls of a session ──
 # The tools are slow, so batches of ours that reach the limit of 4 ms are smaller than in service.
 
-VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 STRACE = ("strace", "--daemonize", "--follow-forks", "--summary-only")
 FEW, MANY = 2 * AT_A_TIME, 8 * AT_A_TIME
 
@@ -1089,20 +1088,25 @@ async def instructions(run: Run) -> None:
     few, many = (AT_A_TIME, 2 * AT_A_TIME) if run.is_quick else (FEW, MANY)
     calls: dict[Kind, Counter[str]] = {}
 
-    async def with_sockets(kind: Kind, tool: Sequence[str], certificate: Certificate | None = None) -> Counter[str]:
-        counts = []
+    async def outputs(kind: Kind, tool: Sequence[str], certificate: Certificate | None = None) -> list[str]:
+        outputs = []
         flags, context = (certificate.flags, certificate.context) if certificate else ((), None)
         for number in (few, many):
             server = await run.bench.start(kind, run.bench.folder(), *flags, under=tool)
             await Load(server, context).exactly(number)
             await server.stop()
-            counts.append(_counted(server.log.read_text(errors="replace")))
-        return counts[1] - counts[0]
+            outputs.append(server.log.read_text(errors="replace"))
+        return outputs
+
+    async def millions(certificate: Certificate | None = None, kind: Kind = "restante") -> float:
+        fewer, more = map(harness.counted, await outputs(kind, harness.CACHEGRIND, certificate))
+        return (more - fewer) / (many - few) / 1e6
 
     for kind in run.kinds:
         await (await run.bench.start(kind, run.bench.folder())).stop()  # it compiles the modules
-        run.add("instructions", (await with_sockets(kind, VALGRIND)).total() / (many - few) / 1e6, kind)
-        calls[kind] = await with_sockets(kind, STRACE)
+        run.add("instructions", await millions(kind=kind), kind)
+        fewer, more = map(_system_calls, await outputs(kind, STRACE))
+        calls[kind] = more - fewer
         run.add("system_calls", calls[kind].total() / (many - few), kind)
     ours, theirs = (calls.get(kind, Counter[str]()) for kind in harness.KINDS)
     for name in sorted(ours | theirs, key=lambda name: -abs(ours[name] - theirs[name]))[:10]:
@@ -1110,27 +1114,18 @@ async def instructions(run: Run) -> None:
         for kind in run.kinds:
             run.add(name, calls[kind][name] / (many - few), kind)
     if "restante" in run.kinds:
-        over_tls = await with_sockets("restante", VALGRIND, Certificate(run.bench.scratch))
-        run.add("instructions_tls", over_tls.total() / (many - few) / 1e6)
-        loop = [await asyncio.to_thread(_in_commit_loop, run.bench.folder(), number) for number in (few, many)]
-        run.add("instructions_loop", (loop[1] - loop[0]) / (many - few) / 1e6)
+        run.add("instructions_tls", await millions(Certificate(run.bench.scratch)))
+        program = Path(__file__).with_name("mailbox_commit_loop.py")
+        command = [sys.executable, str(program), str(run.bench.folder()), str(few), str(many)]
+        run.add("instructions_loop", float(await asyncio.to_thread(subprocess.check_output, command)))
 
 
-def _in_commit_loop(folder: Path, sessions: int) -> int:
-    program = Path(__file__).with_name("mailbox_commit_loop.py")
-    command = [*VALGRIND, sys.executable, str(program), str(folder), str(sessions)]
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return _counted(done.stderr).total()
-
-
-def _counted(output: str) -> Counter[str]:
-    """Return how many instructions valgrind, or how many system calls of each kind strace has counted."""
+def _system_calls(output: str) -> Counter[str]:
+    """Return how many system calls of each kind strace has counted."""
     rows = re.findall(r"^ *[0-9.]+ +[0-9.]+ +[0-9]+ +([0-9]+) +(?:[0-9]+ +)?(\w+)$", output, re.MULTILINE)
-    rows += re.findall(r"I +refs: +([0-9,]+)()", output)
     if not rows:
-        raise BenchError(f"nothing was counted: {output[-2000:]}")
-    return Counter({name: int(count.replace(",", "")) for count, name in rows if name != "total"})
+        raise BenchError(f"strace has counted nothing: {output[-2000:]}")
+    return Counter({name: int(count) for count, name in rows if name != "total"})
 
 
 SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {

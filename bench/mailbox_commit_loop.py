@@ -1,6 +1,9 @@
-"""Carry out sessions in the commit loop, without sockets, so that a tool can count the instructions that they take.
+"""Carry out sessions in the commit loop, without sockets, so that valgrind can count the instructions that they take.
 
 python bench/mailbox_commit_loop.py FOLDER SESSIONS
+
+With two numbers of sessions it prints the millions of instructions of a session: those of the second number less
+those of the first one.
 
 All is the same in each run but the hashes of objects: the clock advances by a microsecond at each read, and the dice
 are seeded. Sessions advance in step, as many as `mailbox` runs at a time, as at saturation. So batches have that
@@ -30,6 +33,7 @@ from mailbox import (
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import harness
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
@@ -156,5 +160,15 @@ async def run(folder: Path, sessions: int) -> None:
     await store.close()
 
 
+def millions_of_instructions(folder: str, few: int, many: int) -> float:
+    """Return those of a session."""
+    counts = [harness.count_instructions(__file__, f"{folder}/{number}", str(number)) for number in (few, many)]
+    return (counts[1] - counts[0]) / (many - few) / 1e6
+
+
 if __name__ == "__main__":
-    asyncio.run(run(Path(sys.argv[1]), int(sys.argv[2])))
+    folder, *numbers = sys.argv[1:]
+    if len(numbers) == 1:
+        asyncio.run(run(Path(folder), int(numbers[0])))
+    else:
+        print(millions_of_instructions(folder, *map(int, numbers)))

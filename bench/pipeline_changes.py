@@ -16,6 +16,7 @@ from datetime import time as time_of_day
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import harness
 from restante.demo.events import Attack, BadRelease, MailserverGap, Outage, draw_events
 from restante.demo.fleet import Fleet
 from restante.pipeline.lake.lake import Lake
@@ -56,6 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, nargs=2, default=(1, 10), metavar=("FIRST", "LAST"))
     options = parser.parse_args()
+    harness.print_conditions()
     judged = Judged(Counter(), Counter(), Counter(), [])
     for seed in range(options.seeds[0], options.seeds[1] + 1):
         fleet = Fleet(seed=seed, last=LAST_DAY)
@@ -75,6 +77,7 @@ def main() -> None:
         " enough" if flags_few else " MISSED",
     )
     print("\n".join(judged.mistakes))
+    harness.print_conditions()
     sys.exit(not (detects_enough and flags_few))
 
 

@@ -8,7 +8,6 @@ import gc
 import math
 import os
 import random
-import re
 import secrets
 import socket
 import statistics
@@ -443,7 +442,6 @@ async def _send_slowly(sender: Client, receiver: Client, seconds: float) -> tupl
 
 # ── Instructions in user mode: what two transfers differ by took the bytes; the rest took the start ──
 
-VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 FEW, MANY = 32 * MIB, 160 * MIB
 
 
@@ -451,10 +449,10 @@ async def instructions(run: Run) -> None:
     """Count what a GiB takes. Under valgrind a relay is slow, so it finds more bytes whenever it reads."""
 
     async def counted(kind: Kind, way: str, number: int) -> int:
-        relay = await run.start(kind, under=VALGRIND)
+        relay = await run.start(kind, under=harness.CACHEGRIND)
         await Transfer(relay, way).run(math.inf, max_bytes=number)
         await relay.server.stop()
-        return int(re.findall(r"I +refs: +([0-9,]+)", relay.server.output())[0].replace(",", ""))
+        return harness.counted(relay.server.output())
 
     for kind in run.kinds:
         await (await run.start(kind)).server.stop()  # it compiles the modules

@@ -9,7 +9,6 @@ import os
 import random
 import re
 import statistics
-import subprocess
 import sys
 import time
 from bisect import bisect_left
@@ -23,7 +22,7 @@ from typing import NamedTuple, TypeVar, cast
 import uvloop
 
 import harness
-from harness import Bench, Figure, Results, Server, own, percentile
+from harness import CACHEGRIND, Bench, Figure, Results, Server, counted, own, percentile
 from restante.common.dice import SystemDice
 from restante.waku.archive.query import PageQuery
 from restante.waku.archive.sqlite import open_archive
@@ -539,8 +538,6 @@ async def _read_everything(archive: Archive, peer: BenchPeer) -> None:
 
 # ── Instructions in user mode: what two runs differ by took the envelopes; the rest took the start ──
 
-_TOOL = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
-VALGRIND = ("env", "PYTHONHASHSEED=0", *_TOOL)
 FEW, MANY = 2_000, 22_000
 COPY = """
 import sys
@@ -565,7 +562,7 @@ async def instructions(run: Run) -> None:
     await (await run.start())[0].stop()  # it compiles the modules
 
     async def ingested(number: int) -> int:
-        server, address = await run.start(under=VALGRIND)
+        server, address = await run.start(under=CACHEGRIND)
         senders = await connect_peers(address, SENDERS)
         batches = batched(new_envelopes(number, run.topics, ahead=3_000), run.packet)
         flushes = server.flushes()
@@ -573,20 +570,18 @@ async def instructions(run: Run) -> None:
         if number == MANY:
             run.add("instructions_flushes", number / max(1, server.flushes() - flushes))
         await _leave(server, senders)
-        return _counted(server.output())
+        return counted(server.output())
 
     async def read(number: int) -> int:
-        server, address = await run.start("--retention", "0", *UNLIMITED, data=archive.data, under=VALGRIND)
+        server, address = await run.start("--retention", "0", *UNLIMITED, data=archive.data, under=CACHEGRIND)
         peer = await BenchPeer(address).connect()
         for _ in range(number // FEW):
             await _read_everything(archive, peer)
         await _leave(server, [peer])
-        return _counted(server.output())
+        return counted(server.output())
 
     async def copied(number: int, how: str) -> int:
-        command = [*VALGRIND, sys.executable, "-c", COPY, how, str(number)]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
-        return _counted(done.stderr)
+        return await asyncio.to_thread(harness.count_instructions, "-c", COPY, how, str(number))
 
     counters: dict[str, Callable[[int], Awaitable[int]]] = {"ingest": ingested, "page": read}
     counters |= {how: partial(copied, how=how) for how in ("hash", "frames")}
@@ -596,10 +591,6 @@ async def instructions(run: Run) -> None:
     run.add("ingest_times", counts["ingest"] / counts["hash"])
     run.add("page_times", counts["page"] / counts["hash"])
     run.add("page_times_frames", counts["page"] / counts["frames"])
-
-
-def _counted(output: str) -> int:
-    return int(re.findall(r"I +refs: +([0-9,]+)", output)[0].replace(",", ""))
 
 
 def hashes_per_second() -> float:
