@@ -206,9 +206,9 @@ def main(
     for name, fact in machine.items():
         print(f"{name:10} {fact}")
     print(f"\n{results.table()}\n\n{time.perf_counter() - started:.0f} s")
-    end = print_conditions()
     for failure in results.failures[:MAX_PRINTED_FAILURES]:
         print(f"FAILED  {failure}")
+    end = print_conditions()
     if options.json:
         content = {
             "start": start,

@@ -12,7 +12,7 @@ from typing import Final
 
 SAVE_INTERVAL: Final = 0.04
 """Seconds from the beginning of a save to the next save of a small batch: 25 small saves a second. At 200 envelopes a
-second, one save per envelope would nearly double the node's work per envelope (bench/README.md)."""
+second, one save per envelope would nearly double the node's work per envelope (docs/decisions/waku-speed.md)."""
 
 MIN_BATCH_ENVELOPES: Final = 16
 """Envelopes in a batch that does not wait for `SAVE_INTERVAL`. A save costs 0.27 ms of processor time. Divided by 16,
