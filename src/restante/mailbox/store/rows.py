@@ -164,7 +164,7 @@ class Rows:
 
     def _message_added(self, change: model.MessageAdded) -> None:
         key, message = change.mailbox.key, change.message
-        self._message_pages += (len(change.phase) + len(change.body) + len(change.id)) // PAGE_BYTES
+        self._message_pages += len(message.wire) // PAGE_BYTES
         self._messages.setdefault(key, []).append(
             (
                 key,
