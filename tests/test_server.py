@@ -263,7 +263,7 @@ async def test_refused_connections_that_still_clean_up_are_closed_with_1001_in_a
     assert await socket.closed() == 1001
 
 
-BUGS = {"server.commit_loop.size_of": [], "core.dispatcher.decide": ["ack", "error"]}
+BUGS = {"server.commit_loop.size_of": [], "core.rules.usage.client_version": ["ack", "error"]}
 """Where a bug is, and what its client is told before the end."""
 
 
@@ -275,7 +275,7 @@ async def test_a_bug_closes_one_connection(live: LiveServer, monkeypatch: pytest
     first, second = await live.enter(), await live.enter()
     with structlog.testing.capture_logs() as logs, monkeypatch.context() as patched:
         patched.setattr(f"restante.mailbox.{where}", broken)
-        first.say(type="ping", ping=1)
+        first.say(type="bind", appid="x", side="a")
         messages, code = await first.last_words()
     assert ([message["type"] for message in messages], code) == (BUGS[where], 1011)
     assert not messages or messages[-1]["error"] == "internal error"

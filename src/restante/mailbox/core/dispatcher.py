@@ -34,7 +34,7 @@ from restante.mailbox.core.model import (
     Policy,
 )
 from restante.mailbox.core.quotas import DENIAL_ABUSE_SCORE, AddressQuota, Quotas
-from restante.mailbox.core.rules import PruneCommand, decide
+from restante.mailbox.core.rules import RULES, PruneCommand, decide
 from restante.mailbox.core.session import AddCommand, Command, Session
 from restante.mailbox.core.state import FOLDS, State
 from restante.mailbox.protocol import messages, parsing
@@ -171,7 +171,7 @@ class Dispatcher:
             quotas = connection.address_quotas
             refusal = self._charge(quotas, command, now) if quotas else None
             if refusal is None:
-                decision = decide(self.state, command, now, self.dice, self.policy)
+                decision = RULES[type(command)](self.state, command, now, self.dice, self.policy)
                 mailbox = decision.mailbox
                 refusal = None if mailbox is None else self._refusal_of_subscriber(mailbox)
             if refusal is not None:
@@ -189,7 +189,7 @@ class Dispatcher:
             return self._reject(connection, decision.refusal, text, now)
         reply = command.response(decision, message.id, now.wall)
         if reply is not None:
-            self._reply(connection, reply)
+            self._send(connection, messages.encode(reply))
         return OK
 
     def _send_away(self, connection: ConnectionState, verdict: PeerError) -> None:

@@ -58,7 +58,7 @@ class PruneCommand(msgspec.Struct, gc=False):
 
 def decide(view: State, command: session.Command | PruneCommand, now: Now, dice: Dice, policy: Policy) -> Decision:
     """Return what a command does. Equal arguments give equal decisions. The view is not altered."""
-    return _RULES[type(command)](view, command, now, dice, policy)
+    return RULES[type(command)](view, command, now, dice, policy)
 
 
 def _bind(view: State, c: session.BindCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
@@ -237,7 +237,7 @@ def _open(view: State, c: session.OpenCommand, now: Now, _dice: Dice, policy: Po
 
 
 def _add(view: State, c: session.AddCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
-    mailbox, limits = view.app(c.app_id).mailboxes[c.mailbox_id], policy.limits
+    mailbox, limits = view.apps[c.app_id].mailboxes[c.mailbox_id], policy.limits
     size = mailbox.size + len(c.phase) + len(c.body) + len(c.id)
     if (full := _no_room(view, policy, size)) is not None:
         return full
@@ -322,7 +322,7 @@ def _leave(mailbox: Mailbox, leaving: list[str]) -> list[Change]:
     return changes
 
 
-_RULES: Final[dict[type, Callable[[State, Any, Now, Dice, Policy], Decision]]] = {
+RULES: Final[dict[type, Callable[[State, Any, Now, Dice, Policy], Decision]]] = {
     session.SubmitCommand: _nothing,
     session.BindCommand: _bind,
     session.ListCommand: _list,
@@ -335,3 +335,4 @@ _RULES: Final[dict[type, Callable[[State, Any, Now, Dice, Policy], Decision]]] =
     session.PingCommand: _nothing,
     PruneCommand: _prune,
 }
+"""The rules that `decide` calls. The dispatcher calls those of commands itself, which saves a call of each."""
