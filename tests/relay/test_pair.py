@@ -18,7 +18,8 @@ from structlog.testing import capture_logs
 
 from relay.pairs import KINDS, Running, World, opened
 from restante.relay.core.limits import SLOW_BYTES_PER_SECOND
-from restante.relay.core.pacing import BURST_SECONDS, MIN_QUANTUM_BYTES, SHARED_QUANTUM_BYTES, Rates
+from restante.relay.core.pacing import BURST_SECONDS, MIN_QUANTUM_BYTES, SHARED_QUANTUM_BYTES, Pacer, Rates
+from restante.relay.server import pair
 from restante.relay.server.pair import (
     COPY_BYTES,
     MAX_BYTES_PER_TURN,
@@ -538,6 +539,31 @@ async def test_what_a_sender_has_sent_arrives_if_it_has_gone_while_its_reader_wr
             stopped += MIN_QUANTUM_BYTES / rate
             await turns(20)
         assert await received == DATA[:100_000]
+
+
+@on_uvloop
+async def test_a_turn_of_the_pacer_may_be_due_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a pause of the process: then uvloop's `call_at` returns a handle that does not know its time."""
+    monkeypatch.setattr(pair, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(Pacer, "next_turn", 0.0)
+    async with opened(tmp_path) as world:
+        world.pairs._set_timer()
+        world.pairs._set_timer()
+        monkeypatch.undo()
+        await exchange(await world.pair("tls", "tcp"))
+
+
+@on_uvloop
+async def test_a_pair_is_over_also_if_a_fault_of_ours_hinders_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as world:
+        running = await world.pair()
+        monkeypatch.setattr(world.pairs, "_set_timer", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            running.pair.abort()
+        await turns(2)
+        assert running.has_ended
 
 
 # ── WebSocket ─────────────────────────────────────────────────────────────────────────────────────

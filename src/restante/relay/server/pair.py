@@ -491,6 +491,7 @@ class StreamPair:
         if self.is_closed:
             return
         self.is_closed = True
+        asyncio.get_running_loop().call_soon(self._on_end)
         if self._timer is not None:
             self._timer.cancel()
         for direction in self._directions:
@@ -500,7 +501,6 @@ class StreamPair:
                 self._pairs.unwatch(stream)
             stream.close()
         self._pairs.ended(self)
-        asyncio.get_running_loop().call_soon(self._on_end)
 
 
 def _answer(stream: Stream) -> bytes:
@@ -521,6 +521,8 @@ class StreamPairs:
         self._pacer = Pacer(rates)
         self._timer: asyncio.TimerHandle | None = None
         """The pacer's next turn."""
+        self._turn = 0.0
+        """When that is, by the loop's clock. A handle of uvloop that is due at once does not say it."""
         self._epoll = select.epoll()
         self._watched: dict[int, tuple[Direction, Direction]] = {}
         """The directions that read a descriptor, and write to it."""
@@ -689,9 +691,10 @@ class StreamPairs:
             return
         turn = max(turn, self._loop.time() + TURN_SECONDS)
         if self._timer is not None:
-            if self._timer.when() <= turn:
+            if self._turn <= turn:
                 return
             self._timer.cancel()
+        self._turn = turn
         self._timer = self._loop.call_at(turn, self._take_grants)
 
     def _take_grants(self) -> None:

@@ -68,10 +68,11 @@ def has_hung_up(stream: Stream) -> bool:
     return bool(poll.poll(0))
 
 
-def _raise_if_hung_up(stream: Stream) -> None:
-    """Keep a transport from a write that fails: it would close its socket, also if there is something to read."""
-    if has_hung_up(stream):
-        raise BrokenPipeError
+def _is_reset(stream: Stream) -> bool:
+    """Return whether a write would fail. A transport whose write fails closes its socket, with what is not read."""
+    poll = select.poll()
+    poll.register(stream.socket, 0)  # of POLLHUP and POLLERR it tells anyway
+    return bool(poll.poll(0))
 
 
 def unread_bytes(stream: Stream) -> int:
@@ -223,9 +224,10 @@ class TlsStream(asyncio.BufferedProtocol):
     def write(self, data: memoryview | bytes | bytearray) -> int:
         """Write all bytes, and return how many these are. What the socket does not take is kept by the transport.
 
-        Raises OSError if the other end has gone. A client that has ended TLS is gone (`TlsTransport.eof_received`).
+        Raises OSError if the other end has gone.
         """
-        _raise_if_hung_up(self)
+        if _is_reset(self):
+            raise BrokenPipeError
         self._transport.write(bytes(data))
         return len(data)
 
@@ -434,7 +436,7 @@ class WebSocketStream:
 
     def _answer(self) -> None:
         payload, self._pong = self._pong, None
-        if self.sink is not None and not self.is_stuck and not has_hung_up(self):
+        if self.sink is not None and not self.is_stuck and not _is_reset(self):
             self._transport.send_pong(payload)
 
     def pause(self) -> None:
@@ -467,9 +469,8 @@ class WebSocketStream:
     def write(self, data: memoryview | bytes | bytearray) -> int:
         """Write a message, and return its size. What the socket does not take is kept by the transport.
 
-        Raises OSError if the other end has gone. A WebSocket has an end of its own, so nobody ends only the writing.
+        Raises OSError if the other end has gone.
         """
-        _raise_if_hung_up(self)
         size = len(data)
         if size < 126:
             header = struct.pack("BB", BINARY_MESSAGE, size)
@@ -479,8 +480,10 @@ class WebSocketStream:
             header = struct.pack(">BBQ", BINARY_MESSAGE, 127, size)
         sent = 0
         if self._descriptor is not None and not self._underlying.get_write_buffer_size():
-            with contextlib.suppress(OSError):  # the transport finds out why
+            with contextlib.suppress(BlockingIOError):
                 sent = os.writev(self._descriptor, (header, data))
+        elif _is_reset(self):
+            raise BrokenPipeError
         if sent < len(header):
             self._underlying.write(b"".join((header[sent:], data)))
         elif sent < len(header) + size:
@@ -489,7 +492,7 @@ class WebSocketStream:
 
     def ping(self) -> None:
         """Send a ping, unless something else waits to be sent or the other end has gone."""
-        if not self.is_stuck and not has_hung_up(self):
+        if not self.is_stuck and not _is_reset(self):
             self._transport.send_ping()
 
     def end_writing(self) -> None:
