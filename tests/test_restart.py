@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from restante.common.handover import MFD_NOEXEC_SEAL, VARIABLE, Head, take, wait
 from restante.common.listening import parse_listen_address
 from restante.common.lock_file import is_locked
 from restante.common.restart import ANSWER_FILE
-from restante.common.signals import ServerSignals
+from restante.common.signals import ServerSignals, _listening_for_signals
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState, ReceivedText
 from restante.mailbox.core.fair_queue import FairQueue
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
@@ -664,21 +665,42 @@ async def test_a_connection_with_tls_of_the_server_is_closed_as_at_a_drain(tmp_p
         assert not path.exists()
 
 
-def test_the_next_process_ignores_sighup_if_this_one_was_started_so() -> None:
-    def handle(*_: object) -> None:
-        pass
-
+@on_uvloop
+async def test_the_next_process_ignores_sighup_if_this_one_was_started_so() -> None:
     before = signal.getsignal(signal.SIGHUP)
     try:
         for at_start in (signal.SIG_IGN, signal.SIG_DFL):
             signal.signal(signal.SIGHUP, at_start)
-            signals = ServerSignals()
-            signal.signal(signal.SIGHUP, handle)
-            with signals.leaving():
-                assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) == (at_start is signal.SIG_IGN)
-            assert signal.getsignal(signal.SIGHUP) is handle
+            with _listening_for_signals(lambda _name: None) as signals:
+                handler = signal.getsignal(signal.SIGHUP)
+                with signals.leaving():
+                    assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) == (at_start is signal.SIG_IGN)
+                assert signal.getsignal(signal.SIGHUP) is handler
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def signal_threads() -> list[int]:
+    return [thread.ident or 0 for thread in threading.enumerate() if thread.name == "signals"]
+
+
+@on_uvloop
+async def test_a_signal_that_comes_while_the_process_is_replaced_waits_for_the_next_program() -> None:
+    with _listening_for_signals(lambda _name: None) as signals:
+        with signals.leaving():
+            assert not signal_threads()
+        signal.pthread_kill(*signal_threads(), signal.SIGTERM)
+        await signals.stop.wait()
+
+
+def test_a_signal_that_comes_before_the_server_listens_is_obeyed_when_it_does() -> None:
+    signals, calls = ServerSignals(), []
+    for _ in range(2):
+        signals.receive(signal.SIGUSR2)
+    signals.serve(lambda: calls.append("reload"), lambda: calls.append("restart"))
+    assert calls == ["restart"]
+    signals.receive(signal.SIGHUP)
+    assert calls == ["restart", "reload"]
 
 
 async def test_two_restarts_at_once_are_one(tmp_path: Path) -> None:

@@ -26,14 +26,30 @@ class ServerSignals:
         """Whether a signal has come that is about to set `stop`."""
         self.ignores_hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         """Whether the process was started so that it outlives its terminal (nohup(1))."""
-        self.reload: Callable[[], object] = lambda: None
-        """Called for each other SIGHUP, in the event loop."""
-        self.restart: Callable[[], object] = lambda: None
-        """Called for each SIGUSR2, in the event loop."""
+        self.thread: _SignalThread | None = None
+        """Receives the signals."""
+        self._actions: dict[int, Callable[[], object]] = {}
+        self._early: set[int] = set()
+        """Signals that came before there were actions."""
+
+    def serve(self, reload: Callable[[], object], restart: Callable[[], object] = lambda: None) -> None:
+        """Call `reload` for each other SIGHUP, and `restart` for each SIGUSR2, also if it has come already."""
+        self._actions = {signal.SIGHUP: reload, signal.SIGUSR2: restart}
+        for number in self._early:
+            self._actions[number]()
+
+    def receive(self, number: int) -> None:
+        """Do what a signal asks for, in the event loop."""
+        self._actions.get(number, lambda: self._early.add(number))()
 
     @contextlib.contextmanager
     def leaving(self) -> Iterator[None]:
-        """Let another program, which replaces this one in the block, begin with what this one began with."""
+        """Let another program, which replaces this one in the block, begin with what this one began with.
+
+        Signals that come in the block wait for that program.
+        """
+        assert self.thread is not None
+        self.thread.end()
         before = signal.getsignal(signal.SIGHUP)
         if self.ignores_hangup:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -41,6 +57,7 @@ class ServerSignals:
             yield
         finally:
             signal.signal(signal.SIGHUP, before)
+            self.thread.start()
 
 
 def run_server(serve: Callable[[ServerSignals], Coroutine[Any, Any, None]]) -> None:
@@ -76,25 +93,23 @@ def _listening_for_signals(on_stop: Callable[[str], object]) -> Iterator[ServerS
         on_stop(name)
 
     def wait(over: threading.Event) -> None:
-        while True:
+        while not signals.stopping:
             received = signal.sigwaitinfo(SERVED)
-            if over.is_set():
+            if over.is_set() and received.si_pid == os.getpid():  # that of `end`
                 return
-            if received.si_signo == signal.SIGUSR2:
-                loop.call_soon_threadsafe(lambda: signals.restart())  # noqa: PLW0108 - what it is by then
-                continue
-            if received.si_signo != signal.SIGHUP or (terminal is not None and terminal.closed(received)):
-                break
-            loop.call_soon_threadsafe(lambda: signals.reload())  # noqa: PLW0108
-        signals.stopping = True
-        loop.call_soon_threadsafe(stop, signal.Signals(received.si_signo).name)
+            number, closed = received.si_signo, terminal is not None and terminal.closed(received)
+            if number == signal.SIGUSR2 or (number == signal.SIGHUP and not closed):
+                loop.call_soon_threadsafe(signals.receive, number)
+            else:
+                signals.stopping = True
+                loop.call_soon_threadsafe(stop, signal.Signals(number).name)
         signal.sigwait(ENDING)
         if not over.is_set():
             os._exit(1)
 
     for number in (signal.SIGHUP, signal.SIGUSR2):
         loop.add_signal_handler(number, lambda: None)  # after the block they do nothing
-    with _in_a_thread(wait, SERVED):
+    with _in_a_thread(wait, SERVED) as signals.thread:
         yield signals
 
 
@@ -152,20 +167,36 @@ def ending_at_once(clean_up: Callable[[], None]) -> Iterator[None]:
         yield
 
 
+class _SignalThread:
+    """A thread that waits for signals. When it gets one after `end`, its event is set."""
+
+    def __init__(self, wait: Callable[[threading.Event], None]) -> None:
+        self._wait = wait
+        self.start()
+
+    def start(self) -> None:
+        """Begin, also again after `end`."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._wait, args=(self._over,), name="signals", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End. Signals that come later stay in the kernel."""
+        self._over.set()
+        assert self._thread.ident is not None
+        signal.pthread_kill(self._thread.ident, signal.SIGTERM)
+        self._thread.join()
+
+
 @contextlib.contextmanager
 def _in_a_thread(
     wait: Callable[[threading.Event], None], signals: Sequence[signal.Signals] = ENDING
-) -> Iterator[None]:
-    """Run a function that waits for the signals in a thread. When it gets one after the block, the event is set."""
-    over = threading.Event()
+) -> Iterator[_SignalThread]:
+    """Run a function that waits for the signals in a thread."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    thread = threading.Thread(target=wait, args=(over,), name="signals", daemon=True)
-    thread.start()
+    thread = _SignalThread(wait)
     try:
-        yield
+        yield thread
     finally:
-        over.set()
-        assert thread.ident is not None
-        signal.pthread_kill(thread.ident, signal.SIGTERM)
-        thread.join()
+        thread.end()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # the program before this one may have left them blocked

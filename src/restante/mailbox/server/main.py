@@ -105,7 +105,6 @@ async def _serve(
         running_settings = MailboxSettings(settings, read_settings, server, trace_file)
         running = asyncio.create_task(commit_loop.run())  # who is connected already waits no longer
         waited = 0.0 if handover is None else seconds_since(handover.head)
-        signals.reload = partial(manager.reload, running_settings.reload)
         dashboard = ""
         if settings.admin != "off":
             # Importing aiohttp takes a third of the start-up time.
@@ -139,12 +138,12 @@ async def _serve(
         disk = Disk(Path(settings.data), commit_loop)
         locks = [] if store.directory_lock is None else store.directory_lock.descriptors
         restart = Restart(server, settings, locks, manager, signals, trace_file)
-        signals.restart = restart.begin
         loading.close()
         async with manager.serving(signals.stop, lambda: store.flushing is not None):
             if handover is not None:
                 restart.succeeded(handover.head.version, waited, None if body is None else len(server.sockets()))
                 del handover, body
+            signals.serve(partial(manager.reload, running_settings.reload), restart.begin)
             await _run_until(signals.stop, server, store, settings, running, disk, restart)
 
 

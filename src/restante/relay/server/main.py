@@ -61,7 +61,6 @@ async def _serve(settings: RelayServe, read_settings: ReadSettings[RelayServe], 
     async with contextlib.AsyncExitStack() as stack:
         running_settings = RelaySettings(settings, read_settings, server)
         manager = ServiceManager(os.environ)
-        signals.reload = partial(manager.reload, running_settings.reload)
         dashboard = ""
         if settings.admin != "off":
             from restante.common import admin_http  # importing aiohttp takes a third of the start-up time
@@ -83,6 +82,7 @@ async def _serve(settings: RelayServe, read_settings: ReadSettings[RelayServe], 
         if trusts_everybody(trusted, bound_addresses):
             log.warning(EVERYBODY_TRUSTED)
         async with manager.serving(signals.stop):
+            signals.serve(partial(manager.reload, running_settings.reload))
             disk_answers = await _run_until(signals.stop, server, recording, settings)
     if disk_answers:
         await store.close()

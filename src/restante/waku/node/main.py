@@ -83,7 +83,7 @@ def read_files(settings: WakuServe) -> tuple[str | None, SymmetricKey, Key | Non
 
 
 async def _serve(settings: WakuServe, signals: ServerSignals) -> None:
-    signals.reload = partial(log.info, "SIGHUP changes nothing: settings need a restart")
+    signals.serve(partial(log.info, "SIGHUP changes nothing: settings need a restart"))
     descriptors = raise_descriptors(MIN_DESCRIPTORS)
     # The files of the settings are read first: an error in them creates nothing in the data directory.
     token, password, existing_key, peers = read_files(settings)
