@@ -31,6 +31,7 @@ from restante.mailbox.core.fair_queue import FairQueue
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.commit_loop import CommitLoop
+from restante.mailbox.server import receive_buffer
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.handover import Body, leave
 from restante.mailbox.server.restart import CHECK_SECONDS, CONNECTIONS_CLOSED
@@ -67,6 +68,20 @@ async def test_a_frame_may_be_cut_anywhere(tmp_path: Path) -> None:
             socket.write(message[cut:])
             assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"], cut
         await socket.leave()
+
+
+@on_uvloop
+async def test_a_connection_with_a_frame_in_a_buffer_that_is_not_known_is_closed_with_1012(tmp_path: Path) -> None:
+    async with open_live(tmp_path) as live:
+        begun, other = await live.enter(), await live.enter()
+        begun.write(command(type="ping", ping=1)[:9])
+        await until(KERNEL, lambda: any(socket.unfinished_bytes for socket in live.server.sockets()))
+        with patch.object(receive_buffer, "PICOWS_VERSION", "2.3.2"):
+            await live.hand_over()
+        assert await begun.closed() == 1012
+        begun.cut()
+        await other.is_served()
+        await other.leave()
 
 
 @on_uvloop

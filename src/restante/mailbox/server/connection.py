@@ -731,13 +731,17 @@ class Socket(WSListener):
         """Whether the connection has TLS of ours."""
         return isinstance(self._underlying, TlsTransport)
 
+    def unread(self) -> bytes | None:
+        """Return what was read and not handled. None: not known, or the connection is closing."""
+        underlying = self._open()
+        return None if underlying is None else cast("ReceiveBuffer", underlying.get_protocol()).unread()
+
     def record(self) -> SocketRecord | None:
         """Return what another process needs to go on with it. None: it cannot. Nothing is changed."""
         transport, underlying = self._transport, self._open()
         if transport is None or underlying is None or transport.is_close_frame_sent or self.has_tls:
             return None
-        unread = cast("ReceiveBuffer", underlying.get_protocol()).unread()
-        unwritten_bytes = underlying.get_write_buffer_size()
+        unread, unwritten_bytes = self.unread(), underlying.get_write_buffer_size()
         if unread is None or unwritten_bytes > len(self._unwritten):
             return None
         return SocketRecord(

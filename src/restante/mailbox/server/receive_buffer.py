@@ -10,6 +10,7 @@ import asyncio
 import math
 from typing import Final
 
+import picows
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.read_budget import BYTES_PER_FRAME, MAX_FRAMES_PER_TURN, ReadBudget
@@ -23,6 +24,9 @@ USUAL_READ_BYTES: Final = 2048
 
 PICOWS_BUFFER_BYTES: Final = USUAL_READ_BYTES - 256
 """Bytes of this buffer that picows uses: it leaves some for SIMD instructions (2.3.1: picows.pyx, WSProtocol)."""
+
+PICOWS_VERSION: Final = "2.3.1"
+"""The version of picows whose buffer `unread` knows."""
 
 FRAMES_WITH_USUAL_READS: Final = MAX_FRAMES_PER_TURN - math.ceil(USUAL_READ_BYTES / BYTES_PER_FRAME)
 """Frames of a turn up to which the read budget allows a read of USUAL_READ_BYTES."""
@@ -100,13 +104,16 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
         picows gives no access to what its buffer has, but to the room behind it (2.3.1: picows.pyx, get_buffer). The
         size of the buffer shows whether `unfinished_bytes` is right: it is doubled again and again.
         """
-        import ctypes  # only a hand-over needs it
-
         room, used = self._buffer(0), self._websocket.listener.unfinished_bytes
+        unparsed = bytes(room[: self.unparsed])
+        if not used:
+            return unparsed
         doubled, remainder = divmod(len(room) + used, PICOWS_BUFFER_BYTES)
-        if remainder or doubled.bit_count() != 1:
+        if remainder or doubled.bit_count() != 1 or picows.__version__ != PICOWS_VERSION:
             return None
-        return ctypes.string_at(ctypes.addressof(ctypes.c_char.from_buffer(room)) - used, used + self.unparsed)
+        import ctypes  # only an unfinished frame needs it
+
+        return ctypes.string_at(ctypes.addressof(ctypes.c_char.from_buffer(room)) - used, used) + unparsed
 
     def take(self, data: bytes) -> None:
         """Read bytes that another process has left, whatever the read budget says."""

@@ -100,8 +100,9 @@ DRAIN_SECONDS: Final = 5.0
 NEWCOMER_SECONDS: Final = 1.0
 """Seconds that connections without a request have before another process goes on with the others."""
 
-ENCRYPTED_SECONDS: Final = 1.0
-"""Seconds that connections with TLS of ours have to read what was sent to them, while the others wait."""
+LEFT_OUT_SECONDS: Final = 1.0
+"""Seconds that connections that no other process can go on with have to read what was sent to them, while the others
+wait."""
 
 CLEANUP_SECONDS: Final = 1.0
 """Seconds that a rejected client has to release and close: two round trips to anywhere, and the client's
@@ -394,7 +395,7 @@ class Server(PublicServer):
         """Read connections and ignore it, because unread data resets a connection when its socket is closed."""
         for socket in sockets:
             socket.ignores_input = True
-            socket.read_again(ReadPauses.BACKLOG | ReadPauses.FRAME_RATE)
+            socket.read_again(ReadPauses.BACKLOG | ReadPauses.FRAME_RATE | ReadPauses.HAND_OVER)
 
     async def _send_away(self, sockets: list[Socket], seconds: float = DRAIN_SECONDS) -> None:
         """Close connections after what was sent to them, at most after some seconds."""
@@ -409,7 +410,8 @@ class Server(PublicServer):
     async def hold(self, seconds: float) -> int:
         """Stop accepting and reading after the current batch, because another process may go on.
 
-        Connections with TLS of ours are closed after that, because their keys cannot be left: return how many.
+        Connections are closed after that if they cannot be left: with TLS of ours, because of their keys, and with a
+        frame whose bytes are not known (`ReceiveBuffer.unread`). Return how many.
         Connections without a request have a second for it. `release` undoes all but what was closed. Raises
         TimeoutError if the batch takes more than `seconds`: then nothing was closed.
         """
@@ -423,11 +425,15 @@ class Server(PublicServer):
                 socket.hold()
         async with asyncio.timeout(seconds):
             await self.commit_loop.hold()
-        encrypted = [socket for socket in self.sockets() if socket.has_tls]
-        self._ignore(encrypted)
-        await self._send_away(encrypted, ENCRYPTED_SECONDS)
         await asyncio.sleep(0)  # what was read before is parsed, and pings are answered
-        return len(encrypted)
+        left_out = [socket for socket in self.sockets() if socket.has_tls or socket.unread() is None]
+        for socket in left_out:
+            if not socket.has_tls:
+                socket.hang_up(WSCloseCode.SERVICE_RESTART.value, "server restarts")
+        self._ignore(left_out)
+        await self._send_away(left_out, LEFT_OUT_SECONDS)
+        await asyncio.sleep(0)  # they are forgotten
+        return len(left_out)
 
     async def release(self) -> None:
         """Accept and read again."""
