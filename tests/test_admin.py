@@ -83,8 +83,8 @@ async def looked_at(data: Path, token: str | None = None) -> AsyncIterator[Admin
     async with open_live(data) as here, Clients() as clients, aiohttp.ClientSession() as session:
         settings = MailboxSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
         pages = status_pages.of(here.server, here.store, data, settings)
-        async with admin_http.serving_admin("127.0.0.1", 0, pages, token) as (_, port):
-            look = Admin(here, data, clients, session, port)
+        async with admin_http.serving_admin("127.0.0.1", 0, pages, token) as (listening, *_):
+            look = Admin(here, data, clients, session, listening.getsockname()[1])
             yield look
             for writer in look.writers:
                 writer.close()
@@ -379,8 +379,8 @@ def test_a_sample_has_the_highest_second_since_the_one_before() -> None:
 async def served(page: admin_http.Page, flushing: float | None) -> AsyncIterator[str]:
     metrics = AsyncMock(return_value=[])
     pages = admin_http.AdminPages(unready=str, metrics=metrics, flushing=lambda: flushing, json={"/page": page})
-    async with admin_http.serving_admin("127.0.0.1", 0, pages) as (_, port):
-        yield f"http://127.0.0.1:{port}/page"
+    async with admin_http.serving_admin("127.0.0.1", 0, pages) as (listening, *_):
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/page"
 
 
 async def test_a_page_is_read_again_if_the_loop_went_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,11 @@ async def looked_at(data: Path, limits: Limits = UNLIMITED) -> AsyncIterator[Adm
     async with LiveRelay(data, limits=limits).serving() as here:
         settings = RelaySettings(RelayServe(), lambda: (RelayServe(), []), here.server)
         pages = status_pages.of(here.server, here.recording, settings)
-        async with admin_http.serving_admin("127.0.0.1", 0, pages) as (_, port), looking(port) as look:
-            admin = Admin(look.session, port)
+        async with (
+            admin_http.serving_admin("127.0.0.1", 0, pages) as (listening, *_),
+            looking(listening.getsockname()[1]) as look,
+        ):
+            admin = Admin(look.session, look.port)
             admin.here, admin.pages, admin.proxied = here, pages, await here.listen("proxy:127.0.0.1:0")
             yield admin
 

@@ -332,8 +332,8 @@ def test_every_form_of_a_time_is_read_and_any_other_text_is_misuse() -> None:
 @asynccontextmanager
 async def looked_at(here: Inside, data: Path) -> AsyncIterator[Look]:
     async with (
-        admin_http.serving_admin("127.0.0.1", 0, status_pages.admin_pages(here.node, data)) as (_, port),
-        looking(port) as look,
+        admin_http.serving_admin("127.0.0.1", 0, status_pages.admin_pages(here.node, data)) as (listening, *_),
+        looking(listening.getsockname()[1]) as look,
     ):
         yield look
 

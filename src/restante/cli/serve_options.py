@@ -80,7 +80,7 @@ def prepare(settings: Any, listening: Collection[str] = ()) -> None:
 
     The addresses are tried before anything is created, but the server listens last: until the store is open, clients
     are refused and try again, while the kernel would let them wait. A program that takes an address in between leaves
-    a new data directory without data. On those of `listening` this process listens already.
+    a new data directory without data. On those of `listening` (`Head.listening`) this process listens already.
     """
     check_addresses(settings, listening)
     from restante.common import logs
@@ -89,15 +89,13 @@ def prepare(settings: Any, listening: Collection[str] = ()) -> None:
     os.umask(0o077)
 
 
-def check_addresses(settings: Any, listening: Collection[str] = (), admin: str = "off") -> None:
-    """Raise Misuse if a server cannot listen on an address of its settings.
-
-    `listening` and `admin` are those on which it listens already: they are not tried.
-    """
+def check_addresses(settings: Any, listening: Collection[str] = ()) -> None:
+    """Raise Misuse if a server cannot listen on an address of its settings. Those of `listening` are not tried."""
+    from restante.common.handover import key_of_admin
     from restante.common.listening import refuse_unusable_address, refuse_unusable_addresses
 
     addresses = [address for address in settings.listen if address not in listening]
     if addresses or not settings.listen:
         refuse_unusable_addresses(addresses, "--listen", Path(settings.data))
-    if settings.admin not in {"off", admin}:
+    if settings.admin != "off" and key_of_admin(settings.admin) not in listening:
         refuse_unusable_address(*parse_address(settings.admin, "--admin"), "--admin")

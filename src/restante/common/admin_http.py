@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -111,11 +112,16 @@ def _number(query: Query, name: str, default: int) -> int:
 
 @asynccontextmanager
 async def serving_admin(
-    host: str | None, port: int, pages: AdminPages, token: str | None = None, names: tuple[str, ...] = ()
-) -> AsyncIterator[tuple[str, int]]:
-    """Serve the admin port in a thread of its own, and yield its address. Raises Misuse if it cannot be used.
+    host: str | None,
+    port: int,
+    pages: AdminPages,
+    token: str | None = None,
+    names: tuple[str, ...] = (),
+    descriptors: Sequence[int] = (),
+) -> AsyncIterator[list[socket.socket]]:
+    """Serve the admin port in a thread of its own, and yield its sockets. Raises Misuse if it cannot be used.
 
-    Requests may name the server by `names`, besides the host.
+    Requests may name the server by `names`, besides the host. `descriptors`: as in `Listeners.listen`.
     """
     loop = asyncio.new_event_loop()
     log_loop_errors(loop)
@@ -127,11 +133,11 @@ async def serving_admin(
 
     try:
         application = _application(_Handlers(asyncio.get_running_loop(), pages), (host or "", *names), token)
-        runner, listener, address = await in_admin_loop(_start(host, port, application))
+        runner, listeners = await in_admin_loop(_start(host, port, application, descriptors))
         try:
-            yield address
+            yield [listening for listener in listeners for listening in listener.sockets]
         finally:
-            await in_admin_loop(_stop(runner, listener))
+            await in_admin_loop(_stop(runner, listeners))
             if pages.disk is not None:
                 pages.disk.close()
     finally:
@@ -141,9 +147,9 @@ async def serving_admin(
 
 
 async def _start(
-    host: str | None, port: int, application: web.Application
-) -> tuple[web.AppRunner, asyncio.Server, tuple[str, int]]:
-    """Listen, and return what `_stop` stops, and the address. Raises Misuse if it cannot be used."""
+    host: str | None, port: int, application: web.Application, descriptors: Sequence[int]
+) -> tuple[web.AppRunner, list[asyncio.Server]]:
+    """Listen, and return what `_stop` stops. Raises Misuse if the address cannot be used."""
     connections = application[CONNECTIONS]
     runner = web.AppRunner(
         application, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT, keepalive_timeout=KEEPALIVE_TIMEOUT
@@ -152,15 +158,18 @@ async def _start(
     connections.accept = runner.server
     loop = asyncio.get_running_loop()
     try:
-        listener = await loop.create_server(connections.connected, host, port)
+        if descriptors:
+            sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+            return runner, [await loop.create_server(connections.connected, sock=listening) for listening in sockets]
+        return runner, [await loop.create_server(connections.connected, host, port)]
     except OSError as error:
         await runner.cleanup()
         raise unusable_address(host, port, "--admin", error) from error
-    return runner, listener, listener.sockets[0].getsockname()[:2]
 
 
-async def _stop(runner: web.AppRunner, listener: asyncio.Server) -> None:
-    listener.close()
+async def _stop(runner: web.AppRunner, listeners: list[asyncio.Server]) -> None:
+    for listener in listeners:
+        listener.close()
     await runner.cleanup()
 
 

@@ -42,7 +42,7 @@ class Head(msgspec.Struct, frozen=True):
     version: str
     """Of the program before."""
     listening: dict[str, list[int]]
-    """The descriptors of listening sockets, by the address as the operator wrote it."""
+    """The descriptors of listening sockets, by the address as the operator wrote it, or by `key_of_admin`."""
     descriptors: list[int]
     """Those of connections."""
     locks: list[int]
@@ -75,6 +75,11 @@ class Handover(msgspec.Struct, frozen=True):
         for text, descriptors in self.head.listening.items():
             if text not in except_for:
                 _close(descriptors)
+
+
+def key_of_admin(address: str) -> str:
+    """Return the key of the admin port in `Head.listening`. It is no address of --listen."""
+    return f"admin {address}"
 
 
 def _close(descriptors: Iterable[int]) -> None:

@@ -31,12 +31,12 @@ app.add_typer(config_app, name="config", help="Show or check the settings of the
 @with_options(SERVE)
 def serve_command(read_settings: ReadSettings) -> None:
     """Run the mailbox server."""
-    from restante.common.handover import take
+    from restante.common.handover import key_of_admin, take
 
     handover = take(os.environ)
     settings, _ = read_settings()
     if handover is not None:
-        handover.close_listening(settings.listen)
+        handover.close_listening((*settings.listen, key_of_admin(settings.admin)))
     prepare(settings, () if handover is None else handover.head.listening)
     from restante.mailbox.server.main import serve  # this import takes as long as all of the above
 
@@ -63,6 +63,7 @@ def config_check(
     node are checked by `restante waku config --check`.
     """
     settings, _ = read_settings()
+    from restante.common.handover import key_of_admin
     from restante.common.restart import running_server
     from restante.mailbox.server.main import check_database, import_lazy_modules, read_files
 
@@ -70,7 +71,7 @@ def config_check(
     running = running_server(os.environ)
     if running is not None:
         running.check_directory(Path(settings.data))
-        check_addresses(settings, running.listen, running.admin)
+        check_addresses(settings, (*running.listen, key_of_admin(running.admin)))
         import_lazy_modules(settings)
     if database:
         check_database(Path(settings.data))

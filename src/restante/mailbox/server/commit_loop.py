@@ -259,6 +259,8 @@ class CommitLoopRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The service time at which the process was left."""
     grace_began: float | None
     """The service time at which the grace period began. None: it is over."""
+    next_pruning: float
+    """The service time at which a pruning is due. One that is under way begins again at once."""
     deferred: list[ClientVersion]
     measurements: MeasurementsRecord
 
@@ -280,6 +282,8 @@ class CommitLoop:
         """Called before each turn of the event loop in which a long message is parsed or handled."""
         self._rate_timer: asyncio.TimerHandle | None = None
         self._maintenance: Iterator[None] | None = None
+        self.next_pruning = math.inf
+        """The service time at which `start_pruning` is to be called."""
         self._forgetting = False
         self._deferred_records: list[Change] = []
         """Records of binds that wait for the next commit. No reply depends on them, and losing one loses only the
@@ -398,6 +402,7 @@ class CommitLoop:
             self._left_out,
             self._service(),
             self._service_at_start if self.dispatcher.state.in_grace_period else None,
+            self.next_pruning if self._maintenance is None else self._service(),
             [record for record in self._deferred_records if isinstance(record, ClientVersion)],
             self.measurements.record(),
         )
@@ -408,6 +413,7 @@ class CommitLoop:
         self.dispatcher.state.in_grace_period = closed > 0 or record.grace_began is not None
         if record.grace_began is not None and not closed:
             self._service_at_start = record.grace_began
+        self.next_pruning = record.next_pruning
         self._deferred_records = list(record.deferred)
         self.measurements.restore(record.measurements)
 

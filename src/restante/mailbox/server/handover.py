@@ -34,7 +34,7 @@ from restante.mailbox.server.connection import Socket, SocketRecord
 from restante.mailbox.server.receive_buffer import ReceiveBuffer
 from restante.mailbox.server.server import Server
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The format of the body. A version that adds, removes or renames a field of its records, or changes what one means,
 has another. A body with unknown fields, or without one that has no default, is refused, too."""
 

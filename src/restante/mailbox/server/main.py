@@ -21,10 +21,10 @@ from restante.common.data_directory import refuse_unusable_directory
 from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors
 from restante.common.dice import BufferedDice
 from restante.common.disk_probe import free_bytes
-from restante.common.handover import Handover, Head, seconds_since
-from restante.common.listening import parse_listen_addresses
+from restante.common.handover import Handover, Head, key_of_admin, seconds_since
+from restante.common.listening import parse_listen_addresses, shown_address
 from restante.common.logs import log
-from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
+from restante.common.net import EVERYBODY_TRUSTED, parse_networks, trusts_everybody
 from restante.common.running_settings import ReadSettings
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import parse_address
@@ -105,7 +105,8 @@ async def _serve(
         running_settings = MailboxSettings(settings, read_settings, server, trace_file)
         running = asyncio.create_task(commit_loop.run())  # who is connected already waits no longer
         waited = 0.0 if handover is None else seconds_since(handover.head)
-        dashboard = ""
+        left = {} if handover is None else handover.head.listening
+        dashboard, admin_key, admin_listening = "", key_of_admin(settings.admin), {}
         if settings.admin != "off":
             # Importing aiohttp takes a third of the start-up time.
             admin_http, status_pages = await asyncio.to_thread(
@@ -113,11 +114,13 @@ async def _serve(
             )
             admin_host, admin_port = parse_address(settings.admin, "--admin")
             pages = status_pages.of(server, store, Path(settings.data), running_settings)
-            admin = admin_http.serving_admin(admin_host, admin_port, pages, token, settings.admin_host)
-            admin_address = await stack.enter_async_context(admin)
-            dashboard = f"http://{host_and_port(*admin_address)}/"
+            admin = admin_http.serving_admin(
+                admin_host, admin_port, pages, token, settings.admin_host, left.get(admin_key, ())
+            )
+            sockets = await stack.enter_async_context(admin)
+            admin_listening[admin_key] = [listening.fileno() for listening in sockets]
+            dashboard = f"http://{shown_address(sockets[0])}/"
         bound_addresses = []
-        left = {} if handover is None else handover.head.listening
         # An address that is named twice, like 127.0.0.1:0, has left the sockets of both.
         for listen_address in {address.text: address for address in addresses}.values() if left else addresses:
             descriptors_left = None if handover is None else left.get(listen_address.text, ())
@@ -137,7 +140,7 @@ async def _serve(
             log.warning(EVERYBODY_TRUSTED)
         disk = Disk(Path(settings.data), commit_loop)
         locks = [] if store.directory_lock is None else store.directory_lock.descriptors
-        restart = Restart(server, settings, locks, manager, signals, trace_file)
+        restart = Restart(server, settings, locks, admin_listening, manager, signals, trace_file)
         loading.close()
         async with manager.serving(signals.stop, lambda: store.flushing is not None):
             if handover is not None:
@@ -287,7 +290,7 @@ def _size(file: Path) -> float:
 
 async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every: float) -> None:
     """Run what is due every second, every minute and every `prune_every` seconds."""
-    next_pruning = commit_loop.now().service + prune_every
+    commit_loop.next_pruning = min(commit_loop.next_pruning, commit_loop.now().service + prune_every)
     while True:
         await asyncio.sleep(1)
         server.tick()
@@ -299,8 +302,8 @@ async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every
         disk.look()
         if server.second % 60 == 0:
             commit_loop.log_refusals()
-        if commit_loop.now().service >= next_pruning:
-            next_pruning += prune_every
+        if commit_loop.now().service >= commit_loop.next_pruning:
+            commit_loop.next_pruning += prune_every
             commit_loop.start_pruning()
         elif server.second % SAVE_INTERVAL_SECONDS == 0:
             commit_loop.start_saving()

@@ -10,8 +10,8 @@ import asyncio
 import math
 from typing import Final
 
-import picows
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
+from picows.version import __version__ as picows_version
 
 from restante.common.read_budget import BYTES_PER_FRAME, MAX_FRAMES_PER_TURN, ReadBudget
 
@@ -109,7 +109,7 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
         if not used:
             return unparsed
         doubled, remainder = divmod(len(room) + used, PICOWS_BUFFER_BYTES)
-        if remainder or doubled.bit_count() != 1 or picows.__version__ != PICOWS_VERSION:
+        if remainder or doubled.bit_count() != 1 or picows_version != PICOWS_VERSION:
             return None
         import ctypes  # only an unfinished frame needs it
 

@@ -53,6 +53,7 @@ class Restart:
         server: Server,
         settings: Serve,
         locks: list[int],
+        admin_listening: dict[str, list[int]],
         manager: ServiceManager,
         signals: ServerSignals,
         trace_file: TraceFile | None,
@@ -60,6 +61,7 @@ class Restart:
         self._server = server
         self._settings = settings
         self._locks = locks
+        self._admin_listening = admin_listening
         self._manager = manager
         self._signals = signals
         self._trace_file = trace_file
@@ -146,7 +148,7 @@ class Restart:
     def _replace(self, closed: int) -> None:
         """Replace the process. It returns only by an error."""
         body = leave(self._server, closed=closed)
-        listening = self._server.listeners.descriptors()
+        listening = {**self._server.listeners.descriptors(), **self._admin_listening}
         sockets = [record.socket.descriptor for record in body.connections if record.socket is not None]
         head = Head(os.getpid(), FORMAT, time.monotonic(), __version__, listening, sockets, self._locks)
         if self._trace_file is not None and not self._trace_file.wait():

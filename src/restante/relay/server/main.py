@@ -15,9 +15,9 @@ from restante.common.certificate import CERTIFICATE_SECONDS, ServerCertificate, 
 from restante.common.data_directory import refuse_unusable_directory
 from restante.common.descriptors import OWN_DESCRIPTORS, raise_descriptors, required_descriptors
 from restante.common.disk_probe import DiskSpace
-from restante.common.listening import ListenAddress, parse_listen_addresses
+from restante.common.listening import ListenAddress, parse_listen_addresses, shown_address
 from restante.common.logs import log, log_refusals
-from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
+from restante.common.net import EVERYBODY_TRUSTED, parse_networks, trusts_everybody
 from restante.common.running_settings import ReadSettings
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import parse_address
@@ -69,8 +69,8 @@ async def _serve(settings: RelayServe, read_settings: ReadSettings[RelayServe], 
             admin_host, admin_port = parse_address(settings.admin, "--admin")
             pages = status_pages.of(server, recording, running_settings)
             admin = admin_http.serving_admin(admin_host, admin_port, pages, token, settings.admin_host)
-            admin_address = await stack.enter_async_context(admin)
-            dashboard = f"http://{host_and_port(*admin_address)}/"
+            sockets = await stack.enter_async_context(admin)
+            dashboard = f"http://{shown_address(sockets[0])}/"
         bound_addresses = []
         for listen_address in addresses:
             for bound_address in await server.listeners.listen(listen_address):

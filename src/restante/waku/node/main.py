@@ -19,9 +19,9 @@ from restante.common.admin_access import read_admin_token
 from restante.common.data_directory import refuse_unusable_directory
 from restante.common.descriptors import OWN_DESCRIPTORS, RESERVED_DESCRIPTORS, raise_descriptors
 from restante.common.errors import Misuse, StoreBusy
-from restante.common.listening import parse_listen_addresses
+from restante.common.listening import parse_listen_addresses, shown_address
 from restante.common.logs import log
-from restante.common.net import EVERYBODY_TRUSTED, host_and_port, parse_networks, trusts_everybody
+from restante.common.net import EVERYBODY_TRUSTED, parse_networks, trusts_everybody
 from restante.common.service_manager import ServiceManager
 from restante.common.settings import parse_address
 from restante.common.signals import ServerSignals, run_server
@@ -119,7 +119,7 @@ async def _serve(settings: WakuServe, signals: ServerSignals) -> None:
                     _print_enode(key, bound_address)  # the first line that a person sees
                     proxied += [bound_address] * listen_address.proxied
             if dashboard is not None:
-                log.info("the dashboard is open", url=f"http://{host_and_port(*dashboard)}/")
+                log.info("the dashboard is open", url=f"http://{shown_address(dashboard[0])}/")
             log.info("listening", version=__version__, data=settings.data)
             if trusts_everybody(proxies, proxied):
                 log.warning(EVERYBODY_TRUSTED)
