@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import json
 import os
+import resource
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,23 +29,26 @@ from restante.common.data_directory import lock_data_directory
 from restante.common.handover import MFD_NOEXEC_SEAL, VARIABLE, Head, take, waits_for_disk, write
 from restante.common.listening import parse_listen_address
 from restante.common.lock_file import is_locked
-from restante.common.restart import ANSWER_FILE
+from restante.common.restart import ANSWER_FILE, Answer, Running
+from restante.common.service_manager import ServiceManager
 from restante.common.signals import ServerSignals, _listening_for_signals
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState, ReceivedText
 from restante.mailbox.core.fair_queue import FairQueue
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Now
-from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server import receive_buffer
+from restante.mailbox.server import restart as restart_module
+from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.handover import Body, leave
-from restante.mailbox.server.restart import CHECK_SECONDS, CONNECTIONS_CLOSED
+from restante.mailbox.server.restart import CHECK_SECONDS, CONNECTIONS_CLOSED, Restart
+from restante.mailbox.settings import Serve
 from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import Store
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
 from support.mailbox.clients import Clients
-from support.mailbox.live import open_live
+from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
 from support.processes import RESTANTE, Serving, altered, called, restante, serving, spawn
 
@@ -190,6 +198,7 @@ async def test_the_next_process_is_left_what_the_one_before_was(tmp_path: Path) 
         second.write(command(type="ping", ping=1)[:9])
         third.say(type="bind", appid="x", side="c")
         live.commit_loop.trace = None
+        live.commit_loop.next_pruning = 1e6
         await until(KERNEL, lambda: live.commit_loop.dispatcher.connections_seen == 3)
         for socket in (first, second, third):
             socket.write(frame(PING, b"fence"))
@@ -204,6 +213,7 @@ async def test_the_next_process_is_left_what_the_one_before_was(tmp_path: Path) 
             assert comparable(after) == comparable(before)
         assert before.commit_loop.measurements.carried_out["bind"] == 3
         assert [len(quota.nameplates) for quota in before.registry.quotas] == [2]
+        assert before.commit_loop.next_pruning == 1e6
         for socket in (first, second, third):
             socket.cut()
 
@@ -402,9 +412,81 @@ async def test_a_restart_that_cannot_be_says_why_and_disturbs_nobody(tmp_path: P
     assert "no server of this machine uses" in outcome.stderr
 
 
+@asynccontextmanager
+async def restart_of(live: LiveServer, data: Path) -> AsyncIterator[tuple[Restart, ServerSignals]]:
+    """Yield what restarts the server up to the last call, execve(2), which fails, and its signals."""
+    assert live.store.directory_lock is not None
+    locks = live.store.directory_lock.descriptors
+    with (
+        _listening_for_signals(lambda _name: None) as signals,
+        patch.object(Restart, "_check", AsyncMock()),
+        patch.object(os, "execve", side_effect=OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC))),
+    ):
+        yield Restart(live.server, Serve(data=str(data)), locks, {}, ServiceManager({}), signals, None), signals
+
+
+async def failure(restart: Restart, data: Path) -> str:
+    """Restart in vain, and return why."""
+    restart.begin()
+    await until("the answer", (data / ANSWER_FILE).exists)
+    return msgspec.json.decode((data / ANSWER_FILE).read_bytes(), type=Answer).error
+
+
+@on_uvloop
+async def test_a_thread_that_waits_for_the_disk_ends_the_restart_and_not_the_server(tmp_path: Path) -> None:
+    async with open_live(tmp_path) as live, restart_of(live, tmp_path) as (restart, _):
+        socket = await live.enter()
+        with (
+            patch.object(restart_module, "waits_for_disk", side_effect=chain([False], repeat(True))),
+            patch.object(restart_module, "LAST_SECONDS", 0.0),
+        ):
+            assert "the disk does not answer" in await failure(restart, tmp_path)
+        await socket.is_served()
+        await socket.leave()
+
+
+@on_uvloop
+async def test_a_signal_to_stop_that_comes_while_clients_wait_ends_the_restart(tmp_path: Path) -> None:
+    async with open_live(tmp_path) as live, restart_of(live, tmp_path) as (restart, signals):
+        socket = await live.enter()
+        hold = live.server.hold
+
+        async def hold_and_stop(seconds: float) -> int:
+            closed = await hold(seconds)
+            signal.pthread_kill(signal_threads()[0], signal.SIGTERM)
+            await until("the signal", lambda: signals.stopping)
+            return closed
+
+        with patch.object(live.server, "hold", hold_and_stop):
+            assert (await failure(restart, tmp_path)).endswith("it stops")
+        await signals.stop.wait()
+        await socket.is_served()
+        await socket.leave()
+
+
+@on_uvloop
+async def test_a_program_that_cannot_be_executed_leaves_all_as_it_was(tmp_path: Path) -> None:
+    async with open_live(tmp_path) as live, restart_of(live, tmp_path) as (restart, _):
+        socket = await live.enter()
+        before = inherited_descriptors()
+        assert "Exec format error" in await failure(restart, tmp_path)
+        assert inherited_descriptors() == before
+        await socket.is_served()
+        await socket.leave()
+
+
+def inherited_descriptors() -> set[int]:
+    """Return what another program would inherit."""
+    descriptors = set()
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the list
+            descriptors |= {int(file.name)} if os.get_inheritable(int(file.name)) else set()
+    return descriptors
+
+
 @on_uvloop
 async def test_a_disk_that_hangs_ends_the_restart_and_not_the_server(tmp_path: Path) -> None:
-    async with open_live(tmp_path) as live:
+    async with open_live(tmp_path) as live, restart_of(live, tmp_path) as (restart, _):
         socket = await live.enter()
         flushed, commit = asyncio.Event(), live.store._commit
 
@@ -416,24 +498,13 @@ async def test_a_disk_that_hangs_ends_the_restart_and_not_the_server(tmp_path: P
         socket.say(type="bind", appid="x", side="a")
         socket.say(type="open", mailbox="m")
         await until(KERNEL, lambda: live.commit_loop.dispatcher.changes)
-        with pytest.raises(TimeoutError):
-            await live.server.hold(0.01)
-        await live.server.release()
+        with patch.object(restart_module, "HOLD_SECONDS", 0.01):
+            assert "the disk does not answer" in await failure(restart, tmp_path)
         flushed.set()
         assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "ack"]
         await socket.is_served()
         await (await live.enter()).leave()
         await socket.leave()
-
-
-async def test_a_process_that_cannot_be_replaced_goes_on(tmp_path: Path) -> None:
-    async with serving(tmp_path / "data", altered("cannot-be-replaced")) as server, Clients() as clients:
-        client = await clients.opened(server.url, "x", "a", "m")
-        server.send(signal.SIGUSR2)
-        await server.logged("the server was not restarted and goes on", reason="Cannot allocate memory")
-        await client.call("add", phase="1", body="")
-        await clients.opened(server.url, "x", "b", "m")
-        await server.stop()
 
 
 async def test_a_server_does_not_restart_on_another_data_directory(tmp_path: Path) -> None:
@@ -535,6 +606,39 @@ async def test_a_server_does_not_restart_on_an_address_that_is_taken(setting: st
             refused = await server.logged("the server was not restarted and goes on")
             assert "Address already in use" in refused["reason"]
             await server.stop()
+
+
+def test_an_installation_that_cannot_be_imported_is_refused_by_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is a module that the server imports late."""
+    monkeypatch.delattr("restante.mailbox.server.status_pages", raising=False)
+    monkeypatch.setitem(sys.modules, "restante.mailbox.server.status_pages", None)
+    running = Running((tmp_path.stat().st_dev, tmp_path.stat().st_ino), Serve().listen, Serve().admin)
+    with pytest.raises(ImportError, match="status_pages"):
+        called("config", "check", "--data", tmp_path, **running.environment())
+
+
+@pytest.mark.thorough
+async def test_as_many_connections_as_the_descriptors_allow_stay(tmp_path: Path) -> None:
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    number = min(20_000, descriptors * 3 // 4)
+    options = ("--trust-proxy", PROXY[0], "--limit", "connections=0")
+    async with serving(tmp_path / "data", options=options) as server:
+        sockets = []
+        for begin in range(0, number, 100):
+            visitors = [f"10.0.{index // 256}.{index % 256}" for index in range(begin, min(begin + 100, number))]
+            sockets += await asyncio.gather(
+                *(RawSocket.dial(server.port, X_Real_IP=visitor, X_Real_Port="1") for visitor in visitors)
+            )
+        server.send(signal.SIGUSR2)
+        await server.logged("restarted", connections=number)
+        for socket in sockets:
+            assert (await socket.hear())["type"] == "welcome"
+            await socket.is_served()
+        for socket in sockets:
+            socket.cut()
+        await server.stop()
 
 
 def test_a_lock_that_was_left_is_that_of_its_directory_only(tmp_path: Path) -> None:
@@ -653,12 +757,25 @@ def test_a_variable_that_names_no_hand_over_is_ignored(text: str) -> None:
     assert take({VARIABLE: text}) is None
 
 
-async def test_a_connection_with_tls_of_the_server_is_closed_as_at_a_drain(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "event"),
+    [
+        (RESTANTE, {"event": "restarted", "connections": 1}),
+        (
+            altered("cannot-be-replaced"),
+            {"event": "the server was not restarted and goes on", "reason": "Cannot allocate memory"},
+        ),
+    ],
+)
+async def test_a_connection_with_tls_of_the_server_is_closed_as_at_a_drain(
+    program: tuple[str, ...], event: dict[str, Any], tmp_path: Path
+) -> None:
+    """Whether the process is replaced or goes on, the others stay, and it may connect again."""
     certificate = Certificate(tmp_path)
     path = tmp_path / "socket"
     files = ("--tls-cert", str(certificate.path), "--tls-key", str(certificate.path))
     options = (*files, "--listen", "127.0.0.1:0", "--listen", f"unix:{path}")
-    async with serving(tmp_path / "data", options=options) as server:
+    async with serving(tmp_path / "data", program, options) as server:
         port = urlsplit(server.url).port or 0
         encrypted = await RawSocket.connect(port, ssl=certificate.client)
         plain = RawSocket(*await asyncio.open_unix_connection(str(path)))
@@ -669,7 +786,7 @@ async def test_a_connection_with_tls_of_the_server_is_closed_as_at_a_drain(tmp_p
         server.send(signal.SIGUSR2)
         assert await encrypted.closed() == 1001
         encrypted.cut()
-        await server.logged("restarted", connections=1)
+        await server.logged(**event)
         await plain.is_served()
         again = await RawSocket.connect(port, ssl=certificate.client)
         again.write(handshake())
@@ -704,7 +821,7 @@ async def test_a_signal_that_comes_while_the_process_is_replaced_waits_for_the_n
     with _listening_for_signals(lambda _name: None) as signals:
         with signals.leaving():
             assert not signal_threads()
-        signal.pthread_kill(*signal_threads(), signal.SIGTERM)
+        signal.pthread_kill(signal_threads()[0], signal.SIGTERM)
         await signals.stop.wait()
 
 
@@ -719,19 +836,34 @@ def test_a_signal_that_comes_before_the_server_listens_is_obeyed_when_it_does() 
 
 
 async def test_two_restarts_at_once_are_one(tmp_path: Path) -> None:
-    file = tmp_path / "go on"
-    checked = serving(tmp_path / "data", altered("checks-with-a-file"), HANG_FILE=str(file))
+    """The program that checks inherits nothing, and the admin port stays where it is."""
+    file, admin = tmp_path / "go on", ("--admin", "127.0.0.1:0")
+    checked = serving(tmp_path / "data", altered("checks-with-a-file"), admin, HANG_FILE=str(file))
     async with checked as server, Clients() as clients:
         client = await clients.opened(server.url, "x", "a", "m")
         server.send(signal.SIGUSR2)
         await server.logged("checking the installed version, for a restart")
         server.send(signal.SIGUSR2)
         await server.logged("a restart is under way already")
+        (child,) = children_of(server.pid)
+        assert not descriptors_of(child) & descriptors_of(server.pid)
         file.touch()
         await server.logged("restarted", connections=1)
         await client.call("add", phase="1", body="")
         await server.stop()
         assert sum('"checking the installed' in line for line in server.log) == 1
+        assert len({json.loads(line)["url"] for line in server.log if '"the dashboard is open"' in line}) == 1
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that the main thread of a process has started (proc_tid_children(5))."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def descriptors_of(pid: int) -> set[str]:
+    """Return what a process has open beside its standard streams."""
+    files = [file for file in Path(f"/proc/{pid}/fd").iterdir() if int(file.name) > 2]
+    return {str(file.readlink()) for file in files} - {"/dev/null"}
 
 
 async def test_a_server_that_is_stopped_while_it_restarts_stops(tmp_path: Path) -> None:

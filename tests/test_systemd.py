@@ -158,14 +158,20 @@ def test_the_unit_of_backups_makes_one_and_deletes_old_ones(
     assert not (backups / "old.sqlite").exists()
 
 
+def open_files(pid: int) -> dict[int, str]:
+    """Return what a process has open."""
+    return {int(file.name): str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}
+
+
 PASS_ON: Final = """
 import os, sys
 listening, *command = sys.argv[1:]
 os.dup2(int(listening), 3)
-os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
+os.dup2(os.memfd_create("stored", 0), 4)
+os.environ.update(LISTEN_FDS="2", LISTEN_PID=str(os.getpid()))
 os.execvp(command[0], command)
 """
-"""Starts a command with a listening socket, as systemd does (man 3 sd_listen_fds)."""
+"""Starts a command with a listening socket and a file of its store, as systemd does (man 3 sd_listen_fds)."""
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
@@ -194,6 +200,7 @@ async def test_a_socket_unit_serves_a_client_that_came_before(tmp_path: Path, fa
                 while not (tmp_path / "data" / ANSWER_FILE).exists():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             await client.is_served()
+            assert "stored" in open_files(server.pid)[4]
             other_side = socket.socket(family)
             other_side.connect(listening.getsockname())
             other = RawSocket(*await asyncio.open_connection(sock=other_side))
