@@ -121,12 +121,9 @@ async def test_what_the_kernel_has_not_taken_is_written_once(tmp_path: Path) -> 
             pass
         slow.say(type="bind", appid="x", side="b")
         slow.say(type="open", mailbox="m")
-        await until(KERNEL, lambda: live.latest._stuck)
-        await until(KERNEL, lambda: live.commit_loop.queue.empty)
+        await until(KERNEL, lambda: live.latest._owed)
         for _ in range(2):
-            record = live.latest.record()
-            assert record is not None
-            assert (bool(record.unwritten), bool(record.owed)) == (True, True)
+            await until(KERNEL, lambda: (record := live.latest.record()) and record.unwritten and record.owed)
             await live.hand_over()
         heard = [await slow.hear() for _ in range(number + 2)][2:]
         assert [(message["phase"], message["body"]) for message in heard] == [(str(p), body) for p in range(number)]

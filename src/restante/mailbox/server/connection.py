@@ -732,9 +732,9 @@ class Socket(WSListener):
         return isinstance(self._underlying, TlsTransport)
 
     def unread(self) -> bytes | None:
-        """Return what was read and not handled. None: not known, or the connection is closing."""
+        """Return what was read and is to be handled (`ReceiveBuffer.unread`). None: not known."""
         underlying = self._open()
-        return None if underlying is None else cast("ReceiveBuffer", underlying.get_protocol()).unread()
+        return b"" if underlying is None else cast("ReceiveBuffer", underlying.get_protocol()).unread()
 
     def record(self) -> SocketRecord | None:
         """Return what another process needs to go on with it. None: it cannot. Nothing is changed."""

@@ -100,7 +100,7 @@ DRAIN_SECONDS: Final = 5.0
 NEWCOMER_SECONDS: Final = 1.0
 """Seconds that connections without a request have before another process goes on with the others."""
 
-LEFT_OUT_SECONDS: Final = 1.0
+CLOSING_SECONDS: Final = 1.0
 """Seconds that connections that no other process can go on with have to read what was sent to them, while the others
 wait."""
 
@@ -410,10 +410,10 @@ class Server(PublicServer):
     async def hold(self, seconds: float) -> int:
         """Stop accepting and reading after the current batch, because another process may go on.
 
-        Connections are closed after that if they cannot be left: with TLS of ours, because of their keys, and with a
-        frame whose bytes are not known (`ReceiveBuffer.unread`). Return how many.
-        Connections without a request have a second for it. `release` undoes all but what was closed. Raises
-        TimeoutError if the batch takes more than `seconds`: then nothing was closed.
+        Connections are closed after that if they cannot be left: with TLS of ours, because of their keys, or with a
+        frame whose bytes are not known. Return how many. Connections without a request have a second for it.
+        `release` undoes all but what was closed. Raises TimeoutError if the batch takes more than `seconds`: then
+        nothing was closed.
         """
         self.listeners.hold()
         deadline = self.clock.monotonic() + NEWCOMER_SECONDS
@@ -426,14 +426,14 @@ class Server(PublicServer):
         async with asyncio.timeout(seconds):
             await self.commit_loop.hold()
         await asyncio.sleep(0)  # what was read before is parsed, and pings are answered
-        left_out = [socket for socket in self.sockets() if socket.has_tls or socket.unread() is None]
-        for socket in left_out:
+        unusable = [socket for socket in self.sockets() if socket.has_tls or socket.unread() is None]
+        for socket in unusable:
             if not socket.has_tls:
                 socket.hang_up(WSCloseCode.SERVICE_RESTART.value, "server restarts")
-        self._ignore(left_out)
-        await self._send_away(left_out, LEFT_OUT_SECONDS)
+        self._ignore(unusable)
+        await self._send_away(unusable, CLOSING_SECONDS)
         await asyncio.sleep(0)  # they are forgotten
-        return len(left_out)
+        return len(unusable)
 
     async def release(self) -> None:
         """Accept and read again."""
