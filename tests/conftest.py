@@ -61,6 +61,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/test_dashboard.py": (17, 5),
     "tests/test_docs.py": (10, 3),
     "tests/test_packages.py": (1, 74),
+    "tests/test_restart.py": (18, 20),
     "tests/timing/test_page_in_chromium.py": (2, 12),
     "tests/waku/hostile/test_siege.py": (8, 9),
 }
