@@ -322,7 +322,7 @@ _restante() {
     'pipeline compact') compopt +o default; COMPREPLY=($(compgen -W '--lake --plan --help' -- "$current")) ;;
     'pipeline report') compopt +o default; COMPREPLY=($(compgen -W '--lake -o --output --help' -- "$current")) ;;
     'pipeline query') compopt +o default; COMPREPLY=($(compgen -W '--lake --format --describe --help' -- "$current")) ;;
-    'pipeline tables') compopt +o default; COMPREPLY=($(compgen -W '--graph --mermaid --help' -- "$current")) ;;
+    'pipeline tables') compopt +o default; COMPREPLY=($(compgen -W '--graph --help' -- "$current")) ;;
     'pipeline gaps') compopt +o default; COMPREPLY=($(compgen -W '--mailserver --lake -o --output --from --to --topic --holder --retention --config --help' -- "$current")) ;;
     extract) compopt +o default; COMPREPLY=($(compgen -W '--source -o --output --help' -- "$current")) ;;
     completion) compopt +o default; COMPREPLY=($(compgen -W --help -- "$current")) ;;

@@ -430,7 +430,6 @@ complete --command restante --condition '__restante_at pipeline query' --long-op
 complete --command restante --condition '__restante_at pipeline query' --long-option describe --description 'Print the tables and what they mean, or the columns of the table that follows.'
 complete --command restante --condition '__restante_at pipeline query' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at pipeline tables' --long-option graph --description 'Draw what each table is made from, from the sources to the tables that reports read.'
-complete --command restante --condition '__restante_at pipeline tables' --long-option mermaid --description 'Print the graph as a Mermaid flowchart.'
 complete --command restante --condition '__restante_at pipeline tables' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at pipeline gaps' --long-option mailserver --exclusive --description 'Mailserver, by its name in --source.'
 complete --command restante --condition '__restante_at pipeline gaps' --long-option lake --exclusive --arguments '(__fish_complete_directories)' --description 'Folder of the lake, in which the tables are, or its URL, like s3://BUCKET/PATH.'

@@ -30,21 +30,12 @@ def tables(
             "--graph", help="Draw what each table is made from, from the sources to the tables that reports read."
         ),
     ] = False,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the graph as a Mermaid flowchart.")] = False,
 ) -> None:
     """List the tables of a lake, in the order in which they are made. It reads no lake."""
-    from restante.common.errors import Misuse
     from restante.pipeline.tables import TABLES
 
-    if graph and mermaid:
-        raise Misuse("--graph and --mermaid print the same graph: give one of them")
-    if mermaid:
-        lines = _mermaid_lines(_lineage())
-    elif graph:
-        lines = _drawn_lines(_lineage())
-    else:
-        lines = (f"{table.name}: one row per {table.grain}" for table in TABLES.values())
-    for line in lines:
+    listed = (f"{table.name}: one row per {table.grain}" for table in TABLES.values())
+    for line in _drawn_lines(_lineage()) if graph else listed:
         print(line)
 
 
@@ -88,14 +79,3 @@ def _drawn_lines(lineage: Lineage) -> Iterator[str]:
             yield from below(source, "")
     yield ""
     yield f"A table is below one of its inputs, + the others. → {REPORT}: reports read it."
-
-
-def _mermaid_lines(lineage: Lineage) -> Iterator[str]:
-    yield "flowchart LR"
-    sources: dict[str, str] = {}
-    for name, inputs in lineage.items():
-        for input_ in inputs:
-            if input_ not in lineage and input_ not in sources:
-                sources[input_] = f"source{len(sources) + 1}"
-                yield f'    {sources[input_]}["{input_}"]'
-        yield f"    {' & '.join(sources.get(input_, input_) for input_ in inputs)} --> {name}"
