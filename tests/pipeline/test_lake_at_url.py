@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import date
@@ -214,6 +216,19 @@ def test_vacuum_removes_what_killed_runs_left_and_nothing_that_is_young(url: str
             staged(never_made, letter(1))
             assert len(vacuum(never_made, grace=3600, now=LATER)) == 1
     assert stored(url) == [2]
+
+
+def test_vacuum_removes_what_a_run_left_that_was_killed_while_it_tried_the_store(folder_url: str) -> None:
+    with Lake.open(folder_url, write=True, make=True):
+        pass
+    young, old = (UrlPath(folder_url) / f"lake.json.probe-{name}" / "_delta_log" / "0.json" for name in "ab")
+    for file in (young, old):
+        file.write_bytes(b"{}")
+    day_ago = time.time() - 24 * 3600
+    os.utime(str(old).removeprefix("file://"), (day_ago, day_ago))
+    assert command("vacuum", "--lake", folder_url, "--plan").stdout == "1 file to remove, 2 bytes\n"
+    assert command("vacuum", "--lake", folder_url).stdout == "1 file removed, 2 bytes\n"
+    assert objects(folder_url) == {str(young), f"{folder_url}/lake.json"}
 
 
 def test_a_query_of_a_lake_at_a_url_reads_it_with_delta_rs(url: str, tmp_path: Path) -> None:

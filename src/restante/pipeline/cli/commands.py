@@ -285,7 +285,7 @@ def vacuum(
     """Remove files that no table uses any more. It also removes what killed runs left."""
     from restante.pipeline.lake.delta_log import LOG_RETENTION_SECONDS
     from restante.pipeline.lake.lake import Lake
-    from restante.pipeline.lake.vacuum import unneeded_files
+    from restante.pipeline.lake.vacuum import unneeded_files, vacuum_probes
     from restante.pipeline.lake.vacuum import vacuum as remove_waste
     from restante.pipeline.tables import TABLES
 
@@ -299,12 +299,13 @@ def vacuum(
             f" {MIN_GRACE_AT_URL} hours: no run may take longer"
         )
     list_or_remove = unneeded_files if plan else remove_waste
-    files = size = 0
+    seconds, now = grace * 3600, time.time()
     with Lake.open(lake, write=True) as opened:
+        files = vacuum_probes(opened, grace=seconds, now=now, plan=plan)
         for table in TABLES.values():
-            files_of_table = list_or_remove(opened.table(table), grace=grace * 3600, now=time.time())
-            files, size = files + len(files_of_table), size + sum(file.size for file in files_of_table)
-    print(f"{counted(files, 'file')} {'to remove' if plan else 'removed'}, {counted(size, 'byte')}")
+            files += list_or_remove(opened.table(table), grace=seconds, now=now)
+    size = sum(file.size for file in files)
+    print(f"{counted(len(files), 'file')} {'to remove' if plan else 'removed'}, {counted(size, 'byte')}")
 
 
 @app.command()

@@ -34,6 +34,8 @@ from restante.pipeline.schemas import FIRST_DAY, Table
 
 LAKE_FILE: Final = "lake.json"
 LOCK_FILE: Final = "lock"
+PROBE: Final = f"{LAKE_FILE}.probe"
+"""How the names begin of folders that are made to try what a store does."""
 
 LAKE_FORMAT: Final = 5
 """The format of the lake's folder. A greater number means a later version of Restante. Before format 5 a commit had
@@ -181,7 +183,7 @@ def _check_commits(path: UrlPath) -> None:
             " store must support conditional puts (If-None-Match)"
         )
     try:
-        conditional = delta_table.has_conditional_puts(path, f"{LAKE_FILE}.probe")
+        conditional = delta_table.has_conditional_puts(path, PROBE)
     except (DeltaError, OSError) as error:
         raise StoreError(f"cannot write to the lake {path}: {delta_table.error_message(error)}") from error
     if not conditional:

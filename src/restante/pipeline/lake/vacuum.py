@@ -1,4 +1,4 @@
-"""Removes files from a table's folder that belong to no version of it."""
+"""Removes files from a table's folder that belong to no version of it, and what killed runs left in the lake's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from restante.common.errors import StoreError, plain
 from restante.pipeline.lake import data_files, delta_log, staging
+from restante.pipeline.lake.lake import PROBE, Lake
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.url_path import LakePath, UrlPath
 
@@ -46,6 +47,24 @@ def unneeded_files(table: LakeTable, *, grace: float, now: float) -> list[Unneed
             files.append(UnneededFile(path, written.st_size))
     leftover_paths = (path for job in staging.job_folders(table.folder) for path in job.rglob("*") if path.is_file())
     return files + [UnneededFile(path, path.stat().st_size) for path in leftover_paths]
+
+
+def vacuum_probes(lake: Lake, *, grace: float, now: float, plan: bool) -> list[UnneededFile]:
+    """Remove what runs left that were killed while they tried the store of a lake at a URL; return the files.
+
+    Another run may be trying it with files of the last `grace` seconds. `plan`: remove none. Raises StoreError.
+    """
+    if not isinstance(lake.path, UrlPath):
+        return []
+    try:
+        folders = [lake.path / name for name in lake.path.names(folders=True) if name.startswith(PROBE)]
+        files = [UnneededFile(file, file.stat().st_size) for folder in folders for file in folder.files()]
+        files = [file for file in files if now - file.path.stat().st_mtime >= grace]
+        for file in () if plan else files:
+            file.path.unlink()
+    except OSError as error:
+        raise StoreError(f"cannot remove files from {lake.path}: {plain(error)}") from error
+    return files
 
 
 def _all_files(table: LakeTable) -> Iterator[LakePath]:
