@@ -23,6 +23,7 @@ from pyspark import SparkContext
 from restante.common.errors import Misuse, StoreError
 from restante.common.lock_file import lock_file
 from restante.pipeline.cli import run as pipeline_run
+from restante.pipeline.cli.options import RunOptions
 from restante.pipeline.ingest import Run
 from restante.pipeline.spark import class_archive, java, session
 from support.bounds import PATIENCE
@@ -212,8 +213,7 @@ def _handlers() -> Iterator[None]:
 
 @contextmanager
 def opened(lake: Path, *, archive_classes: bool = True) -> Iterator[Run]:
-    options: dict[str, Any] = {"write": True, "make": True, "memory": "1g", "verbose": False}
-    with pipeline_run.open_run("run", lake, archive_classes=archive_classes, **options) as run:
+    with pipeline_run.open_run("run", RunOptions(str(lake)), make=True, archive_classes=archive_classes) as run:
         yield run
 
 

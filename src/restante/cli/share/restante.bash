@@ -237,9 +237,9 @@ _restante() {
     'pipeline ingest:--remote') compopt +o default; return ;;
     'pipeline ingest:--memory') compopt +o default; return ;;
     'pipeline ingest:--packages') compopt +o default; return ;;
-    'pipeline build:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline build:--from') compopt +o default; return ;;
     'pipeline build:--to') compopt +o default; return ;;
+    'pipeline build:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline build:--keep') compopt +o default; return ;;
     'pipeline build:--master') compopt +o default; return ;;
     'pipeline build:--remote') compopt +o default; return ;;
@@ -247,9 +247,9 @@ _restante() {
     'pipeline build:--packages') compopt +o default; return ;;
     'pipeline run:--source') :; return ;;
     'pipeline run:--extracts') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'pipeline run:--reports') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline run:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline run:--keep') compopt +o default; return ;;
-    'pipeline run:--reports') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline run:--master') compopt +o default; return ;;
     'pipeline run:--remote') compopt +o default; return ;;
     'pipeline run:--memory') compopt +o default; return ;;
@@ -315,8 +315,8 @@ _restante() {
     pipeline) compopt +o default; COMPREPLY=($(compgen -W 'demo ingest build run sql vacuum compact report query tables gaps --help' -- "$current")) ;;
     'pipeline demo') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--seed --days --last --transfers --memory -v --verbose --help' -- "$current")) ;;
     'pipeline ingest') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --lake --keep --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
-    'pipeline build') compopt +o default; COMPREPLY=($(compgen -W '--lake --from --to --keep --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
-    'pipeline run') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --lake --keep --reports --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
+    'pipeline build') compopt +o default; COMPREPLY=($(compgen -W '--from --to --lake --keep --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
+    'pipeline run') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --reports --lake --keep --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
     'pipeline sql') compopt +o default; COMPREPLY=($(compgen -W '--lake --help' -- "$current")) ;;
     'pipeline vacuum') compopt +o default; COMPREPLY=($(compgen -W '--lake --grace --plan --help' -- "$current")) ;;
     'pipeline compact') compopt +o default; COMPREPLY=($(compgen -W '--lake --plan --help' -- "$current")) ;;

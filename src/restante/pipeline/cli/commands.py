@@ -21,12 +21,10 @@ from restante.common.texts import counted
 from restante.pipeline.cli import demo, gaps, query, report, tables
 from restante.pipeline.cli.options import (
     DEFAULT_LAKE,
-    DEFAULT_MEMORY,
     LakeAddress,
-    Memory,
-    Packages,
-    Verbose,
+    RunOptions,
     read_folder,
+    with_run_options,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ app = typer.Typer(
 app.command()(demo.demo)  # the first one of the help: it is the first to try
 
 
-Plan = Annotated[bool, typer.Option("--plan", help="Only print what would be done; Spark is not started.")]
 Sources = Annotated[
     list[str] | None,
     typer.Option(
@@ -60,40 +57,14 @@ Extracts = Annotated[
         " that they have there.",
     ),
 ]
-Master = Annotated[
-    str,
-    typer.Option(metavar="URL", help="Spark master: local[N] or spark://…; yarn and k8s://… have not been tried."),
-]
-Remote = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="Spark Connect server to use instead of --master: sc://HOST:PORT."),
-]
-Keep = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="[TABLE=]DAYS",
-        help="Afterwards delete older days from every table that the command writes, or from one table; repeatable.",
-    ),
-]
-DEFAULT_MASTER = "local[*]"
 
 MIN_GRACE_AT_URL: Final = 24
 """Hours for which files are kept at a URL, because a run may still commit them."""
 
 
 @app.command()
-def ingest(
-    source: Sources = None,
-    extracts: Extracts = None,
-    lake: LakeAddress = DEFAULT_LAKE,
-    keep: Keep = None,
-    plan: Plan = False,
-    master: Master = DEFAULT_MASTER,
-    remote: Remote = None,
-    memory: Memory = DEFAULT_MEMORY,
-    packages: Packages = None,
-    verbose: Verbose = False,
-) -> None:
+@with_run_options
+def ingest(options: RunOptions, source: Sources = None, extracts: Extracts = None) -> None:
     """Copy what is new in the sources into the lake.
 
     A source is a database of usage records, a timing log, a trace, a Waku archive, or a file of envelopes. Extracts
@@ -106,38 +77,22 @@ def ingest(
     from restante.pipeline.schemas import CLEAN_TABLES
 
     sources, unread = recognise_sources(check_names(source, extracts))
-    keep_days = read_keep(keep, CLEAN_TABLES)
-    with open_run(
-        "ingest",
-        lake,
-        write=not plan,
-        make=True,
-        master=master,
-        remote=remote,
-        memory=memory,
-        packages=packages,
-        verbose=verbose,
-    ) as run:
-        results = [*ingest_into(run, sources, keep_days, extracts=extracts, plan=plan), *unread]
-    _show_ingested(results, extracts=extracts is not None, plan=plan)
+    keep_days = read_keep(options.keep, CLEAN_TABLES)
+    with open_run("ingest", options, make=True) as run:
+        results = [*ingest_into(run, sources, keep_days, extracts=extracts, plan=options.plan), *unread]
+    _show_ingested(results, extracts=extracts is not None, plan=options.plan)
     if show_failures(results):
         sys.exit(1)
 
 
 @app.command()
+@with_run_options
 def build(
-    lake: LakeAddress = DEFAULT_LAKE,
+    options: RunOptions,
     from_day: Annotated[
         str | None, typer.Option("--from", metavar="DAY", help="First day to build, like 2026-11-21.")
     ] = None,
     to_day: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Last day to build.")] = None,
-    keep: Keep = None,
-    plan: Plan = False,
-    master: Master = DEFAULT_MASTER,
-    remote: Remote = None,
-    memory: Memory = DEFAULT_MEMORY,
-    packages: Packages = None,
-    verbose: Verbose = False,
 ) -> None:
     """Build the report tables, for every day that changed.
 
@@ -148,27 +103,18 @@ def build(
     from restante.pipeline.tables import BUILT_TABLES
 
     days = read_days(from_day, to_day)
-    keep_days = read_keep(keep, BUILT_TABLES)
-    with open_run(
-        "build",
-        lake,
-        write=not plan,
-        master=master,
-        remote=remote,
-        memory=memory,
-        packages=packages,
-        verbose=verbose,
-    ) as run:
-        built = build_into(run, keep_days, days, plan=plan)
-    _show_built(built, plan=plan)
+    keep_days = read_keep(options.keep, BUILT_TABLES)
+    with open_run("build", options) as run:
+        built = build_into(run, keep_days, days, plan=options.plan)
+    _show_built(built, plan=options.plan)
 
 
 @app.command("run")
+@with_run_options
 def ingest_and_build(
+    options: RunOptions,
     source: Sources = None,
     extracts: Extracts = None,
-    lake: LakeAddress = DEFAULT_LAKE,
-    keep: Keep = None,
     reports: Annotated[
         Path | None,
         typer.Option(
@@ -177,12 +123,6 @@ def ingest_and_build(
             " or older than the tables.",
         ),
     ] = None,
-    plan: Plan = False,
-    master: Master = DEFAULT_MASTER,
-    remote: Remote = None,
-    memory: Memory = DEFAULT_MEMORY,
-    packages: Packages = None,
-    verbose: Verbose = False,
 ) -> None:
     """Run ingest, build and report in one Spark session, for cron.
 
@@ -196,27 +136,16 @@ def ingest_and_build(
     if reports is not None:
         _check_reports(reports)
     sources, unread = recognise_sources(check_names(source, extracts))
-    keep_days = read_keep(keep, TABLES)
-    with open_run(
-        "run",
-        lake,
-        write=not plan,
-        make=True,
-        master=master,
-        remote=remote,
-        memory=memory,
-        packages=packages,
-        verbose=verbose,
-        archive_classes=True,
-    ) as run:
-        results = [*ingest_into(run, sources, keep_days, extracts=extracts, plan=plan), *unread]
-        _show_ingested(results, extracts=extracts is not None, plan=plan)
-        planned = {result.table for result in results if plan and result.span is not None}
-        built = build_into(run, keep_days, plan=plan, planned=planned)
-        _show_built(built, plan=plan)
+    keep_days = read_keep(options.keep, TABLES)
+    with open_run("run", options, make=True, archive_classes=True) as run:
+        results = [*ingest_into(run, sources, keep_days, extracts=extracts, plan=options.plan), *unread]
+        _show_ingested(results, extracts=extracts is not None, plan=options.plan)
+        planned = {result.table for result in results if options.plan and result.span is not None}
+        built = build_into(run, keep_days, plan=options.plan, planned=planned)
+        _show_built(built, plan=options.plan)
         failed = show_failures(results)
         if reports is not None:
-            _write_outdated_reports(run, built, reports, plan=plan)
+            _write_outdated_reports(run, built, reports, plan=options.plan)
         sys.stdout.flush()  # making an archive of Java's classes takes a while
     if failed:
         sys.exit(1)

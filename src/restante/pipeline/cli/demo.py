@@ -27,7 +27,7 @@ from restante.demo.fleet import (
     RELAY,
     Fleet,
 )
-from restante.pipeline.cli.options import DEFAULT_MEMORY, Memory, Verbose
+from restante.pipeline.cli.options import DEFAULT_MEMORY, Memory, RunOptions, Verbose
 
 if TYPE_CHECKING:
     from restante.pipeline.report.periods import Period
@@ -103,7 +103,8 @@ def demo(
         _check_same(truth, options, folder)
         steps.say(f"the fleet in {folder} is used as it is")
     check_reports(_periods(truth), folder / REPORTS)
-    with open_run("demo", folder / LAKE, write=True, make=True, memory=memory, verbose=verbose) as run:
+    run_options = RunOptions(lake=str(folder / LAKE), memory=memory, verbose=verbose)
+    with open_run("demo", run_options, make=True) as run:
         results = ingest_into(run, [recognise(spec) for spec in source_specs(folder)], {}, plan=False)
         build_into(run, {}, plan=False)
         write_reports(run, _periods(truth), folder / REPORTS)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hints
 
 import typer
 
@@ -47,15 +49,61 @@ Memory = Annotated[
     ),
 ]
 DEFAULT_MEMORY = "1g"
-Packages = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COORDINATES",
-        help="Maven packages that Spark on this machine loads, such as the connector for a lake at a URL; commas"
-        " separate them.",
-    ),
-]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's own log messages.")]
+
+
+class RunOptions(NamedTuple):
+    """Options of all commands that write to the lake with Spark."""
+
+    lake: LakeAddress = DEFAULT_LAKE
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TABLE=]DAYS",
+            help="Afterwards delete older days from every table that the command writes, or from one table;"
+            " repeatable.",
+        ),
+    ] = None
+    plan: Annotated[bool, typer.Option("--plan", help="Only print what would be done; Spark is not started.")] = False
+    master: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="Spark master: local[N] or spark://…; yarn and k8s://… have not been tried."
+        ),
+    ] = "local[*]"
+    remote: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Spark Connect server to use instead of --master: sc://HOST:PORT."),
+    ] = None
+    memory: Memory = DEFAULT_MEMORY
+    packages: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COORDINATES",
+            help="Maven packages that Spark on this machine loads, such as the connector for a lake at a URL; commas"
+            " separate them.",
+        ),
+    ] = None
+    verbose: Verbose = False
+
+
+def with_run_options(run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the RunOptions, which it takes as its first argument, behind its own options."""
+    _, *own_options = inspect.signature(run, eval_str=True).parameters.values()
+    types = get_type_hints(RunOptions, include_extras=True)
+
+    @functools.wraps(run)
+    def command(**values: Any) -> None:
+        run(RunOptions(**{name: values.pop(name) for name in RunOptions._fields}), **values)
+
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        own_options
+        + [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
+            for name, default in RunOptions._field_defaults.items()
+        ]
+    )
+    return command
 
 
 _UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%\x00-\x1f\x7f]")

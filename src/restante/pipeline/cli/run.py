@@ -22,6 +22,7 @@ from restante.common.errors import StoreError
 from restante.common.line_writer import LAST_LINES_SECONDS, unblock_standard_error
 from restante.common.terminal import SHOW_CURSOR, can_rewrite
 from restante.common.texts import counted
+from restante.pipeline.cli.options import RunOptions
 from restante.pipeline.ingest import IngestResult, Run, ingest
 from restante.pipeline.ingest_extracts import ingest_extracts
 from restante.pipeline.lake.commit_info import CommitInfo
@@ -134,19 +135,7 @@ class Sessions:
 
 
 @contextmanager
-def open_run(
-    what: str,
-    lake: str | Path,
-    *,
-    write: bool,
-    memory: str,
-    verbose: bool,
-    packages: str | None = None,
-    make: bool = False,
-    master: str = session.LOCAL_MASTER,
-    remote: str | None = None,
-    archive_classes: bool = False,
-) -> Iterator[Run]:
+def open_run(what: str, options: RunOptions, *, make: bool = False, archive_classes: bool = False) -> Iterator[Run]:
     """Open the lake, and `make` it if there is none. Spark is started when the run first needs it.
 
     A run on a cluster also has a session on this machine. One of the two exists at a time. `archive_classes`: if the
@@ -155,20 +144,21 @@ def open_run(
     """
     unblock_pipe()
     steps = Steps(what)
-    settings = {"spark.driver.memory": memory} | ({"spark.jars.packages": packages} if packages else {})
-    if "://" in str(lake):
+    settings = {"spark.driver.memory": options.memory}
+    settings |= {"spark.jars.packages": options.packages} if options.packages else {}
+    if "://" in options.lake:
         settings |= LISTING_AT_URL
     with scratch() as folder, contextlib.ExitStack() as stack:
-        opened = stack.enter_context(Lake.open(lake, write=write, make=make))
+        opened = stack.enter_context(Lake.open(options.lake, write=not options.plan, make=make))
         handle_signals = partial(end_run_on_signals, folder)
         handle_signals()
         sessions = Sessions(
-            SparkMaster(master, remote),
+            SparkMaster(options.master, options.remote),
             folder,
             steps,
             handle_signals,  # Spark has set a handler of its own
             settings=settings,
-            verbose=verbose,
+            verbose=options.verbose,
             list_classes=archive_classes,
         )
         stack.enter_context(sessions)
