@@ -19,8 +19,10 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.pipeline.build.sources import build_sources
+from restante.pipeline.cli.options import read_extracts
 from restante.pipeline.ingest import IngestResult
 from restante.pipeline.ingest_extracts import ingest_extracts
+from restante.pipeline.lake import url_path
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import CLEAN_TABLES, LIVE, NAMEPLATES
@@ -299,6 +301,37 @@ def test_sources_with_bad_files_are_left_out_and_the_others_are_read(world: Lake
         path.write_bytes(intact[source])
     assert failures(world) == []
     assert ids(world) == [(source, number) for source in sorted(paths) for number in (1, 2)]
+
+
+def test_at_a_url_extracts_have_the_rows_and_the_errors_of_a_folder(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a folder by its URL, which needs no connector. test_masters.py has a bucket."""
+    monkeypatch.setattr(url_path, "SCHEMES", ("file",))
+    here, there = (LakeWorld(spark, tmp_path / name) for name in ("here", "there"))
+    for world in (here, there):
+        world.folder.mkdir()
+    sources = ("a", "truncated", "empty", "newer", "more-rows")
+    for name in sources:
+        with ours(tmp_path / name) as server:
+            host = Host(here, server)
+            host.extract(1, 2)
+            [path] = host.extract(3)
+        if name in DAMAGE:
+            DAMAGE[name][0](path)
+    url = folder(here).as_uri()
+    texts = []
+    for world, address in ((here, str(folder(here))), (there, url)):
+        root = read_extracts(address)
+        assert root is not None
+        with world.run() as run:
+            paths = (root, root / "none", root / "a" / "nameplates")
+            results = [result for below in paths for result in ingest_extracts(run, below)]
+        texts.append([result.failure.replace(url, str(folder(here))) for result in results if result.failure])
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == len(sources) - 1 + 2
+    assert here.rows("nameplates") == there.rows("nameplates")
+    assert ids(there) == [("a", 1), ("a", 2), ("a", 3)]
 
 
 def test_a_damaged_file_of_the_only_source_does_not_fail_the_run(world: LakeWorld, west: Host) -> None:
@@ -653,9 +686,10 @@ def test_the_command_reads_extracts_beside_sources(world: LakeWorld, west: Host,
     assert "there are no extracts: name the folder that has a folder for each source" in done.stderr
     done = command("ingest", "--lake", tmp_path / "lake", "--extracts", tmp_path / "none", ends=1)
     assert "there is no such folder" in done.stderr
-    assert (
-        "--extracts s3://bucket/x: this is a URL" in command("ingest", "--extracts", "s3://bucket/x", ends=2).stderr
-    )
+    for url in ("s3://bucket/x?key=canary", "s3://canary:canary@bucket/x"):
+        refused = command("ingest", "--extracts", url, ends=2).stderr
+        assert re.search(r"--extracts s3://\S*bucket/x: leave out what is no part of a path; credentials go", refused)
+        assert "canary" not in refused
     assert "--extracts '': name a folder" in command("ingest", "--extracts", "", ends=2).stderr
     assert "there is nothing to read" in command("ingest", ends=2).stderr
 

@@ -151,11 +151,11 @@ def test_a_folder_that_is_no_lake_is_refused_and_not_changed(tmp_path: Path) -> 
     ("address", "sentence"),
     [
         (Path("s3://bucket/lake"), "--lake s3:/bucket/lake: write a URL with two slashes"),
-        ("file:///lake", "--lake file:///lake: a lake is in a folder, or at a URL with s3://, s3a://, gs://"),
+        ("file:///lake", "--lake file:///lake: name a folder, or a URL with s3://, s3a://, gs://"),
         ("s3://canary:canary@bucket/lake", r"--lake s3://\*\*\*@bucket/lake: leave out what is no part of a path"),
         ("abfss://container:canary@account/lake", r"--lake abfss://\*\*\*@account/lake: leave out"),
         ("s3://bucket/lake?key=canary", "--lake s3://bucket/lake: leave out"),
-        ("gs://bucket/a=b", "the URL of a lake must not contain '='"),
+        ("gs://bucket/a=b", "--lake gs://bucket/a=b: other programs misread '=' in a URL"),
     ],
 )
 def test_an_address_of_no_lake_is_refused_and_no_folder_is_made(

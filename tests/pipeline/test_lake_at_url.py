@@ -24,8 +24,7 @@ from pyspark.sql.types import StructField, StructType
 
 from restante.common.errors import InUse, Misuse, StoreError
 from restante.pipeline import views
-from restante.pipeline.lake import columns, delta_table, staging, url_files
-from restante.pipeline.lake import lake as lake_module
+from restante.pipeline.lake import columns, delta_table, staging, url_files, url_path
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import partition_folder
@@ -56,7 +55,7 @@ LEFTOVERS: Final = (
 @pytest.fixture
 def folder_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of an empty folder: Spark has a connector for it."""
-    monkeypatch.setattr(lake_module, "SCHEMES", ("file",))
+    monkeypatch.setattr(url_path, "SCHEMES", ("file",))
     (tmp_path / "lake").mkdir()
     return (tmp_path / "lake").as_uri()
 

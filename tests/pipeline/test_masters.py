@@ -22,6 +22,7 @@ import pytest
 from pyarrow.fs import S3FileSystem, copy_files
 from pyspark.sql import SparkSession
 
+from pipeline.test_extracts import DAMAGE
 from restante.pipeline.build.sources import build_sources
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.lake.lake import Lake
@@ -34,11 +35,13 @@ from restante.pipeline.tables import BUILT_TABLES, TABLES
 from support.bounds import PATIENCE, wait_until
 from support.documents import Document
 from support.pipeline.busy_week import TODAY, busy_week
-from support.pipeline.runs import LakeWorld, Row
+from support.pipeline.extracts import files_of
+from support.pipeline.relays import our_relay, transfer
+from support.pipeline.runs import LakeWorld, Row, spark_command
 from support.pipeline.servers import T0, client, current, mailbox, nameplate, ours
 from support.pipeline.sessions import environment
 from support.pipeline.tables import dicts
-from support.processes import kill_group, process_group, run
+from support.processes import called, kill_group, process_group, run
 from support.s3 import connector_settings, s3_bucket, with_sdk
 from support.tools import MissingError
 from support.waku.archives import ROWS
@@ -196,7 +199,7 @@ def test_a_lake_is_moved_to_a_bucket_built_there_after_a_kill_and_moved_back(
         store = S3FileSystem(endpoint_override=host, scheme="http", region="us-east-1")
         copy_files(str(here.path), "bucket/lake", destination_filesystem=store)
         lacking = run(*command(here, "build")[:-1], url, variables=cluster_environment(), bound=PATIENCE)
-        assert "Spark has no connector for the URL of the lake " in lacking.stderr
+        assert "Spark has no connector for the URL of the lake or of the extracts " in lacking.stderr
         assert f": add --packages {packages}, or give" in lacking.stderr, "the guide names another version"
 
         line = changed(GUIDE.blocks["bucket"], {url: url, packages: with_sdk(packages)})
@@ -219,6 +222,63 @@ def test_a_lake_is_moved_to_a_bucket_built_there_after_a_kill_and_moved_back(
     world = LakeWorld(here.spark(), tmp_path)
     assert built(world) == expected
     assert all("canary" not in text for text in (output, world.bytes().decode(errors="replace")))
+
+
+def test_extracts_in_a_bucket_give_the_tables_and_the_errors_of_a_folder(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, url, sources = tmp_path / "extracts", "s3://bucket/hosts", ("mailbox", "cut", "newer", "relay")
+    our_relay(tmp_path / "relay", transfer(1), transfer(2))
+    (tmp_path / "conf").mkdir()
+    with ExitStack() as stack:
+        try:
+            variables = stack.enter_context(s3_bucket("bucket"))
+        except MissingError as missing:
+            pytest.skip(str(missing))
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        stack.enter_context(ours(tmp_path / "mailbox", nameplate(1), mailbox(2), client(3), current(None)))
+        for name in ("cut", "newer"):
+            stack.enter_context(ours(tmp_path / name, nameplate(1)))
+        texts = []
+        for target in (str(folder), url):
+            done = called("extract", *(f"--source={name}={tmp_path / name}" for name in sources), "--output", target)
+            assert done.returncode == 0, done.stderr
+            texts.append(done.stdout)
+        assert texts[0] == texts[1] != ""
+        for name, damage in (("cut", DAMAGE["truncated"][0]), ("newer", DAMAGE["newer"][0])):
+            [file] = files_of(folder, name)
+            damage(folder / file.path)
+            [path] = (UrlPath(url) / name).files()
+            path.write_bytes((folder / file.path).read_bytes())
+        here, there = tmp_path / "here", tmp_path / "there"
+        missing_bucket = spark_command(spark, "ingest", "--lake", there, "--extracts", "s3://none/hosts", ends=1)
+        assert "--extracts s3://none/hosts: there is no such folder: name the one with" in missing_bucket.stderr
+        expected = spark_command(spark, "ingest", "--lake", here, "--extracts", folder, ends=1)
+        [line] = GUIDE.lines("extracts")
+        packages = re.findall(r"--packages (\S+)", line)[0]
+        line = changed(line, {"run --extracts": f"ingest --lake {there} --extracts"})
+        lacking = run(*shlex.split(line.partition("--packages")[0]), variables=cluster_environment(), bound=PATIENCE)
+        assert "Spark has no connector for the URL of the lake or of the extracts " in lacking.stderr
+        settings = cluster_environment(**connector_settings(tmp_path / "conf"))
+        done = run(*shlex.split(line.replace(packages, with_sdk(packages))), variables=settings, bound=PATIENCE)
+        if "unresolved dependency" in done.stderr:
+            pytest.skip(f"Spark does not reach a repository of Maven, which it needs once: {done.stderr}")
+
+    def errors(output: str) -> list[str]:
+        lines = re.sub(r"\d{8}T\d{6}Z", "GENERATION", output).splitlines()
+        return [line for line in lines if line.startswith("restante: ")]
+
+    assert len(errors(done.stderr)) == 2
+    assert errors(done.stderr.replace(url, str(folder))) == errors(expected.stderr)
+    lakes = [LakeWorld(spark, tmp_path / name) for name in ("here", "there")]
+    for world in lakes:
+        world.path = world.folder
+    for table in CLEAN_TABLES:
+        assert lakes[0].rows(table) == lakes[1].rows(table), table
+    assert len(lakes[1].rows("nameplates")) == 1
+    assert len(lakes[1].rows("relay_transfers")) == 2
+    assert all("canary" not in text for text in (done.stderr, lakes[1].bytes().decode(errors="replace")))
 
 
 def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, tmp_path: Path) -> None:

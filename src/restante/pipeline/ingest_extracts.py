@@ -7,7 +7,6 @@ and those of the others are read. The rows that Spark observes are compared with
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from restante.common.errors import StoreError
@@ -26,12 +25,14 @@ from restante.pipeline.ingest import (
 from restante.pipeline.lake.commit_info import CommitInfo, SourceCommit
 from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.url_path import LakePath
 from restante.pipeline.schemas import ARCHIVED, CLEAN_TABLES, Table
 from restante.pipeline.sources import extracts
 from restante.pipeline.sources.extracts import NewExtracts
 from restante.pipeline.sources.source import IngestContext, SourceError
 from restante.pipeline.spark import small_jobs
-from restante.pipeline.spark.errors import JAVA_ENDED, SparkError, translated_errors
+from restante.pipeline.spark.errors import JAVA_ENDED, NO_CONNECTOR, SparkError, translated_errors
+from restante.pipeline.spark.workers import SharedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,14 +42,13 @@ NAME: Final = "extracts"
 
 
 def ingest_extracts(
-    run: Run, folder: Path, other_sources: Collection[str] = (), *, plan: bool = False
+    run: Run, folder: LakePath, other_sources: Collection[str] = (), *, plan: bool = False
 ) -> list[IngestResult]:
     """Ingest the new rows of all extracts, or only return how many there are (`plan`).
 
     Sources that are read in place in this run (`other_sources`) are refused. Only sources with new rows, or that
     cannot be read, have results. Raises StoreError if the lake cannot be written, SparkError if a job fails.
     """
-    folder = folder.absolute()
     targets = [run.lake.table(table) for table in CLEAN_TABLES.values()]
     context = ingest_context(run, targets)
     sources, results = _find_sources(folder, targets, other_sources)
@@ -73,7 +73,7 @@ def ingest_extracts(
 
 
 def _find_sources(
-    folder: Path, targets: Sequence[LakeTable], other_sources: Collection[str]
+    folder: LakePath, targets: Sequence[LakeTable], other_sources: Collection[str]
 ) -> tuple[dict[str, list[Table]], list[IngestResult]]:
     """Return the tables of which each source has extracts, and a result for each that cannot be read."""
     sources: dict[str, list[Table]] = {}
@@ -119,12 +119,11 @@ def _ingest_table(
         if not target.marks(new.source):
             say_same_start(run, target, new.source, new.span)
     files = [file for new in new_rows for file in new.files]
-    size = small_jobs.JobSize(
-        sum(new.span.counted for new in new_rows), file_bytes=sum(file.shared.size for file in files)
-    )
+    size = small_jobs.JobSize(sum(new.span.counted for new in new_rows), file_bytes=sum(file.size for file in files))
     if not size.small:
         run.large_jobs()
-    spark = session_for(run, NAME, [file.shared for file in files])
+    here = [SharedFile(str(file.path), file.size, file.inode) for file in files if file.inode is not None]
+    spark = session_for(run, NAME, here) if here else run.spark()  # at a URL all workers see them
     if table is not ARCHIVED:  # few envelopes may have many bytes
         spark = small_jobs.session_for(spark, size)
     results = []
@@ -180,7 +179,7 @@ def _staged(
             failure = error
         if staged is not None:
             return staged, good, refused
-        if failure is not None and JAVA_ENDED in str(failure):
+        if failure is not None and any(text in str(failure) for text in (JAVA_ENDED, NO_CONNECTOR)):
             raise failure
         broken = {new.source: text for new in good if (text := _fault(spark, target.table, new, context))}
         if failure is not None and not broken:
@@ -238,7 +237,7 @@ def _fault(spark: SparkSession, table: Table, new: NewExtracts, context: IngestC
             [(read, rejected, broken, _)] = counts.collect()
     except SparkError as error:
         return (
-            f"source {new.source}: Spark cannot read its extracts of {table.name}, from {new.files[0].shared.path} to"
+            f"source {new.source}: Spark cannot read its extracts of {table.name}, from {new.files[0].path} to"
             f" {new.files[-1].name} ({cleaned(str(error))}). If one is damaged, {extracts.WRITE_AGAIN}"
         )
     if broken:

@@ -230,7 +230,7 @@ _restante() {
     'pipeline demo:--transfers') compopt +o default; return ;;
     'pipeline demo:--memory') compopt +o default; return ;;
     'pipeline ingest:--source') :; return ;;
-    'pipeline ingest:--extracts') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'pipeline ingest:--extracts') :; return ;;
     'pipeline ingest:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline ingest:--keep') compopt +o default; return ;;
     'pipeline ingest:--master') compopt +o default; return ;;
@@ -246,7 +246,7 @@ _restante() {
     'pipeline build:--memory') compopt +o default; return ;;
     'pipeline build:--packages') compopt +o default; return ;;
     'pipeline run:--source') :; return ;;
-    'pipeline run:--extracts') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'pipeline run:--extracts') :; return ;;
     'pipeline run:--reports') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline run:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline run:--keep') compopt +o default; return ;;

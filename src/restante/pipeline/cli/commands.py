@@ -23,7 +23,6 @@ from restante.pipeline.cli.options import (
     DEFAULT_LAKE,
     LakeAddress,
     RunOptions,
-    read_folder,
     with_run_options,
 )
 
@@ -49,12 +48,11 @@ Sources = Annotated[
     ),
 ]
 Extracts = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        metavar="DIR",
-        parser=read_folder,
-        help="Folder with the extracts of all hosts, as restante extract writes them; their sources have the names"
-        " that they have there.",
+        metavar="DIR|URL",
+        help="Folder or URL with the extracts of all hosts, as restante extract writes them; their sources have the"
+        " names that they have there.",
     ),
 ]
 
@@ -71,16 +69,17 @@ def ingest(options: RunOptions, source: Sources = None, extracts: Extracts = Non
     are what `restante extract` wrote on other hosts. With --master or --remote the cluster reads the files that its
     workers see; this machine reads the others.
     """
-    from restante.pipeline.cli.options import check_names, read_keep
+    from restante.pipeline.cli.options import check_names, read_extracts, read_keep
     from restante.pipeline.cli.run import ingest_into, open_run, show_failures
     from restante.pipeline.ingest import recognise_sources
     from restante.pipeline.schemas import CLEAN_TABLES
 
-    sources, unread = recognise_sources(check_names(source, extracts))
+    folder = read_extracts(extracts)
+    sources, unread = recognise_sources(check_names(source, folder))
     keep_days = read_keep(options.keep, CLEAN_TABLES)
-    with open_run("ingest", options, make=True) as run:
-        results = [*ingest_into(run, sources, keep_days, extracts=extracts, plan=options.plan), *unread]
-    _show_ingested(results, extracts=extracts is not None, plan=options.plan)
+    with open_run("ingest", options, make=True, extracts=folder) as run:
+        results = [*ingest_into(run, sources, keep_days, extracts=folder, plan=options.plan), *unread]
+    _show_ingested(results, extracts=folder is not None, plan=options.plan)
     if show_failures(results):
         sys.exit(1)
 
@@ -128,18 +127,19 @@ def ingest_and_build(
 
     If a source cannot be read, the others are read and the tables are built; the exit code is then 1.
     """
-    from restante.pipeline.cli.options import check_names, read_keep
+    from restante.pipeline.cli.options import check_names, read_extracts, read_keep
     from restante.pipeline.cli.run import build_into, ingest_into, open_run, show_failures
     from restante.pipeline.ingest import recognise_sources
     from restante.pipeline.tables import TABLES
 
     if reports is not None:
         _check_reports(reports)
-    sources, unread = recognise_sources(check_names(source, extracts))
+    folder = read_extracts(extracts)
+    sources, unread = recognise_sources(check_names(source, folder))
     keep_days = read_keep(options.keep, TABLES)
-    with open_run("run", options, make=True, archive_classes=True) as run:
-        results = [*ingest_into(run, sources, keep_days, extracts=extracts, plan=options.plan), *unread]
-        _show_ingested(results, extracts=extracts is not None, plan=options.plan)
+    with open_run("run", options, make=True, extracts=folder, archive_classes=True) as run:
+        results = [*ingest_into(run, sources, keep_days, extracts=folder, plan=options.plan), *unread]
+        _show_ingested(results, extracts=folder is not None, plan=options.plan)
         planned = {result.table for result in results if options.plan and result.span is not None}
         built = build_into(run, keep_days, plan=options.plan, planned=planned)
         _show_built(built, plan=options.plan)

@@ -16,6 +16,7 @@ from restante.common.errors import Misuse
 
 if TYPE_CHECKING:
     from restante.pipeline.build.freshness import DayRange
+    from restante.pipeline.lake.url_path import LakePath
 
 LakeAddress = Annotated[
     str,
@@ -110,24 +111,26 @@ _UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%\x00-\x1f\x7f]")
 """Characters of a path that Spark reads as a pattern or decodes."""
 
 
-def read_folder(text: str) -> Path:
-    """Return the folder that --extracts names. Raises Misuse if it is none that Spark can read."""
-    from restante.pipeline.sources.source import URL
+def read_extracts(text: str | None) -> LakePath | None:
+    """Return the folder or the URL that --extracts names. Raises Misuse if Spark cannot read it, StoreError."""
+    from restante.pipeline.lake.url_path import url_path
 
+    if text is None:
+        return None
     if not text:
         raise Misuse("--extracts '': name a folder")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise Misuse("--extracts: the path is not UTF-8: rename the folder") from error
-    if URL.match(text):
-        raise Misuse(f"--extracts {text}: this is a URL: name a folder of this machine, and copy the files there")
+    if "://" in text:
+        return url_path(text, "--extracts")
     if character := _UNUSABLE.search(text):
         raise Misuse(f"--extracts {text}: Spark misreads {character[0]!r} in a path: rename the folder")
-    return Path(text)
+    return Path(text).absolute()
 
 
-def check_names(sources: Sequence[str] | None, extracts: Path | None = None) -> Sequence[str]:
+def check_names(sources: Sequence[str] | None, extracts: LakePath | None = None) -> Sequence[str]:
     """Return the sources. Raises Misuse if there is nothing to read, or if two have the same name."""
     from restante.pipeline.sources.source import parse_spec
 

@@ -28,6 +28,7 @@ from restante.pipeline.ingest_extracts import ingest_extracts
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LISTING_AT_URL
+from restante.pipeline.lake.url_path import LakePath, UrlPath
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.sources.source import Source
@@ -135,7 +136,14 @@ class Sessions:
 
 
 @contextmanager
-def open_run(what: str, options: RunOptions, *, make: bool = False, archive_classes: bool = False) -> Iterator[Run]:
+def open_run(
+    what: str,
+    options: RunOptions,
+    *,
+    make: bool = False,
+    extracts: LakePath | None = None,
+    archive_classes: bool = False,
+) -> Iterator[Run]:
     """Open the lake, and `make` it if there is none. Spark is started when the run first needs it.
 
     A run on a cluster also has a session on this machine. One of the two exists at a time. `archive_classes`: if the
@@ -146,7 +154,7 @@ def open_run(what: str, options: RunOptions, *, make: bool = False, archive_clas
     steps = Steps(what)
     settings = {"spark.driver.memory": options.memory}
     settings |= {"spark.jars.packages": options.packages} if options.packages else {}
-    if "://" in options.lake:
+    if "://" in options.lake or isinstance(extracts, UrlPath):
         settings |= LISTING_AT_URL
     with scratch() as folder, contextlib.ExitStack() as stack:
         opened = stack.enter_context(Lake.open(options.lake, write=not options.plan, make=make))
@@ -247,7 +255,7 @@ def _descendants(ancestor: int) -> list[int]:
 
 
 def ingest_into(
-    run: Run, sources: Sequence[Source], keep_days: Mapping[str, int], *, extracts: Path | None = None, plan: bool
+    run: Run, sources: Sequence[Source], keep_days: Mapping[str, int], *, extracts: LakePath | None = None, plan: bool
 ) -> list[IngestResult]:
     """Ingest the sources and extracts, and drop the days of clean tables that are older than `keep_days`."""
     results = ingest(run, sources, plan=plan) if sources else []

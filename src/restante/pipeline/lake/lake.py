@@ -26,10 +26,9 @@ from deltalake.exceptions import DeltaError
 from restante.common.atomic_file import draft_of, flush
 from restante.common.errors import InUse, Misuse, RestanteError, StoreError, plain
 from restante.common.lock_file import is_locked, lock_directory
-from restante.common.texts import redacted_url
 from restante.pipeline.lake import delta_log, delta_table
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.lake.url_path import LakePath, UrlPath
+from restante.pipeline.lake.url_path import UNUSABLE, LakePath, UrlPath, url_path
 from restante.pipeline.schemas import FIRST_DAY, Table
 
 LAKE_FILE: Final = "lake.json"
@@ -46,15 +45,8 @@ OLDEST_FORMAT: Final = 4
 """The oldest format that can be read. A lake of it has the format of today when it is opened for writing: earlier
 versions of Restante would not see how far its sources were read."""
 
-_UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%=\x00-\x1f\x7f]")
-"""Characters that a lake's path may not contain: Spark and DuckDB read some as patterns and = as a partition, and
-deltalake decodes %XX."""
-
 URL_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """How a URL begins as a Path, which merges slashes (RFC 3986, section 3.1)."""
-
-SCHEMES: Final = ("s3", "s3a", "gs", "abfss", "hdfs")
-"""The schemes of URLs at which a lake may be: those that `deltalake` and a connector of Hadoop know."""
 
 UNSAFE_RENAME: Final = "AWS_S3_ALLOW_UNSAFE_RENAME"
 """The variable with which `deltalake` commits to a bucket without a condition."""
@@ -143,36 +135,18 @@ def _table_list(commits: Iterable[tuple[str, Collection[str]]]) -> str:
 def lake_path(address: Path | str) -> LakePath:
     """Return the path of a lake. Raises Misuse if there can be none, StoreError if the store cannot be used."""
     if isinstance(address, str) and "://" in address:
-        return _url_path(address)
+        return url_path(address, "--lake")
     if URL_PATH.match(str(address)):
         raise Misuse(
             f"--lake {address}: write a URL with two slashes, like s3://BUCKET/PATH, or the path of a folder"
         )
     path = Path(os.path.abspath(address))  # noqa: PTH100 - links stay: on other machines they may differ
-    if character := _UNUSABLE.search(str(path)):
+    if character := UNUSABLE.search(str(path)):
         raise Misuse(
             f"the path of a lake must not contain {character[0]!r}, which other programs misread: {path};"
             " name another folder (--lake)"
         )
     return path
-
-
-def _url_path(url: str) -> UrlPath:
-    scheme, _, rest = url.partition("://")
-    user, at, _ = rest.partition("/")[0].rpartition("@")
-    shown = redacted_url(url).partition("?")[0]
-    if scheme not in SCHEMES:
-        raise Misuse(
-            f"--lake {shown}: a lake is in a folder, or at a URL with {', '.join(f'{s}://' for s in SCHEMES)}"
-        )
-    if "?" in url or "#" in url or (at and (scheme != "abfss" or ":" in user)):
-        raise Misuse(f"--lake {shown}: leave out what is no part of a path; credentials go into the environment")
-    if character := _UNUSABLE.search(rest):
-        raise Misuse(f"the URL of a lake must not contain {character[0]!r}, which other programs misread: {shown}")
-    try:
-        return UrlPath(url.rstrip("/"))
-    except OSError as error:
-        raise StoreError(f"cannot use the lake {shown}: {plain(error)} (--lake names another)") from error
 
 
 def _check_commits(path: UrlPath) -> None:

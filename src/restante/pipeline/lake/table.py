@@ -47,8 +47,8 @@ LISTING_AT_URL: Final = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "32",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
-"""Settings of a session for a lake at a URL: Spark looks up more files than these in a job of so many tasks, because
-each is a request. In a folder it looks them up one after the other (session.SESSION_SETTINGS)."""
+"""Settings of a session for a lake or extracts at a URL: Spark looks up more files than these in a job of so many
+tasks, because each is a request. In a folder it looks them up one after the other (session.SESSION_SETTINGS)."""
 
 _STATISTICS: Final = ("min.", "max.", "null_count.")
 """How the names of the columns begin in which deltalake lists the statistics of a table's columns."""

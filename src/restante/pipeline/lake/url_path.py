@@ -1,4 +1,4 @@
-"""Paths at a URL, with the methods of pathlib that the lake uses.
+"""Paths at a URL, with the methods of pathlib that the lake and extracts use.
 
 `deltalake` reads and writes the objects, with the credentials and the stores of its commits.
 """
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from restante.common.texts import cleaned
+from restante.common.errors import Misuse, StoreError, plain
+from restante.common.texts import cleaned, redacted_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +30,16 @@ _BRANCH: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 OUTPUT_BYTES: Final = 1 << 20
 """Bytes that are gathered before they are given to `deltalake`, which takes no Arrow buffers (1.6.6): those of one
 call of `write_bytes`."""
+
+SCHEMES: Final = ("s3", "s3a", "gs", "abfss", "hdfs")
+"""The schemes of URLs that can be used: those that `deltalake` and a connector of Hadoop know."""
+
+UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%=\x00-\x1f\x7f]")
+"""Characters that the path of a lake may not contain: Spark and DuckDB read some as patterns and = as a partition,
+and deltalake decodes %XX."""
+
+NO_BUCKET: Final = "NoSuchBucket"
+"""What S3 answers if a bucket does not exist (Amazon S3 API Reference, "Error responses")."""
 
 _SPARK_SCHEMES: Final = {"s3": "s3a"}
 """How Hadoop's connectors call a scheme of `deltalake`."""
@@ -165,6 +176,26 @@ LakePath = Path | UrlPath
 """A path of a lake in a folder, or at a URL."""
 
 
+def url_path(url: str, option: str) -> UrlPath:
+    """Return the path of a URL that an option names.
+
+    Raises Misuse if it is none that can be used, StoreError if its store cannot be. Their texts name no secret.
+    """
+    scheme, _, rest = url.partition("://")
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    shown = redacted_url(url).partition("?")[0]
+    if scheme not in SCHEMES:
+        raise Misuse(f"{option} {shown}: name a folder, or a URL with {', '.join(f'{s}://' for s in SCHEMES)}")
+    if "?" in url or "#" in url or (at and (scheme != "abfss" or ":" in user)):
+        raise Misuse(f"{option} {shown}: leave out what is no part of a path; credentials go into the environment")
+    if character := UNUSABLE.search(rest):
+        raise Misuse(f"{option} {shown}: other programs misread {character[0]!r} in a URL: rename the folder")
+    try:
+        return UrlPath(url.rstrip("/"))
+    except OSError as error:
+        raise StoreError(f"cannot use {shown}: {plain(error)} ({option} names another)") from error
+
+
 def path_below(path: LakePath, folder: LakePath) -> PurePath:
     """Return a path relative to a folder. Raises ValueError if it is not below it."""
     assert type(path) is type(folder)
@@ -208,4 +239,5 @@ def _plain_errors() -> Iterator[None]:
     except FileNotFoundError as error:
         raise FileNotFoundError(error_text(error)) from None
     except (DeltaError, OSError, ValueError) as error:
-        raise OSError(error_text(error)) from None
+        text = error_text(error)
+        raise (FileNotFoundError if NO_BUCKET in text else OSError)(text) from None

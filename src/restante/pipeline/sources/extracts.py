@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -28,6 +28,8 @@ from restante.common import transfer_records, usage_records
 from restante.common.errors import plain
 from restante.pipeline.clean import rules
 from restante.pipeline.lake.commit_info import Mark
+from restante.pipeline.lake.data_files import native_file
+from restante.pipeline.lake.url_path import LakePath, UrlPath, error_text, spark_path
 from restante.pipeline.schemas import (
     ARCHIVED,
     CLIENT_VERSIONS,
@@ -55,7 +57,6 @@ from restante.pipeline.sources.extract_files import (
 from restante.pipeline.sources.marks import changed_ids
 from restante.pipeline.sources.source import DUPLICATE, SOURCE_NAME, IngestContext, SourceError, Span, SpanPart
 from restante.pipeline.spark.small_jobs import one_task
-from restante.pipeline.spark.workers import SharedFile
 from restante.waku.files.parquet import MAX_EXPANSION, MAX_ROWS_PER_BYTE, UNSUSPICIOUS_BYTES
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ MAX_ENTRIES: Final = 10_000
 MAX_FILES: Final = 100_000
 """Files of a table that a run reads, and each source has the same share: with 40 sources, those of a hundred days
 with one file an hour. The next run reads more."""
+
+FOOTERS_AT_ONCE: Final = 16
+"""Footers that are read at once: at a URL each is a request or two, for which a thread waits."""
 
 READ_DAYS: Final = 3
 """Days in a row whose files were all read, and before which no day is looked at: hosts' clocks are set back, too."""
@@ -94,8 +98,12 @@ class NewFile(NamedTuple):
 
     name: str
     """Its path below the folder of all extracts."""
-    shared: SharedFile
-    after: int | None
+    path: LakePath
+    size: int
+    """In bytes."""
+    inode: int | None
+    """None: it is at a URL."""
+    after: int | None = None
     """Rows up to this id are left out, because other files have them. None: no row."""
 
 
@@ -109,23 +117,29 @@ class NewExtracts(NamedTuple):
     """Those of them that have a fault."""
 
 
-def sources_of(folder: Path) -> list[str]:
+def sources_of(folder: LakePath) -> list[str]:
     """Return the names of the sources that the folder has. Raises SourceError."""
-    if not folder.is_dir():
+    try:
+        exists = folder.exists() if isinstance(folder, UrlPath) else folder.is_dir()
+    except FileNotFoundError:  # the bucket
+        exists = False
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    if not exists:
         raise SourceError(
             f"--extracts {folder}: there is no such folder: name the one with the extracts of all hosts"
         )
     return _folders(folder, SOURCE_NAME)
 
 
-def tables_of(folder: Path, source: str) -> list[Table]:
+def tables_of(folder: LakePath, source: str) -> list[Table]:
     """Return the tables of which the folder has extracts of a source. Raises SourceError."""
     names = _folders(folder / source, re.compile("[a-z_]+"))
     return [table for table in TABLES if table.name in names]
 
 
 def find_new(
-    folder: Path, source: str, table: Table, mark: Mark | None, context: IngestContext, max_files: int
+    folder: LakePath, source: str, table: Table, mark: Mark | None, context: IngestContext, max_files: int
 ) -> tuple[NewExtracts | None, str]:
     """Return what is new of a source since its mark, or None; and what is not read yet, and why, or "".
 
@@ -222,7 +236,7 @@ def _chain(listing: _Listing, generations: Sequence[str], known: _Known) -> tupl
 class _Listing(NamedTuple):
     """The files of a source and table."""
 
-    folder: Path
+    folder: LakePath
     source: str
     table: Table
     today: date
@@ -254,27 +268,37 @@ class _Listing(NamedTuple):
         """Yield the files of each day of a generation, from the last day on."""
         path = f"{self.source}/{self.table.name}/{generation}"
         for day in reversed(_folders(self.folder / path, _DAY)):
-            names = _entries(self.folder / path / day, lambda entry: entry.is_file(follow_symlinks=False))
+            names = _entries(self.folder / path / day, folders=False)
             yield [file for name in names if (file := parse_path(f"{path}/{day}/{name}"))]
 
 
-def _folders(path: Path, pattern: re.Pattern[str]) -> list[str]:
+def _folders(path: LakePath, pattern: re.Pattern[str]) -> list[str]:
     """Return the names of the folders in a folder, in order."""
-    return sorted(
-        name for name in _entries(path, lambda entry: entry.is_dir(follow_symlinks=False)) if pattern.fullmatch(name)
-    )
+    return sorted(name for name in _entries(path, folders=True) if pattern.fullmatch(name))
 
 
-def _entries(path: Path, accepted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+def _entries(path: LakePath, *, folders: bool) -> list[str]:
+    """Return the names of the folders, or of the files, in a folder. Raises SourceError."""
     try:
-        with os.scandir(path) as entries:
-            all_entries = list(islice(entries, MAX_ENTRIES + 1))
-            names = [entry.name for entry in all_entries if accepted(entry)]
+        if isinstance(path, UrlPath):
+            names = path.names(folders=folders)
+            count = len(names)
+        else:
+            with os.scandir(path) as scan:
+                entries = list(islice(scan, MAX_ENTRIES + 1))
+                is_listed = os.DirEntry.is_dir if folders else os.DirEntry.is_file
+                names = [entry.name for entry in entries if is_listed(entry, follow_symlinks=False)]
+            count = len(entries)
     except OSError as error:
-        raise SourceError(f"cannot read {path}: {plain(error)}") from error
-    if len(all_entries) > MAX_ENTRIES:
+        raise _unreadable(path, error) from error
+    if count > MAX_ENTRIES:
         raise SourceError(f"{path} has more than {MAX_ENTRIES:,} entries: remove what is no extract")
     return names
+
+
+def _unreadable(path: LakePath, error: OSError) -> SourceError:
+    reason = error_text(error) if isinstance(path, UrlPath) else plain(error)
+    return SourceError(f"cannot read {path}: {reason}")
 
 
 def _contiguous(
@@ -304,8 +328,9 @@ def _new_rows(
     table = listing.table
     read = missed = rejected = envelope_bytes = 0
     files = []
-    for file, after in chain:
-        info, shared = _read_footer(listing, file, context)
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        footers = list(pool.map(lambda link: _read_footer(listing, link[0], context), chain))
+    for (file, after), (info, new_file) in zip(chain, footers, strict=True):
         overlap = _read_up_to(listing, file, after, known) if file.first <= after else None
         if file.generation == known.generation and table is not LIVE and not _continues(info, known, overlap):
             raise _not_continued(listing, file, known)
@@ -317,10 +342,10 @@ def _new_rows(
             read -= overlap.rows
             rejected -= overlap.rejected
             missed -= after - file.first + 1 - overlap.rows
-        envelope_bytes += shared.size if table is ARCHIVED else 0
-        files.append(NewFile(file.path, shared, after if overlap else None))
+        envelope_bytes += new_file.size if table is ARCHIVED else 0
+        files.append(new_file._replace(after=after if overlap else None))
     if missed < 0 or rejected < 0:
-        raise SourceError(f"source {listing.source}: the counts of {files[-1].shared.path} are wrong: {WRITE_AGAIN}")
+        raise SourceError(f"source {listing.source}: the counts of {files[-1].path} are wrong: {WRITE_AGAIN}")
     last = chain[-1][0]
     marks = {"": msgspec.structs.replace(info.mark, seen=f"{last.generation}/{last.last}")}
     first = max(chain[0][0].first, chain[0][1] + 1)
@@ -381,17 +406,18 @@ WRITE_AGAIN: Final = "copy the file again, or remove it and the later ones of it
 """What to do about a file that cannot be read."""
 
 
-def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -> tuple[ExtractInfo, SharedFile]:
-    """Return what a file says about itself, and how workers recognise it. Raises SourceError."""
+def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -> tuple[ExtractInfo, NewFile]:
+    """Return what a file says about itself, and the file. Raises SourceError."""
     path, source = listing.folder / file.path, listing.source
     try:
-        status = path.stat()
-        with pa.OSFile(str(path)) as opened:
+        inode = None if isinstance(path, UrlPath) else path.stat().st_ino
+        with native_file(path) as opened:
+            size = opened.size()
             info, metadata, schema = read_footer(opened, file, str(path))
     except Damaged as error:
         raise SourceError(f"source {source}: {path} {error}: {WRITE_AGAIN}") from error
     except OSError as error:
-        raise SourceError(f"source {source}: cannot read {path}: {plain(error)}") from error
+        raise SourceError(_unreadable(path, error).with_source(source)) from error
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     # Not of its columns: at a damaged one pyarrow ends the process (26.0.1: RowGroupMetaData.column).
     expanded = sum(group.total_byte_size for group in groups)
@@ -408,13 +434,13 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
         raise SourceError(f"source {source}: {path} does not have the columns of {file.table}: {WRITE_AGAIN}")
     if (
         sum(group.num_rows for group in groups) != info.rows
-        or not 0 <= info.rejected <= info.rows <= MAX_ROWS_PER_BYTE * status.st_size
-        or expanded > max(MAX_EXPANSION * status.st_size, UNSUSPICIOUS_BYTES)
+        or not 0 <= info.rejected <= info.rows <= MAX_ROWS_PER_BYTE * size
+        or expanded > max(MAX_EXPANSION * size, UNSUSPICIOUS_BYTES)
         or info.missed < 0
         or info.missed != (0 if listing.table is LIVE else file.last - file.first + 1 - info.rows)
     ):
         raise SourceError(f"source {source}: the counts of {path} are wrong: {WRITE_AGAIN}")
-    return info, SharedFile(str(path), status.st_size, status.st_ino)
+    return info, NewFile(file.path, path, size, inode)
 
 
 def _id_column(table: Table) -> str:
@@ -428,7 +454,7 @@ def _read_up_to(listing: _Listing, file: ExtractFile, last: int, known: _Known) 
     recent: dict[int, str] = {}
     try:
         # A text that many rows have is in memory once.
-        with pq.ParquetFile(path, read_dictionary=["fault", *names]) as parquet:
+        with native_file(path) as opened, pq.ParquetFile(opened, read_dictionary=["fault", *names]) as parquet:
             for batch in parquet.iter_batches(columns=[_id_column(table), "fault", *names]):
                 before = batch.filter(pc.less_equal(batch.column(_id_column(table)), last))
                 faults = before.column("fault")
@@ -455,7 +481,7 @@ def read(spark: SparkSession, table: Table, new: Sequence[NewExtracts], context:
     from pyspark.sql import functions as f
 
     files = [file for of_source in new for file in of_source.files]
-    frame = spark.read.schema(rows.ddl(table)).parquet(*(file.shared.path for file in files))
+    frame = spark.read.schema(rows.ddl(table)).parquet(*(spark_path(file.path) for file in files))
     frame = one_task(frame.select("*", f.expr("substring_index(_metadata.file_path, '/', -5)").alias("extract")))
     after = [{"extract": file.name, "after": file.after} for file in files if file.after is not None]
     if after:

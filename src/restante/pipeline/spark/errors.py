@@ -23,7 +23,9 @@ MEMORY_ENDED: Final = (
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 """How a Python exception begins in a traceback. Its text may span several lines."""
 
-_NO_CONNECTOR: Final = re.compile(r'Class org\.apache\.hadoop\.fs\.\S+ not found|No FileSystem for scheme "\w+"')
+NO_CONNECTOR: Final = "Spark has no connector for the URL of the lake or of the extracts"
+
+_CONNECTOR: Final = re.compile(r'Class org\.apache\.hadoop\.fs\.\S+ not found|No FileSystem for scheme "\w+"')
 """What Hadoop says of a URL whose file system no jar has."""
 
 _CONNECTORS: Final = (("s3", "hadoop-aws"), ("Azure", "hadoop-azure"), ("abfs", "hadoop-azure"), ("gs", "hadoop-gcp"))
@@ -52,8 +54,8 @@ def start_failure(text: str) -> str:
 def job_failure(message: str) -> str:
     """Return the cause from the message of a job that failed, which may have stack traces of Java and Python."""
     lines = [line for line in message.splitlines() if line.strip() and not line[0].isspace()]
-    if match := _NO_CONNECTOR.search(message):
-        return f"Spark has no connector for the URL of the lake ({match[0]}): {_connector_advice(match[0])}"
+    if match := _CONNECTOR.search(message):
+        return f"{NO_CONNECTOR} ({match[0]}): {_connector_advice(match[0])}"
     if "java.lang.OutOfMemoryError" in message:
         return MEMORY_ENDED
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
