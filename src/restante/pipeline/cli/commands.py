@@ -19,12 +19,7 @@ from restante.cli.extra_commands import group_that_needs
 from restante.common.errors import Misuse
 from restante.common.texts import counted
 from restante.pipeline.cli import demo, gaps, query, report, tables
-from restante.pipeline.cli.options import (
-    DEFAULT_LAKE,
-    LakeAddress,
-    RunOptions,
-    with_run_options,
-)
+from restante.pipeline.cli.options import DEFAULT_LAKE, LakeAddress, RunOptions, with_run_options
 
 if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult
@@ -214,8 +209,8 @@ def vacuum(
     """Remove files that no table uses any more. It also removes what killed runs left."""
     from restante.pipeline.lake.delta_log import LOG_RETENTION_SECONDS
     from restante.pipeline.lake.lake import Lake
-    from restante.pipeline.lake.vacuum import unneeded_files, vacuum_probes
-    from restante.pipeline.lake.vacuum import vacuum as remove_waste
+    from restante.pipeline.lake.vacuum import vacuum as vacuum_table
+    from restante.pipeline.lake.vacuum import vacuum_probes
     from restante.pipeline.tables import TABLES
 
     # After that the log no longer has the time at which a file was replaced.
@@ -227,12 +222,11 @@ def vacuum(
             f"--grace {grace:g}: at a URL, where no lock shows whether a run is active, files are kept for at least"
             f" {MIN_GRACE_AT_URL} hours: no run may take longer"
         )
-    list_or_remove = unneeded_files if plan else remove_waste
     seconds, now = grace * 3600, time.time()
     with Lake.open(lake, write=True) as opened:
         files = vacuum_probes(opened, grace=seconds, now=now, plan=plan)
         for table in TABLES.values():
-            files += list_or_remove(opened.table(table), grace=seconds, now=now)
+            files += vacuum_table(opened.table(table), grace=seconds, now=now, plan=plan)
     size = sum(file.size for file in files)
     print(f"{counted(len(files), 'file')} {'to remove' if plan else 'removed'}, {counted(size, 'byte')}")
 
@@ -264,6 +258,8 @@ def compact(
 
 def _show_ingested(results: Sequence[IngestResult], *, extracts: bool, plan: bool) -> None:
     """Print a line for each table of a source: how many rows were read, and what became of them."""
+    from restante.pipeline.cli.output import row_counts
+
     if not results and extracts:
         print("extracts: nothing new")
     for result in results:
@@ -276,17 +272,9 @@ def _show_ingested(results: Sequence[IngestResult], *, extracts: bool, plan: boo
             print(f"{result.source}: {result.table}: {counted(result.span.counted, 'row')} to read{anew}")
         else:
             ledger = result.ledger
-            parts = [
-                f"{count:,} {label}"
-                for count, label in (
-                    (ledger.clean, "clean"),
-                    (ledger.duplicate, "duplicate"),
-                    (ledger.quarantined, "in quarantine"),
-                    (ledger.missed, "deleted before they were read"),
-                )
-                if count or label == "clean"
-            ]
-            print(f"{result.source}: {result.table}: {counted(ledger.read, 'row')} read: {', '.join(parts)}")
+            others = {"duplicate": ledger.duplicate, "in quarantine": ledger.quarantined}
+            text = row_counts(ledger.clean, others, ledger.missed)
+            print(f"{result.source}: {result.table}: {counted(ledger.read, 'row')} read: {text}")
 
 
 def _show_built(built: Sequence[tuple[BuildResult, Sequence[str]]], *, plan: bool) -> None:

@@ -78,16 +78,9 @@ def extract(
 
 def _line(extracted: Extracted) -> str:
     """Return the line for a table that was written."""
-    parts = [
-        f"{count:,} {label}"
-        for count, label in (
-            (extracted.rows - extracted.rejected, "clean"),
-            (extracted.rejected, "with a fault"),
-            (extracted.missed, "deleted before they were read"),
-        )
-        if count or label == "clean"
-    ]
+    from restante.pipeline.cli.output import row_counts
+
+    clean = extracted.rows - extracted.rejected
     files = f" to {counted(extracted.files, 'file')}" if extracted.files > 1 else ""
-    return (
-        f"{extracted.source}: {extracted.table}: {counted(extracted.rows, 'row')} written{files}: {', '.join(parts)}"
-    )
+    text = row_counts(clean, {"with a fault": extracted.rejected}, extracted.missed)
+    return f"{extracted.source}: {extracted.table}: {counted(extracted.rows, 'row')} written{files}: {text}"

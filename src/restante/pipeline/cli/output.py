@@ -1,4 +1,4 @@
-"""Standard output of the commands that read the lake without Spark: rows as a table, CSV or JSON; and signals."""
+"""Standard output of commands: rows as a table, CSV or JSON, and counts of rows. And signals, without Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -176,3 +176,9 @@ def _value_in_line(value: str | None, width: int | None = None) -> str:
     if value is None:
         return "NULL"
     return in_one_line(value if width is None else value[: width + 1])
+
+
+def row_counts(clean: int, others: Mapping[str, int], missed: int) -> str:
+    """Return how many rows there are of each kind, as text. Only clean ones are named if there are none."""
+    counts = {"clean": clean, **others, "deleted before they were read": missed}
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count or kind == "clean")

@@ -24,7 +24,7 @@ class UnneededFile(NamedTuple):
     """In bytes."""
 
 
-def unneeded_files(table: LakeTable, *, grace: float, now: float) -> list[UnneededFile]:
+def _unneeded_files(table: LakeTable, *, grace: float, now: float) -> list[UnneededFile]:
     """Return the files to remove: those of runs that were killed, and those in no version for `grace` seconds.
 
     Readers of an older version must finish within `grace`, which is at most delta_log.LOG_RETENTION_SECONDS. The time
@@ -92,10 +92,14 @@ def _parquet_files(folder: Path) -> Iterator[Path]:
         yield from (Path(top) / name for name in names if name.endswith(".parquet"))
 
 
-def vacuum(table: LakeTable, *, grace: float, now: float) -> list[UnneededFile]:
-    """Remove the unneeded files, and the folders that are then empty; return the files. Raises StoreError."""
-    files = unneeded_files(table, grace=grace, now=now)
+def vacuum(table: LakeTable, *, grace: float, now: float, plan: bool = False) -> list[UnneededFile]:
+    """Remove the unneeded files, and the folders that are then empty; return the files.
 
+    `plan`: remove none. Raises StoreError.
+    """
+    files = _unneeded_files(table, grace=grace, now=now)
+    if plan:
+        return files
     try:
         for file in files:
             file.path.unlink()
