@@ -146,9 +146,10 @@ def open_run(
 ) -> Iterator[Run]:
     """Open the lake, and `make` it if there is none. Spark is started when the run first needs it.
 
-    A run on a cluster also has a session on this machine. One of the two exists at a time. `archive_classes`: if the
-    run started Java on this machine, an archive of Java's classes is made for later runs, unless there is one. By
-    then the run is done: others may write to the lake, and a signal only stops the archive.
+    A run on a cluster also has a session on this machine. One of the two exists at a time. `extracts` is where the
+    run reads extracts, if it does. `archive_classes`: if the run started Java on this machine, an archive of Java's
+    classes is made for later runs, unless there is one. By then the run is done: others may write to the lake, and a
+    signal only stops the archive.
     """
     unblock_pipe()
     steps = Steps(what)
