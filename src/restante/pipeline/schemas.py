@@ -91,6 +91,11 @@ def day_of(event: str) -> Column:
     return Column("day", "DATE", f"UTC day of {event}.")
 
 
+def us_column(name: str, meaning: str, *, null: bool = False) -> Column:
+    """Return a column of microseconds."""
+    return Column(name, "BIGINT", meaning, null, MICROSECONDS)
+
+
 SOURCE_COLUMN: Final = Column("source", "STRING", "Name of the source, as given in --source.")
 ID_COLUMN: Final = Column("id", "BIGINT", "Id of the row at its source.")
 ORIGIN_COLUMN: Final = Column(
@@ -104,14 +109,10 @@ APP_COLUMN: Final = Column(
 STARTED_COLUMN: Final = Column(
     "started", "TIMESTAMP", "When the first side joined, rounded down to a multiple of the blur."
 )
-WAITING_COLUMN: Final = Column(
-    "waiting_us",
-    "BIGINT",
-    "Time from the first side to the second. NULL: no second side joined.",
-    null=True,
-    unit=MICROSECONDS,
+WAITING_COLUMN: Final = us_column(
+    "waiting_us", "Time from the first side to the second. NULL: no second side joined.", null=True
 )
-TOTAL_COLUMN: Final = Column("total_us", "BIGINT", "Time from the first side to the end.", unit=MICROSECONDS)
+TOTAL_COLUMN: Final = us_column("total_us", "Time from the first side to the end.")
 RESULT_COLUMN: Final = Column(
     "result",
     "STRING",
@@ -119,14 +120,12 @@ RESULT_COLUMN: Final = Column(
     " scary: a client reported this mood (mailboxes only); pruney: deleted because it was idle for too long; crowded:"
     " a third side was refused.",
 )
-BLUR_COLUMN: Final = Column(
+BLUR_COLUMN: Final = us_column(
     "blur_us",
-    "BIGINT",
     "Blur: the row's time is rounded down to a multiple of this. NULL: the time is exact. Records of the reference"
     " server, and of this server before schema 4, do not say their blur. It is then inferred from the time and the"
     " server's setting, so an exact time on a whole second is taken for a rounded one.",
     null=True,
-    unit=MICROSECONDS,
 )
 
 TRANSFER_RESULT_COLUMN: Final = Column(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import MICROSECONDS, Column
+from restante.pipeline.schemas import Column, us_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -34,9 +34,7 @@ BUCKET_COLUMN: Final = Column(
     " less. NULL: the duration is not known, or there is none.",
     null=True,
 )
-FROM_COLUMN: Final = Column(
-    "from_us", "BIGINT", "Shortest duration of the bucket. NULL: the bucket is NULL.", null=True, unit=MICROSECONDS
-)
+FROM_COLUMN: Final = us_column("from_us", "Shortest duration of the bucket. NULL: the bucket is NULL.", null=True)
 
 
 def bucket_edges() -> list[int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import MICROSECONDS, SOURCE_COLUMN, Column, Table, day_of
+from restante.pipeline.schemas import SOURCE_COLUMN, Column, Table, day_of, us_column
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.timing import SERVER_COLUMN, us_of
 from restante.timing.model.exchanges import MAX_APART_US, US_PER_DAY
@@ -44,58 +44,41 @@ DELIVERIES: Final = Table(
         Column("sent", "TIMESTAMP", "When the message was sent, by the clock of the client that sent it."),
         Column("server_rx", "TIMESTAMP", "When the server received the message, by its clock, to the microsecond."),
         Column("received", "TIMESTAMP", "When the peer received the message first, by the peer's clock."),
-        Column(
-            "network_out_us",
-            "BIGINT",
-            "Time from the sending of the message until the server received it.",
-            unit=MICROSECONDS,
-        ),
-        Column(
+        us_column("network_out_us", "Time from the sending of the message until the server received it."),
+        us_column(
             "at_server_us",
-            "BIGINT",
             "Time from the receipt by the server until it sent the message to the peer: for the commit, and the time"
             " until the peer was there. NULL: not known.",
             null=True,
-            unit=MICROSECONDS,
         ),
-        Column(
+        us_column(
             "network_in_us",
-            "BIGINT",
             "Time from when the server sent the message to the peer until the peer received it. NULL: not known,"
             " because the peer's log has no exchange of that day that shows its clock's offset, or the frame does not"
             " say when it was sent.",
             null=True,
-            unit=MICROSECONDS,
         ),
-        Column(
+        us_column(
             "us",
-            "BIGINT",
             "Time from the sending to the receipt: network_out_us, at_server_us and network_in_us together. Below 0:"
             " a clock was set, or the clocks drifted apart. NULL: network_in_us is NULL.",
             null=True,
-            unit=MICROSECONDS,
         ),
-        Column(
+        us_column(
             "error_us",
-            "BIGINT",
             "Largest possible error of us, if no clock is set, and each client's clock and the server's drift apart"
             " by 30 ppm at most. NULL: us is not known.",
             null=True,
-            unit=MICROSECONDS,
         ),
-        Column(
+        us_column(
             "offset_us",
-            "BIGINT",
             "How far the clock of the client that sent the message was ahead of the server's. Below 0: it was"
             " behind.",
-            unit=MICROSECONDS,
         ),
-        Column(
+        us_column(
             "peer_offset_us",
-            "BIGINT",
             "How far the peer's clock was ahead of the server's. Below 0: it was behind. NULL: not known.",
             null=True,
-            unit=MICROSECONDS,
         ),
         day_of("server_rx, by the server's clock"),
         SOURCE_COLUMN,

@@ -14,11 +14,11 @@ from restante.pipeline.schemas import (
     LIVE_MAILBOX,
     LIVE_NAMEPLATE,
     MAILBOXES,
-    MICROSECONDS,
     NAMEPLATES,
     SOURCE_COLUMN,
     Column,
     Table,
+    us_column,
 )
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.hours import HOUR_COLUMN, HOUR_DAY_COLUMN, HOUR_US, hour_is_known
@@ -53,12 +53,10 @@ def _pressure_table(name: str, singular: str, plural: str) -> Table:
                 f"Largest number of {plural} that were live at the same time. NULL: the hour is not known.",
                 null=True,
             ),
-            Column(
+            us_column(
                 "live_us",
-                "BIGINT",
                 f"Time for which {plural} were live in this hour, added up. NULL: the hour is not known.",
                 null=True,
-                unit=MICROSECONDS,
             ),
             Column(
                 "cut",

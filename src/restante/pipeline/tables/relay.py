@@ -12,13 +12,13 @@ from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import (
     BYTES,
-    MICROSECONDS,
     RELAY_TRANSFERS,
     SOURCE_COLUMN,
     TRANSFER_RESULT_COLUMN,
     Column,
     Table,
     day_of,
+    us_column,
 )
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
@@ -42,18 +42,10 @@ RELAY_HOURS: Final = Table(
             "Transfers, or connections without a partner, that ended with this result. They began in this hour.",
         ),
         Column("bytes", "BIGINT", "Bytes that they relayed, of both directions.", unit=BYTES),
-        Column(
-            "waiting_us",
-            "BIGINT",
-            "Time from the first side to the second, or to the end if no second side came, added up.",
-            unit=MICROSECONDS,
+        us_column(
+            "waiting_us", "Time from the first side to the second, or to the end if no second side came, added up."
         ),
-        Column(
-            "relaying_us",
-            "BIGINT",
-            "Time from the second side to the end, added up. 0: no second side came.",
-            unit=MICROSECONDS,
-        ),
+        us_column("relaying_us", "Time from the second side to the end, added up. 0: no second side came."),
         _BEGAN_DAY_COLUMN,
         SOURCE_COLUMN,
     ),

@@ -19,7 +19,6 @@ from restante.pipeline.schemas import (
     CLIENT_VERSIONS,
     LIVE,
     MAILBOXES,
-    MICROSECONDS,
     NAMEPLATES,
     QUARANTINE,
     RELAY_TRANSFERS,
@@ -30,6 +29,7 @@ from restante.pipeline.schemas import (
     Column,
     Table,
     day_of,
+    us_column,
 )
 from restante.pipeline.tables.build import Build
 
@@ -98,12 +98,10 @@ SOURCES_TABLE: Final = Table(
             null=True,
         ),
         LAST_INGEST_COLUMN,
-        Column(
+        us_column(
             "lag_us",
-            "BIGINT",
             "Time from last_row to last_ingest. Below 0: the row's clock was ahead. NULL: last_row is NULL.",
             null=True,
-            unit=MICROSECONDS,
         ),
         COUNTED_SINCE_COLUMN,
         *COUNT_COLUMNS,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import BY_DAY_AND_SOURCE, MICROSECONDS, SOURCE_COLUMN, Column, Table, day_of
+from restante.pipeline.schemas import BY_DAY_AND_SOURCE, SOURCE_COLUMN, Column, Table, day_of, us_column
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
 from restante.timing.model import phases
@@ -54,28 +54,20 @@ TIMING: Final = Table(
             " other side; otherwise the name of the event.",
         ),
         PHASE_COLUMN,
-        Column(
-            "us",
-            "BIGINT",
-            "Duration. Below 0: a clock was set, or the clocks drifted apart. NULL: not known.",
-            null=True,
-            unit=MICROSECONDS,
+        us_column(
+            "us", "Duration. Below 0: a clock was set, or the clocks drifted apart. NULL: not known.", null=True
         ),
-        Column(
+        us_column(
             "error_us",
-            "BIGINT",
             "Largest possible error of the duration, for network out and network in, if no clock is set and the two"
             f" drift apart by {DRIFT_PPM} ppm at most. NULL: another phase, or not known.",
             null=True,
-            unit=MICROSECONDS,
         ),
-        Column(
+        us_column(
             "offset_us",
-            "BIGINT",
             "How far the client's clock was ahead of the server's, for this log and day. Below 0: it was behind."
             " NULL: the log has no exchange that shows it.",
             null=True,
-            unit=MICROSECONDS,
         ),
         day_of("the event, by the client's clock"),
         SOURCE_COLUMN,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import MICROSECONDS, SOURCE_COLUMN, Column, Table, day_of
+from restante.pipeline.schemas import SOURCE_COLUMN, Column, Table, day_of, us_column
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.timing import SERVER_COLUMN
 from restante.timing.model.exchanges import MAX_APART_US
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 
 
 def _waited_column(client: str, peer: str) -> Column:
-    return Column(
+    return us_column(
         f"{client}_waited_us",
-        "BIGINT",
         f"Time from the {client}'s first message until it had the {peer}'s first one, by the {client}'s clock. 0: it"
         f" had that one before. NULL: the {client} sent no message that the {peer} received, or the reverse.",
         null=True,
-        unit=MICROSECONDS,
     )
 
 
@@ -56,21 +54,13 @@ TRANSFERS: Final = Table(
         Column("last", "TIMESTAMP", "When the server received the last of these messages, by its clock."),
         _waited_column("sender", "receiver"),
         _waited_column("receiver", "sender"),
-        Column(
+        us_column(
             "offset_us",
-            "BIGINT",
             "How far the receiver's clock was ahead of the sender's, by the message with the smallest error. Below 0:"
             " it was behind. NULL: us is NULL in all of its rows of deliveries.",
             null=True,
-            unit=MICROSECONDS,
         ),
-        Column(
-            "error_us",
-            "BIGINT",
-            "Largest possible error of offset_us. NULL: it is not known.",
-            null=True,
-            unit=MICROSECONDS,
-        ),
+        us_column("error_us", "Largest possible error of offset_us. NULL: it is not known.", null=True),
         day_of("the first message, by the server's clock"),
         SOURCE_COLUMN._replace(meaning="Name of the source of the sender's log, as given in --source."),
     ),
