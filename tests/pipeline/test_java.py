@@ -133,6 +133,16 @@ def test_an_archive_belongs_to_one_java_and_one_spark_as_they_are_now(tmp_path: 
     assert class_archive.archive_path(home, spark / "jars", cache).name.rpartition("-")[0] != same
 
 
+@pytest.mark.parametrize("variable", ["SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"])
+def test_with_a_folder_of_settings_java_lists_no_classes(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "DumpLoadedClassList" in class_archive.session_archive_option(tmp_path)
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert class_archive.session_archive_option(tmp_path) == ""
+
+
 def test_java_lists_its_classes_only_while_there_is_no_archive_and_one_can_be_written(tmp_path: Path) -> None:
     archive = tmp_path / "missing" / "cache" / "classes-a-b.jsa"
     assert class_archive.archive_option(archive, tmp_path) == f'"-XX:DumpLoadedClassList={tmp_path / "classes"}"'

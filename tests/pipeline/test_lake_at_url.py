@@ -28,7 +28,7 @@ from restante.pipeline.lake import columns, delta_table, staging, url_files, url
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import partition_folder
-from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.lake import CredentialsRefused, Lake
 from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.url_path import UrlPath
@@ -71,9 +71,9 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield "s3://lakes/lake"
 
 
-def use_bucket(stack: ExitStack, monkeypatch: pytest.MonkeyPatch, *, conditional: bool = True) -> None:
+def use_bucket(stack: ExitStack, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     try:
-        variables = stack.enter_context(s3_bucket("lakes", conditional=conditional))
+        variables = stack.enter_context(s3_bucket("lakes", **options))
     except MissingError as missing:
         pytest.skip(str(missing))
     for name, value in variables.items():
@@ -176,6 +176,52 @@ def test_an_error_without_a_commit_names_no_signature(url: str, monkeypatch: pyt
             put(table, letter(2))
     assert "canary" not in str(refused.value)
     assert stored(url) == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "Generic S3 error\n  \u21b3 <Error><Code>ExpiredToken</Code><Message>It has.</Message></Error>",
+            "ExpiredToken",
+        ),
+        ("Error performing PUT https://host/x in 1 s\n  \u21b3 403 Forbidden\n  \u21b3 <html>", "403 Forbidden"),
+        ("S3Exception: Forbidden (Service: S3, Status Code: 403, Request ID: 1)", "Status Code: 403"),
+    ],
+)
+def test_refused_credentials_are_one_error(url: str, text: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = (
+        rf"^the store of {url} refused the credentials \({reason}\): [^;]* run this again; .* before it: letters$"
+    )
+    with ExitStack() as stack:
+        stack.enter_context(pytest.raises(CredentialsRefused, match=sentence))
+        lake = stack.enter_context(Lake.open(url, write=True, make=True))
+        put(lake.table(LETTERS), letter(1))
+        monkeypatch.setattr(delta_table, "append_commit", Mock(side_effect=OSError(text)))
+        put(lake.table(LETTERS), letter(2))
+    assert stored(url) == [1]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "moment",
+    ["probe", r"PUT .*/lake\.json", "PUT .*/run=", "GET .*/run=", r"PUT .*/_delta_log/0*1\.json", "PUT .*/rest-"],
+)
+def test_after_credentials_expired_the_next_run_does_the_rest(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_missing(url: str) -> None:
+        with Lake.open(url, write=True, make=True) as lake:
+            for number in range(3):
+                table = lake.table(MONTHLY_LETTERS)
+                if table.version is None or table.version < number:
+                    put(table, letter(number), letter(9, source=str(number)), replace={"source": {str(number - 1)}})
+
+    with ExitStack() as stack:
+        use_bucket(stack, monkeypatch, expires=moment)
+        with pytest.raises(CredentialsRefused, match=r"^the store of s3://lakes/lake refused .* run this again(;|$)"):
+            write_missing("s3://lakes/lake")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+        write_missing("s3://lakes/lake")
+        assert stored("s3://lakes/lake", MONTHLY_LETTERS) == [0, 1, 2, 9]
 
 
 def test_rows_within_files_are_replaced_merged_and_dropped(url: str) -> None:

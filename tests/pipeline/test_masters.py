@@ -281,6 +281,51 @@ def test_extracts_in_a_bucket_give_the_tables_and_the_errors_of_a_folder(
     assert all("canary" not in text for text in (done.stderr, lakes[1].bytes().decode(errors="replace")))
 
 
+def test_a_failed_task_and_expired_credentials_lose_and_double_no_row_in_a_bucket(
+    here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors write. One is refused when its file gets its place; later all are, when the next table is written."""
+    world = copied(here, tmp_path, "nameplates", "mailboxes", "client_versions", "live")
+    packages = with_sdk(re.findall(r"--packages (\S+)", GUIDE.blocks["bucket"])[0])
+    (tmp_path / "conf").mkdir()
+    settings = connector_settings(tmp_path / "conf")
+    with ExitStack() as stack:
+        try:
+            options = {"fails": r"PUT .*/run=[^/]*/month=.*\.parquet", "expires": "PUT .*/guesses/run=.*/_temporary/"}
+            variables = stack.enter_context(s3_bucket("bucket", **options))
+        except MissingError as missing:
+            pytest.skip(str(missing))
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        host = variables["AWS_ENDPOINT_URL"].removeprefix("http://")
+        store = S3FileSystem(endpoint_override=host, scheme="http", region="us-east-1")
+        copy_files(str(world.path), "bucket/lake", destination_filesystem=store)
+        monkeypatch.setattr(world, "path", "s3://bucket/lake")
+        line = command(world, "build", "--master", "local-cluster[2,1,1024]", "--packages", packages)
+        refused = run(*line, variables=cluster_environment(**settings), bound=PATIENCE)
+        if "unresolved dependency" in refused.stderr:
+            pytest.skip(f"Spark does not reach a repository of Maven, which it needs once: {refused.stderr}")
+        sentence = "restante: the store of s3://bucket/lake refused the credentials ("
+        assert (refused.returncode, refused.stderr.splitlines()[-1][: len(sentence)]) == (1, sentence)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+        finished(line, **settings)
+        copy_files(
+            "bucket/lake",
+            str(tmp_path / "back"),
+            source_filesystem=S3FileSystem(
+                endpoint_override=host,
+                scheme="http",
+                region="us-east-1",
+                access_key="another",
+                secret_key="canary-key",
+            ),
+        )
+    monkeypatch.setattr(world, "path", tmp_path / "back")
+    tables = built(world)
+    assert len(tables) > 5
+    assert all(rows == expected[name] for name, rows in tables.items() if name != "sources")
+
+
 def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.rlp").write_bytes(b"".join(row.raw for row in [*ROWS[:30], ROWS[0]]) + b"\xc1")

@@ -217,6 +217,12 @@ def test_running_tasks_are_counted_per_thread(spark: SparkSession, tmp_path: Pat
     spark.sparkContext.setJobGroup("", "")
 
 
+@pytest.mark.parametrize("error", [Py4JNetworkError(), ConnectionRefusedError()])
+def test_no_tasks_are_counted_when_java_has_ended(error: Exception) -> None:
+    context = Mock(**{"statusTracker.return_value.getJobIdsForGroup.side_effect": error})
+    assert spark_module.watch_tasks(Mock(_sc=context), "work")() is None
+
+
 def test_a_thread_that_ends_can_close_its_connection_to_java(spark: SparkSession) -> None:
     client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr] # PySpark names it nowhere else
 

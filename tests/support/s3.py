@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.request import Request, urlopen
 
 from support.tools import TOOLS, build, fetch, installed, uv
@@ -16,28 +16,44 @@ PINS: Final = Path(__file__).with_name("moto.txt")
 
 
 SERVER: Final = """
+import re
 import sys
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
+from werkzeug.wrappers import Response
 
-application = DomainDispatcherApplication(create_backend_app)
+moto = DomainDispatcherApplication(create_backend_app)
+kind, expires, fails = sys.argv[1:]
+refused_keys, refused_requests = set(), []
+REFUSAL = "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
 
-def unconditional(environ, start_response):
-    environ.pop("HTTP_IF_NONE_MATCH", None)
-    return application(environ, start_response)
+def application(environ, start_response):
+    request = environ["REQUEST_METHOD"] + " " + environ["PATH_INFO"]
+    [key] = re.findall("Credential=([^/]*)", environ.get("HTTP_AUTHORIZATION", "")) or [""]
+    if expires and not refused_keys and re.search(expires, request):
+        refused_keys.add(key)
+    fails_now = fails and not refused_requests and re.search(fails, request)
+    if fails_now:
+        refused_requests.append(request)
+    if fails_now or key in refused_keys:
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        return Response(REFUSAL, 403, content_type="application/xml")(environ, start_response)
+    if kind == "unconditional":
+        environ.pop("HTTP_IF_NONE_MATCH", None)
+    return moto(environ, start_response)
 
 
-server = make_server("127.0.0.1", 0, {"conditional": application}.get(sys.argv[1], unconditional), threaded=True)
+server = make_server("127.0.0.1", 0, application, threaded=True)
 print(server.port, flush=True)
 server.serve_forever()
 """
 
 
 @contextmanager
-def s3_bucket(name: str, *, conditional: bool = True) -> Iterator[dict[str, str]]:
-    """Yield the environment of programs that use a bucket. Raises MissingError as `s3_server` does."""
-    with s3_server(conditional=conditional) as host, urlopen(Request(f"http://{host}/{name}", method="PUT")):
+def s3_bucket(name: str, **options: Any) -> Iterator[dict[str, str]]:
+    """Yield the environment of programs that use a bucket. The options and errors are those of `s3_server`."""
+    with s3_server(**options) as host, urlopen(Request(f"http://{host}/{name}", method="PUT")):
         yield {
             "AWS_ENDPOINT_URL": f"http://{host}",
             "AWS_ALLOW_HTTP": "true",
@@ -69,10 +85,12 @@ def connector_settings(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def s3_server(*, conditional: bool = True) -> Iterator[str]:
+def s3_server(*, conditional: bool = True, expires: str = "", fails: str = "") -> Iterator[str]:
     """Yield the HOST:PORT of a server without buckets, which ignores If-None-Match unless it is `conditional`.
 
-    Raises MissingError if it cannot be installed.
+    The first request that matches `fails` is refused. From the first one on that matches `expires`, all with its
+    access key are. Both are regular expressions for a method and a path. Raises MissingError if it cannot be
+    installed.
     """
 
     def install(new: Path) -> None:
@@ -82,7 +100,7 @@ def s3_server(*, conditional: bool = True) -> Iterator[str]:
 
     folder = installed("moto", PINS.read_bytes() + sys.version.encode(), install)
     kind = "conditional" if conditional else "unconditional"
-    command = (folder / "venv" / "bin" / "python", "-uc", SERVER, kind)
+    command = (folder / "venv" / "bin" / "python", "-uc", SERVER, kind, expires, fails)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout
         try:

@@ -68,9 +68,7 @@ class RunOptions(NamedTuple):
     plan: Annotated[bool, typer.Option("--plan", help="Only print what would be done; Spark is not started.")] = False
     master: Annotated[
         str,
-        typer.Option(
-            metavar="URL", help="Spark master: local[N] or spark://…; yarn and k8s://… have not been tried."
-        ),
+        typer.Option(metavar="URL", help="Spark master: local[N], spark://… or yarn; k8s://… has not been tried."),
     ] = "local[*]"
     remote: Annotated[
         str | None,

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from restante.common.errors import StoreError, plain
 from restante.pipeline.lake.statistics import ColumnRange
-from restante.pipeline.lake.url_path import LakePath, UrlPath
+from restante.pipeline.lake.url_path import LakePath, UrlPath, error_text
 from restante.pipeline.schemas import BY_DAY_AND_SOURCE
 
 if TYPE_CHECKING:
@@ -253,8 +253,9 @@ def open_parquet(path: LakePath) -> Iterator[pq.ParquetFile]:
         with native_file(path) as file, pq.ParquetFile(file) as parquet:
             yield parquet
     except (OSError, pa.ArrowException) as error:
-        known = isinstance(error, OSError) and (error.errno or isinstance(path, UrlPath))
-        reason = plain(error) if known else "it is not a Parquet file"
+        reason = plain(error) if isinstance(error, OSError) and error.errno else "it is not a Parquet file"
+        if isinstance(path, UrlPath) and isinstance(error, OSError):
+            reason = error_text(error)
         raise unreadable_file(path, reason) from error
 
 

@@ -30,6 +30,7 @@ from restante.pipeline.lake import delta_log, delta_table
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.url_path import UNUSABLE, LakePath, UrlPath, url_path
 from restante.pipeline.schemas import FIRST_DAY, Table
+from restante.pipeline.spark.errors import error_chain
 
 LAKE_FILE: Final = "lake.json"
 LOCK_FILE: Final = "lock"
@@ -50,6 +51,16 @@ URL_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 UNSAFE_RENAME: Final = "AWS_S3_ALLOW_UNSAFE_RENAME"
 """The variable with which `deltalake` commits to a bucket without a condition."""
+
+_REFUSED: Final = re.compile(
+    r"\b(?:ExpiredToken|InvalidAccessKeyId|InvalidToken|SignatureDoesNotMatch|AccessDenied|AuthenticationFailed"
+    r"|AuthorizationFailure|AuthorizationPermissionMismatch|(?:401 Unauthorized|403 Forbidden)|Status Code: 40[13])\b"
+)
+"""What answers of S3, Azure and others, `deltalake` and Hadoop's connectors say of credentials that are refused."""
+
+
+class CredentialsRefused(StoreError):  # noqa: N818 - as Misuse
+    """The store of a lake's URL refused the credentials. What was committed before stays."""
 
 
 class _Settings(msgspec.Struct, frozen=True):
@@ -76,33 +87,38 @@ class Lake:
         nothing is created. `first_day` is the first day of a new lake. Raises Misuse if there is no lake, the address
         is something else, or commits to the store are not safe; InUse if another run is writing to it; StoreError if
         the lake is damaged or cannot be written. An error within the `with` block also names the tables that were
-        committed before.
+        committed before. CredentialsRefused takes the place of any error that was caused by refused credentials.
         """
-        with contextlib.ExitStack() as stack:
-            path = lake_path(address)
-            try:
-                exists = (path / LAKE_FILE).exists()
-                if not exists:
-                    _check_new_path(path, make=make)
-            except OSError as error:
-                raise StoreError(f"cannot read the lake {path}: {plain(error)} (--lake names another)") from error
-            if write:
-                if isinstance(path, UrlPath):
-                    _check_commits(path)
-                else:
-                    stack.enter_context(_locked(path))
-                if not (path / LAKE_FILE).exists():
-                    _write_settings(path, first_day)
-            settings = _settings(path) if exists or write else _Settings(LAKE_FORMAT, first_day)
-            if write and settings.format < LAKE_FORMAT:
-                _write_settings(path, settings.first_day)
-            lake = Lake(path, settings.first_day, write=write)
-            try:
+        path, lake = lake_path(address), None
+        try:
+            with contextlib.ExitStack() as stack:
+                try:
+                    exists = (path / LAKE_FILE).exists()
+                    if not exists:
+                        _check_new_path(path, make=make)
+                except OSError as error:
+                    raise StoreError(f"cannot read the lake {path}: {plain(error)} (--lake names another)") from error
+                if write:
+                    if isinstance(path, UrlPath):
+                        _check_commits(path)
+                    else:
+                        stack.enter_context(_locked(path))
+                    if not (path / LAKE_FILE).exists():
+                        _write_settings(path, first_day)
+                settings = _settings(path) if exists or write else _Settings(LAKE_FORMAT, first_day)
+                if write and settings.format < LAKE_FORMAT:
+                    _write_settings(path, settings.first_day)
+                lake = Lake(path, settings.first_day, write=write)
                 yield lake
-            except RestanteError as error:
-                if lake._committed:
-                    error.args = (f"{error}; committed before it: {_table_list(lake._committed)}",)
-                raise
+        except RestanteError as error:
+            committed = f"; committed before it: {_table_list(lake._committed)}" if lake and lake._committed else ""
+            if isinstance(path, UrlPath) and (refusal := _refusal(error)):
+                raise CredentialsRefused(
+                    f"the store of {path} refused the credentials ({refusal}): they have expired, are wrong, or do"
+                    f" not allow this: set others, and run this again{committed}"
+                ) from error
+            error.args = (f"{error}{committed}",)
+            raise
 
     def table(self, table: Table) -> LakeTable:
         """Return a table as it is now, with or without a commit. Raises what LakeTable raises."""
@@ -120,6 +136,12 @@ class Lake:
             folders = self.path.names(folders=True)
             return [name for name in folders if (self.path / name / delta_log.LOG_FOLDER).exists()]
         return sorted(log.parent.name for log in self.path.glob(f"*/{delta_log.LOG_FOLDER}"))
+
+
+def _refusal(error: RestanteError) -> str:
+    """Return how a store refused credentials, if that caused the error; else ""."""
+    texts = [text for link in error_chain(error) for text in _REFUSED.findall(str(link))]
+    return texts[-1] if texts else ""
 
 
 def _table_list(commits: Iterable[tuple[str, Collection[str]]]) -> str:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from restante.common.atomic_file import flush
 from restante.common.errors import StoreError, plain
-from restante.pipeline.lake import columns, data_files, statistics, url_files
+from restante.pipeline.lake import columns, data_files, delta_table, statistics, url_files
 from restante.pipeline.lake.data_files import RUN_FOLDER, DataFile
 from restante.pipeline.lake.url_path import LakePath, UrlPath, path_below
 from restante.pipeline.lake.writer import WRITTEN_DDL, OpenFile, task_writer
@@ -218,7 +218,7 @@ def _writing(path: LakePath) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        reason = plain(error) if isinstance(error, OSError) else str(error)
+        reason = delta_table.error_message(error)
         raise StoreError(f"cannot write to {path}: {reason}; these rows were not committed") from error
 
 

@@ -34,6 +34,9 @@ _GENERATED: Final = re.compile(rb"@lambda-form-invoker |java/lang/invoke/BoundMe
 observes classes as they are loaded (a profiler, Flight Recorder), Java 17 crashes when it loads them from an archive,
 in KlassFactory::check_shared_class_file_load_hook."""
 
+_CONFIGURATION_FOLDERS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""Variables that name folders of Java's class path (4.3.0: AbstractCommandBuilder.buildClassPath)."""
+
 MIN_FREE_BYTES: Final = 300 << 20
 """Free space without which no archive is begun. It takes 200 MB; Java does not say that a disk is full."""
 
@@ -67,7 +70,13 @@ def our_archive() -> Path:
 
 
 def session_archive_option(folder: Path | None) -> str:
-    """Return archive_option for our sessions; "" if the cache folder cannot be read, or is not known."""
+    """Return archive_option for our sessions; "" if the cache folder cannot be read, or is not known.
+
+    Also "" if the operator's configuration is in the class path: Java makes no archive of one with a folder that has
+    files ("Cannot have non-empty directory in paths").
+    """
+    if any(os.environ.get(name) for name in _CONFIGURATION_FOLDERS):
+        return ""
     try:
         return archive_option(our_archive(), folder)
     except (OSError, RuntimeError):  # RuntimeError: of Path.home

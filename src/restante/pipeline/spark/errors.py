@@ -87,7 +87,7 @@ def java_has_ended(error: BaseException) -> bool:
     process = getattr(SparkContext._gateway, "proc", None)
     if process is None or not any(
         isinstance(link, (Py4JError, ConnectionError)) and not isinstance(link, Py4JJavaError)
-        for link in _chain(error)
+        for link in error_chain(error)
     ):
         return False
     try:
@@ -97,7 +97,7 @@ def java_has_ended(error: BaseException) -> bool:
     return True
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def error_chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error, and those while whose handling it was raised. These may refer to one another in a circle."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:

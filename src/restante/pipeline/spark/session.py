@@ -389,18 +389,24 @@ def disconnect(spark: SparkSession) -> None:
 def watch_tasks(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] | None]:
     """Name the jobs that this thread starts from now on, and return a function that counts their running tasks.
 
-    It returns how many tasks are done and how many there are. It returns None on Connect, which does not report them.
+    It returns how many tasks are done and how many there are. It returns None on Connect, which does not report them,
+    and when Java has ended, of which the thread itself is told.
     """
+    from py4j.protocol import Py4JError
+
     context = getattr(spark, "_sc", None)
     if context is None:
         return lambda: None
     context.setJobGroup(name, name)
     tracker = context.statusTracker()
 
-    def count() -> tuple[int, int]:
-        jobs = (job for number in tracker.getJobIdsForGroup(name) if (job := tracker.getJobInfo(number)))
-        running = {stage for job in jobs for stage in job.stageIds}.intersection(tracker.getActiveStageIds())
-        stages = [info for stage in running if (info := tracker.getStageInfo(stage))]
+    def count() -> tuple[int, int] | None:
+        try:
+            jobs = [job for number in tracker.getJobIdsForGroup(name) if (job := tracker.getJobInfo(number))]
+            running = {stage for job in jobs for stage in job.stageIds}.intersection(tracker.getActiveStageIds())
+            stages = [info for stage in running if (info := tracker.getStageInfo(stage))]
+        except (Py4JError, OSError):
+            return None
         return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
 
     return count
