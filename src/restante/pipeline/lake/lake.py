@@ -117,7 +117,8 @@ class Lake:
                     f"the store of {path} refused the credentials ({refusal}): they have expired, are wrong, or do"
                     f" not allow this: set others, and run this again{committed}"
                 ) from error
-            error.args = (f"{error}{committed}",)
+            if committed:
+                error.args = (f"{error}{committed}",)
             raise
 
     def table(self, table: Table) -> LakeTable:
