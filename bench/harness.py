@@ -410,6 +410,16 @@ class Server:
         if self._process.poll() is not None:
             raise BenchError(f"{self.program} ended with {self._process.returncode}: {self.output()}")
 
+    async def wait_for_port(self, port: int) -> None:
+        """Wait until the server accepts connections at one of its ports."""
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            self.check()
+            with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+                return
+            await asyncio.sleep(0.02)
+        raise BenchError(f"{self.program} does not listen after {START_SECONDS:.0f} s: {self.output()}")
+
     def replace(self) -> None:
         """Let ours replace itself by the installed version, with all its connections."""
         self._process.send_signal(signal.SIGUSR2)
@@ -495,13 +505,8 @@ class Bench:
     ) -> Server:
         """Start a server and wait until it accepts connections."""
         server = self.spawn(program, data, *flags, fsync_us=fsync_us, under=under)
-        end = time.monotonic() + START_SECONDS
-        while time.monotonic() < end:
-            server.check()
-            with contextlib.suppress(OSError), socket.create_connection((HOST, server.port), timeout=1):
-                return server
-            await asyncio.sleep(0.02)
-        raise BenchError(f"{program} does not listen after {START_SECONDS:.0f} s: {server.output()}")
+        await server.wait_for_port(server.port)
+        return server
 
     def kill_all(self) -> None:
         for server in self._servers:

@@ -99,7 +99,10 @@ class Run(harness.Run):
         websockets = harness.free_port()
         flags = UNLIMITED if kind == "restante" else ("--websocket", harness.endpoint(websockets))
         server = await self.bench.start(PROGRAMS[kind], self.bench.folder(), *flags, under=under)
-        return Relay(server, (server.port, server.port if kind == "restante" else websockets))
+        if kind == "restante":
+            return Relay(server, (server.port, server.port))
+        await server.wait_for_port(websockets)
+        return Relay(server, (server.port, websockets))
 
 
 # ── The sides of a pair ──
