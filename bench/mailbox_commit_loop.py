@@ -37,7 +37,7 @@ import harness
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,7 +146,7 @@ def session_steps(commit_loop: CommitLoop, number: int) -> Iterator[None]:
 
 async def run(folder: Path, sessions: int) -> None:
     """Carry out `sessions` sessions on a new store in a folder."""
-    store = Store.open(folder)
+    store = SqliteStore.open(folder)
     commit_loop = await CommitLoop.open(store, SteadyClock(), SeededDice(), Policy(), Retention(prune_after=660.0))
     running = asyncio.create_task(commit_loop.run())
     for start in range(0, sessions, AT_A_TIME):

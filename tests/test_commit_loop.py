@@ -31,7 +31,7 @@ from restante.mailbox.server import commit_loop
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, CommitLoop
 from restante.mailbox.server.trace import Trace
 from restante.mailbox.store.schema import FILE
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 from support.dice import FakeDice
 from support.loops import until
 from support.mailbox.givens import EPOCH, FakeClock, Inbox
@@ -44,7 +44,7 @@ LONG = "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1)
 class LoopPeer(Inbox):
     log: ClassVar[list[tuple[LoopPeer, int]]] = []
     """All that was sent: to whom, and how many bytes."""
-    store: ClassVar[Store]
+    store: ClassVar[SqliteStore]
     """That of the commit loop that was opened last."""
 
     def __init__(self, loop: CommitLoop, side: str = "", *, limited: bool = True) -> None:
@@ -93,7 +93,7 @@ async def opened(
     crash: bool = False,
 ) -> AsyncIterator[CommitLoop]:
     LoopPeer.log = []
-    store = LoopPeer.store = Store.open(data)
+    store = LoopPeer.store = SqliteStore.open(data)
     retention = commit_loop.Retention(prune_after=660.0, keep_usage=keep_usage)
     loop = await CommitLoop.open(store, clock or FakeClock(), FakeDice(), Policy(limits=limits), retention)
     running = asyncio.create_task(loop.run())

@@ -44,7 +44,7 @@ from restante.mailbox.server.handover import Body, leave
 from restante.mailbox.server.restart import CHECK_SECONDS, CONNECTIONS_CLOSED, Restart
 from restante.mailbox.settings import Serve
 from restante.mailbox.store.schema import FILE
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 from support.certificates import Certificate
 from support.loops import on_uvloop, until
 from support.mailbox.clients import Clients
@@ -507,7 +507,7 @@ async def test_a_disk_that_hangs_ends_the_restart_and_not_the_server(tmp_path: P
 async def test_a_server_does_not_restart_on_another_data_directory(tmp_path: Path) -> None:
     (file := tmp_path / "r.toml").write_text(f'[serve]\ndata = "{tmp_path / "old"}"\n')
     listen = ("--listen", "127.0.0.1:0", "--admin", "off", "--log-format", "json")
-    await Store.open(tmp_path / "new").close()
+    await SqliteStore.open(tmp_path / "new").close()
     process = await spawn(*RESTANTE, "serve", "--config", str(file), *listen)
     async with Serving(process, tmp_path / "old") as server:
         await server.logged("listening")

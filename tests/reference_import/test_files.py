@@ -14,7 +14,7 @@ import pytest
 from reference_import.conftest import CHANNEL_V2, content, refused, rows, state, take
 from restante.common.errors import Misuse, StoreError
 from restante.common.sqlite import Schema
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 from support.disk import crashing
 from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
@@ -194,7 +194,7 @@ ALL = [2, 1, 1, 1, 1, 1, 2]
 
 async def work(data: Path) -> None:
     """Our own server has had visitors: one mailbox lives, one has ended."""
-    store = Store.open(data)
+    store = SqliteStore.open(data)
     ledger = Ledger(await store.view())
     ledger.bind("ours")
     ledger.claim("ours", "7")
@@ -247,7 +247,7 @@ def test_a_target_that_is_not_empty_needs_merge(their: Their, data: Path, row: s
 
 
 async def test_a_server_without_clients_leaves_its_directory_empty(their: Their, data: Path) -> None:
-    store = Store.open(data)
+    store = SqliteStore.open(data)
     ledger = Ledger(await store.view())
     ledger.pass_(1000)
     await ledger.commit(store)
@@ -328,7 +328,7 @@ def test_an_import_that_fails_or_is_killed_imports_nothing(
 
     def connect_dying(_: Schema, path: str) -> sqlite3.Connection:
         with pytest.raises(StoreError, match="another process is using the data directory"):
-            Store.open(data)  # no server starts while an import runs
+            SqliteStore.open(data)  # no server starts while an import runs
         return sqlite3.connect(path, isolation_level=None, factory=Dying)
 
     with monkeypatch.context() as patch:

@@ -27,7 +27,7 @@ from restante.mailbox.reference_import.importing import RECORDS_PER_CHUNK
 from restante.mailbox.reference_import.translation import CHANNEL, USAGE
 from restante.mailbox.store.rows import Rows, load_state
 from restante.mailbox.store.schema import connect
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 from support.effort import examples
 from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
@@ -165,7 +165,7 @@ async def test_a_nameplate_without_sides_still_leads_to_its_mailbox(their: Their
     their.close("a", "m", "happy", 1002)
     assert select(their.relay, "SELECT * FROM nameplate_sides") == []
     take(data, their.relay)
-    store = Store.open(data)
+    store = SqliteStore.open(data)
     try:
         ledger = Ledger(await store.view())
         assert ledger.claim("b", "4") == mailbox
@@ -292,7 +292,7 @@ def test_more_records_than_are_held_in_memory_at_a_time(their: Their, data: Path
 
 async def test_exported_records_are_read_by_the_reference_and_its_munin_plugins(tmp_path: Path, data: Path) -> None:
     """Beside a running server, whose store is open here."""
-    store = Store.open(data)
+    store = SqliteStore.open(data)
     try:
         ledger = Ledger(await store.view(), wall=1_700_000_000.5)
         ledger.bind("a")

@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 import pytest
 
 from restante.mailbox.store.schema import FILE
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 from restante.waku.archive.sqlite import Archive
 from support.disk import crashing
 from support.sqlite import LOCK, beside, select
@@ -20,7 +20,7 @@ LIVE = ("mailboxes", "nameplates", "messages")
 USAGE = ("usage_nameplates", "usage_mailboxes", "usage_client_versions")
 
 
-S = TypeVar("S", Store, Archive)
+S = TypeVar("S", SqliteStore, Archive)
 
 
 class DataDirectory(Generic[S]):
@@ -58,9 +58,9 @@ class DataDirectory(Generic[S]):
         self.store.database.execute(f"PRAGMA max_page_count = {1 << 30}")
 
 
-class MailboxData(DataDirectory[Store]):
+class MailboxData(DataDirectory[SqliteStore]):
     def __init__(self) -> None:
-        super().__init__(Store.open, FILE)
+        super().__init__(SqliteStore.open, FILE)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return select(self.file, sql)

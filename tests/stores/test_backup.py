@@ -21,7 +21,7 @@ from restante.common.disk_probe import PROBE_FILE
 from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.mailbox.store.backup import back_up, restore
 from restante.mailbox.store.schema import FILE, migrations
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 from stores.conftest import USAGE, MailboxData
 from stores.test_schema import DAMAGE, thaw
 from support.disk import no_file_beyond
@@ -39,14 +39,14 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def taken(store: Store) -> dict[str, Any]:
+async def taken(store: SqliteStore) -> dict[str, Any]:
     usage = {table: store.database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in USAGE}
     return {"live": picture(await store.view(), touches=False), **usage}
 
 
 async def restored(backup: Path, data: Path) -> dict[str, Any]:
     restore(backup, data, quietly)
-    store = Store.open(data)
+    store = SqliteStore.open(data)
     try:
         return await taken(store)
     finally:
@@ -62,7 +62,7 @@ commands = st.one_of(
 )
 
 
-async def commit(store: Store, ledger: Ledger, batch: list[tuple[Any, ...]]) -> None:
+async def commit(store: SqliteStore, ledger: Ledger, batch: list[tuple[Any, ...]]) -> None:
     for kind, side, *arguments in batch:
         if kind == "add":
             ledger.open(side, arguments[0])
@@ -104,7 +104,7 @@ def test_a_backup_contains_what_was_committed_when_it_began(
 @pytest.fixture
 async def data(tmp_path: Path) -> Path:
     """A data directory with some messages, which no server uses."""
-    store = Store.open(tmp_path / "data")
+    store = SqliteStore.open(tmp_path / "data")
     ledger = await Ledger.begin(store)
     await commit(store, ledger, [("claim", "a", "1"), *(("add", "a", f"box{n}", 9000) for n in range(30))])
     await store.close()

@@ -17,7 +17,7 @@ from restante.common.errors import StoreBusy, StoreError
 from restante.common.sqlite import Schema
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, connect, migrations
 from restante.mailbox.store.schema import SCHEMA as MAILBOX
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 from restante.waku.archive.schema import SCHEMA as ARCHIVE
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
@@ -55,7 +55,7 @@ def thaw(version: int, path: str | Path = ":memory:") -> sqlite3.Connection:
 def test_migrations_are_numbered_from_one_and_each_schema_is_frozen_here(kind: Schema, frozen: Path) -> None:
     folder = Path(str(resources.files(kind.package))) / "sql"
     wanted = [f"sqlite-{number:04}.sql" for number in range(1, len(kind.migrations()) + 1)]
-    assert sorted(file.name for file in folder.glob("*.sql")) == wanted
+    assert sorted(file.name for file in folder.glob("sqlite-*.sql")) == wanted
     assert sorted(file.name for file in frozen.iterdir()) == wanted
     assert kind.migrations() == [(folder / name).read_text() for name in wanted]
 
@@ -64,7 +64,7 @@ async def opened(folder: Path, old: int) -> tuple[dict[str, Any], dict[str, list
     """Use a database of this version a little; return what is live then, and the records."""
     folder.mkdir()  # noqa: ASYNC240 - of a test
     thaw(old, folder / FILE).close()
-    store = Store.open(folder)
+    store = SqliteStore.open(folder)
     try:
         assert store.service == 78.25
         ledger = Ledger(await store.view(), service=store.service)
@@ -198,7 +198,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_damage_is_reported_in_one_sentence(tmp_path: Path, damage: str) -> None:
     thaw(len(migrations()), tmp_path / FILE).close()
-    store = Store.open(tmp_path)
+    store = SqliteStore.open(tmp_path)
     store.database.execute(DAMAGE[damage])
     with pytest.raises(StoreError, match=r"\Athe database is damaged \([^\n]+\); restore a backup[^\n]*\Z") as error:
         await store.view()

@@ -24,7 +24,7 @@ from restante.mailbox.core import model
 from restante.mailbox.core.state import State
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.store import sqlite, status
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.interface import Store
 from stores.conftest import LIVE, USAGE, MailboxData
 from support.bounds import BOUND
 from support.dice import FakeDice

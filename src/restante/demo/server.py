@@ -27,7 +27,7 @@ from restante.mailbox.protocol import messages
 from restante.mailbox.server.commit_loop import GRACE_SECONDS
 from restante.mailbox.server.trace import Trace
 from restante.mailbox.settings import Serve
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 
 MAX_CHANGES: Final = 2_000
 """Changes of a transaction. Rows that are made and deleted in one are never written, which saves most of the work."""
@@ -48,7 +48,7 @@ class SimulatedServer:
     def __init__(self, data: Path, clock: Callable[[], float], dice: Random) -> None:
         """Open the data directory, make it if it is missing, and load the state that is stored there."""
         self._runner = asyncio.Runner()
-        self._store = Store.open(data)
+        self._store = SqliteStore.open(data)
         self._store.database.execute("PRAGMA synchronous = OFF")  # until the end the files are drafts
         self._clock, self._dice = clock, dice
         self._started = clock()

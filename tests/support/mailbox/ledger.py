@@ -11,7 +11,7 @@ from restante.mailbox.core import session
 from restante.mailbox.core.model import Change, Decision, Mailbox, MailboxTouched, Now, Policy
 from restante.mailbox.core.rules import PruneCommand, decide
 from restante.mailbox.core.state import State
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.interface import Store
 from support.dice import FakeDice
 
 APP = "x"

@@ -20,7 +20,7 @@ from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.running_settings import admission_terms
 from restante.mailbox.server.server import Server, WelcomeOptions
 from restante.mailbox.settings import Serve
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import bounded
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock
@@ -67,7 +67,7 @@ class LiveServer:
                 await self.stop()
 
     async def start(self) -> None:
-        self.store = Store.open(self._data)
+        self.store = SqliteStore.open(self._data)
         self.commit_loop = await CommitLoop.open(self.store, self.clock, self._dice, self._policy, self._retention)
         settings = self._welcome, Admission(admission_terms(self._settings), system_secret)
         self.server = Server(self.commit_loop, self.clock, *settings, descriptors=DESCRIPTORS, binary=self._binary)

@@ -17,7 +17,7 @@ from restante.mailbox.core.state import State
 from restante.mailbox.protocol.messages import stamp
 from restante.mailbox.server.commit_loop import GRACE_SECONDS
 from restante.mailbox.store.schema import connect
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import bounded
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock, Inbox, Options
@@ -205,7 +205,7 @@ class CoreWorld(World):
         return self._usage
 
 
-class Disk(Store):
+class Disk(SqliteStore):
     refuses = False
     refused = False
     """It did, since somebody looked."""

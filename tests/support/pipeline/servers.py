@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, SCHEMA
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 from restante.pipeline.sources.source import IngestContext, Source, files_by_origin
 
 T0 = 1_700_000_000.0
@@ -50,7 +50,7 @@ class Ours:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.file = data / FILE
-        self.store = Store.open(data)
+        self.store = SqliteStore.open(data)
 
     def write(self, *changes: Change) -> None:
         asyncio.run(self.store.apply(changes, Now(T0, 0.0)))

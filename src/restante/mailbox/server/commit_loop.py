@@ -40,7 +40,7 @@ from restante.mailbox.protocol.parsing import MAX_SHORT_MESSAGE_CHARACTERS, Malf
 from restante.mailbox.protocol.refusals import KINDS as REFUSAL_KINDS
 from restante.mailbox.protocol.refusals import TOO_MANY_RECORDS
 from restante.mailbox.server.trace import Trace
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.interface import Store
 
 # ── measurements: counts and durations since the start, for the metrics ─────────────────────────────
 

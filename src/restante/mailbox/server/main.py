@@ -42,7 +42,7 @@ from restante.mailbox.server.trace import Trace, TraceFile, check_path
 from restante.mailbox.server.user_address import UNENCRYPTED, first_lines, user_address
 from restante.mailbox.settings import Serve
 from restante.mailbox.store.schema import FILE, SCHEMA
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.sqlite import SqliteStore
 
 SAVE_INTERVAL_SECONDS: Final = 60
 """Seconds between saves of when mailboxes were last touched. After a crash a mailbox may seem idle for up to this
@@ -152,12 +152,12 @@ async def _serve(
 
 async def _load(
     settings: Serve, certificate: ServerCertificate | None, descriptors: int, head: Head | None, body: Body | None
-) -> tuple[Store, Server]:
+) -> tuple[SqliteStore, Server]:
     """Open the database, and return it with a server that does not listen yet.
 
     `descriptors` may be open. `head` and `body` are what the program before has left. Raises StoreError.
     """
-    store = Store.open(Path(settings.data), () if head is None else head.locks)
+    store = SqliteStore.open(Path(settings.data), () if head is None else head.locks)
     if body is not None:
         store.service = max(store.service, body.commit_loop.service)
     clock = SystemClock()
@@ -213,7 +213,7 @@ def exempt_survivors() -> None:
 async def _run_until(
     stop: asyncio.Event,
     server: Server,
-    store: Store,
+    store: SqliteStore,
     settings: Serve,
     running: asyncio.Task[None],
     disk: Disk,

@@ -30,7 +30,7 @@ from restante.mailbox.server.running_settings import MailboxSettings
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.user_address import best
 from restante.mailbox.store import status
-from restante.mailbox.store.sqlite import Store
+from restante.mailbox.store.interface import Store
 
 # ── Metrics: counts that the server keeps in any case ─────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -61,20 +61,24 @@ class Rows:
     def __init__(self, changes: Sequence[Change], origin: str = "") -> None:
         self._origin = origin
         """The origin of the usage records: '' for this server, else the name of the imported file."""
-        self._mailboxes: dict[int, model.Mailbox] = {}
-        self._nameplates: dict[int, model.Nameplate] = {}
-        self._messages: dict[int, Parameters] = {}
+        self.mailboxes: dict[int, model.Mailbox] = {}
+        self.nameplates: dict[int, model.Nameplate] = {}
+        self.messages: dict[int, Parameters] = {}
         self._message_pages = 0
         """Pages that the messages take, less one for each, about."""
         self._new_keys: set[int] = set()
         """Keys of mailboxes and nameplates that are not in the database yet."""
-        self._gone_mailboxes: Parameters = []
-        self._gone_messages: Parameters = []
+        self.gone_mailboxes: Parameters = []
+        self.gone_messages: Parameters = []
         """The sequence numbers of their messages."""
         self._gone_bytes = 0
         """Bytes of the messages and names of the mailboxes that are deleted."""
-        self._gone_nameplates: Parameters = []
-        self._usage: dict[str, Parameters] = {}
+        self.gone_nameplates: Parameters = []
+        self.usage: dict[type, Parameters] = {}
+        """The rows of usage records, by the class of the record."""
+        self.current: CurrentUsage | None = None
+        self.pruned: float | None = None
+        """Wall time at which a prune ended."""
         for change in changes:
             _METHOD_OF_CHANGE[type(change)](self, change)
 
@@ -82,62 +86,79 @@ class Rows:
     def count(self) -> int:
         """Return the approximate number of rows that are written or deleted. A large message counts by its pages."""
         return (
-            len(self._mailboxes)
-            + len(self._nameplates)
-            + len(self._gone_mailboxes) * 2
+            len(self.mailboxes)
+            + len(self.nameplates)
+            + len(self.gone_mailboxes) * 2
             + self._gone_bytes // PAGE_BYTES
-            + len(self._gone_nameplates)
-            + sum(map(len, self._messages.values()))
+            + len(self.gone_nameplates)
+            + sum(map(len, self.messages.values()))
             + self._message_pages
-            + sum(map(len, self._usage.values()))
+            + sum(map(len, self.usage.values()))
         )
+
+    def mailbox_rows(self) -> Parameters:
+        """Return the rows of mailboxes to write, in the order of the columns."""
+        return [
+            (
+                m.key,
+                m.app_id,
+                m.mailbox_id,
+                int(m.for_nameplate),
+                int(m.crowded),
+                m.touched,
+                _encode_json(m.sides).decode(),
+                m.visitors,
+            )
+            for m in self.mailboxes.values()
+        ]
+
+    def nameplate_rows(self) -> Parameters:
+        """Return the rows of nameplates to write, in the order of the columns."""
+        return [
+            (n.key, n.app_id, n.name, n.mailbox_id, int(n.crowded), _encode_json(n.sides).decode())
+            for n in self.nameplates.values()
+        ]
+
+    def message_rows(self) -> Parameters:
+        """Return the rows of messages to write, in the order of the columns."""
+        return list(itertools.chain.from_iterable(self.messages.values()))
 
     def statements(self) -> Iterator[Statement]:
         """Yield the statements that are needed."""
-        if self._mailboxes:
-            mailboxes: Parameters = [
-                (
-                    m.key,
-                    m.app_id,
-                    m.mailbox_id,
-                    int(m.for_nameplate),
-                    int(m.crowded),
-                    m.touched,
-                    _encode_json(m.sides).decode(),
-                    m.visitors,
-                )
-                for m in self._mailboxes.values()
-            ]
+        if self.mailboxes:
+            mailboxes = self.mailbox_rows()
             heavy = sum(len(row[1]) + len(row[2]) + len(row[6]) for row in mailboxes) >= HEAVY_STATEMENT_BYTES
             yield Statement("INSERT OR REPLACE INTO mailboxes VALUES {}", _row(8), mailboxes, heavy)
-        if self._nameplates:
+        if self.nameplates:
             yield Statement(
                 "INSERT OR REPLACE INTO nameplates VALUES {}",
                 _row(6),
-                [
-                    (n.key, n.app_id, n.name, n.mailbox_id, int(n.crowded), _encode_json(n.sides).decode())
-                    for n in self._nameplates.values()
-                ],
+                self.nameplate_rows(),
             )
-        if self._messages:
-            rows = list(itertools.chain.from_iterable(self._messages.values()))
+        if self.messages:
+            rows = self.message_rows()
             heavy = self._message_pages * PAGE_BYTES >= HEAVY_STATEMENT_BYTES
             yield Statement("INSERT INTO messages VALUES {}", _MESSAGE_ROW, rows, heavy)
-        if self._gone_mailboxes:
+        if self.gone_mailboxes:
             heavy = self._gone_bytes >= HEAVY_STATEMENT_BYTES
-            if self._gone_messages:
-                yield Statement("DELETE FROM messages WHERE sequence IN ({})", "?", self._gone_messages, heavy)
-            yield Statement("DELETE FROM mailboxes WHERE key IN ({})", "?", self._gone_mailboxes, heavy)
-        if self._gone_nameplates:
-            yield Statement("DELETE FROM nameplates WHERE key IN ({})", "?", self._gone_nameplates)
-        for sql, parameters in self._usage.items():
-            yield Statement(sql, _row(len(parameters[0])), parameters)
+            if self.gone_messages:
+                yield Statement("DELETE FROM messages WHERE sequence IN ({})", "?", self.gone_messages, heavy)
+            yield Statement("DELETE FROM mailboxes WHERE key IN ({})", "?", self.gone_mailboxes, heavy)
+        if self.gone_nameplates:
+            yield Statement("DELETE FROM nameplates WHERE key IN ({})", "?", self.gone_nameplates)
+        for kind, parameters in self.usage.items():
+            yield Statement(_INSERT_OF_RECORD[kind], _row(len(parameters[0])), parameters)
+        if self.current is not None:
+            parameters = [(1, *astuple(self.current))]
+            yield Statement("INSERT OR REPLACE INTO usage_current VALUES {}", _row(5), parameters)
+        if self.pruned is not None:
+            yield Statement("UPDATE service SET pruned = {}", "(?)", [(self.pruned,)])
 
     # ── one method per kind of change ────────────────────────────────────────────────────────────
 
     def _mailbox_made(self, change: model.MailboxMade) -> None:
         self._new_keys.add(change.mailbox.key)
-        self._mailboxes[change.mailbox.key] = change.mailbox
+        self.mailboxes[change.mailbox.key] = change.mailbox
 
     def _mailbox_altered(
         self,
@@ -149,15 +170,15 @@ class Rows:
             | model.MailboxSaved
         ),
     ) -> None:
-        self._mailboxes[change.mailbox.key] = change.mailbox
+        self.mailboxes[change.mailbox.key] = change.mailbox
 
     def _mailbox_gone(self, change: model.MailboxGone) -> None:
         mailbox, key = change.mailbox, change.mailbox.key
-        self._mailboxes.pop(key, None)
-        unwritten = len(self._messages.pop(key, ()))
+        self.mailboxes.pop(key, None)
+        unwritten = len(self.messages.pop(key, ()))
         if key not in self._new_keys:
-            self._gone_mailboxes.append((key,))
-            self._gone_messages += [(message.sequence,) for message in mailbox.messages[: -unwritten or None]]
+            self.gone_mailboxes.append((key,))
+            self.gone_messages += [(message.sequence,) for message in mailbox.messages[: -unwritten or None]]
             self._gone_bytes += mailbox.size + mailbox.names
         if change.usage is not None:
             self._record(change.usage)
@@ -165,7 +186,7 @@ class Rows:
     def _message_added(self, change: model.MessageAdded) -> None:
         key, message = change.mailbox.key, change.message
         self._message_pages += len(message.wire) // PAGE_BYTES
-        self._messages.setdefault(key, []).append(
+        self.messages.setdefault(key, []).append(
             (
                 key,
                 message.sequence,
@@ -179,29 +200,29 @@ class Rows:
 
     def _nameplate_made(self, change: model.NameplateMade) -> None:
         self._new_keys.add(change.nameplate.key)
-        self._nameplates[change.nameplate.key] = change.nameplate
+        self.nameplates[change.nameplate.key] = change.nameplate
 
     def _nameplate_altered(
         self, change: model.NameplateCrowded | model.NameplateSideSet | model.NameplateSideGone
     ) -> None:
-        self._nameplates[change.nameplate.key] = change.nameplate
+        self.nameplates[change.nameplate.key] = change.nameplate
 
     def _nameplate_gone(self, change: model.NameplateGone) -> None:
         key = change.nameplate.key
-        self._nameplates.pop(key, None)
+        self.nameplates.pop(key, None)
         if key not in self._new_keys:
-            self._gone_nameplates.append((key,))
+            self.gone_nameplates.append((key,))
         if change.usage is not None:
             self._record(change.usage)
 
     def _record(self, record: NameplateUsage | MailboxUsage | ClientVersion) -> None:
-        self._usage.setdefault(_INSERT_OF_RECORD[type(record)], []).append((self._origin, *astuple(record)))
+        self.usage.setdefault(type(record), []).append((self._origin, *astuple(record)))
 
     def _current(self, record: CurrentUsage) -> None:
-        self._usage["INSERT OR REPLACE INTO usage_current VALUES {}"] = [(1, *astuple(record))]
+        self.current = record
 
     def _pruned(self, change: model.Pruned) -> None:
-        self._usage["UPDATE service SET pruned = {}"] = [(change.wall,)]
+        self.pruned = change.wall
 
     def _nothing(self, change: Change) -> None:
         """Write nothing: touches are saved later, by MailboxSaved."""
@@ -212,7 +233,7 @@ def _insert(table: str, record: type[msgspec.Struct]) -> str:
     return f"INSERT INTO {table} ({', '.join(fields)}) VALUES {{}}"  # noqa: S608
 
 
-_INSERT_OF_RECORD: Final = {
+_INSERT_OF_RECORD: Final[dict[type, str]] = {
     NameplateUsage: _insert("usage_nameplates", NameplateUsage),
     MailboxUsage: _insert("usage_mailboxes", MailboxUsage),
     ClientVersion: _insert("usage_client_versions", ClientVersion),
@@ -259,26 +280,30 @@ _mailbox_sides = msgspec.json.Decoder(list[list[model.MailboxSide]]).decode
 _nameplate_sides = msgspec.json.Decoder(list[list[model.NameplateSide]]).decode
 
 
-def load_state(database: sqlite3.Connection) -> State:
-    """Read and return all live data. Raises StoreError if a row's mailbox is missing or a row cannot be read."""
-    try:
-        return _load_rows(database)
-    except (sqlite3.DatabaseError, msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
-        raise StoreError(
-            f"the database is damaged ({type(error).__name__}: {error}); restore a backup of the data directory"
-        ) from error
+MAILBOXES: Final = "key, app_id, mailbox_id, for_nameplate, crowded, touched, visitors, sides"
+NAMEPLATES: Final = "key, app_id, name, mailbox_id, crowded, sides"
+MESSAGES: Final = "mailbox, sequence, side, phase, body, msg_id, server_rx"
+"""The columns that `StateReader` reads."""
 
 
-def _load_rows(database: sqlite3.Connection) -> State:
-    state = State()
-    names: dict[str, str] = {}
-    """App ids, so that all rows of an app share one string."""
-    mailboxes: list[model.Mailbox] = []
-    for rows in _chunks(
-        database,
-        "SELECT key, app_id, mailbox_id, for_nameplate, crowded, touched, visitors, sides FROM mailboxes",
-    ):
-        mailboxes += [
+class StateReader:
+    """Makes the live data of the rows of a database: first all mailboxes, then nameplates, then messages.
+
+    The methods raise an error of DAMAGE if a row's mailbox is missing or a row cannot be read.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        """App ids, so that all rows of an app share one string."""
+        self._mailboxes: list[model.Mailbox] = []
+        self._nameplates: list[model.Nameplate] = []
+        self._by_key: dict[int, model.Mailbox] = {}
+        self._state = State()
+
+    def add_mailboxes(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Add some mailboxes."""
+        names = self._names
+        self._mailboxes += [
             model.Mailbox(
                 key,
                 names.setdefault(app_id, app_id),
@@ -293,17 +318,57 @@ def _load_rows(database: sqlite3.Connection) -> State:
                 rows, _mailbox_sides(_join_sides(rows)), strict=True
             )
         ]
-    nameplates: list[model.Nameplate] = []
-    for rows in _chunks(database, "SELECT key, app_id, name, mailbox_id, crowded, sides FROM nameplates"):
-        nameplates += [
+
+    def add_nameplates(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Add some nameplates."""
+        names = self._names
+        self._nameplates += [
             model.Nameplate(key, names[app_id], name, mailbox_id, sides, bool(crowded))
             for (key, app_id, name, mailbox_id, crowded, _), sides in zip(
                 rows, _nameplate_sides(_join_sides(rows)), strict=True
             )
         ]
-    state.put_all(mailboxes, nameplates)
-    _load_messages(database, state, {mailbox.key: mailbox for mailbox in mailboxes})
-    return state
+
+    def begin_messages(self) -> None:
+        """End mailboxes and nameplates."""
+        self._state.put_all(self._mailboxes, self._nameplates)
+        self._by_key = {mailbox.key: mailbox for mailbox in self._mailboxes}
+
+    def add_messages(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Add some messages, in the order of their sequence numbers."""
+        state, mailboxes = self._state, self._by_key
+        for key, sequence, side, phase, body, msg_id, server_rx in rows:
+            frame = messages.Delivery(side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
+            state.keep(mailboxes[key], model.StoredMessage(sequence, side, messages.encode(frame)))
+            state.next_sequence = max(state.next_sequence, sequence + 1)
+
+    def state(self) -> State:
+        """Return all of it."""
+        for mailbox in self._mailboxes:
+            if mailbox.senders:
+                mailbox.recipients = [row.side for row in mailbox.sides if mailbox.senders != [row.side]]
+        return self._state
+
+
+DAMAGE: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError)
+"""Errors that show that the rows of a database are damaged."""
+
+
+def load_state(database: sqlite3.Connection) -> State:
+    """Read and return all live data. Raises StoreError if a row's mailbox is missing or a row cannot be read."""
+    try:
+        reader = StateReader()
+        for rows in _chunks(database, f"SELECT {MAILBOXES} FROM mailboxes"):  # noqa: S608
+            reader.add_mailboxes(rows)
+        for rows in _chunks(database, f"SELECT {NAMEPLATES} FROM nameplates"):  # noqa: S608
+            reader.add_nameplates(rows)
+        reader.begin_messages()
+        reader.add_messages(database.execute(f"SELECT {MESSAGES} FROM messages ORDER BY sequence"))  # noqa: S608
+        return reader.state()
+    except (sqlite3.DatabaseError, *DAMAGE) as error:
+        raise StoreError(
+            f"the database is damaged ({type(error).__name__}: {error}); restore a backup of the data directory"
+        ) from error
 
 
 def check_rows(database: sqlite3.Connection) -> None:
@@ -338,22 +403,10 @@ def _chunks(database: sqlite3.Connection, sql: str) -> Iterator[list[tuple[Any, 
         yield chunk
 
 
-def _join_sides(rows: list[tuple[Any, ...]]) -> str:
+def _join_sides(rows: Sequence[Sequence[Any]]) -> str:
     """Return the sides of many rows (the last column) as one JSON list of lists.
 
     Decoding one text takes half the time of decoding one per row. A damaged row makes the text invalid, or gives a
     list whose length is not the number of rows.
     """
     return "[" + ",".join([row[-1] for row in rows]) + "]"
-
-
-def _load_messages(database: sqlite3.Connection, state: State, mailboxes: dict[int, model.Mailbox]) -> None:
-    for key, sequence, side, phase, body, msg_id, server_rx in database.execute(
-        "SELECT mailbox, sequence, side, phase, body, msg_id, server_rx FROM messages ORDER BY sequence"
-    ):
-        frame = messages.Delivery(side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
-        state.keep(mailboxes[key], model.StoredMessage(sequence, side, messages.encode(frame)))
-        state.next_sequence = max(state.next_sequence, sequence + 1)
-    for mailbox in mailboxes.values():
-        if mailbox.senders:
-            mailbox.recipients = [row.side for row in mailbox.sides if mailbox.senders != [row.side]]

@@ -51,12 +51,8 @@ _USAGE_TIMES: Final = (
 )
 
 
-class Store:
-    """The database of one data directory, which one process uses at a time.
-
-    `view` returns all that was applied before. `apply` writes the changes of one batch to disk in one transaction. It
-    raises StoreBusy if nothing was changed, or StoreError, after which the server must not answer any client.
-    """
+class SqliteStore:
+    """The `Store` of one data directory, which one process uses at a time."""
 
     def __init__(self, database: sqlite3.Connection, directory_lock: Locks | None = None) -> None:
         self.database = database
@@ -77,7 +73,7 @@ class Store:
         """Service time of the last commit that wrote the row of `service`."""
 
     @classmethod
-    def open(cls, data: Path, left: Sequence[int] = ()) -> Store:
+    def open(cls, data: Path, left: Sequence[int] = ()) -> SqliteStore:
         """Lock the data directory and open its database. Create both if they do not exist.
 
         `left`: as in `lock_data_directory`.

@@ -1,0 +1,45 @@
+"""What the server calls of a store, whatever its database is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from restante.mailbox.core.model import Change, Now
+from restante.mailbox.core.state import State
+
+
+class Store(Protocol):
+    """The database of one server, which alone writes it.
+
+    `view` returns all that was applied before. `apply` makes the changes of one batch durable in one transaction. It
+    raises StoreBusy if nothing was changed, or another StoreError, after which the server must not answer any client.
+    """
+
+    service: float
+    """Service time when the database was last written, as read when it was opened."""
+
+    @property
+    def flushing(self) -> float | None:
+        """The time (time.monotonic) since which the store waits for its database; None: it does not wait."""
+
+    async def view(self) -> State:
+        """Read and return the stored state. Raises StoreError if it cannot be read."""
+
+    async def apply(self, changes: Sequence[Change], now: Now) -> None:
+        """Write changes that the state has already folded in. Returns when they are durable.
+
+        Raises StoreBusy if nothing was written, StoreError if it is unknown whether the commit succeeded.
+        """
+
+    async def tend(self) -> None:
+        """Do what is due after a batch is answered."""
+
+    async def forget_usage(self, before: float, limit: int) -> int:
+        """Delete usage records older than a wall time, up to `limit` of each kind. Return the number deleted.
+
+        Raises as `apply` does.
+        """
+
+    async def close(self) -> None:
+        """Close the database, so that another server may open it."""
