@@ -231,6 +231,9 @@ class ModelServer:
         for key in keys:
             if key in message and not isinstance(message[key], str):
                 raise Refusal(f"{message['type']}: '{key}' must be a string")
+            if "\0" in message.get(key, ""):
+                most = "a string of at most 500 characters without NUL"
+                raise Refusal(f"{message['type']}: '{key}' must be {most}")
 
     def _bind(self, peer: ModelPeer, message: Frame, now: Now) -> None:
         if peer.app is not None:
@@ -510,7 +513,9 @@ def _client_version_record(app: str, side: str, now: float, client_version: Any,
     """One row per bind; its client_version is [implementation, version], or anything at all."""
     implementation = version = None
     if isinstance(client_version, list) and len(client_version) >= 2:
-        implementation, version = (text if isinstance(text, str) else None for text in client_version[:2])
+        implementation, version = (
+            text.replace("\0", "�") if isinstance(text, str) else None for text in client_version[:2]
+        )
     return {
         "app_id": app,
         "side": side,

@@ -47,6 +47,7 @@ BUSY = Session(app_id="x", side="a", allocated="4", claimed="4", mailbox_id="m",
 DONE = Session(app_id="x", side="a", allocated="4", claimed="4", released=True, mailbox_id="m", closed=True)
 
 text_values = st.text(max_size=8)
+names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
 nameplates = st.from_regex(r"\A[0-9]{1,40}\Z", fullmatch=True).filter(str.isascii)
 any_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text_values,
@@ -63,7 +64,7 @@ def good_messages(draw: st.DrawFn) -> dict[str, Any]:
         if key in RAW:
             message[key] = draw(any_json)
         else:
-            message[key] = draw(nameplates if (kind, key) == ("claim", "nameplate") else text_values)
+            message[key] = draw(nameplates if (kind, key) == ("claim", "nameplate") else names)
     if draw(st.booleans()):
         message["id"] = draw(any_json)
     return message

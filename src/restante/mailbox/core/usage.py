@@ -87,11 +87,16 @@ def client_version(
         cut(app_id),
         cut(side),
         blurred(time, blur),
-        cut(implementation) if isinstance(implementation, str) else None,
-        cut(version) if isinstance(version, str) else None,
+        _storable(implementation),
+        _storable(version),
         address_id,
         float(blur),
     )
+
+
+def _storable(value: object) -> str | None:
+    """Return a text of a client without U+0000 (parsing.NUL_ESCAPE), None for another value."""
+    return cut(value.replace("\0", "\N{REPLACEMENT CHARACTER}")) if isinstance(value, str) else None
 
 
 def _times(sides: Sequence[MailboxSide] | Sequence[NameplateSide], end: float) -> tuple[float, float | None, float]:

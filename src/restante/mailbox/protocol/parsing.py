@@ -26,6 +26,13 @@ MAX_LONG_MESSAGE_SIGNS: Final = 32 * 1024
 MAX_SHORT_MESSAGE_CHARACTERS, also within strings. A comma or bracket takes up to 50 ns, a backslash in a key 7 ns, a
 space between values 4 ns, so that 2 MiB of any would take 8 ms and more. Clients send hex, which has none."""
 
+NUL_ESCAPE: Final[dict[type, Any]] = {str: "\\u0000", bytes: b"\\u0000"}
+"""How U+0000 is written in a text: JSON has no other form (RFC 8259 section 7). Names may not have it, because
+PostgreSQL does not store it (postgresql.org/docs/18/datatype-character.html)."""
+
+_BACKSLASH: Final[dict[type, Any]] = {str: "\\", bytes: b"\\"}
+"""To look for one character takes a tenth of the time."""
+
 _SLOW_SIGNS: Final = b",[{\\ \t\r\n"
 
 
@@ -112,9 +119,10 @@ class Malformed:
 
 
 def _expected(raw: Raw) -> str:
-    return (
-        f"a string of at most {MAX_NAME_CHARACTERS} characters" if bytes(memoryview(raw)[:1]) == b'"' else "a string"
-    )
+    if bytes(memoryview(raw)[:1]) != b'"':
+        return "a string"
+    without = " without NUL" if NUL_ESCAPE[bytes] in bytes(raw) else ""
+    return f"a string of at most {MAX_NAME_CHARACTERS} characters{without}"
 
 
 _Decode = Callable[[Raw], Any]
@@ -156,10 +164,10 @@ def _fits(raw: Raw, decode: _Decode | None) -> bool:
     if decode is None:
         return True
     try:
-        value_of(raw, decode)
+        value = value_of(raw, decode)
     except ValueError:
         return False
-    return True
+    return type(value) is not str or "\0" not in value
 
 
 def _name(raw: Raw | UnsetType) -> str | UnsetType | _Mistyped:
@@ -186,6 +194,10 @@ def parse(text: FrameText) -> Received | Malformed:
         return _malformed(_decoded(text, _decode_fields))
     except (msgspec.DecodeError, RecursionError) as error:
         raise PeerError(1007, f"not JSON: {error}") from None
+    if NUL_ESCAPE[type(text)] in text:
+        malformed = _malformed(_decoded(text, _decode_fields))
+        if malformed.mistyped:
+            return malformed
     return message
 
 
@@ -197,7 +209,8 @@ def attempt(text: FrameText) -> Received | Malformed | PeerError:
         except (msgspec.DecodeError, RecursionError):
             pass  # `parse` finds out why
         else:
-            return message
+            if _BACKSLASH[type(text)] not in text or NUL_ESCAPE[type(text)] not in text:
+                return message
     try:
         return parse(text)
     except PeerError as error:  # a new one, because the traceback of this one holds the text
