@@ -8,7 +8,7 @@ import importlib.util
 import os
 import random
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
@@ -62,6 +62,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/test_docs.py": (10, 3),
     "tests/test_packages.py": (1, 74),
     "tests/test_restart.py": (18, 20),
+    "tests/test_standby.py": (3, 15),
     "tests/timing/test_page_in_chromium.py": (2, 12),
     "tests/waku/hostile/test_siege.py": (8, 9),
 }
@@ -209,6 +210,21 @@ def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
     dice.shuffle(items)
     places = {file: dice.random() for file in dict.fromkeys(map(_file, items))}
     items.sort(key=lambda item: places[_file(item)])
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Any]:
+    from support.postgres import cluster  # only the tests that need it
+
+    with cluster() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: Any) -> Any:
+    """Return a PostgreSQL server without tables of ours (support.postgres.Cluster)."""
+    postgres_server.empty()
+    return postgres_server
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # below what pytest and its plugins print

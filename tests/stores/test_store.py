@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import os
@@ -19,63 +18,13 @@ import pytest
 
 from restante.common.data_directory import LOCK_FILE, is_running, lock_data_directory
 from restante.common.errors import InUse, StoreBusy, StoreError
-from restante.common.usage_records import RESULTS, ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
+from restante.common.usage_records import RESULTS, ClientVersion, MailboxUsage
 from restante.mailbox.core import model
-from restante.mailbox.core.state import State
-from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.store import sqlite, status
-from restante.mailbox.store.interface import Store
-from stores.conftest import LIVE, USAGE, MailboxData
-from support.bounds import BOUND
-from support.dice import FakeDice
-from support.mailbox.givens import FakeClock
+from stores.conftest import LIVE, USAGE, MailboxData, assert_shown
 from support.mailbox.ledger import APP, Ledger
 from support.mailbox.picture import picture
 from support.sqlite import beside
-
-
-async def assert_shown(store: Store, ledger: Ledger) -> State:
-    """A view shows what was applied, and nothing else; gives it."""
-    view, state = await store.view(), ledger.state
-    assert picture(view, touches=False) == picture(state, touches=False)
-    for mailbox in view.mailboxes():
-        assert mailbox.touched <= ledger.mailbox(mailbox.mailbox_id, mailbox.app_id).touched
-    keys = [mailbox.key for mailbox in view.mailboxes()]
-    keys += [nameplate.key for app in view.apps.values() for nameplate in app.nameplates.values()]
-    assert len(keys) == len(set(keys))
-    assert max(keys, default=0) < view.next_key <= state.next_key
-    sequences = [message.sequence for mailbox in view.mailboxes() for message in mailbox.messages]
-    assert max(sequences, default=0) < view.next_sequence <= state.next_sequence
-    assert view.stored == state.stored
-    assert not view.unsaved
-    return view
-
-
-async def test_odd_names_and_values_are_kept_apart_and_as_they_were(engine: MailboxData) -> None:
-    """Any batches of usual ones are for the machine (tests/machine), which looks into a store after each step."""
-    boxes = ("m", "", "a\x00", "a\x00b", "é", "e\u0301", "'; DROP TABLE mailboxes; --")
-    bodies = (b'"00"', b"12.50", b'{"a": [1,\n 2]}', b'"\\u00e9 \\n"', '"é😀\x7f"'.encode())
-    ledger = await Ledger.begin(engine.store)
-    for app in ("x", "X", ""):
-        for side in ("a", "A", "é"):
-            ledger.bind(side, app)
-        for number, box in enumerate(boxes):
-            for side in ("a", "A"):
-                ledger.open(side, box, app)
-            body, phase, msg_id = (bodies[(number + shift) % len(bodies)] for shift in range(3))
-            ledger.add("a", box, body, phase, msg_id, app)
-        for side, nameplate in (("a", "1"), ("é", "007")):
-            ledger.claim(side, nameplate, app)
-            ledger.allocate(side, app)
-    await ledger.commit(engine.store)
-    await engine.restart()
-    ledger.state = await assert_shown(engine.store, ledger)
-    assert len(list(ledger.state.mailboxes())) == 3 * (len(boxes) + 4)
-    for app in ("x", ""):
-        for box in boxes:
-            ledger.prune(box, app)
-    await ledger.commit(engine.store)
-    await assert_shown(engine.store, ledger)
 
 
 async def test_what_is_gone_at_the_end_of_a_batch_is_not_written_and_the_rest_once(engine: MailboxData) -> None:
@@ -115,21 +64,6 @@ async def test_what_is_gone_at_the_end_of_a_batch_is_not_written_and_the_rest_on
     box = (await assert_shown(engine.store, ledger)).app(APP).mailboxes["m"]
     assert [(row.side, row.opened, row.mood) for row in box.sides] == [("a", True, None), ("b", False, "scary")]
     assert (box.crowded, box.touched) == (True, 1.0)
-
-
-async def test_a_touch_is_not_written_and_a_saved_one_is(engine: MailboxData) -> None:
-    ledger = await Ledger.begin(engine.store)
-    ledger.open("a", "m")
-    await ledger.commit(engine.store)
-    ledger.pass_(50.0)
-    ledger.open("a", "m")  # a touch, and nothing else
-    assert ledger.changes == []
-    await engine.store.apply([model.MailboxTouched(ledger.mailbox("m"), 50.0)], ledger.now)
-    assert engine.rows("SELECT touched FROM mailboxes") == [(0.0,)]
-    ledger.note(model.MailboxSaved(ledger.mailbox("m")))
-    await ledger.commit(engine.store)
-    assert engine.rows("SELECT touched FROM mailboxes") == [(50.0,)]
-    assert (await assert_shown(engine.store, ledger)).app(APP).mailboxes["m"].touched == 50.0
 
 
 async def test_what_takes_long_is_written_and_dropped_off_the_loop_and_the_rest_on_it(engine: MailboxData) -> None:
@@ -226,53 +160,6 @@ async def test_a_refused_batch_leaves_nothing(engine: MailboxData, why: str, mon
     assert await engine.store.forget_usage(1e12, 100) == 2
 
 
-async def test_an_id_of_a_usage_row_is_never_used_again(engine: MailboxData) -> None:
-    """Not after it was forgotten, not after all were, not after a restart in between."""
-    highest = dict.fromkeys(USAGE, 0)
-    for turn in range(4):
-        ledger = Ledger(await engine.store.view(), 1000.0 * turn)
-        ledger.bind("a")
-        ledger.open("a", "m")
-        ledger.close("a", "m")
-        ledger.claim("a", "4")
-        ledger.release("a", "4")
-        await ledger.commit(engine.store)
-        for table in USAGE:
-            ids = [number for (number,) in engine.rows(f"SELECT id FROM {table}")]
-            assert min(ids) > highest[table]
-            highest[table] = max(ids)
-        assert await engine.store.forget_usage(1e12, 100) == 3
-        assert engine.count(*USAGE) == {}
-        await (engine.restart() if turn % 2 else engine.crash())
-
-
-async def test_forgetting_deletes_old_records_up_to_the_maximum(engine: MailboxData) -> None:
-    records = [
-        record
-        for started in (10.0, 50.0, 20.0, 40.0, 30.0)
-        for record in (
-            NameplateUsage("x", started, None, 1000.0, "lonely"),
-            MailboxUsage("x", False, started, None, 1000.0, "lonely"),
-        )
-    ]
-    await engine.store.apply([*records, CurrentUsage(0.0, 0.0, None, 0)], model.Now(60.0, 1.0))
-    ledger = await Ledger.begin(engine.store)
-    ledger.wall = 25.0
-    ledger.bind("a")
-    ledger.open("a", "m")
-    await ledger.commit(engine.store)
-
-    assert await engine.store.forget_usage(10.0, 10) == 0  # as old as that is not older
-    assert await engine.store.forget_usage(40.0, 2) == 2 + 2 + 1
-    assert engine.count(*USAGE) == {"usage_nameplates": 3, "usage_mailboxes": 3}
-    assert await engine.store.forget_usage(40.0, 2) == 1 + 1
-    assert await engine.store.forget_usage(40.0, 2) == 0
-    for table in ("usage_nameplates", "usage_mailboxes"):
-        assert engine.rows(f"SELECT started FROM {table} ORDER BY started") == [(40.0,), (50.0,)]
-    assert engine.count("usage_current", *LIVE) == {"usage_current": 1, "mailboxes": 1}
-    await assert_shown(engine.store, ledger)
-
-
 NOW = 1_000_000_000.0
 
 
@@ -319,41 +206,6 @@ async def test_clients_are_counted_by_version_and_the_rest_together(engine: Mail
         *(("python", str(version), version + 1) for version in range(11, 2, -1)),
         ("others", "", 1 + 2 + 3),
     ]
-
-
-async def test_service_time_is_saved_with_a_commit(engine: MailboxData) -> None:
-    """A second of it may be lost, never more, and none is invented."""
-    service = 0.0
-    for step in (1.5, 0.25, 0.5, 0.0, 100.0, 0.75, 0.5, 0.75, 10.0):
-        service += step
-        await engine.store.apply([model.Pruned(0.0)], model.Now(5.0 + service, service))
-        [(seconds, saved)] = engine.rows("SELECT seconds, saved FROM service")
-        assert service - 1.0 < seconds <= service
-        assert saved == 5.0 + seconds
-        if step >= 10.0:
-            await engine.restart()
-            assert engine.store.service == service
-
-
-async def test_service_time_never_decreases_across_restarts_and_clock_changes(engine: MailboxData) -> None:
-    """The machine boots and counts from 0, somebody sets the wall clock back, the server crashes or ends in order."""
-    served = [0.0]
-    for wall, uptime in ((1e9, 5000.0), (2e9, 0.0), (5e8, 10.0), (1e9, 0.0)):
-        clock = FakeClock(wall, uptime)
-        commit_loop = await CommitLoop.open(engine.store, clock, FakeDice(), model.Policy(), Retention(660.0))
-        assert commit_loop.now() == model.Now(wall, served[-1])
-        running = asyncio.create_task(commit_loop.run())
-        clock.now += 100.0
-        clock.skew -= 150.0
-        commit_loop.start_pruning()
-        async with asyncio.timeout(BOUND):
-            await commit_loop.idle.wait()
-        commit_loop.stop()
-        await running
-        served.append(engine.rows("SELECT seconds FROM service")[0][0])
-        await (engine.crash() if len(served) % 2 else engine.restart())
-        assert engine.store.service == served[-1]
-    assert served == [0.0, 100.0, 200.0, 300.0, 400.0]
 
 
 async def test_the_log_shrinks_after_a_reader_grew_it(engine: MailboxData, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from restante.common.errors import Misuse
 
 MODULES: Final = {
     "server": ("aiohttp", "prometheus_client", "structlog", "uvloop"),
+    "postgres": ("asyncpg",),
     "waku": ("coincurve",),
     "extract": ("pyarrow", "numpy"),
     "pipeline": ("pyspark", "deltalake"),

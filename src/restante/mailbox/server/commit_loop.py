@@ -561,6 +561,7 @@ class CommitLoop:
             self._deferred_records = changes
             if self._maintenance is not None:
                 await asyncio.sleep(0)  # a slice of it without changes must not keep the loop from its sockets
+            await self._store.confirm()
             return
         began = self.now()
         try:

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from restante.common.errors import StoreError
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.core.state import State
+
+
+class TermOver(StoreError):  # noqa: N818 - the project's name for it (CONTRIBUTING.md)
+    """This server may not write any more, and a batch that is under way may or may not be stored.
+
+    Another server may have taken over. Answer no client; begin a new term, and read the state again.
+    """
 
 
 class Store(Protocol):
@@ -31,6 +39,12 @@ class Store(Protocol):
 
         Raises StoreBusy if nothing was written, StoreError if it is unknown whether the commit succeeded.
         """
+
+    async def confirm(self) -> None:
+        """Return when a batch without changes may be answered. Raises TermOver if it may not."""
+
+    async def hold(self) -> None:
+        """Keep the right to write. It ends only with an error, like TermOver."""
 
     async def tend(self) -> None:
         """Do what is due after a batch is answered."""

