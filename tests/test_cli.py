@@ -480,7 +480,7 @@ def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
         ("[serve]\nmodt = 1\n", r"\[serve\] has no key 'modt': did you mean motd\?"),
         ("[serve]\nconnections = 1\n", "has no key 'connections': did you mean limits.connections\\?"),
         ("[serve.limits]\nconnection = 1\n", r"\[serve.limits\] has no key 'connection': did you mean connections\?"),
-        ("[serve]\nxyz = 1\n", "has no key 'xyz': its keys are data, listen"),
+        ("[serve]\nxyz = 1\n", "has no key 'xyz': its keys are data, database, listen"),
         ('[serve]\nprune_after = "x"\n', "prune_after: 'x' is not a number from 1 up"),
         ("[other]\n", r"'other' is not known; tables are \[serve\], \[relay\] and \[waku\]"),
         ('motd = "x"\n', "'motd' is not known"),

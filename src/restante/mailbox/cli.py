@@ -19,7 +19,8 @@ from restante.cli.serve_options import (
     print_settings,
     with_options,
 )
-from restante.common.errors import StoreError
+from restante.common.errors import Misuse, StoreError
+from restante.common.extras import require_extra
 from restante.mailbox.settings import SERVE, Serve
 
 app = typer.Typer(cls=group_that_needs("server"))
@@ -37,10 +38,18 @@ def serve_command(read_settings: ReadSettings) -> None:
     settings, _ = read_settings()
     if handover is not None:
         handover.close_listening((*settings.listen, key_of_admin(settings.admin)))
+    if settings.database is not None:
+        require_extra("postgres")
     prepare(settings, () if handover is None else handover.head.listening)
-    from restante.mailbox.server.main import serve  # this import takes as long as all of the above
+    # These imports take as long as all of the above.
+    if settings.database is not None:
+        from restante.mailbox.server import standby
 
-    serve(settings, read_settings, handover)
+        standby.serve(settings, read_settings)
+    else:
+        from restante.mailbox.server.main import serve
+
+        serve(settings, read_settings, handover)
 
 
 @config_app.command("show")
@@ -55,7 +64,9 @@ def config_show(read_settings: ReadSettings, *, json: JsonOption = False) -> Non
 def config_check(
     read_settings: ReadSettings,
     *,
-    database: Annotated[bool, typer.Option("--database", help="Check the version of the database, too.")] = False,
+    with_database: Annotated[
+        bool, typer.Option("--with-database", help="Check the version of the database, too.")
+    ] = False,
 ) -> None:
     """Check the settings that `serve` would use, and their files.
 
@@ -73,7 +84,9 @@ def config_check(
         running.check_directory(Path(settings.data))
         check_addresses(settings, (*running.listen, key_of_admin(running.admin)))
         import_lazy_modules(settings)
-    if database:
+    if with_database:
+        if settings.database is not None:
+            raise Misuse("--with-database is for data directories: a server with --database checks it at its start")
         check_database(Path(settings.data))
     print("the settings can be used")
 

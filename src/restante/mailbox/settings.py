@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -37,6 +38,11 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of `restante serve`: keys of the table [serve], variables RESTANTE_<NAME>, flags --<name>."""
 
     data: DataDirectory = "restante-data"
+    database: Annotated[
+        NonEmpty | None,
+        help_text("Keep the data in this PostgreSQL database, which several servers may share.", "URL"),
+        guide_text("Then `--data` is not used. See [a second host](standby.md)."),
+    ] = None
     listen: Listen = ("127.0.0.1:4000",)
     tls_cert: TlsCertificate = None
     tls_key: TlsKey = None
@@ -126,6 +132,15 @@ def check_shown(settings: Serve, origins: Origins) -> None:
 def _check(settings: Serve, origins: Origins) -> None:
     check_shown(settings, origins)
     check_network(settings, origins)
+    if settings.database is not None and not _is_postgres_url(settings.database):
+        raise Misuse(f"{origins['database']}: write postgresql://USER@HOST/DATABASE")
+
+
+def _is_postgres_url(text: str) -> bool:
+    try:
+        return urlsplit(text).scheme in {"postgresql", "postgres"}
+    except ValueError:  # brackets without an IPv6 address
+        return False
 
 
 SERVE: Final = ServerSettings("serve", Serve, Limits, PREFIX, _check)

@@ -10,6 +10,7 @@ _restante() {
     case "$path:$previous" in
     serve:--config) :; return ;;
     serve:--data) compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    serve:--database) compopt +o default; return ;;
     serve:--listen) compopt +o default; return ;;
     serve:--tls-cert) :; return ;;
     serve:--tls-key) :; return ;;
@@ -42,6 +43,7 @@ _restante() {
     export:--data) compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'config show:--config') :; return ;;
     'config show:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'config show:--database') compopt +o default; return ;;
     'config show:--listen') compopt +o default; return ;;
     'config show:--tls-cert') :; return ;;
     'config show:--tls-key') :; return ;;
@@ -66,6 +68,7 @@ _restante() {
     'config show:--log-format') COMPREPLY=($(compgen -W 'auto console json' -- "$current")); return ;;
     'config check:--config') :; return ;;
     'config check:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'config check:--database') compopt +o default; return ;;
     'config check:--listen') compopt +o default; return ;;
     'config check:--tls-cert') :; return ;;
     'config check:--tls-key') :; return ;;
@@ -276,7 +279,7 @@ _restante() {
     esac
     case "$path" in
     '') compopt +o default; COMPREPLY=($(compgen -W 'serve status restart backup restore import export config relay health send receive client timing waku pipeline extract completion man --version --help' -- "$current")) ;;
-    serve) compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
+    serve) compopt +o default; COMPREPLY=($(compgen -W '--config --data --database --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
     status) compopt +o default; COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     restart) compopt +o default; COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     backup) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
@@ -284,8 +287,8 @@ _restante() {
     import) compopt +o default; COMPREPLY=($(compgen -W '--channel --usage --merge --data --json --help' -- "$current")) ;;
     export) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --help' -- "$current")) ;;
     config) compopt +o default; COMPREPLY=($(compgen -W 'show check --help' -- "$current")) ;;
-    'config show') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --json --help' -- "$current")) ;;
-    'config check') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --database --help' -- "$current")) ;;
+    'config show') compopt +o default; COMPREPLY=($(compgen -W '--config --data --database --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --json --help' -- "$current")) ;;
+    'config check') compopt +o default; COMPREPLY=($(compgen -W '--config --data --database --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --with-database --help' -- "$current")) ;;
     relay) compopt +o default; COMPREPLY=($(compgen -W 'serve config status import export backup restore --help' -- "$current")) ;;
     'relay serve') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --blur-usage --keep-usage --trust-proxy --drain --limit --log-format --help' -- "$current")) ;;
     'relay config') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --blur-usage --keep-usage --trust-proxy --drain --limit --log-format --check --json --help' -- "$current")) ;;

@@ -8,10 +8,11 @@ import gc
 import math
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from restante import __version__
 from restante.common.address_registry import SECONDS_PER_DAY
@@ -41,8 +42,14 @@ from restante.mailbox.server.server import Server
 from restante.mailbox.server.trace import Trace, TraceFile, check_path
 from restante.mailbox.server.user_address import UNENCRYPTED, first_lines, user_address
 from restante.mailbox.settings import Serve
+from restante.mailbox.store.interface import Store, TermOver
 from restante.mailbox.store.schema import FILE, SCHEMA
 from restante.mailbox.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:  # it imports aiohttp, which takes a third of the start-up time
+    from restante.mailbox.server.status_pages import Role
+
+NO_RESTART: Final = "a server with --database is not restarted: stop it, and another one takes over at once"
 
 SAVE_INTERVAL_SECONDS: Final = 60
 """Seconds between saves of when mailboxes were last touched. After a crash a mailbox may seem idle for up to this
@@ -77,7 +84,8 @@ def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
 
     Raises Misuse if one of the named files, or the data directory, cannot be used.
     """
-    refuse_unusable_directory(Path(settings.data))
+    if settings.database is None:
+        refuse_unusable_directory(Path(settings.data))
     certificate = read_certificate(settings.tls_cert, settings.tls_key)
     if settings.trace is not None:
         check_path(Path(settings.trace), Path(settings.data))
@@ -87,6 +95,21 @@ def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
 async def _serve(
     settings: Serve, read_settings: ReadSettings[Serve], handover: Handover | None, signals: ServerSignals
 ) -> None:
+    await serve_store(settings, read_settings, handover, signals)
+
+
+async def serve_store(
+    settings: Serve,
+    read_settings: ReadSettings[Serve],
+    handover: Handover | None,
+    signals: ServerSignals,
+    store: Store | None = None,
+    role: Role | None = None,
+) -> None:
+    """Serve until `signals.stop`. `store`: in place of the one in the data directory, with its role.
+
+    Raises TermOver when another server may serve. Then all connections are closed.
+    """
     manager, loading = ServiceManager(os.environ), contextlib.ExitStack()
     body = None if handover is None else read_body(handover, Path(settings.data))
     if handover is not None:  # a conversion of the database may take longer than the watchdog waits
@@ -95,7 +118,14 @@ async def _serve(
     addresses = parse_listen_addresses(settings.listen, "--listen")
     certificate, token = read_files(settings)
     head = None if handover is None else handover.head
-    store, server = await _load(settings, certificate, descriptors, head, body)
+    locks: Sequence[int] = ()
+    data = None if store is not None else Path(settings.data)
+    if store is None:
+        store = SqliteStore.open(Path(settings.data), () if head is None else head.locks)
+        locks = [] if store.directory_lock is None else store.directory_lock.descriptors
+    if body is not None:
+        store.service = max(store.service, body.commit_loop.service)
+    server = await _load(store, settings, certificate, descriptors, head, body)
     commit_loop = server.commit_loop
     async with contextlib.AsyncExitStack() as stack:
         trace_file = None if settings.trace is None else TraceFile(Path(settings.trace))
@@ -113,7 +143,7 @@ async def _serve(
                 lambda: [*map(import_module, ("restante.common.admin_http", "restante.mailbox.server.status_pages"))]
             )
             admin_host, admin_port = parse_address(settings.admin, "--admin")
-            pages = status_pages.of(server, store, Path(settings.data), running_settings)
+            pages = status_pages.of(server, store, data, running_settings, role or status_pages.ONLY_SERVER)
             admin = admin_http.serving_admin(
                 admin_host, admin_port, pages, token, settings.admin_host, left.get(admin_key, ())
             )
@@ -135,31 +165,33 @@ async def _serve(
                         proxies=bool(settings.trust_proxy),
                     )
                 )
-        _announce(server, settings, dashboard)
-        if trusts_everybody(parse_networks(settings.trust_proxy, "--trust-proxy"), bound_addresses):
-            log.warning(EVERYBODY_TRUSTED)
-        disk = Disk(Path(settings.data), commit_loop)
-        locks = [] if store.directory_lock is None else store.directory_lock.descriptors
-        restart = Restart(server, settings, locks, admin_listening, manager, signals, trace_file)
+        _announce(server, settings, dashboard, bound_addresses)
+        disk = None if data is None else Disk(data, commit_loop)
+        restart = Restart(server, settings, list(locks), admin_listening, manager, signals, trace_file)
         loading.close()
         async with manager.serving(signals.stop, lambda: store.flushing is not None):
             if handover is not None:
                 restart.succeeded(handover.head.version, waited, None if body is None else len(server.sockets()))
                 del handover, body
-            signals.serve(partial(manager.reload, running_settings.reload), restart.begin)
+            signals.serve(
+                partial(manager.reload, running_settings.reload),
+                restart.begin if locks else lambda: log.error(NO_RESTART),
+            )
             await _run_until(signals.stop, server, store, settings, running, disk, restart)
 
 
 async def _load(
-    settings: Serve, certificate: ServerCertificate | None, descriptors: int, head: Head | None, body: Body | None
-) -> tuple[SqliteStore, Server]:
-    """Open the database, and return it with a server that does not listen yet.
+    store: Store,
+    settings: Serve,
+    certificate: ServerCertificate | None,
+    descriptors: int,
+    head: Head | None,
+    body: Body | None,
+) -> Server:
+    """Read the database, and return a server that does not listen yet.
 
     `descriptors` may be open. `head` and `body` are what the program before has left. Raises StoreError.
     """
-    store = SqliteStore.open(Path(settings.data), () if head is None else head.locks)
-    if body is not None:
-        store.service = max(store.service, body.commit_loop.service)
     clock = SystemClock()
     gc.disable()  # while the live data is loaded, there is no garbage to collect
     commit_loop = await CommitLoop.open(
@@ -185,10 +217,10 @@ async def _load(
         await enter_or_start_anew(server, head, body)
     exempt_survivors()
     gc.enable()
-    return store, server
+    return server
 
 
-def _announce(server: Server, settings: Serve, dashboard: str) -> None:
+def _announce(server: Server, settings: Serve, dashboard: str, bound_addresses: list[str]) -> None:
     """Say where the server listens: first to somebody at a terminal, then in the log."""
     if sys.stderr.isatty():
         sys.stderr.write(first_lines(server.user_addresses, proxies=bool(settings.trust_proxy)))
@@ -198,6 +230,8 @@ def _announce(server: Server, settings: Serve, dashboard: str) -> None:
         log.info("listening", url=url, version=__version__, data=settings.data)
     if unencrypted := [listener.url for listener in server.user_addresses if listener.unencrypted]:
         log.warning(UNENCRYPTED, url=unencrypted[0])
+    if trusts_everybody(parse_networks(settings.trust_proxy, "--trust-proxy"), bound_addresses):
+        log.warning(EVERYBODY_TRUSTED)
 
 
 def exempt_survivors() -> None:
@@ -213,26 +247,38 @@ def exempt_survivors() -> None:
 async def _run_until(
     stop: asyncio.Event,
     server: Server,
-    store: SqliteStore,
+    store: Store,
     settings: Serve,
     running: asyncio.Task[None],
-    disk: Disk,
+    disk: Disk | None,
     restart: Restart,
 ) -> None:
     """Run until `stop` is set, then drain. Raises StoreError if a commit failed."""
     commit_loop = server.commit_loop
     ticking = asyncio.create_task(_tick(server, commit_loop, disk, settings.prune_every))
+    holding = asyncio.create_task(store.hold())
     waiting = asyncio.create_task(stop.wait())
-    await asyncio.wait((running, ticking, waiting), return_when=asyncio.FIRST_COMPLETED)
-    for task in (running, ticking):
-        if task.done():
-            task.result()  # each ends only with an error
-    ticking.cancel()
-    waiting.cancel()
-    await restart.give_up()
-    disk.close()
-    await server.drain(running)
-    commit_loop.log_refusals()  # of the last, unfinished minute
+    try:
+        await asyncio.wait((running, ticking, holding, waiting), return_when=asyncio.FIRST_COMPLETED)
+        for task in (running, ticking, holding):
+            if task.done():
+                task.result()  # each ends only with an error
+        ticking.cancel()
+        waiting.cancel()
+        await restart.give_up()
+        if disk is not None:
+            disk.close()
+        await server.drain(running)
+        holding.cancel()
+    except TermOver:
+        tasks: tuple[asyncio.Task[Any], ...] = (running, ticking, holding, waiting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.close_all()
+        raise
+    finally:
+        commit_loop.log_refusals()  # of the last, unfinished minute
     await store.close()
 
 
@@ -288,7 +334,7 @@ def _size(file: Path) -> float:
         return math.nan
 
 
-async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every: float) -> None:
+async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk | None, prune_every: float) -> None:
     """Run what is due every second, every minute and every `prune_every` seconds."""
     commit_loop.next_pruning = min(commit_loop.next_pruning, commit_loop.now().service + prune_every)
     while True:
@@ -299,7 +345,8 @@ async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every
         if server.certificate is not None and server.second % CERTIFICATE_SECONDS == 0:
             server.certificate.check_soon()
         commit_loop.commit_deferred()
-        disk.look()
+        if disk is not None:
+            disk.look()
         if server.second % 60 == 0:
             commit_loop.log_refusals()
         if commit_loop.now().service >= commit_loop.next_pruning:

@@ -120,7 +120,7 @@ class Restart:
             position = arguments.index("serve")
         except ValueError:
             raise RestartFailed("the command line has no `serve`") from None
-        check = [*arguments[:position], "config", "check", "--database", *arguments[position + 1 :]]
+        check = [*arguments[:position], "config", "check", "--with-database", *arguments[position + 1 :]]
         status = os.fstat(self._locks[0])
         running = Running((status.st_dev, status.st_ino), self._settings.listen, self._settings.admin)
         variables = {**os.environ, **running.environment()}

@@ -27,6 +27,7 @@ from restante.common.public_server import NewcomerRefusals, PublicServer
 from restante.common.system import Clock
 from restante.common.websocket_request import Answer, Upgrade, WebSocketRequest, websocket_protocol
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
+from restante.mailbox.core.dispatcher import SERVICE_RESTART
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.refusals import (
@@ -103,6 +104,9 @@ NEWCOMER_SECONDS: Final = 1.0
 CLOSING_SECONDS: Final = 1.0
 """Seconds that connections that no other process can go on with have to read what was sent to them, while the others
 wait."""
+
+CLOSE_ALL_SECONDS: Final = 1.0
+"""Seconds that connections have to read what was sent to them when a term is over."""
 
 CLEANUP_SECONDS: Final = 1.0
 """Seconds that a rejected client has to release and close: two round trips to anywhere, and the client's
@@ -240,6 +244,9 @@ class Server(PublicServer):
             return None
         if body is not None:
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(body), None)
+        if self.draining:  # it connected before the server stopped listening
+            response = WSUpgradeResponse.create_error_response(HTTPStatus.SERVICE_UNAVAILABLE)
+            return WSUpgradeResponseWithListener(response, None)
         connection = request.headers.get("connection", "")
         if "," in connection and "upgrade" in [token.strip() for token in connection.lower().split(",")]:
             request.headers["connection"] = "Upgrade"  # Firefox sends "keep-alive, Upgrade"; picows reads one value
@@ -391,16 +398,25 @@ class Server(PublicServer):
         await running
         await self._send_away(self.sockets())
 
+    async def close_all(self) -> None:
+        """Stop accepting, and close all connections: another server may serve their clients, who may come again."""
+        self.draining = True
+        self.listeners.close(len(self.admitted))
+        self._ignore(self.sockets())
+        await self._send_away(self.sockets(), CLOSE_ALL_SECONDS, SERVICE_RESTART)
+
     def _ignore(self, sockets: list[Socket]) -> None:
         """Read connections and ignore it, because unread data resets a connection when its socket is closed."""
         for socket in sockets:
             socket.ignores_input = True
             socket.read_again(ReadPauses.BACKLOG | ReadPauses.FRAME_RATE | ReadPauses.HAND_OVER)
 
-    async def _send_away(self, sockets: list[Socket], seconds: float = DRAIN_SECONDS) -> None:
+    async def _send_away(
+        self, sockets: list[Socket], seconds: float = DRAIN_SECONDS, code: int = WSCloseCode.GOING_AWAY.value
+    ) -> None:
         """Close connections after what was sent to them, at most after some seconds."""
         for socket in sockets:
-            socket.hang_up(WSCloseCode.GOING_AWAY.value, "server restarts")
+            socket.hang_up(code, "server restarts")
         deadline = self.clock.monotonic() + seconds
         while any(socket.unsent() for socket in sockets) and self.clock.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # the kernel has no event for it

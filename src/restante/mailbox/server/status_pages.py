@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Protocol, cast, get_args
 
 from restante import __version__
 from restante.common.admin_dashboard import Dashboard
@@ -35,13 +35,41 @@ from restante.mailbox.store.interface import Store
 # ── Metrics: counts that the server keeps in any case ─────────────────────────────────────────────
 
 
-class Parts:
-    """The parts of a server that metrics are read from."""
+class Role(Protocol):
+    """What a server is among those that share its database."""
 
-    def __init__(self, server: Server, *, ready: bool = False) -> None:
-        self.server = server
+    term: int
+    """The term that it has, or had last; 0: none."""
+    serving: bool
+    """Whether it serves: otherwise it stands by."""
+    take_overs: int
+    """Terms that it has begun."""
+
+
+class OnlyServer:
+    """The `Role` of a server that shares its data with no other."""
+
+    term, serving, take_overs = 0, True, 0
+
+
+ONLY_SERVER: Final = OnlyServer()
+
+
+class RoleParts:
+    """What the metrics of a server that stands by are read from."""
+
+    def __init__(self, role: Role, *, ready: bool = False) -> None:
+        self.role = role
         self.ready = ready
         """What /readyz says."""
+
+
+class Parts(RoleParts):
+    """The parts of a server that metrics are read from."""
+
+    def __init__(self, server: Server, role: Role, *, ready: bool = False) -> None:
+        super().__init__(role, ready=ready)
+        self.server = server
         self.admission = server.admission
         self.measured = server.commit_loop.measurements
         self.queue = server.commit_loop.queue
@@ -51,9 +79,24 @@ class Parts:
 
 ENDED: Final[Mapping[str, type]] = {"nameplate": NameplateUsage, "mailbox": MailboxUsage}
 
-METRICS: Final[Mapping[str, Metric[Parts]]] = {
+ROLE_METRICS: Final[Mapping[str, Metric[RoleParts]]] = {
     "restante_build_info": GaugeMetric("1, with the version", lambda _: {__version__: 1}, labels=("version",)),
     "restante_ready": GaugeMetric("1 if /readyz is 200, 0 if it is 503", lambda its: its.ready),
+    "restante_role": GaugeMetric(
+        "1 for the role of the server, of engine and standby: an engine serves, a standby waits to take over",
+        lambda its: {"engine": its.role.serving, "standby": not its.role.serving},
+        labels=("role",),
+    ),
+    "restante_term": GaugeMetric(
+        "Term of the lease that the server has, or had last; 0: none, as without --database",
+        lambda its: its.role.term,
+    ),
+    "restante_take_overs": CounterMetric("Terms that the server has begun", lambda its: its.role.take_overs),
+}
+"""Metrics that a server has also while it stands by."""
+
+METRICS: Final[Mapping[str, Metric[Parts]]] = {
+    **cast("Mapping[str, Metric[Parts]]", ROLE_METRICS),
     "restante_connections": GaugeMetric(
         "Admitted open connections", lambda its: len(its.server.admitted), "connections.open"
     ),
@@ -210,7 +253,7 @@ class DashboardPages:
         self,
         pages: StatusPages,
         server: Server,
-        data: Path,
+        data: Path | None,
         settings: MailboxSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -220,7 +263,7 @@ class DashboardPages:
         self._settings = settings
         self._clock = clock
         self._refusals = RefusalsLastHour(KINDS, server.commit_loop.dispatcher.quotas.refusal_counts, clock)
-        self._recent: dict[str, Any] = {"reading": True}
+        self._recent: dict[str, Any] = {"reading": True} if data else {"problem": "they are in PostgreSQL"}
         self._recent_until = float("-inf")
         """When the usage records are read again, by the clock."""
         self._reading = False
@@ -229,7 +272,7 @@ class DashboardPages:
     async def sample(self) -> dict[str, float]:
         """Return the values whose history is kept: counts since the start, and gauges."""
         self._refusals.remember()
-        parts = Parts(self._server)
+        parts = self._pages.parts()
         return {name: total(METRICS, parts, metric) for name, metric in SERIES.items()}
 
     async def details(self) -> dict[str, Any]:
@@ -275,19 +318,22 @@ class DashboardPages:
 
         Nobody waits for the thread: a week of many records takes seconds, and a disk that hangs for longer.
         """
+        data = self._data
+        if data is None:
+            return self._recent
         if self._clock() >= self._recent_until + MAX_OVERDUE_SECONDS:
             self._recent = {"reading": True}
         if not self._reading and self._clock() >= self._recent_until:
             self._reading = True
             self._worker = self._worker or Worker("recent usage")
             now = self._server.clock.wall()
-            self._worker.later(lambda: self._read_recent(now))
+            self._worker.later(lambda: self._read_recent(data, now))
         return self._recent
 
-    def _read_recent(self, now: float) -> None:
+    def _read_recent(self, data: Path, now: float) -> None:
         began = self._clock()
         try:
-            self._recent = status.recent_usage(self._data, now)
+            self._recent = status.recent_usage(data, now)
         except (StoreError, Misuse) as error:
             self._recent = {"problem": str(error)}
         except Exception:
@@ -302,15 +348,17 @@ class DashboardPages:
 # ── status pages ──────────────────────────────────────────────────────────────────────────────────
 
 
-def of(server: Server, store: Store, data: Path, settings: MailboxSettings) -> AdminPages:
-    """Return the pages of a server."""
-    pages = StatusPages(server)
+def of(
+    server: Server, store: Store, data: Path | None, settings: MailboxSettings, role: Role = ONLY_SERVER
+) -> AdminPages:
+    """Return the pages of a server. `data`: its data directory; None: its data is in another place."""
+    pages = StatusPages(server, role)
     dashboard_pages = DashboardPages(pages, server, data, settings)
     return AdminPages(
         unready=pages.unready,
         metrics=pages.metrics,
         flushing=lambda: store.flushing,
-        disk=DiskProbe(data),
+        disk=None if data is None else DiskProbe(data),
         json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
         dashboard=Dashboard(
             title="Restante mailbox server",
@@ -322,11 +370,21 @@ def of(server: Server, store: Store, data: Path, settings: MailboxSettings) -> A
     )
 
 
+def of_standby(role: Role, unready: Callable[[], str]) -> AdminPages:
+    """Return the pages of a server that stands by. `unready` returns why it does."""
+
+    async def metrics(ready: bool) -> Iterable[Family]:
+        return list(families(ROLE_METRICS, RoleParts(role, ready=ready)))
+
+    return AdminPages(unready=unready, metrics=metrics, flushing=lambda: None)
+
+
 class StatusPages:
     """The pages of one server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, role: Role = ONLY_SERVER) -> None:
         self._server = server
+        self._role = role
         self._loop = server.commit_loop
         self._started = self._loop.now()
 
@@ -340,9 +398,13 @@ class StatusPages:
             return f"the last batch could not be stored: {problem}"
         return ""
 
+    def parts(self, *, ready: bool = False) -> Parts:
+        """Return what metrics are read from."""
+        return Parts(self._server, self._role, ready=ready)
+
     async def metrics(self, ready: bool) -> Iterable[Family]:
         """Return all metrics."""
-        return list(families(METRICS, Parts(self._server, ready=ready)))
+        return list(families(METRICS, self.parts(ready=ready)))
 
     async def varz(self, _query: Query) -> dict[str, Any]:
         """Return counts and settings of the server."""
@@ -358,7 +420,7 @@ class StatusPages:
             "permission.mode": terms.mode,
             "permission.bits": terms.bits,
         }
-        return page(METRICS, Parts(self._server), other_fields)
+        return page(METRICS, self.parts(), other_fields)
 
     async def connz(self, query: Query) -> dict[str, Any]:
         """Return the open connections, oldest first. Raises Misuse for wrong arguments."""

@@ -1,0 +1,199 @@
+"""Servers that share a database: one serves, the others stand by, and clients come again after a take-over."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from restante.common.signals import ServerSignals
+from restante.mailbox.server import standby
+from restante.mailbox.settings import Serve
+from restante.mailbox.store.postgres import TTL_SECONDS
+from support.bounds import bounded
+from support.loops import on_uvloop
+from support.mailbox.clients import Client, LostError
+from support.ports import held_port
+from support.postgres import Cluster
+from support.processes import RESTANTE, Serving, spawn
+
+pytestmark = pytest.mark.xdist_group("postgres")
+
+
+class Host:
+    """A server of this process: its ports, and the task that runs it."""
+
+    def __init__(self, server: Cluster, port: int, admin: int) -> None:
+        settings = Serve(
+            database=server.url, listen=(f"127.0.0.1:{port}",), admin=f"127.0.0.1:{admin}" if admin else "off"
+        )
+        self.url, self._admin = f"ws://127.0.0.1:{port}/v1", admin
+        self._signals = ServerSignals()
+        self._task = asyncio.create_task(standby._serve_in_turn(settings, lambda: (settings, []), self._signals))
+
+    async def serves(self) -> Client:
+        """Wait until it serves, and return a client of it."""
+        async with bounded("a server that serves"):
+            while True:
+                if self._task.done():
+                    self._task.result()
+                try:
+                    return await Client.connect(self.url)
+                except LostError:
+                    await asyncio.sleep(0.01)
+
+    async def page(self, path: str) -> str:
+        return await asyncio.to_thread(read_page, self._admin, path)
+
+    async def stop(self) -> None:
+        self._signals.stop.set()
+        async with bounded("a server that stops"):
+            await self._task
+
+
+def read_page(port: int, path: str) -> str:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+    except HTTPError as error:
+        return f"{error.code} {error.read().decode()}"
+    except OSError:
+        return ""
+
+
+@asynccontextmanager
+async def host(server: Cluster, *, admin: bool = False) -> AsyncIterator[Host]:
+    with held_port() as port, held_port() as admin_port:
+        its = Host(server, port, admin_port if admin else 0)
+        try:
+            yield its
+        finally:
+            await its.stop()
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with bounded("what was waited for"):
+        while not await holds():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+
+
+@on_uvloop
+async def test_when_the_engine_stops_another_server_goes_on_at_once_with_its_mailboxes(postgres: Cluster) -> None:
+    async with host(postgres, admin=True) as first:
+        client = await first.serves()
+        await client.call("bind", appid="x", side="a")
+        await client.call("open", mailbox="m")
+        await client.call("add", phase="1", body="00")
+        assert await first.page("/readyz") == "ok\n"
+        async with host(postgres, admin=True) as second:
+            await until(lambda: answers(second, "/readyz", "503 standby: "))
+            metrics = await second.page("/metrics")
+            assert 'restante_role{role="standby"} 1.0' in metrics
+            assert "restante_take_overs_total 0.0" in metrics
+            with pytest.raises(LostError):
+                await Client.connect(second.url)
+            await first.stop()
+            await client.ends()
+            assert client.close_code == 1001
+            again = await second.serves()
+            await again.call("bind", appid="x", side="b")
+            await again.call("open", mailbox="m")
+            assert [message["body"] for message in again.heard] == ["00"]
+            assert await second.page("/readyz") == "ok\n"
+            metrics = await second.page("/metrics")
+            assert 'restante_role{role="engine"} 1.0' in metrics
+            assert "restante_term 2.0" in metrics
+            await again.leave()
+
+
+async def answers(its: Host, path: str, begin: str) -> bool:
+    return (await its.page(path)).startswith(begin)
+
+
+@on_uvloop
+async def test_a_server_whose_connection_is_cut_closes_its_clients_and_begins_a_new_term(postgres: Cluster) -> None:
+    async with host(postgres) as its:
+        client = await its.serves()
+        await client.call("bind", appid="x", side="a")
+        await client.call("open", mailbox="m")
+        await client.call("add", phase="1", body="00")
+        await asyncio.to_thread(
+            postgres.rows,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'restante' AND pid <> pg_backend_pid()",
+        )
+        await client.ends()
+        assert client.close_code == 1012
+        again = await its.serves()
+        await again.call("bind", appid="x", side="b")
+        await again.call("open", mailbox="m")
+        assert [message["body"] for message in again.heard] == ["00"]
+        assert await asyncio.to_thread(postgres.rows, "SELECT term FROM restante.lease") == [(2,)]
+        await again.leave()
+
+
+# ── processes ────────────────────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def process(server: Cluster) -> AsyncIterator[tuple[Serving, int]]:
+    """Start `restante serve`, and yield it with its admin port."""
+    with held_port() as port, held_port() as admin:
+        addresses = ("--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}")
+        words = (*RESTANTE, "serve", "--database", server.url, *addresses, "--log-format", "json")
+        async with Serving(await spawn(*words, cwd=server.folder), server.folder) as running:
+            running.url = f"ws://127.0.0.1:{port}/v1"
+            yield running, admin
+
+
+async def ready(admin: int) -> bool:
+    return await asyncio.to_thread(read_page, admin, "/readyz") == "ok\n"
+
+
+async def stands_by(admin: int) -> bool:
+    return (await asyncio.to_thread(read_page, admin, "/readyz")).startswith("503 standby: ")
+
+
+async def add(url: str, side: str, body: str) -> Client:
+    client = await Client.connect(url)
+    await client.call("bind", appid="x", side=side)
+    await client.call("open", mailbox="m")
+    await client.call("add", phase=body, body=body)
+    return client
+
+
+@pytest.mark.thorough
+@on_uvloop
+async def test_after_a_kill_and_after_a_stop_of_ten_times_its_lease_no_answered_command_is_lost(
+    postgres: Cluster,
+) -> None:
+    async with process(postgres) as (first, first_admin), process(postgres) as (second, second_admin):
+        await until(lambda: ready(first_admin))
+        await until(lambda: stands_by(second_admin))
+        client = await add(first.url, "a", "00")
+        first.kill()
+        await client.ends()
+        await until(lambda: ready(second_admin))
+        client = await add(second.url, "b", "01")
+        async with process(postgres) as (third, third_admin):
+            await until(lambda: stands_by(third_admin))
+            second.send(signal.SIGSTOP)
+            waiting = await client.say("list")  # nothing is written for it
+            await until(lambda: ready(third_admin))
+            other = await add(third.url, "a", "02")
+            await asyncio.sleep(10 * TTL_SECONDS)
+            second.send(signal.SIGCONT)
+            await client.ends()
+            assert (client.close_code, waiting.answered) == (1012, False)
+            await until(lambda: stands_by(second_admin))
+            assert await ready(third_admin)
+            late = await add(third.url, "b", "03")
+            assert [message["body"] for message in late.heard] == ["00", "01", "02", "03"]
+            for client in (other, late):
+                await client.leave()
