@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import asyncpg
 import pytest
@@ -38,9 +41,9 @@ WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 """How many calls wait for a lock."""
 
 
-async def take_over(server: Cluster, node: str, clock: FakeClock | None = None) -> PostgresStore:
+async def take_over(server: Cluster, node: str, clock: FakeClock | None = None, url: str = "") -> PostgresStore:
     """Begin a term, whatever the clocks say."""
-    connection = await connect(server.url)
+    connection = await connect(url or server.url)
     await prepare(connection, server.url)
     read = boot_time if clock is None else clock.monotonic
     store = await PostgresStore.take_over(connection, await read_lease(connection), node, read)
@@ -189,10 +192,17 @@ async def test_a_command_that_only_reads_is_not_answered_when_the_term_may_be_ov
     second = await take_over(postgres, "b")
     clock.now += TRUST_SECONDS
     commit_loop.receive(inbox.connection, '{"type": "ping", "ping": 2}', commit_loop.now())
+    await until("an answer, or the end", lambda: running.done() or len(inbox.frames) > 2)
+    assert [frame["type"] for frame in inbox.frames] == ["ack", "pong"]
     with pytest.raises(TermOver):
         await running
-    assert [frame["type"] for frame in inbox.frames] == ["ack", "pong"]
     await second.close()
+
+
+async def test_to_read_the_state_renews_the_lease(postgres: Cluster, store: PostgresStore) -> None:
+    """A server that waits has seen no renewal for as long as that took."""
+    await store.view()
+    assert postgres.rows("SELECT term, renewals FROM restante.lease") == [(1, 1)]
 
 
 async def test_a_node_waits_while_another_has_the_lease_and_then_takes_over(postgres: Cluster) -> None:
@@ -241,6 +251,43 @@ async def test_a_batch_whose_connection_is_cut_while_it_waits_is_not_stored(
             await committing
     after = await take_over(postgres, "a")
     assert (await after.view()).mailbox_count == 0
+    await after.close()
+
+
+@asynccontextmanager
+async def losing_answers(server: Cluster) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """Yield the URL of a proxy of the server, and an event: once it is set, an answer ends its connection."""
+    lose = asyncio.Event()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+        while (data := await reader.read(1 << 16)) and not (answers and lose.is_set()):
+            writer.write(data)
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        its_reader, its_writer = await asyncio.open_unix_connection(server.folder / ".s.PGSQL.5432")
+        await asyncio.gather(
+            pump(reader, its_writer, answers=False), pump(its_reader, writer, answers=True), return_exceptions=True
+        )
+        its_writer.close()
+
+    with TemporaryDirectory(prefix="pg.") as folder:
+        async with await asyncio.start_unix_server(relay, Path(folder) / ".s.PGSQL.5432"):
+            yield server.url.replace(str(server.folder), folder), lose
+
+
+async def test_a_batch_whose_answer_is_lost_is_seen_in_the_next_term(postgres: Cluster) -> None:
+    async with losing_answers(postgres) as (url, lose):
+        store = await take_over(postgres, "a", url=url)
+        ledger = await Ledger.begin(store)
+        ledger.open("a", "m")
+        await ledger.commit(store)  # the call is prepared, so the next answer says that a batch is stored
+        ledger.open("a", "n")
+        lose.set()
+        with pytest.raises(TermOver):
+            await ledger.commit(store)
+    after = await take_over(postgres, "a")
+    assert list((await after.view()).app(APP).mailboxes) == ["m", "n"]
     await after.close()
 
 

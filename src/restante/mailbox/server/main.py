@@ -61,7 +61,7 @@ def serve(settings: Serve, read_settings: ReadSettings[Serve], handover: Handove
 
     `handover` is what this process was left by the program that it ran before.
     """
-    run_server(partial(_serve, settings, read_settings, handover))
+    run_server(partial(serve_store, settings, read_settings, handover))
 
 
 def check_database(data: Path) -> None:
@@ -90,12 +90,6 @@ def read_files(settings: Serve) -> tuple[ServerCertificate | None, str | None]:
     if settings.trace is not None:
         check_path(Path(settings.trace), Path(settings.data))
     return certificate, read_admin_token(settings.admin, settings.admin_token_file)
-
-
-async def _serve(
-    settings: Serve, read_settings: ReadSettings[Serve], handover: Handover | None, signals: ServerSignals
-) -> None:
-    await serve_store(settings, read_settings, handover, signals)
 
 
 async def serve_store(
@@ -226,8 +220,9 @@ def _announce(server: Server, settings: Serve, dashboard: str, bound_addresses: 
         sys.stderr.write(first_lines(server.user_addresses, proxies=bool(settings.trust_proxy)))
     if dashboard:
         log.info("the dashboard is open", url=dashboard)
+    data = settings.data if settings.database is None else "PostgreSQL"
     for url in [listener.url for listener in server.user_addresses]:
-        log.info("listening", url=url, version=__version__, data=settings.data)
+        log.info("listening", url=url, version=__version__, data=data)
     if unencrypted := [listener.url for listener in server.user_addresses if listener.unencrypted]:
         log.warning(UNENCRYPTED, url=unencrypted[0])
     if trusts_everybody(parse_networks(settings.trust_proxy, "--trust-proxy"), bound_addresses):

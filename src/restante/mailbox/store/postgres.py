@@ -59,7 +59,7 @@ ROWS_PER_FETCH: Final = 2000
 SCHEMA_LOCK: Final = 0x52657374
 """The advisory lock that one of several new servers has while it makes the tables."""
 
-PASSING: Final = ("40", "53", "55", "57014", "22", "54")
+PASSING: Final = ("40001", "40P01", "53", "55", "57014", "22", "54")
 """SQLSTATEs, or their first characters, of errors after which nothing of the batch is stored and the connection
 goes on (postgresql.org/docs/18/errcodes-appendix.html): a conflict, a full disk or too little memory, a lock, a
 statement that an administrator has ended, and a value or a size that the database refuses."""
