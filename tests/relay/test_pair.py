@@ -532,7 +532,7 @@ async def test_what_a_sender_has_sent_arrives_if_it_has_gone_while_its_reader_wr
         running.first.raw.writer.close()
         received = asyncio.create_task(running.second.rest())
         for _ in range(12):
-            running.second.write(b"to nobody")
+            running.second.write(b"to nobody" * 2000)
             stopped += MIN_QUANTUM_BYTES / rate
             await turns(20)
         while not received.done() and world.pairs.running:

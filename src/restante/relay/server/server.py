@@ -286,10 +286,10 @@ class Server(PublicServer):
         self._set_rate(pair)
 
     def _pair_ended(self, pair: Pair) -> None:
-        self.relay.end_pair(pair, self.now())
         self.running.pop(pair, None)  # it is not there if it could not begin
         if not self.running:
             self._all_ended.set()
+        self.relay.end_pair(pair, self.now())
 
     def _set_rate(self, pair: Pair) -> None:
         self.running[pair].slow_down(self.relay.slow_rate(pair) or 0)

@@ -68,11 +68,20 @@ def has_hung_up(stream: Stream) -> bool:
     return bool(poll.poll(0))
 
 
-def _is_reset(stream: Stream) -> bool:
-    """Return whether a write would fail. A transport whose write fails closes its socket, with what is not read."""
+def _write_in_pieces(
+    stream: Stream, transport: asyncio.Transport | TlsTransport, data: bytes | bytearray | memoryview
+) -> None:
+    """Write as long as no write would fail. A transport whose write fails closes its socket, with what is not read.
+
+    A TlsTransport writes pieces of PIECE_BYTES, and the first may reset the connection. Raises OSError.
+    """
     poll = select.poll()
     poll.register(stream.socket, 0)  # of POLLHUP and POLLERR it tells anyway
-    return bool(poll.poll(0))
+    step = PIECE_BYTES if isinstance(transport, TlsTransport) else len(data)
+    for at in range(0, len(data), step):
+        if poll.poll(0):
+            raise BrokenPipeError
+        transport.write(bytes(data[at : at + step]))
 
 
 def unread_bytes(stream: Stream) -> int:
@@ -226,9 +235,7 @@ class TlsStream(asyncio.BufferedProtocol):
 
         Raises OSError if the other end has gone.
         """
-        if _is_reset(self):
-            raise BrokenPipeError
-        self._transport.write(bytes(data))
+        _write_in_pieces(self, self._transport, data)
         return len(data)
 
     def end_writing(self) -> None:
@@ -436,7 +443,7 @@ class WebSocketStream:
 
     def _answer(self) -> None:
         payload, self._pong = self._pong, None
-        if self.sink is not None and not self.is_stuck and not _is_reset(self):
+        if self.sink is not None and not self.is_stuck and not has_hung_up(self):
             self._transport.send_pong(payload)
 
     def pause(self) -> None:
@@ -482,17 +489,15 @@ class WebSocketStream:
         if self._descriptor is not None and not self._underlying.get_write_buffer_size():
             with contextlib.suppress(BlockingIOError):
                 sent = os.writev(self._descriptor, (header, data))
-        elif _is_reset(self):
-            raise BrokenPipeError
         if sent < len(header):
-            self._underlying.write(b"".join((header[sent:], data)))
+            _write_in_pieces(self, self._underlying, b"".join((header[sent:], data)))
         elif sent < len(header) + size:
-            self._underlying.write(bytes(data[sent - len(header) :]))
+            _write_in_pieces(self, self._underlying, data[sent - len(header) :])
         return size
 
     def ping(self) -> None:
         """Send a ping, unless something else waits to be sent or the other end has gone."""
-        if not self.is_stuck and not _is_reset(self):
+        if not self.is_stuck and not has_hung_up(self):
             self._transport.send_ping()
 
     def end_writing(self) -> None:
