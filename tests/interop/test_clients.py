@@ -294,12 +294,13 @@ async def test_a_code_works_after_a_kill(deployment: Deployment, tmp_path: Path,
         return await deployment.ends.enter_async_context(server)
 
     async def kill_and_restart() -> None:
-        first.kill()
-        await first.ended()
-        await start(first.port)
+        nonlocal server
+        server.kill()
+        await server.ended()
+        server = await start(server.port)
 
-    first = await start()
-    deployment.url = first.url
+    server = await start()
+    deployment.url = server.url
     receiver = await deployment.carry(*pair, parcel, meanwhile=kill_and_restart)
     assert filecmp.cmp(parcel, receiver.folder / PARCEL, shallow=False)
 
