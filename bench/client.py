@@ -8,6 +8,7 @@ import filecmp
 import itertools
 import os
 import re
+import resource
 import shutil
 import signal
 import statistics
@@ -38,6 +39,7 @@ FIGURES = {
     "receiver_cpu": Figure("  receiver's CPU a message, µs"),
     "server_cpu": Figure("  server's CPU a message, µs"),
     "import": own("import of all that a wormhole needs, ms", 100, 60),
+    "send": own("send that nobody answers, start to end, CPU s", 0.2, 0.15),
     "file": times("large file, direct TCP, MB/s", 1.5, 4, higher_is_better=True),
     "file_rust": times("  the same beside magic-wormhole.rs, MB/s", 0.6, 1, higher_is_better=True),
     "file_sender_cpu": Figure("  sender's CPU, s"),
@@ -257,6 +259,49 @@ def commands(run: Run, program: str, url: str, code: str, path: Path, into: Path
     return [*send, str(path)], [*receive, code]
 
 
+async def sends(run: Run) -> None:
+    """A command sends a file to nobody, and is interrupted when it shows its code."""
+    server = await run.bench.start("restante", run.bench.folder(), *NO_LIMITS)
+    path = run.bench.folder() / "small.bin"
+    path.write_bytes(b"nobody receives this")
+    for kind in run.turns():
+        timings = []
+        for _ in range(1 + run.starts):
+            code = next_code()
+            send, _ = commands(run, kind, f"ws://{HOST}:{server.port}/v1", code, path, path.parent)
+            timings.append(await interrupted_cpu(send, code))
+        run.add("send", statistics.median(timings[1:]), kind)  # the first one compiles the modules
+    await server.stop()
+
+
+async def interrupted_cpu(command: list[str], text: str) -> float:
+    """Interrupt a command as soon as it has written a text. Return its CPU seconds."""
+    before = _cpu_of_ended_children()
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=_ENVIRONMENT,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    os.sched_setaffinity(process.pid, harness.CPUS)
+    assert process.stdout is not None
+    output = b""
+    async with asyncio.timeout(PROGRAM_SECONDS):
+        while text.encode() not in output:
+            if not (piece := await process.stdout.read(4096)):
+                raise BenchError(f"{' '.join(command)} ended: {output.decode(errors='replace')}")
+            output += piece
+        process.send_signal(signal.SIGINT)
+        await process.communicate()
+    return _cpu_of_ended_children() - before
+
+
+def _cpu_of_ended_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 async def measure_command(command: list[str]) -> CommandUsage:
     """Run a command on any CPU, and return what it took."""
     program = str(Path(__file__).with_name("client_command.py"))
@@ -343,6 +388,7 @@ SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "instructions": instructions,
     "messages": messages,
     "start": imports,
+    "send": sends,
     "file": large_file,
     "directory": directory,
 }
