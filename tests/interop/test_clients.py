@@ -294,13 +294,12 @@ async def test_a_code_works_after_a_kill(deployment: Deployment, tmp_path: Path,
         return await deployment.ends.enter_async_context(server)
 
     async def kill_and_restart() -> None:
-        nonlocal server
-        server.kill()
-        await server.ended()
-        server = await start(server.port)
+        servers[-1].kill()
+        await servers[-1].ended()
+        servers.append(await start(servers[-1].port))
 
-    server = await start()
-    deployment.url = server.url
+    servers = [await start()]
+    deployment.url = servers[0].url
     receiver = await deployment.carry(*pair, parcel, meanwhile=kill_and_restart)
     assert filecmp.cmp(parcel, receiver.folder / PARCEL, shallow=False)
 
