@@ -830,6 +830,8 @@ def test_a_signal_that_comes_before_the_server_listens_is_obeyed_when_it_does() 
     assert calls == ["restart"]
     signals.receive(signal.SIGHUP)
     assert calls == ["restart", "reload"]
+    signals.serve(lambda: None, lambda: calls.append("in the next term"))
+    assert calls == ["restart", "reload"]
 
 
 async def test_two_restarts_at_once_are_one(tmp_path: Path) -> None:

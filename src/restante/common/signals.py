@@ -35,7 +35,8 @@ class ServerSignals:
     def serve(self, reload: Callable[[], object], restart: Callable[[], object] = lambda: None) -> None:
         """Call `reload` for each other SIGHUP, and `restart` for each SIGUSR2, also if it has come already."""
         self._actions = {signal.SIGHUP: reload, signal.SIGUSR2: restart}
-        for number in self._early:
+        early, self._early = self._early, set()
+        for number in early:
             self._actions[number]()
 
     def receive(self, number: int) -> None:
