@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 from collections import Counter
@@ -467,7 +468,7 @@ async def test_usage_records_are_kept_as_long_as_configured(tmp_path: Path) -> N
 async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones(tmp_path: Path) -> None:
     clock = FakeClock()
     async with opened(tmp_path, clock=clock) as loop:
-        for name, body in (("a", "00"), ("b", "00"), ("c", "0" * 2_000_000), ("d", "0" * 2_000_000)):
+        for name, body in (("a", "0" * 2_000_000), ("b", "0" * 2_000_000), ("c", "00"), ("d", "00")):
             peer = LoopPeer(loop, name)
             peer.open(name)
             peer.add(body)
@@ -480,6 +481,16 @@ async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones
         left = [len(list(state.mailboxes())) for _ in prune_idle(loop.dispatcher, loop.now, 660.0, 0.0)]
         assert left[:2] == [3, 2]
         assert not list(state.mailboxes())
+
+
+async def test_a_slice_of_the_pruning_ends_after_two_milliseconds(tmp_path: Path) -> None:
+    async with opened(tmp_path, clock=FakeClock()) as loop:
+        for name in ("a", "b", "c", "d"):
+            LoopPeer(loop, name).open(name)
+        await loop.idle.wait()
+        milliseconds = itertools.count()
+        slow = lambda: Now(0.0, next(milliseconds) / 1000)  # noqa: E731
+        assert len(list(prune_idle(loop.dispatcher, slow, 660.0, 0.0))) == 1
 
 
 async def test_mailboxes_age_by_service_time_although_the_server_crashes_repeatedly(tmp_path: Path) -> None:

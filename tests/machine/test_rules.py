@@ -21,7 +21,7 @@ from restante.mailbox.core.state import State
 from support.dice import FakeDice
 from support.effort import examples
 from support.mailbox.givens import Inbox, Options
-from support.mailbox.worlds import CoreWorld, StoreWorld
+from support.mailbox.worlds import StoreWorld
 
 NOW = Now(1_700_000_000.0, 10.0)
 DIGITS = "123456789"
@@ -196,11 +196,3 @@ def test_pruning_ends_idle_mailboxes_only(before: list[Deed], late: list[Deed], 
         assert set(dispatcher.state.unsaved) <= world.used
         for key in dispatcher.subscribers:
             assert world.touches()[key] >= PRUNE_AFTER
-
-
-def test_looking_into_an_app_counts_in_a_slice() -> None:
-    """A list of all mailboxes was made first: of 200,000 in as many apps in 76 ms."""
-    with closing(CoreWorld(Options())) as world:
-        for number in range(10):
-            world.dispatcher.state.arrive(f"app {number}", "a")
-        assert len(list(pruning.prune_idle(world.dispatcher, world.now, PRUNE_AFTER, 0.0))) == 10

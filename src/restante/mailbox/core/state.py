@@ -24,6 +24,10 @@ MAILBOX_BYTES: Final = 2048
 MESSAGE_BYTES: Final = 200
 """Bytes of memory that a message takes, without its text (bench/README.md)."""
 
+PARTS: Final = 256
+"""Number of parts into which live mailboxes are divided by key. A list of 50,000 takes 10 ms, because it reads memory
+that is in no cache."""
+
 
 class App:
     """The live data of one application. Applications cannot see each other's."""
@@ -110,6 +114,8 @@ class State:
 
     def __init__(self) -> None:
         self.apps: dict[str, App] = {}
+        self.parts: tuple[dict[int, Mailbox], ...] = tuple({} for _ in range(PARTS))
+        """All live mailboxes, by key. A key is in the part `key % PARTS`."""
         self.next_key = 1
         """The key of the next mailbox or nameplate. Keys are never reused."""
         self.next_sequence = 1
@@ -146,8 +152,8 @@ class State:
 
     def mailboxes(self) -> Iterator[Mailbox]:
         """Yield all live mailboxes."""
-        for app in self.apps.values():
-            yield from app.mailboxes.values()
+        for part in self.parts:
+            yield from part.values()
 
     # ── connected sides ──────────────────────────────────────────────────────────────────────────
 
@@ -233,6 +239,7 @@ class State:
         for app_id, plates in _by_app(nameplates):
             self.apps[app_id].put_nameplates(plates)
         for box in mailboxes:
+            self.parts[box.key % PARTS][box.key] = box
             box.names = _names(box)
         self.stored += MAILBOX_BYTES * len(mailboxes) + sum([box.names for box in mailboxes])
         self.mailbox_count += len(mailboxes)
@@ -247,7 +254,7 @@ class State:
     def put_mailbox(self, mailbox: Mailbox) -> None:
         """Add a mailbox."""
         app = self.apps.get(mailbox.app_id) or self._make_app(mailbox.app_id)
-        app.mailboxes[mailbox.mailbox_id] = mailbox
+        app.mailboxes[mailbox.mailbox_id] = self.parts[mailbox.key % PARTS][mailbox.key] = mailbox
         self.mailbox_count += 1
         if mailbox.key >= self.next_key:
             self.next_key = mailbox.key + 1
@@ -258,7 +265,7 @@ class State:
         mailbox = change.mailbox
         self.remember_mailbox(mailbox)
         app = self.apps[mailbox.app_id]
-        del app.mailboxes[mailbox.mailbox_id]
+        del app.mailboxes[mailbox.mailbox_id], self.parts[mailbox.key % PARTS][mailbox.key]
         self.mailbox_count -= 1
         self.message_count -= len(mailbox.messages)
         self.stored -= _weight(mailbox)
