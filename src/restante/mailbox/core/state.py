@@ -150,6 +150,10 @@ class State:
         """Return whether only the room that is reserved for small mailboxes is left (limits.RESERVED_SHARE)."""
         return bool(limits.stored_bytes) and self.stored >= limits.stored_bytes * (1 - RESERVED_SHARE)
 
+    def by_key(self, key: int) -> Mailbox:
+        """Return a live mailbox. Raises KeyError if there is none."""
+        return self.parts[key % PARTS][key]
+
     def mailboxes(self) -> Iterator[Mailbox]:
         """Yield all live mailboxes."""
         for part in self.parts:

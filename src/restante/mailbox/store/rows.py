@@ -297,7 +297,6 @@ class StateReader:
         """App ids, so that all rows of an app share one string."""
         self._mailboxes: list[model.Mailbox] = []
         self._nameplates: list[model.Nameplate] = []
-        self._by_key: dict[int, model.Mailbox] = {}
         self._state = State()
 
     def add_mailboxes(self, rows: Sequence[Sequence[Any]]) -> None:
@@ -332,14 +331,13 @@ class StateReader:
     def begin_messages(self) -> None:
         """End mailboxes and nameplates."""
         self._state.put_all(self._mailboxes, self._nameplates)
-        self._by_key = {mailbox.key: mailbox for mailbox in self._mailboxes}
 
     def add_messages(self, rows: Iterable[Sequence[Any]]) -> None:
         """Add some messages, in the order of their sequence numbers."""
-        state, mailboxes = self._state, self._by_key
+        state = self._state
         for key, sequence, side, phase, body, msg_id, server_rx in rows:
             frame = messages.Delivery(side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
-            state.keep(mailboxes[key], model.StoredMessage(sequence, side, messages.encode(frame)))
+            state.keep(state.by_key(key), model.StoredMessage(sequence, side, messages.encode(frame)))
             state.next_sequence = max(state.next_sequence, sequence + 1)
 
     def state(self) -> State:
