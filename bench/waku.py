@@ -557,6 +557,7 @@ for _ in range(int(sys.argv[2]) // 1000):
 
 async def instructions(run: Run) -> None:
     """Count what an envelope takes: to ingest it, in a page of everything, and only to copy and hash its bytes."""
+    many = MANY if run.envelopes >= MANY else 4 * FEW
     archive = Archive(FEW, run.topics, run.bench.folder())
     await archive.fill()
     await (await run.start())[0].stop()  # it compiles the modules
@@ -567,7 +568,7 @@ async def instructions(run: Run) -> None:
         batches = batched(new_envelopes(number, run.topics, ahead=3_000), run.packet)
         flushes = server.flushes()
         await asyncio.gather(*(sender.post_all(batches, run.window) for sender in senders))
-        if number == MANY:
+        if number == many:
             run.add("instructions_flushes", number / max(1, server.flushes() - flushes))
         await _leave(server, senders)
         return counted(server.output())
@@ -585,7 +586,7 @@ async def instructions(run: Run) -> None:
 
     counters: dict[str, Callable[[int], Awaitable[int]]] = {"ingest": ingested, "page": read}
     counters |= {how: partial(copied, how=how) for how in ("hash", "frames")}
-    counts = {name: (await count(MANY) - await count(FEW)) / (MANY - FEW) for name, count in counters.items()}
+    counts = {name: (await count(many) - await count(FEW)) / (many - FEW) for name, count in counters.items()}
     for name, count in counts.items():
         run.add(f"instructions_{name}", count)
     run.add("ingest_times", counts["ingest"] / counts["hash"])

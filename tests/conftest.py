@@ -56,7 +56,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/pipeline/test_session.py": (4, 6),
     "tests/pipeline/test_small_jobs.py": (3, 1),
     "tests/pipeline/test_tables.py": (21, 61),
-    "tests/test_bench.py": (2, 24),
+    "tests/test_bench.py": (2, 120),
     "tests/test_cli.py": (18, 1),
     "tests/test_dashboard.py": (17, 5),
     "tests/test_docs.py": (10, 3),

@@ -40,21 +40,41 @@ def test_a_bench_comes_to_its_end_and_writes_its_figures(tmp_path: Path) -> None
     assert (figures["failures"], lines[0], lines[-1]) == ([], figures["start"], figures["end"])
 
 
+needs_valgrind = pytest.mark.skipif(shutil.which("valgrind") is None, reason="this machine has no valgrind")
+
+
+def show_instructions(bench: str, measured: dict[str, float], show: Callable[[str, object], None]) -> None:
+    """Show figures beside those of bench/instructions.json. A commit message explains a change of more than 3 %."""
+    for name, committed in json.loads((BENCH / "instructions.json").read_text())[bench].items():
+        show("figure", f"{bench}: {name}: {measured[name]:,.2f}; {committed:,} committed")
+        assert measured[name] < 2 * committed, "beyond what another build of Python explains"
+
+
+@needs_valgrind
 @pytest.mark.thorough
 def test_the_instructions_of_a_session_are_shown_beside_those_committed(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """The commit message explains a change of more than 3 %, and changes bench/instructions.json."""
-    if shutil.which("valgrind") is None:
-        pytest.skip("this machine has no valgrind")
     done = run(sys.executable, BENCH / "mailbox_commit_loop.py", tmp_path, "50", "100", bound=PATIENCE)
     assert done.returncode == 0, done.stderr
-    millions = float(done.stdout)
-    committed = json.loads((BENCH / "instructions.json").read_text())["commit loop"]
-    record_property(
-        "figure", f"instructions of a session in the commit loop: {millions:.2f} million; {committed} committed"
+    show_instructions(
+        "mailbox", {"a session in the commit loop, millions of instructions": float(done.stdout)}, record_property
     )
-    assert millions < 2 * committed, "beyond what another build of Python explains"
+
+
+@needs_valgrind
+@pytest.mark.thorough
+@pytest.mark.parametrize("bench", ["client", "waku"])
+def test_the_instructions_of_a_bench_are_shown_beside_those_committed(
+    tmp_path: Path, record_property: Callable[[str, object], None], bench: str
+) -> None:
+    file, ours = tmp_path / "figures.json", {"client": ["--against", "restante"], "waku": ["--rounds", "1"]}
+    options = [*ours[bench], "--quick", "--only", "instructions", "--scratch", str(tmp_path), "--json", str(file)]
+    done = run(sys.executable, BENCH / f"{bench}.py", *options, bound=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(file.read_text())["figures"].values()
+    measured = {figure["title"].strip(): figure["rounds"]["restante"][0] for figure in figures}
+    show_instructions(bench, measured, record_property)
 
 
 UV = """#!/bin/sh
