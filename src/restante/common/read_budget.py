@@ -44,7 +44,8 @@ class ReadBudget:
         self._waiting: deque[Callable[[], None]] = deque()
         self._waiting_large: deque[Callable[[], None]] = deque()
         self._renewing = self._reserved = False
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        """The event loop. To ask asyncio for it is a system call up to Python 3.11 (`getpid`)."""
 
     @property
     def exhausted(self) -> bool:
@@ -80,7 +81,7 @@ class ReadBudget:
         used = self.frames > FRAMES_WITHOUT_RENEWAL or self._waiting or self._waiting_large or self._reserved
         if used and not self._renewing:
             self._renewing = True
-            self._loop.call_soon(self._renew)
+            self.loop.call_soon(self._renew)
 
     def _renew(self) -> None:
         reserved, self._renewing, self._reserved = self._reserved, False, False

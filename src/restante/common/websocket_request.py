@@ -205,7 +205,7 @@ class WebSocketRequest(asyncio.BufferedProtocol):
         if not self._admitted and not self._newcomer.admit(raw, self._peer):
             return
         self._transport = raw
-        now = asyncio.get_running_loop().time()
+        now = self._budget.loop.time()
         if self._deadline is None:
             self._deadline = now + self._context.handshake_seconds
         self._websocket = self._context.websocket(self._peer, max(0.001, self._deadline - now))
@@ -222,7 +222,7 @@ class WebSocketRequest(asyncio.BufferedProtocol):
         """Count a request that has not come in time. The WebSocket's timer has closed the connection."""
         pending = self._newcomer.pending
         assert self._deadline is not None
-        if pending is not None and asyncio.get_running_loop().time() > self._deadline - TIMER_SECONDS:
+        if pending is not None and self._budget.loop.time() > self._deadline - TIMER_SECONDS:
             self._context.count_late_request(pending)
 
     def get_buffer(self, _size: int) -> memoryview:

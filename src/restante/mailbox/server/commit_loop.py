@@ -301,6 +301,7 @@ class CommitLoop:
         """Wall time at which the current batch was durable. None: it changed nothing."""
         self.trace: Trace | None = None
         self.measurements = Measurements()
+        self._loop = asyncio.get_running_loop()
         self._sleep: asyncio.Future[None] | None = None
         """Done when there is work. None: the loop does not wait for work, or was woken up."""
         self.idle = asyncio.Event()
@@ -473,7 +474,7 @@ class CommitLoop:
             return None
         if self.queue.empty:
             self.idle.set()
-        self._sleep = asyncio.get_running_loop().create_future()
+        self._sleep = self._loop.create_future()
         try:
             await self._sleep
         finally:
@@ -504,7 +505,7 @@ class CommitLoop:
             self._rate_timer = None
         wait = self.queue.seconds_to_next(now)
         if wait is not None:
-            self._rate_timer = asyncio.get_running_loop().call_later(wait, self._wake_up)
+            self._rate_timer = self._loop.call_later(wait, self._wake_up)
         return gathered
 
     def _take(self, gathered: list[QueueEntry]) -> list[QueueEntry]:

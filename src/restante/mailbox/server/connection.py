@@ -816,7 +816,7 @@ class Socket(WSListener):
     def _later(self, seconds: float, end: Callable[..., None], *arguments: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, end, *arguments)
+        self._timer = self._server.read_budget.loop.call_later(seconds, end, *arguments)
 
     def drop(self) -> None:
         """Close the socket at once, and discard what the transport has not sent."""
