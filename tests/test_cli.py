@@ -124,6 +124,20 @@ def test_config_show_prints_a_file_that_sets_the_same_and_says_where_each_value_
     assert called("waku", "config", "--json").stdout.startswith('{"settings": {"data": "restante-waku"')
 
 
+def test_config_show_prints_no_password_of_the_database() -> None:
+    for url, printed in (
+        ("postgresql://me:secret@db/restante?sslmode=require", "postgresql://me:***@db/restante?sslmode=require"),
+        ("postgresql://me:@secret@a:1,b:2/d", "postgresql://me:***@a:1,b:2/d"),
+        ("postgresql:///d?host=/run&password=secret&user=me", "postgresql:///d?host=/run&password=***&user=me"),
+        ("postgresql://me@db/d?sslpassword=secret", "postgresql://me@db/d?sslpassword=***"),
+        ("postgresql://me@db/d", "postgresql://me@db/d"),
+    ):
+        for form in ((), ("--json",)):
+            text = called("config", "show", "--database", url, *form).stdout
+            assert "secret" not in text
+            assert f'"{printed}"' in text
+
+
 def test_config_check_says_what_serve_would_refuse(tmp_path: Path) -> None:
     for command, own in (("config check", "--trace"), ("waku config --check", "--password-file")):
         assert called(*command.split(), "--data", tmp_path / "data").stdout == "the settings can be used\n"

@@ -336,7 +336,7 @@ async def test_another_program_s_database_is_refused(postgres: Cluster, made: st
 
 
 async def test_a_database_that_does_not_exist_is_the_operator_s_mistake(postgres: Cluster) -> None:
-    with pytest.raises(Misuse, match=r"cannot use postgresql:///nowhere: .*does not exist"):
+    with pytest.raises(Misuse, match=r"cannot use postgresql://restante@/nowhere\?host=\S+: .*does not exist"):
         await Node(postgres.url.replace("/postgres", "/nowhere"), "a").take_over()
 
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
+from msgspec.structs import asdict, replace
 
 from restante.cli.data_commands import NEW_DIRECTORY, count_table, data_option, print_copy, to_json
 from restante.cli.extra_commands import group_that_needs
@@ -21,7 +21,7 @@ from restante.cli.serve_options import (
 )
 from restante.common.errors import Misuse, StoreError
 from restante.common.extras import require_extra
-from restante.mailbox.settings import SERVE, Serve
+from restante.mailbox.settings import SERVE, Serve, without_password
 
 app = typer.Typer(cls=group_that_needs("server"))
 config_app = typer.Typer(no_args_is_help=True, cls=group_that_needs("server"))
@@ -56,7 +56,13 @@ def serve_command(read_settings: ReadSettings) -> None:
 @with_options(SERVE)
 def config_show(read_settings: ReadSettings, *, json: JsonOption = False) -> None:
     """Show the settings that `serve` would use, and the origin of each."""
-    print_settings(SERVE, read_settings()[1], json=json)
+    resolved = [
+        replace(setting, value=without_password(setting.value))
+        if setting.name == "database" and setting.value is not None
+        else setting
+        for setting in read_settings()[1]
+    ]
+    print_settings(SERVE, resolved, json=json)
 
 
 @config_app.command("check")
@@ -162,7 +168,7 @@ def import_command(
 
     os.umask(0o077)  # as in `serve`
     report = import_databases(data, channel, usage, merge=merge)
-    print(to_json(report) if json else count_table(msgspec.structs.asdict(report)))
+    print(to_json(report) if json else count_table(asdict(report)))
 
 
 @app.command("export")

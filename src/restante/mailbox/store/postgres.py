@@ -19,7 +19,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import resources
 from typing import Any, Final, NamedTuple, Self
-from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -28,6 +27,7 @@ from restante.common.logs import log
 from restante.common.usage_records import ClientVersion, MailboxUsage, NameplateUsage
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.core.state import State
+from restante.mailbox.settings import without_password
 from restante.mailbox.store.interface import TermOver
 from restante.mailbox.store.rows import DAMAGE, MAILBOXES, MESSAGES, NAMEPLATES, Parameters, Rows, StateReader
 
@@ -73,12 +73,6 @@ def boot_time() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def shown(url: str) -> str:
-    """Return a URL of a database without user and password, for people."""
-    parts = urlsplit(url)
-    return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
 # ── connections ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -94,9 +88,9 @@ async def connect(url: str) -> asyncpg.Connection:
         asyncpg.ClientConfigurationError,
         ValueError,
     ) as error:
-        raise Misuse(f"cannot use {shown(url)}: {error}") from error
+        raise Misuse(f"cannot use {without_password(url)}: {error}") from error
     except (asyncpg.PostgresError, *DRIVER_ERRORS) as error:
-        raise StoreBusy(f"cannot reach {shown(url)}: {reason_of(error)}") from error
+        raise StoreBusy(f"cannot reach {without_password(url)}: {reason_of(error)}") from error
     endpoint = connection._transport.get_extra_info("socket")
     if endpoint is not None and endpoint.family != socket.AF_UNIX:
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_MS)
@@ -110,7 +104,7 @@ def reason_of(error: BaseException) -> str:
 
 async def prepare(connection: asyncpg.Connection, url: str) -> None:
     """Make the tables if there are none. Raises StoreError if the database cannot be used."""
-    name = shown(url)
+    name = without_password(url)
     if connection.get_server_version().major < OLDEST_SERVER:
         raise StoreError(f"{name}: PostgreSQL {OLDEST_SERVER} or newer is needed")
     encoding = connection.get_settings().server_encoding
