@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from restante import __version__
 from restante.common.address_registry import SECONDS_PER_DAY
@@ -42,12 +42,9 @@ from restante.mailbox.server.server import Server
 from restante.mailbox.server.trace import Trace, TraceFile, check_path
 from restante.mailbox.server.user_address import UNENCRYPTED, first_lines, user_address
 from restante.mailbox.settings import Serve
-from restante.mailbox.store.interface import Store, TermOver
+from restante.mailbox.store.interface import Role, Store, TermOver
 from restante.mailbox.store.schema import FILE, SCHEMA
 from restante.mailbox.store.sqlite import SqliteStore
-
-if TYPE_CHECKING:  # it imports aiohttp, which takes a third of the start-up time
-    from restante.mailbox.server.status_pages import Role
 
 NO_RESTART: Final = "a server with --database is not restarted: stop it, and another one takes over at once"
 
@@ -137,7 +134,7 @@ async def serve_store(
                 lambda: [*map(import_module, ("restante.common.admin_http", "restante.mailbox.server.status_pages"))]
             )
             admin_host, admin_port = parse_address(settings.admin, "--admin")
-            pages = status_pages.of(server, store, data, running_settings, role or status_pages.ONLY_SERVER)
+            pages = status_pages.of(server, store, data, running_settings, role)
             admin = admin_http.serving_admin(
                 admin_host, admin_port, pages, token, settings.admin_host, left.get(admin_key, ())
             )

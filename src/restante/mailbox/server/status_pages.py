@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol, cast, get_args
+from typing import Any, Final, cast, get_args
 
 from restante import __version__
 from restante.common.admin_dashboard import Dashboard
@@ -30,29 +30,9 @@ from restante.mailbox.server.running_settings import MailboxSettings
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.user_address import best
 from restante.mailbox.store import status
-from restante.mailbox.store.interface import Store
+from restante.mailbox.store.interface import Role, Store
 
 # ── Metrics: counts that the server keeps in any case ─────────────────────────────────────────────
-
-
-class Role(Protocol):
-    """What a server is among those that share its database."""
-
-    term: int
-    """The term that it has, or had last; 0: none."""
-    serving: bool
-    """Whether it serves: otherwise it stands by."""
-    take_overs: int
-    """Terms that it has begun."""
-
-
-class OnlyServer:
-    """The `Role` of a server that shares its data with no other."""
-
-    term, serving, take_overs = 0, True, 0
-
-
-ONLY_SERVER: Final = OnlyServer()
 
 
 class RoleParts:
@@ -349,7 +329,7 @@ class DashboardPages:
 
 
 def of(
-    server: Server, store: Store, data: Path | None, settings: MailboxSettings, role: Role = ONLY_SERVER
+    server: Server, store: Store, data: Path | None, settings: MailboxSettings, role: Role | None = None
 ) -> AdminPages:
     """Return the pages of a server. `data`: its data directory; None: its data is in another place."""
     pages = StatusPages(server, role)
@@ -382,9 +362,9 @@ def of_standby(role: Role, unready: Callable[[], str]) -> AdminPages:
 class StatusPages:
     """The pages of one server."""
 
-    def __init__(self, server: Server, role: Role = ONLY_SERVER) -> None:
+    def __init__(self, server: Server, role: Role | None = None) -> None:
         self._server = server
-        self._role = role
+        self._role = role or Role()
         self._loop = server.commit_loop
         self._started = self._loop.now()
 

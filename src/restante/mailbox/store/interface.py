@@ -17,6 +17,18 @@ class TermOver(StoreError):  # noqa: N818 - the project's name for it (CONTRIBUT
     """
 
 
+class Role:
+    """What a server is among those that share its database. One that shares it with no other always serves."""
+
+    def __init__(self, *, serving: bool = True) -> None:
+        self.term = 0
+        """The term that it has, or had last; 0: none."""
+        self.serving = serving
+        """Whether it serves: otherwise it stands by."""
+        self.take_overs = 0
+        """Terms that it has begun."""
+
+
 class Store(Protocol):
     """The database of one server, which alone writes it.
 

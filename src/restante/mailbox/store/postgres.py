@@ -28,7 +28,7 @@ from restante.common.usage_records import ClientVersion, MailboxUsage, Nameplate
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.core.state import State
 from restante.mailbox.settings import without_password
-from restante.mailbox.store.interface import TermOver
+from restante.mailbox.store.interface import Role, TermOver
 from restante.mailbox.store.rows import DAMAGE, MAILBOXES, MESSAGES, NAMEPLATES, Parameters, Rows, StateReader
 
 SCHEMA_VERSION: Final = 1
@@ -163,18 +163,13 @@ async def read_lease(connection: asyncpg.Connection) -> Lease:
     return Lease(*row)
 
 
-class Node:
+class Node(Role):
     """One of several servers that share a database."""
 
     def __init__(self, url: str, name: str, clock: Callable[[], float] = boot_time) -> None:
         """Begin without a term. `name` is for people."""
+        super().__init__(serving=False)
         self.name = name
-        self.term = 0
-        """The term that this server has, or had last; 0: none."""
-        self.serving = False
-        """Whether that term goes on."""
-        self.take_overs = 0
-        """Terms that this server has begun."""
         self.reason = "the server starts"
         """Why this server does not serve."""
         self._url = url
