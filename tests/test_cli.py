@@ -641,6 +641,8 @@ REFUSED = {
     "backup new --data empty": "there is no mailbox server's data in empty (--data names another directory)",
     "backup new --data copy.sqlite": "copy.sqlite is not a directory: name a directory with --data",
     "restore gone --data new": "there is no file gone",
+    "migrate --from post --to new": "name a data directory and a URL like postgresql://USER@HOST/DATABASE",
+    "migrate --from gone --to postgresql://db/d": "there is no mailbox server's data in gone (--from names another",
     "restore post --data new": "post is a directory: name the file of a backup",
     "restore pipe --data new": "pipe is a pipe or a device: name a file",
     "import --usage pipe --data new": "--usage: pipe is a pipe or a device: name a file",

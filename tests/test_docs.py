@@ -227,6 +227,7 @@ COMMAND_GUIDES: Final = {
     "relay": ["docs/relay/operating.md"],
     "waku": ["docs/waku/operating.md", "docs/waku/guide.md", "docs/waku/history.md", "docs/waku/library.md"],
     "pipeline": [f"docs/pipeline/{page}.md" for page in ("operating", "first-lake", "reading")],
+    "migrate": ["docs/mailbox/standby.md"],
     "extract": ["docs/pipeline/operating.md"],
     "timing": ["docs/timing/guide.md"],
     "send": ["docs/client/guide.md"],

@@ -147,6 +147,28 @@ def restore(
     print_copy("restore", lambda advance: restore(file, data, advance), json=json)
 
 
+@app.command("migrate")
+def migrate(
+    source: Annotated[str, typer.Option("--from", metavar="DIR|URL", help="What to copy; it is not changed.")],
+    target: Annotated[
+        str, typer.Option("--to", metavar="DIR|URL", help="Where to copy it; it must be new or empty.")
+    ],
+    json: JsonOption = False,
+) -> None:
+    """Copy all data to a PostgreSQL database, or back. All servers of both sides must be stopped."""
+    require_extra("postgres")
+    import asyncio
+
+    from restante.common.progress import progress
+    from restante.mailbox.store import migration
+
+    os.umask(0o077)  # as in `serve`
+    with progress("migrate") as advance:
+        result = asyncio.run(migration.migrate(source, target, advance))
+    rows = {name: result.rows[name] for name in migration.RECORDS}
+    print(to_json(result) if json else count_table({"copied" if result.copied else "was there": rows}))
+
+
 @app.command("import")
 def import_command(
     channel: Annotated[

@@ -133,11 +133,12 @@ def check_shown(settings: Serve, origins: Origins) -> None:
 def _check(settings: Serve, origins: Origins) -> None:
     check_shown(settings, origins)
     check_network(settings, origins)
-    if settings.database is not None and not _is_postgres_url(settings.database):
+    if settings.database is not None and not is_postgres_url(settings.database):
         raise Misuse(f"{origins['database']}: write postgresql://USER@HOST/DATABASE")
 
 
-def _is_postgres_url(text: str) -> bool:
+def is_postgres_url(text: str) -> bool:
+    """Return whether a text begins as the URL of a PostgreSQL database."""
     try:
         return urlsplit(text).scheme in {"postgresql", "postgres"}
     except ValueError:  # brackets without an IPv6 address

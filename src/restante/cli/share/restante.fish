@@ -2,7 +2,7 @@
 function __restante_at --description 'Whether the words before the cursor name exactly this command'
     set -l path
     for word in (commandline --tokenize --cut-at-cursor --current-process)[2..]
-        if contains -- (string join -- ' ' $path $word) 'serve' 'status' 'restart' 'backup' 'restore' 'import' 'export' 'config' 'config show' 'config check' 'relay' 'relay serve' 'relay config' 'relay status' 'relay import' 'relay export' 'relay backup' 'relay restore' 'health' 'send' 'receive' 'client' 'client config' 'timing' 'timing render' 'timing compare' 'waku' 'waku serve' 'waku config' 'waku post' 'waku request' 'waku probe' 'waku export' 'waku import' 'waku check' 'waku backup' 'pipeline' 'pipeline demo' 'pipeline ingest' 'pipeline build' 'pipeline run' 'pipeline sql' 'pipeline vacuum' 'pipeline compact' 'pipeline report' 'pipeline query' 'pipeline tables' 'pipeline gaps' 'extract' 'completion' 'man'
+        if contains -- (string join -- ' ' $path $word) 'serve' 'status' 'restart' 'backup' 'restore' 'migrate' 'import' 'export' 'config' 'config show' 'config check' 'relay' 'relay serve' 'relay config' 'relay status' 'relay import' 'relay export' 'relay backup' 'relay restore' 'health' 'send' 'receive' 'client' 'client config' 'timing' 'timing render' 'timing compare' 'waku' 'waku serve' 'waku config' 'waku post' 'waku request' 'waku probe' 'waku export' 'waku import' 'waku check' 'waku backup' 'pipeline' 'pipeline demo' 'pipeline ingest' 'pipeline build' 'pipeline run' 'pipeline sql' 'pipeline vacuum' 'pipeline compact' 'pipeline report' 'pipeline query' 'pipeline tables' 'pipeline gaps' 'extract' 'completion' 'man'
             set --append path $word
         end
     end
@@ -15,6 +15,7 @@ complete --command restante --condition '__restante_at' --arguments status --des
 complete --command restante --condition '__restante_at' --arguments restart --description 'Replace the running server by the installed version. Clients stay connected, but for those with TLS of it.'
 complete --command restante --condition '__restante_at' --arguments backup --description 'Copy the data of the mailbox server into a file. The server may be running.'
 complete --command restante --condition '__restante_at' --arguments restore --description 'Copy a backup into a new data directory. Then start the server on it.'
+complete --command restante --condition '__restante_at' --arguments migrate --description 'Copy all data to a PostgreSQL database, or back. All servers of both sides must be stopped.'
 complete --command restante --condition '__restante_at' --arguments import --description 'Import the databases of the reference server. Both servers must be stopped.'
 complete --command restante --condition '__restante_at' --arguments export --description 'Export usage records for the reference server. The server may be running.'
 complete --command restante --condition '__restante_at' --arguments config --description 'Show or check the settings of the mailbox server.'
@@ -72,6 +73,10 @@ complete --command restante --condition '__restante_at restore' --long-option da
 complete --command restante --condition '__restante_at restore' --long-option json --description 'Print the result as JSON.'
 complete --command restante --condition '__restante_at restore' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at restore' --force-files
+complete --command restante --condition '__restante_at migrate' --long-option from --require-parameter --force-files --description 'What to copy; it is not changed.'
+complete --command restante --condition '__restante_at migrate' --long-option to --require-parameter --force-files --description 'Where to copy it; it must be new or empty.'
+complete --command restante --condition '__restante_at migrate' --long-option json --description 'Print the result as JSON.'
+complete --command restante --condition '__restante_at migrate' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at import' --long-option channel --require-parameter --force-files --description 'The reference server\'s --channel-db: nameplates, mailboxes and messages.'
 complete --command restante --condition '__restante_at import' --long-option usage --require-parameter --force-files --description 'The reference server\'s --usage-db: usage records.'
 complete --command restante --condition '__restante_at import' --long-option merge --description 'Import although the data directory already has mailboxes or usage records.'

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import asyncpg
 
-from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
+from restante.common.errors import InUse, Misuse, StoreBusy, StoreError, StoreFull
 from restante.common.logs import log
 from restante.common.usage_records import ClientVersion, MailboxUsage, NameplateUsage
 from restante.mailbox.core.model import Change, Now
@@ -161,6 +161,32 @@ async def read_lease(connection: asyncpg.Connection) -> Lease:
     if row is None:
         raise StoreError("the row of restante.lease is lost: restore it with a term higher than any before")
     return Lease(*row)
+
+
+@contextlib.asynccontextmanager
+async def without_servers(
+    connection: asyncpg.Connection, url: str, clock: Callable[[], float] = boot_time
+) -> AsyncIterator[None]:
+    """Use a database in one transaction, which has the lease. Make the tables if there are none.
+
+    Servers that wait for the lease wait until the transaction ends. The terms of servers that were killed or hang are
+    over then. Raises InUse if a server works, StoreError if the database cannot be used.
+    """
+    in_use = InUse(f"a server uses {without_password(url)}: stop all its servers")
+    async with connection.transaction():
+        await prepare(connection, url)
+        watch, first = LeaseWatch(), await read_lease(connection)
+        row = first
+        while not watch.may_take_over(row, clock()):
+            await asyncio.sleep(POLL_SECONDS)
+            row = await read_lease(connection)
+            if row != first:
+                raise in_use
+        term = await connection.fetchval("SELECT restante.take_over($1, $2, '')", row.term, row.renewals)
+        if term is None:
+            raise in_use
+        yield
+        await connection.execute(f"SELECT restante.release({term})")
 
 
 class Node(Role):

@@ -101,6 +101,13 @@ CREATE TABLE restante.usage_current (
     connections_websocket integer NOT NULL
 );
 
+CREATE TABLE restante.imports (
+    digest text COLLATE "C" PRIMARY KEY,
+    kind   text NOT NULL,
+    name   text NOT NULL,
+    at     double precision NOT NULL
+);
+
 CREATE INDEX usage_nameplates_started ON restante.usage_nameplates (started);
 CREATE INDEX usage_mailboxes_started ON restante.usage_mailboxes (started);
 CREATE INDEX usage_client_versions_connect_time ON restante.usage_client_versions (connect_time);
