@@ -130,7 +130,8 @@ def test_config_show_prints_no_password_of_the_database() -> None:
         ("postgresql://me:@secret@a:1,b:2/d", "postgresql://me:***@a:1,b:2/d"),
         ("postgresql:///d?host=/run&password=secret&user=me", "postgresql:///d?host=/run&password=***&user=me"),
         ("postgresql://me@db/d?sslpassword=secret", "postgresql://me@db/d?sslpassword=***"),
-        ("postgresql://me@db/d", "postgresql://me@db/d"),
+        ("postgresql://me:a/sec?ret#secret@db/d", "postgresql://me:***@db/d"),
+        ("postgresql://me@db:1/d?sslmode=require", "postgresql://me@db:1/d?sslmode=require"),
     ):
         for form in ((), ("--json",)):
             text = called("config", "show", "--database", url, *form).stdout

@@ -407,6 +407,14 @@ def _toml(setting: ResolvedSetting) -> str:
     return text
 
 
+def without_password(url: str) -> str:
+    """Return the URL of a database with *** in place of a password (postgresql.org/docs/18/libpq-connect.html).
+
+    A password that lacks percent-encoding is taken to end at the last @.
+    """
+    return re.sub(r"(?<=://)([^:]*:).+(?=@)|([?&](?:ssl)?password=)[^&]+", r"\1\2***", url)
+
+
 def as_json(resolved: Iterable[ResolvedSetting]) -> str:
     """Return all settings, and the origin of each, as JSON. A number without end is null."""
     settings: dict[str, Any] = {}

@@ -21,7 +21,8 @@ from restante.cli.serve_options import (
 )
 from restante.common.errors import Misuse, StoreError
 from restante.common.extras import require_extra
-from restante.mailbox.settings import SERVE, Serve, without_password
+from restante.common.settings import without_password
+from restante.mailbox.settings import SERVE, Serve
 
 app = typer.Typer(cls=group_that_needs("server"))
 config_app = typer.Typer(no_args_is_help=True, cls=group_that_needs("server"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -143,11 +142,6 @@ def is_postgres_url(text: str) -> bool:
         return urlsplit(text).scheme in {"postgresql", "postgres"}
     except ValueError:  # brackets without an IPv6 address
         return False
-
-
-def without_password(url: str) -> str:
-    """Return the URL of a database with *** in place of a password (postgresql.org/docs/18/libpq-connect.html)."""
-    return re.sub(r"(?<=://)([^/?#:]*:)[^/?#]+(?=@)|([?&](?:ssl)?password=)[^&]+", r"\1\2***", url)
 
 
 SERVE: Final = ServerSettings("serve", Serve, Limits, PREFIX, _check)

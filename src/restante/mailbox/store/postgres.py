@@ -24,10 +24,10 @@ import asyncpg
 
 from restante.common.errors import InUse, Misuse, StoreBusy, StoreError, StoreFull
 from restante.common.logs import log
+from restante.common.settings import without_password
 from restante.common.usage_records import ClientVersion, MailboxUsage, NameplateUsage
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.core.state import State
-from restante.mailbox.settings import without_password
 from restante.mailbox.store.interface import Role, TermOver
 from restante.mailbox.store.rows import DAMAGE, MAILBOXES, MESSAGES, NAMEPLATES, Parameters, Rows, StateReader
 
@@ -55,6 +55,9 @@ TRUST_SECONDS: Final = 2.0
 for clocks that run differently. In it a batch without changes is answered without asking the database."""
 
 ROWS_PER_FETCH: Final = 2000
+
+IDLE_MINUTES: Final = 10
+"""Minutes that a command which has the lease may send nothing, as when its host is lost. Servers wait for it."""
 
 SCHEMA_LOCK: Final = 0x52657374
 """The advisory lock that one of several new servers has while it makes the tables."""
@@ -173,8 +176,9 @@ async def without_servers(
     over then. Raises InUse if a server works, StoreError if the database cannot be used.
     """
     in_use = InUse(f"a server uses {without_password(url)}: stop all its servers")
-    async with connection.transaction():
+    async with connection.transaction(isolation="read_committed"):
         await prepare(connection, url)
+        await connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_MINUTES}min'")
         watch, first = LeaseWatch(), await read_lease(connection)
         row = first
         while not watch.may_take_over(row, clock()):
