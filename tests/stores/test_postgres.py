@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +14,7 @@ from tempfile import TemporaryDirectory
 import asyncpg
 import pytest
 
+import restante.mailbox.store.postgres
 from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
 from restante.mailbox.core import model
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
@@ -107,7 +111,7 @@ async def test_of_two_servers_that_take_over_at_once_one_does(postgres: Cluster,
 
 
 @pytest.mark.parametrize(("setting", "stored"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
-async def test_a_batch_is_flushed_whatever_the_database_says(postgres: Cluster, setting: str, stored: str) -> None:
+async def test_a_batch_and_a_renewal_are_flushed_whatever_the_database_says(postgres: Cluster, setting: str, stored: str) -> None:
     async with postgres.connected() as connection:
         await connection.execute(f"ALTER DATABASE postgres SET synchronous_commit = {setting}")
     try:
@@ -119,11 +123,13 @@ async def test_a_batch_is_flushed_whatever_the_database_says(postgres: Cluster, 
                 " INSERT INTO restante.seen VALUES (current_setting('synchronous_commit')); RETURN NEW; END $$;"
                 "CREATE TRIGGER see BEFORE INSERT ON restante.mailboxes"
                 " FOR EACH ROW EXECUTE FUNCTION restante.see();"
+                "CREATE TRIGGER see BEFORE UPDATE ON restante.lease FOR EACH ROW EXECUTE FUNCTION restante.see();"
             )
         ledger = await Ledger.begin(store)
         ledger.open("a", "m")
         await ledger.commit(store)
-        assert postgres.rows("SELECT value FROM restante.seen") == [(stored,)]
+        await store.renew()
+        assert postgres.rows("SELECT DISTINCT value FROM restante.seen") == [(stored,)]
         assert await store._connection.fetchval("SHOW synchronous_commit") == setting
         await store.close()
     finally:
@@ -197,6 +203,36 @@ async def test_a_command_that_only_reads_is_not_answered_when_the_term_may_be_ov
     with pytest.raises(TermOver):
         await running
     await second.close()
+
+
+async def test_a_command_that_only_reads_is_not_answered_with_a_batch_that_was_refused_before_the_lease_was_locked(
+    postgres: Cluster,
+) -> None:
+    clock, inbox = FakeClock(), Inbox()
+    store = await take_over(postgres, "a", clock)
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), model.Policy(), Retention(660.0))
+    commit_loop.dispatcher.add_connection(inbox.connection)
+    running = asyncio.create_task(commit_loop.run())
+    commit_loop.receive(inbox.connection, '{"type": "bind", "appid": "x", "side": "a"}', commit_loop.now())
+    await until("an ack", lambda: len(inbox.frames) == 1)
+    clock.now += TRUST_SECONDS
+    async with postgres.connected() as other:
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("SELECT restante.take_over(term, renewals, 'b') FROM restante.lease")
+        commit_loop.commit_deferred()  # the usage record of the bind
+        commit_loop.receive(inbox.connection, '{"type": "ping", "ping": 1}', commit_loop.now())
+        async with bounded("a batch that waits for a lock"):
+            while not await other.fetchval(WAITING):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0)
+        await other.execute("SELECT pg_cancel_backend(pid) FROM pg_locks WHERE NOT granted")
+        async with bounded("a renewal that waits for a lock, or an answer"):
+            while len(inbox.frames) == 1 and not await other.fetchval(WAITING):  # noqa: ASYNC110 - the same
+                await asyncio.sleep(0)
+        await transaction.commit()
+    assert [frame["type"] for frame in inbox.frames] == ["ack"]
+    with pytest.raises(TermOver):
+        await running
 
 
 async def test_to_read_the_state_renews_the_lease(postgres: Cluster, store: PostgresStore) -> None:
@@ -276,6 +312,68 @@ async def losing_answers(server: Cluster) -> AsyncIterator[tuple[str, asyncio.Ev
             yield server.url.replace(str(server.folder), folder), lose
 
 
+async def test_a_term_is_over_if_the_database_s_host_is_gone_while_a_batch_waits_for_it(
+    postgres: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host has acknowledged the call. The kernel has nothing to send again, and would wait for ever."""
+    monkeypatch.setattr(restante.mailbox.store.postgres, "DEAD_PEER_MS", 1000)
+    writers, gone = [], asyncio.Event()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+        while data := await reader.read(1 << 16):
+            if answers and gone.is_set():
+                drop_all(writer)
+            else:
+                writer.write(data)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        its_reader, its_writer = await asyncio.open_unix_connection(postgres.folder / ".s.PGSQL.5432")
+        writers.extend((writer, its_writer))
+        await asyncio.gather(
+            pump(reader, its_writer, answers=False), pump(its_reader, writer, answers=True), return_exceptions=True
+        )
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        store = await take_over(postgres, "a", url=f"postgresql://restante@127.0.0.1:{port}/postgres")
+        await store.renew()  # the call is prepared
+        gone.set()
+        async with bounded("the end of a connection that nobody acknowledges"):
+            with pytest.raises(TermOver):
+                await store.renew()
+        for writer in writers:
+            writer.close()
+
+
+def drop_all(writer: asyncio.StreamWriter) -> None:
+    """Let the kernel drop what comes, unacknowledged, by a filter that takes no byte of it (socket(7))."""
+    code = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # linux/bpf_common.h: BPF_RET, BPF_K
+    program = struct.pack("HP", 1, ctypes.addressof(code))
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
+
+
+async def test_a_server_that_hangs_while_it_reads_the_state_is_replaced(
+    postgres: Cluster, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has locked the lease."""
+
+    async def hang(_: object) -> AsyncIterator[None]:
+        hanging.set()
+        await resumed.wait()
+        return
+        yield
+
+    hanging, resumed = asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(store, "_chunks", hang)
+    reading = asyncio.create_task(store.view())
+    await hanging.wait()
+    async with bounded("a take-over from a server that hangs"):
+        await (await take_over(postgres, "b")).close()
+    resumed.set()
+    with pytest.raises(TermOver):
+        await reading
+
+
 async def test_a_batch_whose_answer_is_lost_is_seen_in_the_next_term(postgres: Cluster) -> None:
     async with losing_answers(postgres) as (url, lose):
         store = await take_over(postgres, "a", url=url)
@@ -289,6 +387,56 @@ async def test_a_batch_whose_answer_is_lost_is_seen_in_the_next_term(postgres: C
     after = await take_over(postgres, "a")
     assert list((await after.view()).app(APP).mailboxes) == ["m", "n"]
     await after.close()
+
+
+@asynccontextmanager
+async def without_standby(server: Cluster) -> AsyncIterator[None]:
+    """Let each COMMIT wait for a synchronous standby, of which there is none."""
+
+    async def wait_for(name: str) -> None:
+        await connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+        await connection.execute("SELECT pg_reload_conf()")
+
+    async with server.connected() as connection:
+        await wait_for("nobody")
+        try:
+            yield
+        finally:
+            await wait_for("")
+
+
+async def test_a_batch_whose_wait_for_the_standby_is_cancelled_is_not_answered(
+    postgres: Cluster, store: PostgresStore
+) -> None:
+    """The database answers as if it had waited, with a warning. The next term begins with a COMMIT that waits."""
+    ledger = await Ledger.begin(store)
+    ledger.open("a", "m")
+    async with without_standby(postgres), postgres.connected() as other:
+        committing = asyncio.create_task(ledger.commit(store))
+        async with bounded("a batch that waits for the standby"):
+            while not await other.fetch("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
+                assert not committing.done()
+        await other.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        with pytest.raises(TermOver, match="standby"):
+            await committing
+    assert store._connection.is_closed()
+    assert postgres.rows("SELECT mailbox_id FROM restante.mailboxes") == [("m",)]
+
+
+async def test_a_term_is_over_if_it_is_replaced_before_its_state_is_read(
+    postgres: Cluster, store: PostgresStore
+) -> None:
+    async with postgres.connected() as other:
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("SELECT restante.take_over(1, 0, 'b')")
+        reading = asyncio.create_task(store.view())
+        async with bounded("a view that waits for a lock"):
+            while not await other.fetchval(WAITING):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0)
+        await transaction.commit()
+        with pytest.raises(TermOver):
+            await reading
 
 
 FULL = (
@@ -333,6 +481,21 @@ async def test_another_program_s_database_is_refused(postgres: Cluster, made: st
         await Node(postgres.url, "a").take_over()
     assert not isinstance(refusal.value, StoreBusy)
     assert len(postgres.rows("SELECT 1 FROM pg_tables WHERE schemaname = 'restante'")) == ("version" in made)
+
+
+async def test_a_server_uses_the_tables_that_another_makes_meanwhile(postgres: Cluster) -> None:
+    async with postgres.connected() as first, postgres.connected() as second:
+        await second.execute("SET default_transaction_isolation = 'repeatable read'")
+        transaction = first.transaction()
+        await transaction.start()
+        await prepare(first, postgres.url)
+        preparing = asyncio.create_task(prepare(second, postgres.url))
+        async with bounded("a server that waits for the tables"):
+            while not await first.fetchval(WAITING):  # noqa: ASYNC110 - nothing tells
+                assert not preparing.done()
+                await asyncio.sleep(0)
+        await transaction.commit()
+        await preparing
 
 
 async def test_a_database_that_does_not_exist_is_the_operator_s_mistake(postgres: Cluster) -> None:

@@ -21,7 +21,10 @@ from support.bounds import BOUND, wait_until
 
 USER: Final = "restante"
 BECOME: Final = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
-CHEAP: Final = ("-F", "-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=40")
+CHEAP: Final = (
+    *("-F", "-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=40"),
+    *("-c", "wal_retrieve_retry_interval=100ms"),
+)
 """Without flushes: what is on disk after the machine loses power is for PostgreSQL's own tests."""
 
 
@@ -41,7 +44,8 @@ def programs() -> Path:
 class Cluster:
     """The data directory of a server, and the process that serves it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, primary: Cluster | None = None) -> None:
+        """Start a new server. `primary`: it is a streaming standby of this one."""
         self.folder = folder
         self._bin = programs()
         self._become: tuple[str, ...] = ()
@@ -49,10 +53,14 @@ class Cluster:
             shutil.chown(folder, "nobody", "nogroup")
             self._become = BECOME
             if self._run("test", "-x", str(self._bin / "initdb")).returncode:  # below a folder of root's
-                shutil.copytree(self._bin.parent, folder / "pginstall")
+                shutil.copytree(self._bin.parent, folder / "pginstall", dirs_exist_ok=True)
                 self._bin = folder / "pginstall" / "bin"
-        initdb = (str(self._bin / "initdb"), "-D", str(folder / "db"), "-U", USER, "--auth=trust", "--no-sync")
-        made = self._run(*initdb, "--encoding=UTF8", "--locale=C", "--no-instructions")
+        if primary is None:
+            initdb = (str(self._bin / "initdb"), "-D", str(folder / "db"), "-U", USER, "--auth=trust", "--no-sync")
+            made = self._run(*initdb, "--encoding=UTF8", "--locale=C", "--no-instructions")
+        else:
+            copy = (str(self._bin / "pg_basebackup"), "-D", str(folder / "db"), "-h", str(primary.folder), "-U", USER)
+            made = self._run(*copy, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
         assert made.returncode == 0, made.stderr
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -103,6 +111,45 @@ class Cluster:
 
         with ThreadPoolExecutor(1) as executor:
             return executor.submit(lambda: asyncio.run(select())).result(BOUND)
+
+
+class Pair:
+    """A server and its streaming standby, without which no COMMIT ends, and which takes its place."""
+
+    def __init__(self, folders: tuple[Path, Path]) -> None:
+        self._folders = folders
+        self.primary = Cluster(folders[0])
+        for statement in ("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"):
+            self.primary.rows(statement)
+        self.standby = Cluster(folders[1], self.primary)
+
+    @property
+    def url(self) -> str:
+        """The URL of whichever is the primary."""
+        hosts = ",".join(map(str, self._folders))
+        return f"postgresql://{USER}@/postgres?host={hosts}&target_session_attrs=read-write"
+
+    def fail_over(self) -> None:
+        """Lose the primary with its data, promote the standby, and make a new standby in place of the primary."""
+        lost = self.primary
+        lost.stop(signal.SIGQUIT)
+        self.standby.rows("SELECT pg_promote()")
+        shutil.rmtree(lost.folder / "db")
+        self.primary, self.standby = self.standby, Cluster(lost.folder, self.standby)
+
+    def stop(self) -> None:
+        for server in (self.standby, self.primary):
+            server.stop(signal.SIGQUIT)
+
+
+@contextmanager
+def pair() -> Iterator[Pair]:
+    with tempfile.TemporaryDirectory(prefix="pg.") as first, tempfile.TemporaryDirectory(prefix="pg.") as second:
+        servers = Pair((Path(first), Path(second)))
+        try:
+            yield servers
+        finally:
+            servers.stop()
 
 
 @contextmanager

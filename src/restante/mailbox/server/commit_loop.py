@@ -575,6 +575,7 @@ class CommitLoop:
                 self._undo(batch)
             else:
                 log.warning("usage records of binds were not stored; they wait for the next commit", error=str(busy))
+                await self._store.confirm()
             return
         self._commit_began, self._committed = began.wall, self._clock.wall()
         self.measurements.committed(began, self._service(), len(changes), self.dispatcher.batch.added)

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any, Final, NamedTuple, Self
 
@@ -39,7 +39,11 @@ CONNECT_SECONDS: Final = 5.0
 
 DEAD_PEER_MS: Final = 10_000
 """Milliseconds that data may be unacknowledged before the kernel ends the connection (tcp(7), TCP_USER_TIMEOUT): the
-host of the database is gone. A database that only takes long acknowledges."""
+host of the database is gone. A database that only takes long acknowledges, also the kernel's probes of a connection on
+which nothing is sent."""
+
+PROBE_SECONDS: Final = 1
+"""Seconds of silence after which the kernel sends a probe, and between probes (tcp(7), TCP_KEEPIDLE)."""
 
 TTL_SECONDS: Final = 3.0
 """Seconds without a renewal after which another server may take over."""
@@ -53,6 +57,9 @@ POLL_SECONDS: Final = 0.25
 TRUST_SECONDS: Final = 2.0
 """Seconds after the beginning of a renewal in which no other server can have taken over: TTL_SECONDS, less a second
 for clocks that run differently. In it a batch without changes is answered without asking the database."""
+
+IDLE_LIMIT: Final = f"SET LOCAL idle_in_transaction_session_timeout = '{TTL_SECONDS:g}s'"
+"""Lets the database end the connection of a server that hangs in a transaction: others wait for its locks."""
 
 ROWS_PER_FETCH: Final = 2000
 
@@ -97,6 +104,9 @@ async def connect(url: str) -> asyncpg.Connection:
     endpoint = connection._transport.get_extra_info("socket")
     if endpoint is not None and endpoint.family != socket.AF_UNIX:
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_MS)
+        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_SECONDS)
+        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
+        endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return connection
 
 
@@ -113,8 +123,8 @@ async def prepare(connection: asyncpg.Connection, url: str) -> None:
     encoding = connection.get_settings().server_encoding
     if encoding != "UTF8":
         raise StoreError(f"{name} has the encoding {encoding}: create a database with ENCODING 'UTF8'")
-    async with connection.transaction():
-        await connection.execute(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
+    async with connection.transaction(isolation="read_committed"):
+        await connection.execute(f"{IDLE_LIMIT}; SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
         if await connection.fetchval("SELECT to_regnamespace('restante') IS NULL"):
             sql = resources.files("restante.mailbox.store") / "sql" / "postgres-0001.sql"
             await connection.execute(sql.read_text("utf-8"))
@@ -268,6 +278,9 @@ class PostgresStore:
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
         """The connection carries out one call at a time: batches and renewals."""
+        self._wait_cancelled = False
+        """Whether the database has committed something without waiting for its standby."""
+        connection.add_log_listener(self._on_notice)
         self._trusted_until = float("-inf")
         self._saved = float("-inf")
         """Service time of the last commit that wrote the row of `service`."""
@@ -290,9 +303,13 @@ class PostgresStore:
 
         It renews the lease at its end: to a server that waits, there was no renewal while the state was read.
         """
+        with self._ending_if_busy():
+            return await self._read()
+
+    async def _read(self) -> State:
         reader = StateReader()
         async with self._term(), self._connection.transaction(isolation="repeatable_read"):
-            await self._connection.execute(f"SELECT restante.fence({self.term})")
+            await self._connection.execute(f"{IDLE_LIMIT}; SELECT restante.fence({self.term})")
             try:
                 async for rows in self._chunks(f"SELECT {MAILBOXES} FROM restante.mailboxes"):  # noqa: S608
                     reader.add_mailboxes(rows)
@@ -342,11 +359,8 @@ class PostgresStore:
         """Renew the term unless that was done within TRUST_SECONDS. Raises TermOver if that fails."""
         if self._clock() < self._trusted_until:
             return
-        try:
+        with self._ending_if_busy():
             await self.renew()
-        except StoreBusy as busy:
-            self.abandon()
-            raise TermOver(f"term {self.term} is over: {busy}") from busy
 
     async def renew(self) -> None:
         """Say that this server works. Raises StoreBusy if the database refuses it, TermOver if the term is over."""
@@ -398,17 +412,37 @@ class PostgresStore:
             self.flushing = time.monotonic()
             try:
                 yield
+                if self._wait_cancelled:
+                    raise self._over("the wait for the standby was cancelled")
             except asyncpg.PostgresError as error:
                 if not self._connection.is_closed() and (error.sqlstate or "").startswith(PASSING):
                     kind = StoreFull if error.sqlstate == "53100" else StoreBusy
                     raise kind(f"the database has refused it: {reason_of(error)}") from error
-                self.abandon()
-                raise TermOver(f"term {self.term} is over: {reason_of(error)}") from error
+                raise self._over(reason_of(error)) from error
             except DRIVER_ERRORS as error:
-                self.abandon()
-                raise TermOver(f"term {self.term} is over: {reason_of(error)}") from error
+                raise self._over(reason_of(error)) from error
             finally:
                 self.flushing = None
+
+    @contextlib.contextmanager
+    def _ending_if_busy(self) -> Iterator[None]:
+        """End the term also if nothing was stored."""
+        try:
+            yield
+        except StoreBusy as busy:
+            raise self._over(str(busy)) from busy
+
+    def _over(self, reason: str) -> TermOver:
+        self.abandon()
+        return TermOver(f"term {self.term} is over: {reason}")
+
+    def _on_notice(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
+        """End the term if a COMMIT has not waited for the standby. asyncpg calls this before the call returns.
+
+        The call has succeeded, with a warning, whose text depends on the language. The next term begins with a COMMIT
+        that waits, so what it reads is on the standby.
+        """
+        self._wait_cancelled |= message.server_source_filename == "syncrep.c"
 
 
 def _first_values(rows: Parameters) -> list[Any] | None:

@@ -143,10 +143,8 @@ END $$;
 
 CREATE FUNCTION restante.renew(caller bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM restante.fence(caller);  -- a renewal that a crash or a failover undoes would be trusted wrongly
     UPDATE restante.lease SET renewals = renewals + 1 WHERE term = caller;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'term % is over', caller USING ERRCODE = 'RS001';
-    END IF;
 END $$;
 
 CREATE FUNCTION restante.release(caller bigint) RETURNS void LANGUAGE sql AS $$
