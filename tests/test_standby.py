@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,16 +13,19 @@ from urllib.request import urlopen
 
 import pytest
 
+from restante.common import admin_dashboard
+from restante.common import postgres as common_postgres
 from restante.common.signals import ServerSignals
-from restante.mailbox.server import standby
+from restante.mailbox.server import standby, status_pages
 from restante.mailbox.settings import Serve
-from restante.mailbox.store.postgres import TTL_SECONDS
+from restante.mailbox.store.postgres import TTL_SECONDS, Node
+from support.admin_port import looking
 from support.bounds import bounded
 from support.loops import on_uvloop
 from support.mailbox.clients import Client, LostError
 from support.ports import held_port
 from support.postgres import Cluster
-from support.processes import RESTANTE, Serving, spawn
+from support.processes import RESTANTE, Serving, called, spawn
 
 pytestmark = pytest.mark.xdist_group("postgres")
 
@@ -33,7 +37,7 @@ class Host:
         settings = Serve(
             database=server.url, listen=(f"127.0.0.1:{port}",), admin=f"127.0.0.1:{admin}" if admin else "off"
         )
-        self.url, self._admin = f"ws://127.0.0.1:{port}/v1", admin
+        self.url, self.admin = f"ws://127.0.0.1:{port}/v1", admin
         self._signals = ServerSignals()
         self._task = asyncio.create_task(standby._serve_in_turn(settings, lambda: (settings, []), self._signals))
 
@@ -49,7 +53,7 @@ class Host:
                     await asyncio.sleep(0.01)
 
     async def page(self, path: str) -> str:
-        return await asyncio.to_thread(read_page, self._admin, path)
+        return await asyncio.to_thread(read_page, self.admin, path)
 
     async def stop(self) -> None:
         self._signals.stop.set()
@@ -136,6 +140,42 @@ async def test_a_server_whose_connection_is_cut_closes_its_clients_and_begins_a_
         assert [message["body"] for message in again.heard] == ["00"]
         assert await asyncio.to_thread(postgres.rows, "SELECT term FROM restante.lease") == [(2,)]
         await again.leave()
+
+
+@on_uvloop
+async def test_the_dashboard_of_an_engine_has_the_results_of_the_last_week(
+    postgres: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_dashboard, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(status_pages, "RECENT_SECONDS", 0.0)
+    async with host(postgres, admin=True) as its, looking(its.admin) as look:
+        client = await its.serves()
+        await client.call("bind", appid="x", side="a")
+        await client.call("open", mailbox="m")
+        await client.call("close", mood="happy")
+        async with look.watch() as events, bounded("results"):
+            while not (recent := (await events.until("now"))["recent"]).get("results"):
+                pass
+            assert recent["results"]["week"]["lonely"] == 1
+            monkeypatch.setattr(common_postgres, "READ_SECONDS", 0.1)
+            async with postgres.connected() as other, other.transaction():
+                await other.execute("LOCK TABLE restante.usage_mailboxes")
+                while "problem" not in (recent := (await events.until("now"))["recent"]):
+                    pass
+                assert recent == {"problem": f"cannot read {postgres.url}: it did not answer in time"}
+                await client.call("open", mailbox="n")  # the engine goes on
+        await client.leave()
+
+
+def test_status_of_a_database_is_that_of_its_server(postgres: Cluster) -> None:
+    assert called("status", "--database", postgres.url).returncode == 2
+
+    async def serve_once() -> None:
+        await (await Node(postgres.url, "a").take_over()).close()
+
+    asyncio.run(serve_once())
+    numbers = json.loads(called("status", "--json", RESTANTE_DATABASE=postgres.url).stdout)
+    assert (numbers["running"], numbers["age"], numbers["mailboxes"]) == (False, None, 0)
 
 
 # ── processes ────────────────────────────────────────────────────────────────────────────────────

@@ -10,11 +10,13 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import pytest
 
+from restante.common.postgres import connect
 from restante.mailbox.core.state import State
 from restante.mailbox.store.interface import Store
-from restante.mailbox.store.postgres import PostgresStore, connect, prepare, read_lease
+from restante.mailbox.store.postgres import PostgresStore, prepare, read_lease
 from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.status import Where
 from restante.waku.archive.sqlite import Archive
 from support.disk import crashing
 from support.mailbox.ledger import Ledger
@@ -68,6 +70,10 @@ class MailboxData(DataDirectory[SqliteStore]):
     def __init__(self) -> None:
         super().__init__(SqliteStore.open, FILE)
 
+    @property
+    def where(self) -> Path:
+        return self.data
+
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return select(self.file, sql)
 
@@ -102,6 +108,7 @@ class PostgresData:
 
     def __init__(self, server: Cluster) -> None:
         self._server = server
+        self.where = server.url
 
     async def open(self) -> None:
         connection = await connect(self._server.url)
@@ -131,6 +138,9 @@ class StoreData(Protocol):
 
     @property
     def store(self) -> Store: ...
+
+    @property
+    def where(self) -> Where: ...
 
     async def restart(self) -> None: ...
 

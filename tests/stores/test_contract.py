@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from typing import Any
 
 import pytest
 
-from restante.common.usage_records import CurrentUsage, MailboxUsage, NameplateUsage
+from restante.common.usage_records import RESULTS, ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.store import postgres, status
 from stores.conftest import LIVE, USAGE, StoreData, assert_shown
 from support.bounds import BOUND
 from support.dice import FakeDice
@@ -140,3 +143,72 @@ async def test_service_time_never_decreases_across_restarts_and_clock_changes(da
         await (data.crash() if len(served) % 2 else data.restart())
         assert data.store.service == served[-1]
     assert served == [0.0, 100.0, 200.0, 300.0, 400.0]
+
+
+NOW = 1_000_000_000.0
+
+
+async def recent_usage(data: StoreData, now: float) -> dict[str, Any]:
+    return await asyncio.to_thread(status.recent_usage, data.where, now)
+
+
+async def test_status_counts_what_is_live(data: StoreData, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a server works is for the tests of each store."""
+    ledger = await Ledger.begin(data.store)
+    for app, box in (("x", "m"), ("x", "n"), ("y", "m")):
+        ledger.open("a", box, app)
+        ledger.open("b", box, app)
+    ledger.claim("a", "4", "x")
+    ledger.add("a", "m", b'"00"', app="x")
+    await ledger.commit(data.store)
+    monkeypatch.setattr(postgres, "TTL_SECONDS", 0.0)  # how long it looks whether a server works
+    live = await asyncio.to_thread(status.read_status, data.where)
+    counts = (live.applications, live.nameplates, live.mailboxes, live.messages, live.sides)
+    assert counts == (2, 1, 4, 1, 7)
+    assert (live.saved, live.service_seconds) == (ledger.now.wall, ledger.now.service)
+    assert live.oldest == ledger.mailbox("m", "x").sides[0].added
+
+
+async def test_results_are_counted_for_an_hour_a_day_and_a_week_and_the_waits_of_a_day_have_percentiles(
+    data: StoreData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = await recent_usage(data, NOW)
+    assert (empty["as_of"], empty["clients"]) == (NOW, [])
+    assert empty["waiting_seconds"] == {"mailboxes": 0, "latest": 0, "p50": None, "p90": None, "p99": None}
+    dice = random.Random(7)
+    records = [
+        (NOW - dice.uniform(-100, 8 * 86400), dice.choice([None, dice.uniform(0, 90)]), dice.choice(RESULTS))
+        for _ in range(2000)
+    ]
+    changes = [MailboxUsage("app", True, started, waiting, 99.0, result) for started, waiting, result in records]
+    await data.store.apply(changes, model.Now(NOW, 0.0))
+    usage = await recent_usage(data, NOW)
+    for span, seconds in (("hour", 3600), ("day", 86400), ("week", 7 * 86400)):
+        within = [result for started, _, result in records if NOW - seconds <= started <= NOW]
+        assert usage["results"][span] == {result: within.count(result) for result in RESULTS}
+    today = [result for started, _, result in records if NOW - NOW % 86400 <= started <= NOW]
+    assert usage["transfers"] == {"hour": usage["results"]["hour"]["happy"], "today": today.count("happy")}
+    waits = sorted(wait for started, wait, _ in records if NOW - 86400 <= started <= NOW and wait is not None)
+    waiting = usage["waiting_seconds"]
+    assert (waiting["mailboxes"], waiting["latest"]) == (len(waits), len(waits))
+    for share in (50, 90, 99):
+        assert sum(wait <= waiting[f"p{share}"] for wait in waits) >= len(waits) * share / 100
+        assert sum(wait < waiting[f"p{share}"] for wait in waits) < len(waits) * share / 100
+    monkeypatch.setattr(status, "MAX_WAITS", 10)
+    later = NOW + 8 * 86400
+    changes = [MailboxUsage("app", True, later - age, float(age), 99.0, "happy") for age in range(1, 101)]
+    await data.store.apply(changes, model.Now(later, 1.0))
+    waiting = (await recent_usage(data, later))["waiting_seconds"]
+    assert waiting == {"mailboxes": 100, "latest": 10, "p50": 5.0, "p90": 9.0, "p99": 10.0}
+
+
+async def test_clients_are_counted_by_version_and_the_rest_together(data: StoreData) -> None:
+    binds = [("python", str(version)) for version in range(12) for _ in range(version + 1)] + [(None, None)] * 20
+    changes = [ClientVersion("app", "a", NOW - 1, name, version) for name, version in binds]
+    await data.store.apply([*changes, ClientVersion("app", "a", NOW - 90_000, "old", "1")], model.Now(NOW, 0.0))
+    clients = (await recent_usage(data, NOW))["clients"]
+    assert [tuple(row.values()) for row in clients] == [
+        ("not named", "", 20),
+        *(("python", str(version), version + 1) for version in range(11, 2, -1)),
+        ("others", "", 1 + 2 + 3),
+    ]

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import re
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 
 import asyncpg
 import pytest
 
-import restante.mailbox.store.postgres
+import restante.common.postgres
 from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
+from restante.common.postgres import connect
 from restante.mailbox.core import model
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.store import status
 from restante.mailbox.store.interface import TermOver
 from restante.mailbox.store.postgres import (
     TRUST_SECONDS,
@@ -27,11 +31,12 @@ from restante.mailbox.store.postgres import (
     Node,
     PostgresStore,
     boot_time,
-    connect,
     prepare,
     read_lease,
+    reading,
+    watch_lease,
 )
-from support.bounds import bounded
+from support.bounds import BOUND, bounded
 from support.dice import FakeDice
 from support.loops import until
 from support.mailbox.givens import FakeClock, Inbox
@@ -111,7 +116,9 @@ async def test_of_two_servers_that_take_over_at_once_one_does(postgres: Cluster,
 
 
 @pytest.mark.parametrize(("setting", "stored"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
-async def test_a_batch_and_a_renewal_are_flushed_whatever_the_database_says(postgres: Cluster, setting: str, stored: str) -> None:
+async def test_a_batch_and_a_renewal_are_flushed_whatever_the_database_says(
+    postgres: Cluster, setting: str, stored: str
+) -> None:
     async with postgres.connected() as connection:
         await connection.execute(f"ALTER DATABASE postgres SET synchronous_commit = {setting}")
     try:
@@ -255,6 +262,69 @@ async def test_a_node_waits_while_another_has_the_lease_and_then_takes_over(post
     await after.close()
 
 
+# ── what others see ──────────────────────────────────────────────────────────────────────────────
+
+
+def watched(server: Cluster, meanwhile: Callable[[], object] = lambda: None) -> tuple[Lease, bool]:
+    """Look at the lease; `meanwhile` happens between the first two looks."""
+    clock, happen = FakeClock(), [meanwhile]
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+        if happen:
+            happen.pop()()
+
+    with reading(server.url) as database:
+        return watch_lease(database, clock.monotonic, sleep)
+
+
+async def test_a_server_works_if_it_renews_its_lease_while_somebody_looks(
+    postgres: Cluster, store: PostgresStore
+) -> None:
+    def renew() -> None:
+        postgres.rows("SELECT restante.renew(1)")
+
+    assert await asyncio.to_thread(watched, postgres, renew) == (Lease(1, "a", 1, released=False), True)
+    assert await asyncio.to_thread(watched, postgres) == (Lease(1, "a", 1, released=False), False)
+    await store.close()
+    assert await asyncio.to_thread(watched, postgres) == (Lease(1, "a", 1, released=True), False)
+
+
+async def test_who_reads_waits_for_no_batch_and_no_batch_for_it(postgres: Cluster, store: PostgresStore) -> None:
+    ledger = await Ledger.begin(store)
+    under_way = Event()
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def read() -> list[tuple[int]]:
+        with reading(postgres.url) as database, database.snapshot():
+            database.execute("SELECT count(*) FROM mailboxes")
+            loop.call_soon_threadsafe(begun.set)
+            assert under_way.wait(BOUND)
+            return database.execute("SELECT count(*) FROM mailboxes")
+
+    counting = asyncio.create_task(asyncio.to_thread(read))
+    await begun.wait()
+    ledger.open("a", "m")
+    await ledger.commit(store)
+    async with postgres.connected() as batch, batch.transaction():
+        await batch.execute("SELECT restante.fence(1)")
+        under_way.set()
+        assert await counting == [(0,)]
+
+
+def test_a_database_without_data_of_a_server_is_the_operator_s_mistake(postgres: Cluster) -> None:
+    with pytest.raises(Misuse, match="there is no mailbox server's data in postgresql://"):
+        status.read_status(postgres.url)
+
+
+@pytest.mark.parametrize("login", ["hid/den@db", "hid?den@db", "hid#den@db", "hid@den@db", "hidden"])
+def test_of_a_malformed_url_nothing_is_named(login: str) -> None:
+    with pytest.raises(Misuse, match="the URL of the database is malformed") as refusal:
+        status.read_status(f"postgresql://me:{login}/restante")
+    assert not re.search("hid|den", str(refusal.value))
+
+
 # ── when a term is over ──────────────────────────────────────────────────────────────────────────
 
 
@@ -316,7 +386,7 @@ async def test_a_term_is_over_if_the_database_s_host_is_gone_while_a_batch_waits
     postgres: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host has acknowledged the call. The kernel has nothing to send again, and would wait for ever."""
-    monkeypatch.setattr(restante.mailbox.store.postgres, "DEAD_PEER_MS", 1000)
+    monkeypatch.setattr(restante.common.postgres, "DEAD_PEER_MS", 1000)
     writers, gone = [], asyncio.Event()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
@@ -491,7 +561,7 @@ async def test_a_server_uses_the_tables_that_another_makes_meanwhile(postgres: C
         await prepare(first, postgres.url)
         preparing = asyncio.create_task(prepare(second, postgres.url))
         async with bounded("a server that waits for the tables"):
-            while not await first.fetchval(WAITING):  # noqa: ASYNC110 - nothing tells
+            while not await first.fetchval(WAITING):
                 assert not preparing.done()
                 await asyncio.sleep(0)
         await transaction.commit()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import random
 import re
 import stat
 import threading
@@ -18,9 +17,7 @@ import pytest
 
 from restante.common.data_directory import LOCK_FILE, is_running, lock_data_directory
 from restante.common.errors import InUse, StoreBusy, StoreError
-from restante.common.usage_records import RESULTS, ClientVersion, MailboxUsage
-from restante.mailbox.core import model
-from restante.mailbox.store import sqlite, status
+from restante.mailbox.store import sqlite
 from stores.conftest import LIVE, USAGE, MailboxData, assert_shown
 from support.mailbox.ledger import APP, Ledger
 from support.mailbox.picture import picture
@@ -158,54 +155,6 @@ async def test_a_refused_batch_leaves_nothing(engine: MailboxData, why: str, mon
     with engine.refusing(), pytest.raises(StoreBusy, match=r"\A\S[^\n]+\Z"):
         await engine.store.forget_usage(1e12, 100)
     assert await engine.store.forget_usage(1e12, 100) == 2
-
-
-NOW = 1_000_000_000.0
-
-
-async def test_results_are_counted_for_an_hour_a_day_and_a_week_and_the_waits_of_a_day_have_percentiles(
-    engine: MailboxData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    empty = status.recent_usage(engine.data, NOW)
-    assert (empty["as_of"], empty["clients"], empty["last_backup"]) == (NOW, [], None)
-    assert empty["waiting_seconds"] == {"mailboxes": 0, "latest": 0, "p50": None, "p90": None, "p99": None}
-    dice = random.Random(7)
-    records = [
-        (NOW - dice.uniform(-100, 8 * 86400), dice.choice([None, dice.uniform(0, 90)]), dice.choice(RESULTS))
-        for _ in range(2000)
-    ]
-    changes = [MailboxUsage("app", True, started, waiting, 99.0, result) for started, waiting, result in records]
-    await engine.store.apply(changes, model.Now(NOW, 0.0))
-    usage = status.recent_usage(engine.data, NOW)
-    for span, seconds in (("hour", 3600), ("day", 86400), ("week", 7 * 86400)):
-        within = [result for started, _, result in records if NOW - seconds <= started <= NOW]
-        assert usage["results"][span] == {result: within.count(result) for result in RESULTS}
-    today = [result for started, _, result in records if NOW - NOW % 86400 <= started <= NOW]
-    assert usage["transfers"] == {"hour": usage["results"]["hour"]["happy"], "today": today.count("happy")}
-    waits = sorted(wait for started, wait, _ in records if NOW - 86400 <= started <= NOW and wait is not None)
-    waiting = usage["waiting_seconds"]
-    assert (waiting["mailboxes"], waiting["latest"]) == (len(waits), len(waits))
-    for share in (50, 90, 99):
-        assert sum(wait <= waiting[f"p{share}"] for wait in waits) >= len(waits) * share / 100
-        assert sum(wait < waiting[f"p{share}"] for wait in waits) < len(waits) * share / 100
-    monkeypatch.setattr(status, "MAX_WAITS", 10)
-    later = NOW + 8 * 86400
-    changes = [MailboxUsage("app", True, later - age, float(age), 99.0, "happy") for age in range(1, 101)]
-    await engine.store.apply(changes, model.Now(later, 1.0))
-    waiting = status.recent_usage(engine.data, later)["waiting_seconds"]
-    assert waiting == {"mailboxes": 100, "latest": 10, "p50": 5.0, "p90": 9.0, "p99": 10.0}
-
-
-async def test_clients_are_counted_by_version_and_the_rest_together(engine: MailboxData) -> None:
-    binds = [("python", str(version)) for version in range(12) for _ in range(version + 1)] + [(None, None)] * 20
-    changes = [ClientVersion("app", "a", NOW - 1, name, version) for name, version in binds]
-    await engine.store.apply([*changes, ClientVersion("app", "a", NOW - 90_000, "old", "1")], model.Now(NOW, 0.0))
-    clients = status.recent_usage(engine.data, NOW)["clients"]
-    assert [tuple(row.values()) for row in clients] == [
-        ("not named", "", 20),
-        *(("python", str(version), version + 1) for version in range(11, 2, -1)),
-        ("others", "", 1 + 2 + 3),
-    ]
 
 
 async def test_the_log_shrinks_after_a_reader_grew_it(engine: MailboxData, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,14 +100,20 @@ def config_check(
 
 DataOption = Annotated[Path, data_option("RESTANTE_DATA")]
 DEFAULT_DATA = Path(Serve().data)
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(metavar="URL", envvar="RESTANTE_DATABASE", help="PostgreSQL database, in place of --data."),
+]
 
 
 @app.command("status")
-def status(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
+def status(data: DataOption = DEFAULT_DATA, database: DatabaseOption = None, json: JsonOption = False) -> None:
     """Count what the mailbox server has stored. The server may be running."""
     from restante.mailbox.store.status import read_status, render_status
 
-    counts = read_status(data)
+    if database is not None:
+        require_extra("postgres")
+    counts = read_status(data if database is None else database)
     print(to_json(counts) if json else render_status(counts))
 
 

@@ -34,6 +34,7 @@ _restante() {
     serve:--trace) :; return ;;
     serve:--log-format) COMPREPLY=($(compgen -W 'auto console json' -- "$current")); return ;;
     status:--data) compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    status:--database) compopt +o default; return ;;
     restart:--data) compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     backup:--data) compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     restore:--data) compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
@@ -282,7 +283,7 @@ _restante() {
     case "$path" in
     '') compopt +o default; COMPREPLY=($(compgen -W 'serve status restart backup restore migrate import export config relay health send receive client timing waku pipeline extract completion man --version --help' -- "$current")) ;;
     serve) compopt +o default; COMPREPLY=($(compgen -W '--config --data --database --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
-    status) compopt +o default; COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
+    status) compopt +o default; COMPREPLY=($(compgen -W '--data --database --json --help' -- "$current")) ;;
     restart) compopt +o default; COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     backup) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     restore) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;

@@ -60,6 +60,7 @@ complete --command restante --condition '__restante_at serve' --long-option trac
 complete --command restante --condition '__restante_at serve' --long-option log-format --exclusive --arguments 'auto console json' --description 'Format of the log; auto is console on a terminal, else json. Default: auto.'
 complete --command restante --condition '__restante_at serve' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at status' --long-option data --exclusive --arguments '(__fish_complete_directories)' --description 'Data directory.'
+complete --command restante --condition '__restante_at status' --long-option database --exclusive --description 'PostgreSQL database, in place of --data.'
 complete --command restante --condition '__restante_at status' --long-option json --description 'Print the result as JSON.'
 complete --command restante --condition '__restante_at status' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at restart' --long-option data --exclusive --arguments '(__fish_complete_directories)' --description 'Data directory.'

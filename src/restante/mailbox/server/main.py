@@ -134,7 +134,7 @@ async def serve_store(
                 lambda: [*map(import_module, ("restante.common.admin_http", "restante.mailbox.server.status_pages"))]
             )
             admin_host, admin_port = parse_address(settings.admin, "--admin")
-            pages = status_pages.of(server, store, data, running_settings, role)
+            pages = status_pages.of(server, store, data or str(settings.database), running_settings, role)
             admin = admin_http.serving_admin(
                 admin_host, admin_port, pages, token, settings.admin_host, left.get(admin_key, ())
             )

@@ -233,17 +233,17 @@ class DashboardPages:
         self,
         pages: StatusPages,
         server: Server,
-        data: Path | None,
+        where: status.Where,
         settings: MailboxSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pages = pages
         self._server = server
-        self._data = data
+        self._where = where
         self._settings = settings
         self._clock = clock
         self._refusals = RefusalsLastHour(KINDS, server.commit_loop.dispatcher.quotas.refusal_counts, clock)
-        self._recent: dict[str, Any] = {"reading": True} if data else {"problem": "they are in PostgreSQL"}
+        self._recent: dict[str, Any] = {"reading": True}
         self._recent_until = float("-inf")
         """When the usage records are read again, by the clock."""
         self._reading = False
@@ -296,24 +296,22 @@ class DashboardPages:
     def _recent_results(self) -> dict[str, Any]:
         """Return what usage records said last, and let a thread read them again after some seconds.
 
-        Nobody waits for the thread: a week of many records takes seconds, and a disk that hangs for longer.
+        Nobody waits for the thread: a week of many records takes seconds, and a disk that hangs for longer. If they
+        are in PostgreSQL, the thread reads them with a connection of its own.
         """
-        data = self._data
-        if data is None:
-            return self._recent
         if self._clock() >= self._recent_until + MAX_OVERDUE_SECONDS:
             self._recent = {"reading": True}
         if not self._reading and self._clock() >= self._recent_until:
             self._reading = True
             self._worker = self._worker or Worker("recent usage")
             now = self._server.clock.wall()
-            self._worker.later(lambda: self._read_recent(data, now))
+            self._worker.later(lambda: self._read_recent(now))
         return self._recent
 
-    def _read_recent(self, data: Path, now: float) -> None:
+    def _read_recent(self, now: float) -> None:
         began = self._clock()
         try:
-            self._recent = status.recent_usage(data, now)
+            self._recent = status.recent_usage(self._where, now)
         except (StoreError, Misuse) as error:
             self._recent = {"problem": str(error)}
         except Exception:
@@ -329,16 +327,16 @@ class DashboardPages:
 
 
 def of(
-    server: Server, store: Store, data: Path | None, settings: MailboxSettings, role: Role | None = None
+    server: Server, store: Store, where: status.Where, settings: MailboxSettings, role: Role | None = None
 ) -> AdminPages:
-    """Return the pages of a server. `data`: its data directory; None: its data is in another place."""
+    """Return the pages of a server, whose data is in a data directory, or in the database of a URL."""
     pages = StatusPages(server, role)
-    dashboard_pages = DashboardPages(pages, server, data, settings)
+    dashboard_pages = DashboardPages(pages, server, where, settings)
     return AdminPages(
         unready=pages.unready,
         metrics=pages.metrics,
         flushing=lambda: store.flushing,
-        disk=None if data is None else DiskProbe(data),
+        disk=DiskProbe(where) if isinstance(where, Path) else None,
         json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
         dashboard=Dashboard(
             title="Restante mailbox server",

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib import resources
@@ -22,8 +21,10 @@ from typing import Any, Final, NamedTuple, Self
 
 import asyncpg
 
+from restante.common import postgres
 from restante.common.errors import InUse, Misuse, StoreBusy, StoreError, StoreFull
 from restante.common.logs import log
+from restante.common.postgres import CONNECT_SECONDS, DRIVER_ERRORS, Reader, connect, reason_of
 from restante.common.settings import without_password
 from restante.common.usage_records import ClientVersion, MailboxUsage, NameplateUsage
 from restante.mailbox.core.model import Change, Now
@@ -33,17 +34,6 @@ from restante.mailbox.store.rows import DAMAGE, MAILBOXES, MESSAGES, NAMEPLATES,
 
 SCHEMA_VERSION: Final = 1
 OLDEST_SERVER: Final = 14
-
-CONNECT_SECONDS: Final = 5.0
-"""Seconds within which the database must answer when a connection is made, or the row of the lease is read."""
-
-DEAD_PEER_MS: Final = 10_000
-"""Milliseconds that data may be unacknowledged before the kernel ends the connection (tcp(7), TCP_USER_TIMEOUT): the
-host of the database is gone. A database that only takes long acknowledges, also the kernel's probes of a connection on
-which nothing is sent."""
-
-PROBE_SECONDS: Final = 1
-"""Seconds of silence after which the kernel sends a probe, and between probes (tcp(7), TCP_KEEPIDLE)."""
 
 TTL_SECONDS: Final = 3.0
 """Seconds without a renewal after which another server may take over."""
@@ -74,45 +64,13 @@ PASSING: Final = ("40001", "40P01", "53", "55", "57014", "22", "54")
 goes on (postgresql.org/docs/18/errcodes-appendix.html): a conflict, a full disk or too little memory, a lock, a
 statement that an administrator has ended, and a value or a size that the database refuses."""
 
-DRIVER_ERRORS: Final = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
-"""Errors that are not the database's: mostly the connection is lost, or no answer has come in time."""
-
 
 def boot_time() -> float:
     """Return the seconds since the machine was started, also those in which it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-# ── connections ──────────────────────────────────────────────────────────────────────────────────
-
-
-async def connect(url: str) -> asyncpg.Connection:
-    """Connect to a database. Raises StoreBusy if it cannot be reached now, Misuse if it refuses us for good."""
-    try:
-        connection = await asyncpg.connect(
-            url, timeout=CONNECT_SECONDS, server_settings={"application_name": "restante"}
-        )
-    except (
-        asyncpg.InvalidAuthorizationSpecificationError,
-        asyncpg.InvalidCatalogNameError,
-        asyncpg.ClientConfigurationError,
-        ValueError,
-    ) as error:
-        raise Misuse(f"cannot use {without_password(url)}: {error}") from error
-    except (asyncpg.PostgresError, *DRIVER_ERRORS) as error:
-        raise StoreBusy(f"cannot reach {without_password(url)}: {reason_of(error)}") from error
-    endpoint = connection._transport.get_extra_info("socket")
-    if endpoint is not None and endpoint.family != socket.AF_UNIX:
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_MS)
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_SECONDS)
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
-        endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return connection
-
-
-def reason_of(error: BaseException) -> str:
-    """Return the text of an error in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+# ── the schema ───────────────────────────────────────────────────────────────────────────────────
 
 
 async def prepare(connection: asyncpg.Connection, url: str) -> None:
@@ -130,11 +88,26 @@ async def prepare(connection: asyncpg.Connection, url: str) -> None:
             await connection.execute(sql.read_text("utf-8"))
         if await connection.fetchval("SELECT to_regclass('restante.schema') IS NULL"):
             raise StoreError(f"{name} has a schema 'restante' of another program; nothing was changed")
-        version = await connection.fetchval("SELECT version FROM restante.schema")
-        if version != SCHEMA_VERSION:
-            raise StoreError(
-                f"{name} has schema {version}, this program knows up to {SCHEMA_VERSION}: use the newer restante"
-            )
+        _refuse_newer(await connection.fetchval("SELECT version FROM restante.schema"), name)
+
+
+def _refuse_newer(version: int, name: str) -> None:
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"{name} has schema {version}, this program knows up to {SCHEMA_VERSION}: use the newer restante"
+        )
+
+
+@contextlib.contextmanager
+def reading(url: str) -> Iterator[Reader]:
+    """Connect for reading, even while a server runs. Raises Misuse if there is no data of a server, StoreError."""
+    with postgres.reading(url) as database:
+        [(exists,)] = database.execute("SELECT to_regclass('restante.schema') IS NOT NULL")
+        if not exists:
+            raise Misuse(f"there is no mailbox server's data in {without_password(url)}")
+        [(version,)] = database.execute("SELECT version FROM restante.schema")
+        _refuse_newer(version, without_password(url))
+        yield database
 
 
 # ── the lease ────────────────────────────────────────────────────────────────────────────────────
@@ -166,13 +139,16 @@ class LeaseWatch:
         return row.released or row.term == self._own_term or now - self._since >= TTL_SECONDS
 
 
+LOST_LEASE: Final = "the row of restante.lease is lost: restore it with a term higher than any before"
+
+
 async def read_lease(connection: asyncpg.Connection) -> Lease:
     """Return the row of the lease. Raises StoreError if it is lost."""
     row = await connection.fetchrow(
         "SELECT term, node, renewals, released FROM restante.lease", timeout=CONNECT_SECONDS
     )
     if row is None:
-        raise StoreError("the row of restante.lease is lost: restore it with a term higher than any before")
+        raise StoreError(LOST_LEASE)
     return Lease(*row)
 
 
@@ -201,6 +177,26 @@ async def without_servers(
             raise in_use
         yield
         await connection.execute(f"SELECT restante.release({term})")
+
+
+def watch_lease(
+    database: Reader, clock: Callable[[], float] = boot_time, sleep: Callable[[float], None] = time.sleep
+) -> tuple[Lease, bool]:
+    """Return the row of the lease, and whether its server works: it renews the lease while we look.
+
+    Raises StoreError.
+    """
+    watch, rows = LeaseWatch(), list[Lease]()
+    while True:
+        row = database.execute("SELECT term, node, renewals, released FROM restante.lease")
+        if not row:
+            raise StoreError(LOST_LEASE)
+        rows.append(Lease(*row[0]))
+        if watch.may_take_over(rows[-1], clock()):
+            return rows[-1], False
+        if rows[-1] != rows[0]:
+            return rows[-1], True
+        sleep(POLL_SECONDS)
 
 
 class Node(Role):

@@ -1,11 +1,15 @@
-"""What a data directory has stored, and what has happened lately. The server may be running."""
+"""What a server has stored, and what has happened lately. The server may be running.
+
+`Where` is a data directory, or the URL of a PostgreSQL database. SQL without a comment is that of both.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -16,12 +20,34 @@ from restante.common.units import elapsed
 from restante.common.usage_records import RESULTS
 from restante.mailbox.store.schema import SCHEMA
 
+Where = Path | str
+
+
+class Database(Protocol):
+    """A database that is open for reading."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Iterable[tuple[Any, ...]]:
+        """Return the rows that a statement selects."""
+
+
+@contextmanager
+def _reading(where: Where) -> Iterator[Database]:
+    """Open a database for reading. Raises Misuse if there is none, StoreError if it cannot be read."""
+    if isinstance(where, Path):
+        with SCHEMA.reading(where) as database:
+            yield database
+    else:
+        from restante.mailbox.store import postgres  # it needs the extra
+
+        with postgres.reading(where) as reader, reader.snapshot():
+            yield reader
+
 
 class Status(msgspec.Struct):
     """Counts of the live data. Times are wall clock seconds; None: no such time."""
 
     running: bool
-    """Whether a process holds the lock of the data directory."""
+    """Whether a process holds the lock of the data directory, or renews the lease of the database."""
     saved: float | None
     """When the server last committed: the counts are as old as this."""
     age: float | None
@@ -39,27 +65,44 @@ class Status(msgspec.Struct):
     """Seconds that the service has run in total."""
 
 
-_COUNTS = """
+_COUNTS: Final = """
 SELECT
-    (SELECT count(*) FROM (SELECT app_id FROM mailboxes UNION SELECT app_id FROM nameplates)),
+    (SELECT count(*) FROM (SELECT app_id FROM mailboxes UNION SELECT app_id FROM nameplates) AS apps),
     (SELECT count(*) FROM nameplates),
     (SELECT count(*) FROM mailboxes),
     (SELECT count(*) FROM messages),
-    (SELECT total(json_array_length(sides)) FROM mailboxes),
-    (SELECT min(json_extract(sides, '$[0].added')) FROM mailboxes),
+    (SELECT coalesce(sum({number}), 0) FROM mailboxes),
+    (SELECT min({joined}) FROM mailboxes),
     saved, pruned, seconds
 FROM service
 """
 
+_OF_SIDES: Final = {
+    "SQLite": {"number": "json_array_length(sides)", "joined": "json_extract(sides, '$[0].added')"},
+    "PostgreSQL": {
+        "number": "json_array_length(CAST(sides AS json))",
+        "joined": "CAST(CAST(sides AS json) -> 0 ->> 'added' AS double precision)",
+    },
+}
+"""SQL for the number of sides, and for when the first one joined."""
 
-def read_status(data: Path) -> Status:
-    """Read the status of a data directory.
 
-    Raises Misuse if it has no database, StoreError if the database is another program's.
+def read_status(where: Where) -> Status:
+    """Read the status of a server.
+
+    Raises Misuse if there is no database, StoreError if it is another program's or cannot be read.
     """
-    running = is_running(data)
-    with SCHEMA.reading(data) as database:
-        counts = database.execute(_COUNTS).fetchone()
+    if isinstance(where, Path):
+        running = is_running(where)
+        with SCHEMA.reading(where) as database:
+            [counts] = database.execute(_COUNTS.format_map(_OF_SIDES["SQLite"]))
+    else:
+        from restante.mailbox.store import postgres
+
+        with postgres.reading(where) as reader:
+            _, running = postgres.watch_lease(reader)
+            with reader.snapshot():
+                [counts] = reader.execute(_COUNTS.format_map(_OF_SIDES["PostgreSQL"]))
     apps, nameplates, mailboxes, messages, sides, oldest, saved, pruned, seconds = counts
     return Status(
         running=running,
@@ -69,7 +112,7 @@ def read_status(data: Path) -> Status:
         nameplates=nameplates,
         mailboxes=mailboxes,
         messages=messages,
-        sides=int(sides),
+        sides=sides,
         oldest=oldest,
         last_prune=pruned,
         service_seconds=seconds,
@@ -116,7 +159,7 @@ SELECT count(*) FROM usage_mailboxes WHERE started >= ? AND started <= ? AND ori
 """
 
 _CLIENTS: Final = """
-SELECT implementation, version, count(*), sum(count(*)) OVER () FROM usage_client_versions
+SELECT implementation, version, count(*), CAST(sum(count(*)) OVER () AS bigint) FROM usage_client_versions
 WHERE connect_time >= ? AND connect_time <= ? AND origin = ''
 GROUP BY implementation, version ORDER BY count(*) DESC, implementation, version LIMIT ?
 """
@@ -128,21 +171,22 @@ ORDER BY started DESC LIMIT ?
 """
 
 
-def recent_usage(data: Path, now: float) -> dict[str, Any]:
+def recent_usage(where: Where, now: float) -> dict[str, Any]:
     """Return the mailboxes that began in each span and have ended, by result, and more of the last day.
 
-    `as_of` is `now`, a wall time. `transfers` are the happy ones; `today` began at 00:00 UTC.
+    `as_of` is `now`, a wall time. `transfers` are the happy ones; `today` began at 00:00 UTC. `last_backup` is that
+    of `restante backup`, which a PostgreSQL database has not.
 
-    Raises StoreError if the database cannot be read.
+    Raises Misuse and StoreError if the database cannot be read.
     """
-    with SCHEMA.reading(data) as database:
-        rows = {span: database.execute(_RESULTS, (now - seconds, now)).fetchall() for span, seconds in SPANS.items()}
-        waits = sorted(seconds for (seconds,) in database.execute(_WAITS, (now - DAY, now, MAX_WAITS)).fetchall())
-        [(today,)] = database.execute(_SINCE, (now - now % DAY, now)).fetchall()
-        clients = database.execute(_CLIENTS, (now - DAY, now, MAX_CLIENTS)).fetchall()
+    with _reading(where) as database:
+        rows = {span: list(database.execute(_RESULTS, (now - seconds, now))) for span, seconds in SPANS.items()}
+        waits = sorted(seconds for (seconds,) in database.execute(_WAITS, (now - DAY, now, MAX_WAITS)))
+        [(today,)] = database.execute(_SINCE, (now - now % DAY, now))
+        clients = list(database.execute(_CLIENTS, (now - DAY, now, MAX_CLIENTS)))
     return {
         "as_of": now,
-        "last_backup": last_backup(data),
+        **({"last_backup": last_backup(where)} if isinstance(where, Path) else {}),
         "transfers": {
             "hour": sum(count for result, count, _ in rows["hour"] if result == "happy"),
             "today": today,
