@@ -27,7 +27,15 @@ from restante.pipeline.sources import schema, usage
 from restante.pipeline.sources.marks import IdRange, contradiction, mark_after
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.rows import NUMBER_COLUMN, number_rejected
-from restante.pipeline.sources.source import DUPLICATE, SourceError, Span, SpanPart, files_by_origin, parse_spec
+from restante.pipeline.sources.source import (
+    DUPLICATE,
+    SourceError,
+    SourceSpec,
+    Span,
+    SpanPart,
+    files_by_origin,
+    parse_spec,
+)
 from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.sources.usage_scan import UsageTask
 from support.effort import examples
@@ -574,7 +582,7 @@ def test_a_source_has_a_name_that_a_folder_can_have(spec: str) -> None:
 
 
 def test_a_name_ends_at_the_first_equals_sign_and_what_it_names_is_no_url() -> None:
-    assert parse_spec("a.b-c_1@north=x=y@z") == ("a.b-c_1", "north", Path("x=y@z"))
+    assert parse_spec("a.b-c_1@north=x=y@z") == SourceSpec("a.b-c_1", "north", Path("x=y@z"))
     for url in ("s3://bucket/folder", "https://host/file.rlp", "file:///folder"):
         with pytest.raises(Misuse, match=f"--source a={url}: this is a URL; name a file or folder of this machine"):
             parse_spec(f"a={url}")

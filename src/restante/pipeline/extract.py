@@ -47,9 +47,9 @@ from restante.pipeline.sources.source import (
 
 if TYPE_CHECKING:
     from restante.pipeline.sources.archive import ArchiveSource, OpenedArchive
-    from restante.pipeline.sources.usage import OpenedUsage, UsageSource
+    from restante.pipeline.sources.usage import OpenedUsage, PostgresSource, UsageSource
 
-    Database = UsageSource | ArchiveSource
+    Database = UsageSource | PostgresSource | ArchiveSource
     OpenedDatabase = OpenedUsage | OpenedArchive
 
 MAX_ROWS: Final = 1_000_000
@@ -77,6 +77,8 @@ class Extracted(NamedTuple):
 def recognise(spec: str) -> Database:
     """Return the database that the operator named. Raises Misuse if the text names none, SourceError."""
     source_spec = parse_spec(spec)
+    if source_spec.url:
+        return usage.recognise_url(source_spec)
     preview = read_preview(source_spec)
     source = usage.recognise(source_spec, preview)
     if source is not None:

@@ -388,7 +388,7 @@ complete --command restante --condition '__restante_at pipeline demo' --long-opt
 complete --command restante --condition '__restante_at pipeline demo' --short-option v --long-option verbose --description 'Show Spark\'s own log messages.'
 complete --command restante --condition '__restante_at pipeline demo' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at pipeline demo' --force-files
-complete --command restante --condition '__restante_at pipeline ingest' --long-option source --require-parameter --force-files --description 'Source to read, and the name that you choose for it; repeatable.'
+complete --command restante --condition '__restante_at pipeline ingest' --long-option source --require-parameter --force-files --description 'Source to read, and the name that you choose for it; repeatable. A URL is that of a PostgreSQL database.'
 complete --command restante --condition '__restante_at pipeline ingest' --long-option extracts --require-parameter --force-files --description 'Folder or URL with the extracts of all hosts, as restante extract writes them; their sources have the names that they have there.'
 complete --command restante --condition '__restante_at pipeline ingest' --long-option lake --exclusive --arguments '(__fish_complete_directories)' --description 'Folder of the lake, in which the tables are, or its URL, like s3://BUCKET/PATH.'
 complete --command restante --condition '__restante_at pipeline ingest' --long-option keep --exclusive --description 'Afterwards delete older days from every table that the command writes, or from one table; repeatable.'
@@ -410,7 +410,7 @@ complete --command restante --condition '__restante_at pipeline build' --long-op
 complete --command restante --condition '__restante_at pipeline build' --long-option packages --exclusive --description 'Maven packages that Spark on this machine loads, such as the connector for a lake at a URL; commas separate them.'
 complete --command restante --condition '__restante_at pipeline build' --short-option v --long-option verbose --description 'Show Spark\'s own log messages.'
 complete --command restante --condition '__restante_at pipeline build' --long-option help --description 'Show the help and exit.'
-complete --command restante --condition '__restante_at pipeline run' --long-option source --require-parameter --force-files --description 'Source to read, and the name that you choose for it; repeatable.'
+complete --command restante --condition '__restante_at pipeline run' --long-option source --require-parameter --force-files --description 'Source to read, and the name that you choose for it; repeatable. A URL is that of a PostgreSQL database.'
 complete --command restante --condition '__restante_at pipeline run' --long-option extracts --require-parameter --force-files --description 'Folder or URL with the extracts of all hosts, as restante extract writes them; their sources have the names that they have there.'
 complete --command restante --condition '__restante_at pipeline run' --long-option reports --exclusive --arguments '(__fish_complete_directories)' --description 'At the end write the reports of the last day, week and month into this folder, if they are missing or older than the tables.'
 complete --command restante --condition '__restante_at pipeline run' --long-option lake --exclusive --arguments '(__fish_complete_directories)' --description 'Folder of the lake, in which the tables are, or its URL, like s3://BUCKET/PATH.'

@@ -38,8 +38,9 @@ Sources = Annotated[
     list[str] | None,
     typer.Option(
         "--source",
-        metavar="NAME[@SERVER]=PATH",
-        help="Source to read, and the name that you choose for it; repeatable.",
+        metavar="NAME[@SERVER]=PATH|URL",
+        help="Source to read, and the name that you choose for it; repeatable. A URL is that of a PostgreSQL"
+        " database.",
     ),
 ]
 Extracts = Annotated[

@@ -24,7 +24,9 @@ def extract(
     source: Annotated[
         list[str] | None,
         typer.Option(
-            "--source", metavar="NAME=PATH", help="Database to read, and the name that you choose for it; repeatable."
+            "--source",
+            metavar="NAME=PATH|URL",
+            help="Database to read, and the name that you choose for it; repeatable.",
         ),
     ] = None,
     output: Annotated[
@@ -40,8 +42,8 @@ def extract(
     """Write what is new in a server's database as Parquet files.
 
     They are for a pipeline on another machine. The database is that of a mailbox server, a relay or a Waku archive,
-    or the usage database of a reference server. The folder says where to go on. Cron may call this at any time: files
-    are written at most once an hour.
+    or the usage database of a reference server; of a mailbox server also the URL of one in PostgreSQL. The folder
+    says where to go on. Cron may call this at any time: files are written at most once an hour.
     """
     require_extra("extract")
     from restante.common.errors import Misuse, RestanteError

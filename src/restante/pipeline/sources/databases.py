@@ -11,11 +11,11 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from restante.common.errors import plain
 from restante.pipeline.sources.source import SourceError, refuse_special
@@ -57,22 +57,91 @@ def reading(path: Path, name: str) -> Iterator[sqlite3.Connection]:
             database.text_factory = _decode_text
             yield database
     except sqlite3.Error as error:
-        raise SourceError(f"source {name}: {_reason(error, path)}") from error
+        raise SourceError(f"source {name}: {reason_of(error, path)}") from error
 
 
-class NewRows:
-    """A file in the scratch folder with copies of a database's new rows. A row's id is its rowid."""
+class CopyFile:
+    """A file in the scratch folder for copies of a database's new rows. A row's id is its rowid."""
+
+    def __init__(self, name: str, file: Path) -> None:
+        self._name, self.file = name, file
+
+    def attach_to(self, database: sqlite3.Connection) -> None:
+        """Open the file as the database `copy` of a connection."""
+        database.execute("ATTACH ? AS copy", (f"{self.file.absolute().as_uri()}?mode=rwc",))
+        database.execute("PRAGMA copy.journal_mode = OFF").fetchone()  # the copy need not survive a crash
+        database.execute("PRAGMA copy.synchronous = OFF")
+
+    def require_space(self, bytes_: int) -> None:
+        """Raise SourceError if the disk has no room for so many bytes of new rows."""
+        required = bytes_ + SPARE_BYTES
+        free = shutil.disk_usage(self.file.parent).free
+        if free < required:
+            raise SourceError(
+                f"source {self._name}: the copy of its new rows needs {required >> 20} MiB in"
+                f" {self.file.parent.parent}, where {free >> 20} MiB are free: make room there"
+            )
+
+
+class Selects(Protocol):
+    """A database that is open for reading."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Iterable[tuple[Any, ...]]:
+        """Return the rows that a statement selects."""
+
+
+class UsageDatabase(Selects, Protocol):
+    """A database of usage records, and the file for copies of its new rows."""
+
+    @property
+    def copy(self) -> sqlite3.Connection:
+        """Return the connection in which the tables of the file are called copy.NAME."""
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Let the statements meanwhile see one state of the database."""
+
+    def insert(self, into: str, select: str, parameters: Sequence[Any]) -> object:
+        """Copy what a statement selects into a table of the file, whose columns `into` may name."""
+
+    def copy_range(self, table: str, select: str, first_id: int, last_id: int) -> int:
+        """Copy the rows of a range of ids, as `NewRows.copy` does."""
+
+
+class SqliteUsage:
+    """The `UsageDatabase` of a file."""
+
+    def __init__(self, database: sqlite3.Connection, copies: NewRows) -> None:
+        self.copy, self._copies = database, copies
+        self.execute = database.execute
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Let the statements meanwhile see one state of the database."""
+        self.copy.execute("BEGIN")
+        yield
+        self.copy.execute("COMMIT")
+
+    def insert(self, into: str, select: str, parameters: Sequence[Any]) -> None:
+        """Copy what a statement selects into a table of the file."""
+        self.copy.execute(f"INSERT INTO copy.{into} {select}", parameters)
+
+    def copy_range(self, table: str, select: str, first_id: int, last_id: int) -> int:
+        """Copy the rows of a range of ids."""
+        return self._copies.copy(self.copy, table, select, first_id, last_id)
+
+
+class NewRows(CopyFile):
+    """The file for copies of an SQLite database's new rows."""
 
     def __init__(self, path: Path, name: str, file: Path, sleep: Callable[[float], None]) -> None:
-        self._path, self._name, self.file, self._sleep = path, name, file, sleep
+        super().__init__(name, file)
+        self._path, self._sleep = path, sleep
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Yield the database opened for reading, with the file as `copy`. Raises SourceError as `reading`."""
         with reading(self._path, self._name) as database:
-            database.execute("ATTACH ? AS copy", (f"{self.file.absolute().as_uri()}?mode=rwc",))
-            database.execute("PRAGMA copy.journal_mode = OFF").fetchone()  # the copy need not survive a crash
-            database.execute("PRAGMA copy.synchronous = OFF")
+            self.attach_to(database)
             yield database
 
     def copy(self, database: sqlite3.Connection, table: str, rows: str, first_id: int, last_id: int) -> int:
@@ -96,29 +165,26 @@ class NewRows:
             if journal != "wal":
                 self._sleep(max(MIN_REST_SECONDS, seconds))
 
-    def require_space(self, bytes_: int) -> None:
-        """Raise SourceError if the disk has no room for so many bytes of new rows."""
-        required = bytes_ + SPARE_BYTES
-        free = shutil.disk_usage(self.file.parent).free
-        if free < required:
-            raise SourceError(
-                f"source {self._name}: the copy of its new rows needs {required >> 20} MiB in"
-                f" {self.file.parent.parent}, where {free >> 20} MiB are free: make room there"
-            )
-
 
 @contextmanager
 def new_rows(
     path: Path, scratch: Path, name: str, *, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[NewRows]:
-    """Yield a file for new rows where no other user can read it, and remove it afterwards. Raises SourceError."""
+    """Yield a file for new rows of an SQLite database, as `copy_file` does. Raises SourceError."""
+    with copy_file(scratch, name) as file:
+        yield NewRows(path, name, file, sleep)
+
+
+@contextmanager
+def copy_file(scratch: Path, name: str) -> Iterator[Path]:
+    """Yield the path of a file where no other user can read it, and remove it afterwards. Raises SourceError."""
     try:
         scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scratch))  # mode 0700
     except OSError as error:
         raise SourceError(f"source {name}: cannot make a folder in {scratch}: {plain(error)}") from error
     try:
-        yield NewRows(path, name, folder / "copy.sqlite", sleep)
+        yield folder / "copy.sqlite"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -134,7 +200,7 @@ def task_ranges(
     yield first_id, last_id
 
 
-def _reason(error: sqlite3.Error, path: Path) -> str:
+def reason_of(error: sqlite3.Error, path: Path | str) -> str:
     """Return why a database cannot be read, and what to do."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code & 0xFF in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:

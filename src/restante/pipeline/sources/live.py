@@ -6,7 +6,6 @@ the lake has no finer times of what is live than of what has ended.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,17 +16,16 @@ import pyarrow as pa
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import MICROSECONDS_PER_DAY, Faulty, TimeLimits
 from restante.pipeline.schemas import LIVE, LIVE_LISTENER, LIVE_MAILBOX, LIVE_NAMEPLATE
-from restante.pipeline.sources.databases import reading
+from restante.pipeline.sources.databases import UsageDatabase, reading
 from restante.pipeline.sources.rows import fault_row, row_batches
+from restante.pipeline.sources.schema import Dialect
 
 _TABLES: Final = {LIVE_NAMEPLATE: "nameplates", LIVE_MAILBOX: "mailboxes"}
 """Kind → our server's table of what is live (restante/mailbox/store/sql)."""
 
 _STARTS: Final = """
-SELECT (SELECT min(json_extract(side.value, '$.added'))
-        FROM json_each(CASE WHEN json_valid(sides) THEN sides ELSE '[]' END) AS side WHERE side.type = 'object')
-       AS joined, count(*)
-FROM {} GROUP BY joined HAVING joined IS NOT NULL ORDER BY joined"""
+SELECT joined, count(*) FROM (SELECT ({}) AS joined FROM {}) AS starts
+WHERE joined IS NOT NULL GROUP BY joined ORDER BY joined"""
 """When the first side joined, as in usage records (restante.mailbox.core.usage), and of how many that is the start. A
 mailbox that all sides have left has no start. A damaged row has none either; the server refuses to load it."""
 
@@ -43,6 +41,7 @@ class LiveScan(NamedTuple):
     """Name of the table that every prune rewrites."""
     own: bool
     """Whether it is our server. The reference server stores what is live in another file."""
+    sql: Dialect
     limits: TimeLimits
     blur_us: int | None
     """What the server rounds times down to; 0: nothing; None: not known. Then starts are not read."""
@@ -61,25 +60,24 @@ class LiveRow(NamedTuple):
 
 
 def recorded_blur_us(
-    database: sqlite3.Connection, setting: int | None, limits: TimeLimits, *, of_binds: bool
+    database: UsageDatabase, setting: int | None, limits: TimeLimits, *, of_binds: bool
 ) -> int | None:
     """Return the blur for what is live at our server: the greater of two settings, 0 for none, None if none is known.
 
     `setting` is that of the last prune. The record of the last bind (`of_binds`: the schema has it) knows the setting
     of a server that was started with another one since, because nothing starts without a bind.
     """
-    pruned = database.execute("SELECT 1 FROM usage_current").fetchone()
+    pruned = list(database.execute("SELECT 1 FROM usage_current"))
     blurs = [setting or 0] if pruned else []
-    last_bind = database.execute(_LAST_BIND_BLUR).fetchone() if of_binds else None
-    if last_bind and last_bind[0] is not None:
+    for (blur,) in database.execute(_LAST_BIND_BLUR) if of_binds else ():
         try:
-            blurs.append(rules.clean_duration(last_bind[0], limits))
+            blurs += [] if blur is None else [rules.clean_duration(blur, limits)]
         except Faulty:
             return None
     return max(blurs, default=None)
 
 
-def find_live(database: sqlite3.Connection, scan: LiveScan) -> list[LiveRow]:
+def find_live(database: UsageDatabase, scan: LiveScan) -> list[LiveRow]:
     """Return what is live, in an order that depends on nothing else."""
     starts = list(_starts(database, scan)) if scan.own and scan.blur_us is not None else []
     return sorted(
@@ -87,14 +85,14 @@ def find_live(database: sqlite3.Connection, scan: LiveScan) -> list[LiveRow]:
     )
 
 
-def _starts(database: sqlite3.Connection, scan: LiveScan) -> Iterator[LiveRow]:
+def _starts(database: UsageDatabase, scan: LiveScan) -> Iterator[LiveRow]:
     """Yield the nameplates and mailboxes. They were live when the server last wrote to its database."""
     [(saved, updated)] = database.execute(
         "SELECT saved, coalesce((SELECT max(updated) FROM usage_current), 0.0) FROM service"
     )
     for kind, table in _TABLES.items():
         counts: Counter[tuple[int, int]] = Counter()
-        for joined, count in database.execute(_STARTS.format(table)):
+        for joined, count in database.execute(_STARTS.format(scan.sql.joined, table)):
             try:
                 times = (rules.clean_time(value, scan.limits) for value in (joined, max(saved, updated)))
                 started, as_of = (_floored(value, scan) for value in times)
@@ -105,12 +103,12 @@ def _starts(database: sqlite3.Connection, scan: LiveScan) -> Iterator[LiveRow]:
             yield LiveRow(kind, started, count, as_of)
 
 
-def _listeners(database: sqlite3.Connection, scan: LiveScan) -> Iterator[LiveRow]:
+def _listeners(database: UsageDatabase, scan: LiveScan) -> Iterator[LiveRow]:
     """Yield the number of connections that had a mailbox open at the last prune."""
-    present = {name for (name,) in database.execute("SELECT name FROM pragma_table_info(?)", (scan.current,))}
+    present = {name for (name,) in database.execute(scan.sql.columns, (scan.current,))}
     if not {"updated", "connections_websocket"} <= present:
         return
-    rows = database.execute(f"SELECT updated, connections_websocket FROM {scan.current}").fetchall()  # noqa: S608
+    rows = list(database.execute(f"SELECT updated, connections_websocket FROM {scan.current}"))  # noqa: S608
     if not rows or None in rows[-1]:
         return
     updated, connections = rows[-1]
@@ -134,10 +132,10 @@ def digest(rows: Iterable[LiveRow]) -> str:
     return rules.row_digest(values) if values else ""
 
 
-def copy_rows(database: sqlite3.Connection, rows: Iterable[LiveRow]) -> None:
+def copy_rows(database: UsageDatabase, rows: Iterable[LiveRow]) -> None:
     """Copy the rows into the database's `copy`."""
-    database.execute(f"CREATE TABLE copy.live ({', '.join(LiveRow._fields)})")
-    database.executemany("INSERT INTO copy.live VALUES (?, ?, ?, ?, ?, ?)", rows)
+    database.copy.execute(f"CREATE TABLE copy.live ({', '.join(LiveRow._fields)})")
+    database.copy.executemany("INSERT INTO copy.live VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
 class LiveTask(NamedTuple):

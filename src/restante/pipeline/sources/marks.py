@@ -26,6 +26,9 @@ class IdRange(NamedTuple):
     never_reused: bool
     """Whether ids are assigned once, in increasing order (AUTOINCREMENT, sqlite.org/autoinc.html). Then an id without
     a row had one."""
+    assigned: int = 0
+    """In PostgreSQL, the greatest id that was ever assigned, perhaps to a row that is not stored yet. Reading may not
+    go on behind it, because a sequence is in no transaction (postgresql.org/docs/18/functions-sequence.html)."""
 
 
 class Rows(Protocol):
@@ -46,8 +49,9 @@ _REPLACED: Final = "this is an older copy or another file, or its ids are new"
 
 def contradiction(mark: Mark, ids: IdRange, rows: Rows) -> str:
     """Return what contradicts the mark, or "" if reading may go on."""
-    if ids.last_id < mark.last:
-        return f"its last id was {mark.last} and is {ids.last_id} now: {_REPLACED}"
+    last_id = max(ids.last_id, ids.assigned)
+    if last_id < mark.last:
+        return f"its last id was {mark.last} and is {last_id} now: {_REPLACED}"
     last_digest, first_digest = rows.digest(mark.last), rows.digest(mark.first)
     if last_digest != mark.last_digest and (last_digest or not ids.never_reused):
         return f"the row with id {mark.last} has changed: {_REPLACED}"

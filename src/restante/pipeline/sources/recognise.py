@@ -29,6 +29,8 @@ def recognise(spec: str) -> Source:
     if the operator's text does not name a source, SourceError if the path is of no known kind or cannot be read.
     """
     source_spec = parse_spec(spec)
+    if source_spec.url:
+        return usage.recognise_url(source_spec)
     preview = read_preview(source_spec)
     for kind in KINDS:
         source = kind(source_spec, preview)

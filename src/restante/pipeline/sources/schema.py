@@ -6,13 +6,13 @@ db-schemas/usage-v1.sql and -v2.sql; magic-wormhole-transit-relay 0.5.0, db-sche
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import ORIGIN_RULE, OWN_RULES, RULES, Faulty
 from restante.pipeline.schemas import CLIENT_VERSIONS, LIVE, MAILBOXES, NAMEPLATES, RELAY_TRANSFERS, Table
+from restante.pipeline.sources.databases import Selects, UsageDatabase
 from restante.pipeline.sources.source import Say, SourceError
 
 MAILBOX_FILE: Final = "restante.sqlite"
@@ -27,6 +27,45 @@ RELAY_APPLICATION_ID: Final = 0x52737452
 ADDRESS_ID: Final = "address_id"
 """The column of a bind with the keyed hash of the client's address. It is compared with those of other binds, and
 never leaves the copy of new rows (restante.pipeline.sources.usage_scan). That of a transfer is not read."""
+
+
+class Dialect(NamedTuple):
+    """The SQL that a kind of database needs."""
+
+    entries: str
+    """Selects the names and the types (table, view, …) of the tables."""
+    columns: str
+    """Selects the names of the columns of a table."""
+    size: str
+    """Selects the bytes of the database."""
+    assigned: str
+    """Selects the last id that our server has assigned in a table, NULL or nothing if it has assigned none."""
+    certain: bool
+    """Whether rows with all ids up to that are stored, or were."""
+    joined: str
+    """Selects when the first side of a nameplate or mailbox joined; NULL if all have left."""
+
+
+SQLITE: Final = Dialect(
+    entries="SELECT name, type FROM pragma_table_list WHERE schema = 'main'",
+    columns="SELECT name FROM pragma_table_xinfo(?)",
+    size="SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
+    assigned="SELECT max(seq) FROM sqlite_sequence WHERE name = '{}'",
+    certain=True,
+    joined="SELECT min(json_extract(side.value, '$.added'))"
+    " FROM json_each(CASE WHEN json_valid(sides) THEN sides ELSE '[]' END) AS side WHERE side.type = 'object'",
+)
+POSTGRES: Final = Dialect(
+    entries="SELECT relname, CASE relkind WHEN 'r' THEN 'table' ELSE 'view' END FROM pg_class"
+    " WHERE relnamespace = to_regnamespace('restante') AND relkind IN ('r', 'v')",
+    columns="SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped",
+    size="SELECT CAST(sum(pg_table_size(oid)) AS bigint) FROM pg_class"
+    " WHERE relnamespace = to_regnamespace('restante') AND relkind = 'r'",
+    assigned="SELECT last_value FROM {}_id_seq WHERE is_called",
+    certain=False,
+    joined="SELECT min(CAST(side ->> 'added' AS double precision))"
+    " FROM json_array_elements(CAST(sides AS json)) AS side",
+)
 
 
 class Shape(NamedTuple):
@@ -44,12 +83,13 @@ class Shape(NamedTuple):
     current: str
     """The table that says what times are rounded to now; "" if none does."""
     since: Mapping[str, int]
-    """Tables, columns of OWN_RULES and ADDRESS_ID, if they were added later → the version that added them."""
+    """Tables, columns of OWN_RULES and ADDRESS_ID, if older versions lack them → the version that added them."""
     imports: Shape | None
     """The shape of the files that rows may have been imported from, if it is our server. Its rows have an id that is
     never reused, and an origin. The reference servers' rows have only a rowid."""
     others: frozenset[str]
     """Columns that are known, and never read."""
+    sql: Dialect = SQLITE
 
     @property
     def own(self) -> bool:
@@ -106,6 +146,12 @@ OUR_SHAPE: Final = Shape(
     imports=REFERENCE_SHAPE,
     others=frozenset({"id", "side"}),
 )
+POSTGRES_SHAPE: Final = OUR_SHAPE._replace(
+    newest=1,
+    version="SELECT version FROM restante.schema",
+    since={rules.VISITORS_RULE.source: 1, rules.BLUR_RULE.source: 1, ADDRESS_ID: 1},
+    sql=POSTGRES,
+)
 REFERENCE_RELAY_SHAPE: Final = Shape(
     kind="reference relay's usage database",
     feeds=(RELAY_TRANSFERS,),
@@ -130,14 +176,14 @@ OUR_RELAY_SHAPE: Final = Shape(
 )
 
 
-def entries(database: sqlite3.Connection) -> dict[str, str]:
-    """Return the types of the database's entries (table, view, virtual or shadow) by name."""
-    return dict(database.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main'"))
+def entries(database: Selects, sql: Dialect = SQLITE) -> dict[str, str]:
+    """Return the types of the database's tables (table, view, virtual or shadow) by name."""
+    return dict(database.execute(sql.entries))
 
 
-def version(database: sqlite3.Connection, shape: Shape, name: str) -> int:
+def version(database: UsageDatabase, shape: Shape, name: str) -> int:
     """Return the version of the schema; `name` is the source's. Raises SourceError."""
-    rows = database.execute(shape.version).fetchall()
+    rows = list(database.execute(shape.version))
     if len(rows) != 1 or not isinstance(rows[0][0], int) or rows[0][0] < 1:
         raise SourceError(f"source {name}: it does not say which version its schema has: name another file")
     version: int = rows[0][0]
@@ -148,13 +194,13 @@ def version(database: sqlite3.Connection, shape: Shape, name: str) -> int:
     return version
 
 
-def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: str, name: str, say: Say) -> str:
+def id_column(database: UsageDatabase, shape: Shape, version: int, table: str, name: str, say: Say) -> str:
     """Check a table's columns, and return the name of its id column. Raises SourceError."""
     sql_name = shape.table(table)
-    kind = entries(database).get(sql_name)
+    kind = entries(database, shape.sql).get(sql_name)
     if kind != "table":
         raise SourceError(f"source {name}: {sql_name} is {f'a {kind}' if kind else 'missing'}, and should be a table")
-    present = [row[0] for row in database.execute("SELECT name FROM pragma_table_xinfo(?)", (sql_name,))]
+    present = [column for (column,) in database.execute(shape.sql.columns, (sql_name,))]
     expected = [column for column, selected in shape.selected(table, version).items() if column == selected]
     for column in (*expected, "id") if shape.own else expected:
         if column not in present:
@@ -172,7 +218,7 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     return "id" if shape.own else free[0]
 
 
-def blur_us(database: sqlite3.Connection, shape: Shape, name: str, limits: rules.TimeLimits) -> int | None:
+def blur_us(database: UsageDatabase, shape: Shape, name: str, limits: rules.TimeLimits) -> int | None:
     """Return the server's setting at its last prune: what it floors times to, in microseconds.
 
     None means that it does not floor them, has not recorded the setting yet, or never does. Raises SourceError.
@@ -180,9 +226,9 @@ def blur_us(database: sqlite3.Connection, shape: Shape, name: str, limits: rules
     sql_name = shape.current
     if not sql_name:
         return None
-    if entries(database).get(sql_name) != "table":
+    if entries(database, shape.sql).get(sql_name) != "table":
         raise SourceError(f"source {name}: there is no table {sql_name}, which says how times are rounded")
-    rows = database.execute(f"SELECT blur_time FROM {sql_name}").fetchall()  # noqa: S608
+    rows = list(database.execute(f"SELECT blur_time FROM {sql_name}"))  # noqa: S608
     blur = rows[-1][0] if rows else None
     try:
         return (rules.clean_duration(blur, limits) if blur else 0) or None

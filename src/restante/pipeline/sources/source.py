@@ -31,6 +31,9 @@ Say = Callable[[str], None]
 URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 """How a URL with an authority begins (RFC 3986, section 3)."""
 
+POSTGRES_URL: Final = re.compile(r"postgres(ql)?://")
+"""How the URL of a PostgreSQL database begins (postgresql.org/docs/18/libpq-connect.html)."""
+
 DUPLICATE: Final = "duplicate"
 """The fault of a row that another row represents. It is counted, but not put into quarantine."""
 
@@ -138,8 +141,8 @@ class Source(Protocol):
         """Return what it is, for the operator."""
 
     @property
-    def path(self) -> Path:
-        """Return its path."""
+    def path(self) -> Path | str:
+        """Return its path, or the URL of a database, without user and password."""
 
     @property
     def feeds(self) -> Sequence[Table]:
@@ -179,12 +182,14 @@ def another_kind(source: Source, tables: str) -> SourceError:
 
 
 class SourceSpec(NamedTuple):
-    """A source as the operator named it: NAME[@SERVER]=PATH."""
+    """A source as the operator named it: NAME[@SERVER]=PATH, or NAME=URL of a PostgreSQL database."""
 
     name: str
     server: str | None
     """The source with the trace that belongs to this timing log."""
     path: Path
+    url: str = ""
+    """The URL of a database; "" if a path is named. It may have a password."""
 
     def refuse_server(self, contents: str) -> None:
         """Raise SourceError if a server is named. `contents` says what the path is, if not a timing log."""
@@ -218,8 +223,10 @@ _GLOB: Final = frozenset("*?[")
 
 
 def parse_spec(spec: str) -> SourceSpec:
-    """Parse NAME[@SERVER]=PATH. Raises Misuse."""
+    """Parse NAME[@SERVER]=PATH, or NAME=URL. Raises Misuse."""
     match = _SPEC.fullmatch(spec)
+    if url := POSTGRES_URL.search(spec):  # behind it there may be a password
+        spec = f"{spec[: url.end()]}…"
     if match is None:
         raise Misuse(f"--source {spec}: write a name and a path, --source NAME=PATH")
     for name in filter(None, (match["name"], match["server"])):
@@ -230,6 +237,10 @@ def parse_spec(spec: str) -> SourceSpec:
             )
     if not match["name"] or match["server"] == "":
         raise Misuse(f"--source {spec}: write a name and a path, --source NAME=PATH")
+    if POSTGRES_URL.match(match["path"]):
+        source = SourceSpec(match["name"], match["server"], Path(), match["path"])
+        source.refuse_server("this is a database")
+        return source
     if URL.match(match["path"]):
         raise Misuse(
             f"--source {spec}: this is a URL; name a file or folder of this machine, which may be of a mounted"
@@ -243,7 +254,7 @@ def files_by_origin(sources: Sequence[Source]) -> dict[str, list[Path]]:
     files: dict[str, list[Path]] = {}
     for source in sources:
         for origin in source.origins:
-            files.setdefault(origin, []).append(source.path)
+            files.setdefault(origin, []).append(Path(source.path))
     return files
 
 

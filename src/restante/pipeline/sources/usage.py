@@ -9,19 +9,30 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import structs
 
+from restante.common.extras import require_extra
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import RULES
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE, Table
 from restante.pipeline.sources import live, paths, schema
-from restante.pipeline.sources.databases import NewRows, new_rows, reading, task_ranges
+from restante.pipeline.sources.databases import (
+    CopyFile,
+    NewRows,
+    SqliteUsage,
+    UsageDatabase,
+    copy_file,
+    new_rows,
+    reading,
+    task_ranges,
+)
 from restante.pipeline.sources.live import LiveScan, LiveTask
 from restante.pipeline.sources.marks import RECENT_ROWS, IdRange, contradiction, mark_after
 from restante.pipeline.sources.schema import (
@@ -30,6 +41,7 @@ from restante.pipeline.sources.schema import (
     MAILBOX_FILE,
     OUR_RELAY_SHAPE,
     OUR_SHAPE,
+    POSTGRES_SHAPE,
     REFERENCE_RELAY_SHAPE,
     REFERENCE_SHAPE,
     RELAY_APPLICATION_ID,
@@ -92,6 +104,17 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
     return UsageSource(spec.name, path, shape, paths.inodes(paths.find_files(path)))
 
 
+def recognise_url(spec: SourceSpec) -> PostgresSource:
+    """Return the source at a URL. Raises SourceError if it is not the database of a mailbox server."""
+    require_extra("postgres")
+    from restante.pipeline.sources import postgres
+
+    with postgres.reading(spec.url, spec.name) as database:
+        if not schema.entries(database, POSTGRES_SHAPE.sql):
+            raise SourceError(f"source {spec.name}: there is no mailbox server's data in {database.name}")
+        return PostgresSource(spec, database.name, postgres.inodes(database))
+
+
 class UsageSource:
     """The database of a mailbox server or a transit relay."""
 
@@ -120,17 +143,55 @@ class UsageSource:
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedUsage]:
         """Check the schema of the database, and note what is live and the last ids. Raises SourceError."""
         with new_rows(self.path, scratch, self.name) as copies:
-            yield OpenedUsage(self.name, copies, self._shape, context, say)
+            yield OpenedUsage(self.name, copies, partial(_open_file, copies), self._shape, context, say)
+
+
+@contextmanager
+def _open_file(copies: NewRows) -> Iterator[UsageDatabase]:
+    with copies.reading() as database:
+        yield SqliteUsage(database, copies)
+
+
+class PostgresSource:
+    """The PostgreSQL database of a mailbox server."""
+
+    empty = False
+    is_database = True
+    kind = POSTGRES_SHAPE.kind
+    feeds = POSTGRES_SHAPE.feeds
+    origins = ()
+
+    def __init__(self, spec: SourceSpec, path: str, inodes: frozenset[Inode]) -> None:
+        self.name, self.path, self.inodes = spec.name, path, inodes
+        self._url = spec.url
+
+    @contextmanager
+    def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedUsage]:
+        """Check the schema of the database, and note what is live and the last ids. Raises SourceError."""
+        from restante.pipeline.sources import postgres
+
+        with copy_file(scratch, self.name) as file:
+            copies = CopyFile(self.name, file)
+            opening = partial(postgres.open_usage, self._url, self.name, copies)
+            yield OpenedUsage(self.name, copies, opening, POSTGRES_SHAPE, context, say)
 
 
 class OpenedUsage:
     """A database up to the ids that were the last ones when it was opened."""
 
-    def __init__(self, name: str, copies: NewRows, shape: Shape, context: IngestContext, say: Say) -> None:
-        self._name, self._copies, self._shape = name, copies, shape
+    def __init__(
+        self,
+        name: str,
+        copies: CopyFile,
+        opening: Callable[[], AbstractContextManager[UsageDatabase]],
+        shape: Shape,
+        context: IngestContext,
+        say: Say,
+    ) -> None:
+        self._name, self._copies, self._opening, self._shape = name, copies, opening, shape
         self._context, self._say = context, say
         self._limits = rules.time_limits(context.first_day, context.latest)
-        with copies.reading() as database:
+        with opening() as database:
             self._version = version = schema.version(database, shape, name)
             self.tables = tuple(table for table in shape.feeds if version >= shape.since.get(table.name, 0))
             self._ids = {
@@ -139,10 +200,9 @@ class OpenedUsage:
                 if table is not LIVE
             }
             self._setting = schema.blur_us(database, shape, name, self._limits)
-            database.execute("BEGIN")  # what is live now is in no usage record up to these ids
-            self._ends = {table: self._table(database, table).end() for table in self._ids}
-            self._live = self._copy_live(database) if LIVE in self.tables else None
-            database.execute("COMMIT")
+            with database.snapshot():  # what is live now is in no usage record up to these ids
+                self._ends = {table: self._table(database, table).end() for table in self._ids}
+                self._live = self._copy_live(database) if LIVE in self.tables else None
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Copy what is new, or return None if nothing is.
@@ -154,15 +214,15 @@ class OpenedUsage:
             return self._find_live(self._live, marks.get(""))
         known_origins = frozenset(marks) - {""}
         ids, end = self._ends[table]
-        with self._copies.reading() as database:
+        with self._opening() as database:
             rows, mark = self._table(database, table), marks.get("")
-            duplicates = known_origins | self._duplicate_origins(rows, known_origins)
+            duplicates = known_origins | self._duplicate_origins(database, rows, known_origins)
             reason = contradiction(mark, ids, rows) if mark else ""
             if mark and not reason and duplicates > known_origins:
                 origin = printable_name(min(duplicates - known_origins))
                 reason = f"another source has the rows that it imported from {origin}"
             after = mark.last if mark and not reason else 0
-            if after == ids.last_id and not reason:
+            if after >= ids.last_id and not reason:
                 return None
             counted = self._copy(database, table, after, ids)
             if contradiction(end, rows.ids(), rows):
@@ -208,34 +268,35 @@ class OpenedUsage:
 
     def mark_at(self, span: Span, last_id: int) -> Mark:
         """Return the mark that says that a span of usage records was read up to an id."""
-        with self._copies.reading() as database:
+        with self._opening() as database:
             rows = self._table(database, span.table)
             return structs.replace(
                 span.marks[""], last=last_id, last_digest=rows.digest(last_id), recent=rows.recent(last_id)
             )
 
-    def _copy(self, database: sqlite3.Connection, table: str, after: int, ids: IdRange) -> int:
+    def _copy(self, database: UsageDatabase, table: str, after: int, ids: IdRange) -> int:
         """Copy the rows behind an id, and return their number; of binds, also what tells which addresses are new."""
-        [(size,)] = database.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+        [(size,)] = database.execute(self._shape.sql.size)
         self._copies.require_space(size * (ids.last_id - after) // max(1, ids.last_id))
         id_, name, selected = self._ids[table], self._shape.table(table), self._shape.selected(table, self._version)
-        database.execute(f"DROP TABLE IF EXISTS copy.{table}")
-        database.execute(f"CREATE TABLE copy.{table} (id INTEGER PRIMARY KEY, {', '.join(selected)})")
+        database.copy.execute(f"DROP TABLE IF EXISTS copy.{table}")
+        database.copy.execute(f"CREATE TABLE copy.{table} (id INTEGER PRIMARY KEY, {', '.join(selected)})")
         columns = ", ".join((id_, *selected.values()))
         rows = f"SELECT {columns} FROM {name} WHERE {id_} BETWEEN ? AND ? ORDER BY {id_} LIMIT ?"  # noqa: S608
-        counted = self._copies.copy(database, table, rows, after + 1, ids.last_id)
+        counted = database.copy_range(table, rows, after + 1, ids.last_id)
         if table == CLIENT_VERSIONS.name:
-            database.execute(f"CREATE INDEX copy.times ON {table} (connect_time)")
+            database.copy.execute(f"CREATE INDEX copy.times ON {table} (connect_time)")
             if after and selected[ADDRESS_ID] == ADDRESS_ID:
-                copy_earlier_binds(database, f"copy.{table}", name, after + 1, ids.last_id)
+                copy_earlier_binds(database, table, name, after + 1, ids.last_id)
         return counted
 
-    def _copy_live(self, database: sqlite3.Connection) -> _Live:
+    def _copy_live(self, database: UsageDatabase) -> _Live:
         blur_us: int | None = self._setting or 0
         if self._shape.own:
             of_binds = self._version >= self._shape.since[rules.BLUR_RULE.source]
             blur_us = live.recorded_blur_us(database, self._setting, self._limits, of_binds=of_binds)
-        rows = live.find_live(database, LiveScan(self._shape.current, self._shape.own, self._limits, blur_us))
+        scan = LiveScan(self._shape.current, self._shape.own, self._shape.sql, self._limits, blur_us)
+        rows = live.find_live(database, scan)
         live.copy_rows(database, rows)
         last_ids = sum(ids.last_id for ids, _ in self._ends.values())
         return _Live(
@@ -261,10 +322,12 @@ class OpenedUsage:
             marks={"": current.mark},
         )
 
-    def _table(self, database: sqlite3.Connection, table: str) -> UsageTable:
+    def _table(self, database: UsageDatabase, table: str) -> UsageTable:
         return UsageTable(database, self._shape, table, self._ids[table])
 
-    def _duplicate_origins(self, rows: UsageTable, known_origins: frozenset[str]) -> set[str]:
+    def _duplicate_origins(
+        self, database: UsageDatabase, rows: UsageTable, known_origins: frozenset[str]
+    ) -> set[str]:
         """Return the origins that are sources themselves: a source has that name, and the first of the imported rows.
 
         Many files are called usage.sqlite, so the row is looked up. With the reference server's indexes the query is
@@ -272,7 +335,7 @@ class OpenedUsage:
         """
         origins: set[str] = set()
         imports = self._shape.imports
-        if imports is None or self._version < self._shape.since.get("imports", 0):
+        if imports is None or "imports" not in schema.entries(database, self._shape.sql):
             return origins
         for origin in self._context.origins.keys() - known_origins:
             row = rows.imported(origin)
@@ -306,7 +369,7 @@ class _Live(NamedTuple):
 class UsageTable:
     """A table of a database. Its names are constants of ours, so they are safe in SQL."""
 
-    def __init__(self, database: sqlite3.Connection, shape: Shape, table: str, id_: str) -> None:
+    def __init__(self, database: UsageDatabase, shape: Shape, table: str, id_: str) -> None:
         self.table, self.sql_name = table, shape.table(table)
         self._database, self._shape, self._id = database, shape, id_
 
@@ -317,10 +380,12 @@ class UsageTable:
         )
         if min_id is not None and min_id < 1:
             raise sqlite3.IntegrityError(f"{self.sql_name} has a row with id {min_id}, which no server assigns")
-        assigned = 0
-        if self._shape.own:
-            [assigned] = self._first_row("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", self.sql_name)
-        return IdRange(min_id or 0, max(max_id or 0, assigned or 0), never_reused=self._shape.own)
+        if not self._shape.own:
+            return IdRange(min_id or 0, max_id or 0, never_reused=False)
+        sql = self._shape.sql
+        assigned = max([0, *(seq for seq in self._first_row(sql.assigned.format(self.sql_name)) if seq)])
+        last_id = max(max_id or 0, assigned if sql.certain else 0)
+        return IdRange(min_id or 0, last_id, never_reused=True, assigned=assigned)
 
     def end(self) -> tuple[IdRange, Mark]:
         """Return the range of ids, and the mark behind it."""
@@ -354,4 +419,4 @@ class UsageTable:
 
     def _first_row(self, sql: str, *parameters: Any) -> tuple[Any, ...]:
         """Return the first row of the result, or () if there is none."""
-        return self._database.execute(sql, parameters).fetchone() or ()
+        return next(iter(self._database.execute(sql, parameters)), ())

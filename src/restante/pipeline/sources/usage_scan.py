@@ -26,7 +26,7 @@ from restante.pipeline.clean.rules import (
     row_digest,
 )
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS
-from restante.pipeline.sources.databases import reading
+from restante.pipeline.sources.databases import UsageDatabase, reading
 from restante.pipeline.sources.rows import row_batches
 from restante.pipeline.sources.schema import ADDRESS_ID
 from restante.pipeline.sources.source import DUPLICATE
@@ -154,16 +154,16 @@ def days_of_binds(database: sqlite3.Connection, table: str, first_id: int, last_
     return [day for (day,) in database.execute(days, (first_id, last_id))]
 
 
-def copy_earlier_binds(database: sqlite3.Connection, copied: str, table: str, first_id: int, last_id: int) -> None:
+def copy_earlier_binds(database: UsageDatabase, copied: str, table: str, first_id: int, last_id: int) -> None:
     """Copy the earlier binds of the days on which a range of ids has binds: one of each application and address.
 
-    Only our servers have addresses, and they have a write-ahead log, so no commit waits. One statement reads an hour.
+    Only our servers have addresses, and no commit of theirs waits for a reader. One statement reads an hour.
     """
     earlier = (
-        f"INSERT INTO {copied} (id, app_id, connect_time, {ADDRESS_ID})"  # noqa: S608
-        f" SELECT min(id), app_id, connect_time, {ADDRESS_ID} FROM {table} WHERE {_EARLIER}"
+        f"SELECT min(id), app_id, min(connect_time), {ADDRESS_ID} FROM {table} WHERE {_EARLIER}"  # noqa: S608
         f" GROUP BY app_id, {ADDRESS_ID}"
     )
-    for day in days_of_binds(database, copied, first_id, last_id):
+    for day in days_of_binds(database.copy, f"copy.{copied}", first_id, last_id):
         for begin in range(day * SECONDS_PER_DAY, (day + 1) * SECONDS_PER_DAY, 3600):
-            database.execute(earlier, (first_id, begin, begin + 3600))
+            into = f"{copied} (id, app_id, connect_time, {ADDRESS_ID})"
+            database.insert(into, earlier, (first_id, begin, begin + 3600))
