@@ -166,8 +166,7 @@ async def one_room(world: World) -> None:
     for side in sides:
         await retried(lambda side=side: look(world, room, side))
     world.lifetimes[number] = world.lifetimes[number]._replace(released=time.monotonic())
-    for c in room.mailbox.contradictions():
-        print(f"{time.monotonic():.1f} !!! {room.name} {c[:3000]}"[:3000], flush=True)
+    for c in room.mailbox.contradictions(): print(f"{time.monotonic():.1f} !!! {room.name} {c[:3000]}"[:3000], flush=True)
     world.contradictions += room.mailbox.contradictions()
     world.contradictions += contradictions_of_claims(room.claims)
     for side in sides:
@@ -353,10 +352,7 @@ class Faults:
                 await self._progress(self._dice.randrange(200))
                 if self.over:
                     return
-                print(
-                    f"{time.monotonic():.1f} {self._world.answered} {len(self._world.contradictions)} {kind.__name__}",
-                    flush=True,
-                )
+                print(f"{time.monotonic():.1f} {self._world.answered} {len(self._world.contradictions)} {kind.__name__}", flush=True)
                 await kind()
 
 

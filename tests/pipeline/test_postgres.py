@@ -9,19 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.test_extract import World
+from pipeline.test_extract import World, reference
 from restante.common import extras
 from restante.common.errors import Misuse
 from restante.common.postgres import Reader
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.core.state import State
+from restante.mailbox.reference_import.importing import import_databases
+from restante.mailbox.store.migration import migrate
 from restante.mailbox.store.postgres import Node
 from restante.pipeline.sources import postgres as reads
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.source import SourceError
+from restante.pipeline.sources.source import DUPLICATE, SourceError
 from support.documents import Document
 from support.mailbox.ledger import Ledger
-from support.pipeline.servers import CONTEXT, T0, client, current, mailbox, nameplate, ours
+from support.pipeline.servers import CONTEXT, T0, client, context_of, current, mailbox, nameplate, ours
 from support.pipeline.source_reads import Marks, read, read_source
 from support.postgres import Cluster
 from support.processes import called
@@ -159,6 +161,21 @@ def test_a_database_that_was_replaced_is_read_again(scratch: Path, postgres: Clu
         assert again.span.reason.startswith(reason)
 
 
+def test_a_server_that_moved_to_postgresql_is_read_on_and_what_it_imported_only_once(
+    tmp_path: Path, scratch: Path, postgres: Cluster
+) -> None:
+    data, their, url = tmp_path / "data", reference(tmp_path / "their"), f"north={postgres.url}"
+    import_databases(data, None, their, merge=False)
+    with ours(data, *map(nameplate, range(3)), client(4)):
+        pass
+    context, marks = context_of(recognise(f"their={their}")), Marks()
+    before = read(f"north={data}", scratch, marks, context=context)
+    assert [fault for _, fault in before["nameplates"].faults] == [DUPLICATE]
+    asyncio.run(migrate(str(data), postgres.url, lambda _: None))
+    assert read(url, scratch, marks, context=context) == {}
+    assert read(url, scratch, context=context) == before
+
+
 def test_rows_are_copied_in_short_transactions(
     scratch: Path, postgres: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,7 +244,7 @@ def test_the_commands_name_no_user_and_no_password(tmp_path: Path, postgres: Clu
         )
         assert "is read as source b, too" in twice.stderr
     absent = called("extract", "--source", f"a={url.replace('/postgres', '/nowhere')}", "--output", tmp_path / "out")
-    assert "source a: cannot use postgresql:///nowhere: " in absent.stderr
+    assert "source a: cannot use postgresql://restante:***@/nowhere?host=" in absent.stderr
     named = [called("extract", "--source", f"{name}={url}", "--output", "out") for name in ("B", "a@b", "")]
     assert [done.returncode for done in named] == [2, 1, 2]
     for done in (planned, extracted, twice, absent, *named):
@@ -238,7 +255,7 @@ def test_a_database_without_usage_records_is_refused_and_so_is_a_missing_extra(
     postgres: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = f"a={postgres.url}"
-    with pytest.raises(SourceError, match="source a: there is no mailbox server's data in postgresql:///postgres"):
+    with pytest.raises(SourceError, match="source a: there is no mailbox server's data in postgresql://"):
         recognise(spec)
     monkeypatch.setattr(extras, "MODULES", {**extras.MODULES, "postgres": ("no_such_module",)})
     with pytest.raises(Misuse, match="extra 'postgres'"):

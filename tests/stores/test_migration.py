@@ -12,6 +12,7 @@ import pytest
 
 from restante.common.data_directory import lock_data_directory
 from restante.common.errors import InUse, Misuse, StoreDamaged, StoreError
+from restante.common.postgres import connect
 from restante.common.usage_records import MailboxUsage
 from restante.mailbox.core.model import Now
 from restante.mailbox.store import migration
@@ -20,7 +21,6 @@ from restante.mailbox.store.postgres import (
     TTL_SECONDS,
     Node,
     PostgresStore,
-    connect,
     prepare,
     read_lease,
     without_servers,

@@ -23,8 +23,8 @@ READ_SECONDS: Final = 30.0
 
 DEAD_PEER_MS: Final = 10_000
 """Milliseconds that data may be unacknowledged before the kernel ends the connection (tcp(7), TCP_USER_TIMEOUT): the
-host of the database is gone. A database that only takes long acknowledges, also the kernel's probes of a connection on
-which nothing is sent."""
+host of the database is gone. A database that only takes long acknowledges, also the kernel's probes of a connection
+on which nothing is sent."""
 
 PROBE_SECONDS: Final = 1
 """Seconds of silence after which the kernel sends a probe, and between probes (tcp(7), TCP_KEEPIDLE)."""

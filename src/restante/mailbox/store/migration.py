@@ -18,11 +18,12 @@ import msgspec
 
 from restante.common.data_directory import LOCK_FILE, give_to_owner, lock_data_directory
 from restante.common.errors import InUse, Misuse, StoreDamaged, StoreError
+from restante.common.postgres import DRIVER_ERRORS, connect, reason_of
 from restante.common.progress import Advance
 from restante.common.settings import without_password
 from restante.common.sqlite import execute_rows, transaction
 from restante.mailbox.settings import is_postgres_url
-from restante.mailbox.store.postgres import DRIVER_ERRORS, connect, reason_of, without_servers
+from restante.mailbox.store.postgres import without_servers
 from restante.mailbox.store.rows import check_rows
 from restante.mailbox.store.schema import FILE, SCHEMA
 
