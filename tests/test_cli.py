@@ -150,8 +150,6 @@ def test_config_check_says_what_serve_would_refuse(tmp_path: Path) -> None:
         done = called("config", "check", "--database", database)
         text = "restante: --database: write postgresql://USER@HOST/DATABASE\n"
         assert (done.returncode, done.stderr) == (2, text)
-    done = called("config", "check", "--database", "postgresql://db/restante", "--with-database")
-    assert (done.returncode, done.stdout) == (2, "")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,7 +18,7 @@ from restante.common import postgres as common_postgres
 from restante.common.signals import ServerSignals
 from restante.mailbox.server import standby, status_pages
 from restante.mailbox.settings import Serve
-from restante.mailbox.store.postgres import TTL_SECONDS, Node
+from restante.mailbox.store.postgres import NOT_SYNCHRONOUS, TTL_SECONDS, Node
 from support.admin_port import looking
 from support.bounds import bounded
 from support.loops import on_uvloop
@@ -167,15 +167,30 @@ async def test_the_dashboard_of_an_engine_has_the_results_of_the_last_week(
         await client.leave()
 
 
+def served_once(server: Cluster) -> None:
+    """Let a server begin and end."""
+
+    async def serve() -> None:
+        await (await Node(server.url, "a").take_over()).close()
+
+    asyncio.run(serve())
+
+
 def test_status_of_a_database_is_that_of_its_server(postgres: Cluster) -> None:
     assert called("status", "--database", postgres.url).returncode == 2
-
-    async def serve_once() -> None:
-        await (await Node(postgres.url, "a").take_over()).close()
-
-    asyncio.run(serve_once())
+    served_once(postgres)
     numbers = json.loads(called("status", "--json", RESTANTE_DATABASE=postgres.url).stdout)
     assert (numbers["running"], numbers["age"], numbers["mailboxes"]) == (False, None, 0)
+
+
+def test_config_check_looks_at_the_database_and_says_what_may_be_lost(postgres: Cluster) -> None:
+    check = ("config", "check", "--database", postgres.url, "--with-database")
+    refused = called(*check)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    served_once(postgres)
+    checked = called(*check)
+    assert (checked.returncode, checked.stdout) == (0, "the settings can be used\n")
+    assert checked.stderr == f"restante: {NOT_SYNCHRONOUS}\n"
 
 
 # ── processes ────────────────────────────────────────────────────────────────────────────────────

@@ -15,6 +15,7 @@ from threading import Event
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 import restante.common.postgres
 from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
@@ -24,6 +25,8 @@ from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.store import status
 from restante.mailbox.store.interface import TermOver
 from restante.mailbox.store.postgres import (
+    NOT_SYNCHRONOUS,
+    SYNCHRONOUS,
     TRUST_SECONDS,
     TTL_SECONDS,
     Lease,
@@ -260,6 +263,17 @@ async def test_a_node_waits_while_another_has_the_lease_and_then_takes_over(post
     after = await taking_over
     assert (second.serving, second.term, second.take_overs, second.reason) == (True, 2, 1, "")
     await after.close()
+
+
+async def test_the_log_says_once_that_no_standby_of_the_database_is_synchronous(postgres: Cluster) -> None:
+    node = Node(postgres.url, "a")
+    with capture_logs() as logged:
+        for _ in range(2):
+            (await node.take_over()).abandon()
+    assert [event["event"] for event in logged].count(NOT_SYNCHRONOUS) == 1
+    async with without_standby(postgres), bounded("another setting"):
+        while postgres.rows(SYNCHRONOUS) != [(True,)]:
+            pass
 
 
 # ── what others see ──────────────────────────────────────────────────────────────────────────────

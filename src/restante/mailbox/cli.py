@@ -19,9 +19,10 @@ from restante.cli.serve_options import (
     print_settings,
     with_options,
 )
-from restante.common.errors import Misuse, StoreError
+from restante.common.errors import StoreError
 from restante.common.extras import require_extra
 from restante.common.settings import without_password
+from restante.common.terminal import say
 from restante.mailbox.settings import SERVE, Serve
 
 app = typer.Typer(cls=group_that_needs("server"))
@@ -92,9 +93,15 @@ def config_check(
         check_addresses(settings, (*running.listen, key_of_admin(running.admin)))
         import_lazy_modules(settings)
     if with_database:
-        if settings.database is not None:
-            raise Misuse("--with-database is for data directories: a server with --database checks it at its start")
-        check_database(Path(settings.data))
+        if settings.database is None:
+            check_database(Path(settings.data))
+        else:
+            require_extra("postgres")
+            from restante.mailbox.store.postgres import NOT_SYNCHRONOUS, SYNCHRONOUS, reading
+
+            with reading(settings.database) as database:
+                if database.execute(SYNCHRONOUS) == [(False,)]:
+                    say(f"restante: {NOT_SYNCHRONOUS}")
     print("the settings can be used")
 
 

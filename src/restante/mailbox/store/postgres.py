@@ -56,6 +56,14 @@ ROWS_PER_FETCH: Final = 2000
 IDLE_MINUTES: Final = 10
 """Minutes that a command which has the lease may send nothing, as when its host is lost. Servers wait for it."""
 
+SYNCHRONOUS: Final = "SELECT current_setting('synchronous_standby_names') <> ''"
+"""Selects whether a COMMIT waits for a standby (postgresql.org/docs/18/runtime-config-replication.html)."""
+
+NOT_SYNCHRONOUS: Final = (
+    "synchronous_standby_names is empty: if the host of the database is lost, so is what was answered and has not"
+    " reached a standby of it"
+)
+
 SCHEMA_LOCK: Final = 0x52657374
 """The advisory lock that one of several new servers has while it makes the tables."""
 
@@ -188,7 +196,7 @@ def watch_lease(
     """
     watch, rows = LeaseWatch(), list[Lease]()
     while True:
-        row = database.execute("SELECT term, node, renewals, released FROM restante.lease")
+        row = database.execute("SELECT term, node, renewals, released FROM lease")
         if not row:
             raise StoreError(LOST_LEASE)
         rows.append(Lease(*row[0]))
@@ -211,6 +219,8 @@ class Node(Role):
         self._url = url
         self._clock = clock
         self._connection: asyncpg.Connection | None = None
+        self._warned = False
+        """Whether the log says what may be lost with the host of the database."""
 
     async def take_over(self) -> PostgresStore:
         """Wait until no other server works, and begin a term. Raises Misuse and StoreError if that cannot help."""
@@ -234,6 +244,9 @@ class Node(Role):
         if self._connection is None:
             self._connection = await connect(self._url)
             await prepare(self._connection, self._url)
+            if not self._warned and not await self._connection.fetchval(SYNCHRONOUS):
+                log.warning(NOT_SYNCHRONOUS)
+                self._warned = True
         row = await read_lease(self._connection)
         store = None
         if watch.may_take_over(row, self._clock()):
