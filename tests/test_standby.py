@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import platform
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +19,9 @@ from restante.common import postgres as common_postgres
 from restante.common.signals import ServerSignals
 from restante.mailbox.server import standby, status_pages
 from restante.mailbox.settings import Serve
+from restante.mailbox.store import postgres as store_postgres
 from restante.mailbox.store.postgres import NOT_SYNCHRONOUS, TTL_SECONDS, Node
+from restante.mailbox.store.status import Nodes, read_nodes, render_nodes
 from support.admin_port import looking
 from support.bounds import bounded
 from support.loops import on_uvloop
@@ -165,6 +168,30 @@ async def test_the_dashboard_of_an_engine_has_the_results_of_the_last_week(
                 assert recent == {"problem": f"cannot read {postgres.url}: it did not answer in time"}
                 await client.call("open", mailbox="n")  # the engine goes on
         await client.leave()
+
+
+@on_uvloop
+async def test_the_nodes_of_a_database_are_one_that_serves_and_those_that_stand_by(postgres: Cluster) -> None:
+    async with host(postgres) as first:
+        await (await first.serves()).leave()
+        async with host(postgres, admin=True) as second:
+            await until(lambda: answers(second, "/readyz", f"503 standby: {platform.node()} has the lease"))
+            nodes = await asyncio.to_thread(read_nodes, postgres.url)
+    assert (nodes.engine, nodes.serves, nodes.term, nodes.standbys) == (platform.node(), True, 1, ["local"])
+
+
+def test_nodes_says_why_nobody_serves(postgres: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert called("nodes").returncode == 2
+    served_once(postgres)
+    shown = called("nodes", "--database", postgres.url).stdout
+    assert shown == "engine    none: a, which had term 1, has ended\nstandbys  none\n"
+    monkeypatch.setattr(store_postgres, "TTL_SECONDS", 0.0)
+    postgres.rows("UPDATE restante.lease SET released = false")
+    shown = called("nodes", RESTANTE_DATABASE=postgres.url).stdout
+    assert shown.startswith("engine    none: a, which had term 1, does not renew its lease\n")
+    assert render_nodes(Nodes("a", True, False, 7, 1, ["10.0.0.2", "10.0.0.3"])) == (
+        "engine    a, term 7, 1 renewal\nstandbys  10.0.0.2, 10.0.0.3"
+    )
 
 
 def served_once(server: Cluster) -> None:

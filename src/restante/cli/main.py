@@ -24,7 +24,7 @@ PREFIX: Final = "RESTANTE_"
 MODULES: Final = {
     name: module
     for module, names in {
-        "restante.mailbox.cli": "serve status restart backup restore migrate import export config",
+        "restante.mailbox.cli": "serve status nodes restart backup restore migrate import export config",
         "restante.relay.cli": "relay",
         "restante.cli.health": "health",
         "restante.client.cli.commands": "send receive client",

@@ -19,7 +19,7 @@ from restante.cli.serve_options import (
     print_settings,
     with_options,
 )
-from restante.common.errors import StoreError
+from restante.common.errors import Misuse, StoreError
 from restante.common.extras import require_extra
 from restante.common.settings import without_password
 from restante.common.terminal import say
@@ -122,6 +122,18 @@ def status(data: DataOption = DEFAULT_DATA, database: DatabaseOption = None, jso
         require_extra("postgres")
     counts = read_status(data if database is None else database)
     print(to_json(counts) if json else render_status(counts))
+
+
+@app.command("nodes")
+def nodes(database: DatabaseOption = None, json: JsonOption = False) -> None:
+    """Show which of the servers of a PostgreSQL database serves, and which stand by."""
+    if database is None:
+        raise Misuse("name the database of the servers: --database URL")
+    require_extra("postgres")
+    from restante.mailbox.store.status import read_nodes, render_nodes
+
+    servers = read_nodes(database)
+    print(to_json(servers) if json else render_nodes(servers))
 
 
 @app.command("restart")

@@ -3,7 +3,7 @@ _restante() {
     local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" path="" word
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case "${path:+$path }$word" in
-        serve | status | restart | backup | restore | migrate | import | export | config | 'config show' | 'config check' | relay | 'relay serve' | 'relay config' | 'relay status' | 'relay import' | 'relay export' | 'relay backup' | 'relay restore' | health | send | receive | client | 'client config' | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline tables' | 'pipeline gaps' | extract | completion | man) path="${path:+$path }$word" ;;
+        serve | status | nodes | restart | backup | restore | migrate | import | export | config | 'config show' | 'config check' | relay | 'relay serve' | 'relay config' | 'relay status' | 'relay import' | 'relay export' | 'relay backup' | 'relay restore' | health | send | receive | client | 'client config' | timing | 'timing render' | 'timing compare' | waku | 'waku serve' | 'waku config' | 'waku post' | 'waku request' | 'waku probe' | 'waku export' | 'waku import' | 'waku check' | 'waku backup' | pipeline | 'pipeline demo' | 'pipeline ingest' | 'pipeline build' | 'pipeline run' | 'pipeline sql' | 'pipeline vacuum' | 'pipeline compact' | 'pipeline report' | 'pipeline query' | 'pipeline tables' | 'pipeline gaps' | extract | completion | man) path="${path:+$path }$word" ;;
         esac
     done
     COMPREPLY=()
@@ -35,6 +35,7 @@ _restante() {
     serve:--log-format) COMPREPLY=($(compgen -W 'auto console json' -- "$current")); return ;;
     status:--data) compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     status:--database) compopt +o default; return ;;
+    nodes:--database) compopt +o default; return ;;
     restart:--data) compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     backup:--data) compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     restore:--data) compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
@@ -281,9 +282,10 @@ _restante() {
     extract:-o | extract:--output) :; return ;;
     esac
     case "$path" in
-    '') compopt +o default; COMPREPLY=($(compgen -W 'serve status restart backup restore migrate import export config relay health send receive client timing waku pipeline extract completion man --version --help' -- "$current")) ;;
+    '') compopt +o default; COMPREPLY=($(compgen -W 'serve status nodes restart backup restore migrate import export config relay health send receive client timing waku pipeline extract completion man --version --help' -- "$current")) ;;
     serve) compopt +o default; COMPREPLY=($(compgen -W '--config --data --database --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
     status) compopt +o default; COMPREPLY=($(compgen -W '--data --database --json --help' -- "$current")) ;;
+    nodes) compopt +o default; COMPREPLY=($(compgen -W '--database --json --help' -- "$current")) ;;
     restart) compopt +o default; COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     backup) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     restore) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;

@@ -2,7 +2,7 @@
 function __restante_at --description 'Whether the words before the cursor name exactly this command'
     set -l path
     for word in (commandline --tokenize --cut-at-cursor --current-process)[2..]
-        if contains -- (string join -- ' ' $path $word) 'serve' 'status' 'restart' 'backup' 'restore' 'migrate' 'import' 'export' 'config' 'config show' 'config check' 'relay' 'relay serve' 'relay config' 'relay status' 'relay import' 'relay export' 'relay backup' 'relay restore' 'health' 'send' 'receive' 'client' 'client config' 'timing' 'timing render' 'timing compare' 'waku' 'waku serve' 'waku config' 'waku post' 'waku request' 'waku probe' 'waku export' 'waku import' 'waku check' 'waku backup' 'pipeline' 'pipeline demo' 'pipeline ingest' 'pipeline build' 'pipeline run' 'pipeline sql' 'pipeline vacuum' 'pipeline compact' 'pipeline report' 'pipeline query' 'pipeline tables' 'pipeline gaps' 'extract' 'completion' 'man'
+        if contains -- (string join -- ' ' $path $word) 'serve' 'status' 'nodes' 'restart' 'backup' 'restore' 'migrate' 'import' 'export' 'config' 'config show' 'config check' 'relay' 'relay serve' 'relay config' 'relay status' 'relay import' 'relay export' 'relay backup' 'relay restore' 'health' 'send' 'receive' 'client' 'client config' 'timing' 'timing render' 'timing compare' 'waku' 'waku serve' 'waku config' 'waku post' 'waku request' 'waku probe' 'waku export' 'waku import' 'waku check' 'waku backup' 'pipeline' 'pipeline demo' 'pipeline ingest' 'pipeline build' 'pipeline run' 'pipeline sql' 'pipeline vacuum' 'pipeline compact' 'pipeline report' 'pipeline query' 'pipeline tables' 'pipeline gaps' 'extract' 'completion' 'man'
             set --append path $word
         end
     end
@@ -12,6 +12,7 @@ end
 complete --command restante --no-files
 complete --command restante --condition '__restante_at' --arguments serve --description 'Run the mailbox server.'
 complete --command restante --condition '__restante_at' --arguments status --description 'Count what the mailbox server has stored. The server may be running.'
+complete --command restante --condition '__restante_at' --arguments nodes --description 'Show which of the servers of a PostgreSQL database serves, and which stand by.'
 complete --command restante --condition '__restante_at' --arguments restart --description 'Replace the running server by the installed version. Clients stay connected, but for those with TLS of it.'
 complete --command restante --condition '__restante_at' --arguments backup --description 'Copy the data of the mailbox server into a file. The server may be running.'
 complete --command restante --condition '__restante_at' --arguments restore --description 'Copy a backup into a new data directory. Then start the server on it.'
@@ -63,6 +64,9 @@ complete --command restante --condition '__restante_at status' --long-option dat
 complete --command restante --condition '__restante_at status' --long-option database --exclusive --description 'PostgreSQL database, in place of --data.'
 complete --command restante --condition '__restante_at status' --long-option json --description 'Print the result as JSON.'
 complete --command restante --condition '__restante_at status' --long-option help --description 'Show the help and exit.'
+complete --command restante --condition '__restante_at nodes' --long-option database --exclusive --description 'PostgreSQL database, in place of --data.'
+complete --command restante --condition '__restante_at nodes' --long-option json --description 'Print the result as JSON.'
+complete --command restante --condition '__restante_at nodes' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at restart' --long-option data --exclusive --arguments '(__fish_complete_directories)' --description 'Data directory.'
 complete --command restante --condition '__restante_at restart' --long-option json --description 'Print the result as JSON.'
 complete --command restante --condition '__restante_at restart' --long-option help --description 'Show the help and exit.'

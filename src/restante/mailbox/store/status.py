@@ -15,7 +15,7 @@ import msgspec
 
 from restante.common.backups import last_backup
 from restante.common.data_directory import is_running
-from restante.common.texts import in_one_line
+from restante.common.texts import counted, in_one_line
 from restante.common.units import elapsed
 from restante.common.usage_records import RESULTS
 from restante.mailbox.store.schema import SCHEMA
@@ -135,6 +135,57 @@ def render_status(status: Status) -> str:
         ("service time", elapsed(status.service_seconds)),
     ]
     return "\n".join(f"{name:<13} {value}" for name, value in lines)
+
+
+# ── servers that share a database ────────────────────────────────────────────────────────────────
+
+
+class Nodes(msgspec.Struct):
+    """The servers of a PostgreSQL database."""
+
+    engine: str
+    """The name of the server that has the lease, or had it last; "" if none ever had."""
+    serves: bool
+    """Whether it renews the lease."""
+    released: bool
+    """Whether it has ended in order, so that another may take over at once."""
+    term: int
+    renewals: int
+    """In this term."""
+    standbys: list[str]
+    """The addresses from which servers are connected that stand by; "local": a Unix socket."""
+
+
+_STANDBYS: Final = """
+SELECT coalesce(host(client_addr), 'local') FROM pg_stat_activity
+WHERE datname = current_database() AND query LIKE 'SELECT % FROM restante.lease' ORDER BY 1
+"""
+"""A server that stands by looks at the lease, and does nothing else."""
+
+
+def read_nodes(url: str) -> Nodes:
+    """Watch the lease of a database for up to 3 seconds, and look who is connected.
+
+    Raises Misuse if there is no data of a server, StoreError if the database cannot be read.
+    """
+    from restante.mailbox.store import postgres
+
+    with postgres.reading(url) as reader:
+        lease, works = postgres.watch_lease(reader)
+        standbys = [address for (address,) in reader.execute(_STANDBYS)]
+    return Nodes(lease.node, works, lease.released, lease.term, lease.renewals, standbys)
+
+
+def render_nodes(nodes: Nodes) -> str:
+    """Return the servers as lines of text."""
+    if nodes.serves:
+        engine = f"{nodes.engine}, term {nodes.term}, {counted(nodes.renewals, 'renewal')}"
+    elif not nodes.engine:
+        engine = "none"
+    else:
+        reason = "has ended" if nodes.released else "does not renew its lease"
+        engine = f"none: {nodes.engine}, which had term {nodes.term}, {reason}"
+    return f"engine    {engine}\nstandbys  {', '.join(nodes.standbys) or 'none'}"
 
 
 # ── recent usage, for the dashboard ──────────────────────────────────────────────────────────────
