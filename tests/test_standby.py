@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import platform
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -23,11 +26,13 @@ from restante.mailbox.store import postgres as store_postgres
 from restante.mailbox.store.postgres import NOT_SYNCHRONOUS, TTL_SECONDS, Node
 from restante.mailbox.store.status import Nodes, read_nodes, render_nodes
 from support.admin_port import looking
-from support.bounds import bounded
+from support.bounds import BOUND, bounded
+from support.documents import Document
 from support.loops import on_uvloop
 from support.mailbox.clients import Client, LostError
+from support.mailbox.ledger import APP, Ledger
 from support.ports import held_port
-from support.postgres import Cluster
+from support.postgres import Cluster, programs
 from support.processes import RESTANTE, Serving, called, spawn
 
 pytestmark = pytest.mark.xdist_group("postgres")
@@ -208,6 +213,39 @@ def test_status_of_a_database_is_that_of_its_server(postgres: Cluster) -> None:
     served_once(postgres)
     numbers = json.loads(called("status", "--json", RESTANTE_DATABASE=postgres.url).stdout)
     assert (numbers["running"], numbers["age"], numbers["mailboxes"]) == (False, None, 0)
+
+
+def test_a_backup_of_pg_dump_is_restored_by_pg_restore(postgres: Cluster, tmp_path: Path) -> None:
+    async def add_and_read() -> list[str]:
+        store = await Node(postgres.url, "a").take_over()
+        ledger = await Ledger.begin(store)
+        ledger.open("a", f"m{store.term}")
+        await ledger.commit(store)
+        await store.close()
+        return list(ledger.state.app(APP).mailboxes)
+
+    def run(name: str) -> None:
+        block = Document("docs/mailbox/standby.md").blocks[name]
+        variables = {**os.environ, "PATH": f"{programs()}:{os.environ['PATH']}", "RESTANTE_DATABASE": postgres.url}
+        subprocess.run(["sh", "-euc", block], cwd=tmp_path, env=variables, check=True, timeout=BOUND)
+
+    assert asyncio.run(add_and_read()) == ["m1"]
+    run("pg_dump")
+    assert asyncio.run(add_and_read()) == ["m1", "m2"]
+    run("pg_restore")
+    assert asyncio.run(add_and_read()) == ["m1", "m2"], "its second term is another one"
+    postgres.empty()
+    run("pg_restore")
+    assert asyncio.run(add_and_read()) == ["m1", "m2"]
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [("backup f", "pg_dump "), ("restore f", "pg_restore "), ("import --usage f", "restante migrate ")],
+)
+def test_commands_that_are_for_data_directories_say_what_to_use(command: str, instead: str) -> None:
+    done = called(*command.split(), "--database", "postgresql://me:hidden@db.example/restante")
+    assert (done.returncode, done.stdout, instead in done.stderr, "hidden" in done.stderr) == (2, "", True, False)
 
 
 def test_config_check_looks_at_the_database_and_says_what_may_be_lost(postgres: Cluster) -> None:

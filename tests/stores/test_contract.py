@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from restante.common.usage_records import RESULTS, ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model
+from restante.mailbox.reference_import.exporting import export_usage
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.store import postgres, status
 from stores.conftest import LIVE, USAGE, StoreData, assert_shown
@@ -17,6 +19,7 @@ from support.bounds import BOUND
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock
 from support.mailbox.ledger import APP, Ledger
+from support.sqlite import select
 
 pytestmark = pytest.mark.xdist_group("postgres")
 
@@ -146,6 +149,28 @@ async def test_service_time_never_decreases_across_restarts_and_clock_changes(da
 
 
 NOW = 1_000_000_000.0
+
+
+async def test_an_export_has_all_usage_records(data: StoreData, tmp_path: Path) -> None:
+    records = [
+        *(NameplateUsage("x", 1.5 + number, None, 9.0, "lonely", 0.0) for number in range(3)),
+        MailboxUsage("é", True, 2.5, 0.25, 9.0, "happy"),
+        ClientVersion("x", "a", 3.5, "python", None),
+        CurrentUsage(1.0, 2.0, None, 3),
+    ]
+    await data.store.apply(records, model.Now(60.0, 1.0))
+    file = tmp_path / "usage.sqlite"
+    assert await asyncio.to_thread(export_usage, data.where, file) == {
+        "nameplates": 3,
+        "mailboxes": 1,
+        "client_versions": 1,
+    }
+    assert [select(file, f"SELECT * FROM {table}") for table in ("nameplates", "mailboxes", "current")] == [
+        [("x", 1.5 + number, None, 9, "lonely") for number in range(3)],
+        [("é", 1, 2.5, 9, 0.25, "happy")],
+        [(1, 2, None, 3)],
+    ]
+    assert select(file, "SELECT * FROM client_versions") == [("x", "a", 3.5, "python", None)]
 
 
 async def recent_usage(data: StoreData, now: float) -> dict[str, Any]:

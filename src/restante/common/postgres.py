@@ -21,6 +21,8 @@ CONNECT_SECONDS: Final = 5.0
 READ_SECONDS: Final = 30.0
 """Seconds within which a statement that only reads must be answered. Then it is cancelled."""
 
+ROWS_PER_FETCH: Final = 2000
+
 DEAD_PEER_MS: Final = 10_000
 """Milliseconds that data may be unacknowledged before the kernel ends the connection (tcp(7), TCP_USER_TIMEOUT): the
 host of the database is gone. A database that only takes long acknowledges, also the kernel's probes of a connection
@@ -106,6 +108,16 @@ class Reader:
         self._do(self._connection.execute("SET LOCAL search_path = restante"))
         yield
         self._do(transaction.rollback())
+
+    def stream(self, sql: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows that a statement selects, in a snapshot. Few are in memory. Raises StoreError."""
+
+        async def open_cursor() -> asyncpg.cursor.Cursor:
+            return await self._connection.cursor(sql)
+
+        cursor = self._do(open_cursor())
+        while rows := self._do(cursor.fetch(ROWS_PER_FETCH, timeout=READ_SECONDS)):
+            yield from map(tuple, rows)
 
     def _do(self, call: Awaitable[Any]) -> Any:
         try:

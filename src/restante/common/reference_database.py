@@ -10,11 +10,11 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -307,27 +307,38 @@ def _require_empty(database: sqlite3.Connection, data: Path, record_tables: Coll
 # ── the export ───────────────────────────────────────────────────────────────────────────────────
 
 
+Select = Callable[[str], Iterable[tuple[Any, ...]]]
+"""Returns the rows that a statement selects."""
+
+
+@contextmanager
+def snapshot(schema: Schema, data: Path) -> Iterator[Select]:
+    """Open the database of a data directory for reading, in one state. Raises Misuse and StoreError as `reading`."""
+    with schema.reading(data) as database:
+        database.execute("BEGIN")
+        yield database.execute
+
+
 def export_database(
-    schema: Schema, data: Path, file: Path, script: str, selects: Mapping[str, str]
+    source: AbstractContextManager[Select], file: Path, script: str, selects: Mapping[str, str]
 ) -> dict[str, int]:
     """Write a new database for programs that read the reference server's, and return how many rows each table has.
 
-    The script makes the tables, and `selects` reads the rows of each from ours, in one moment. A server may be
-    running on the data directory. The file appears when it is complete. Raises Misuse if the file exists or the data
-    directory has no database, StoreError if one of the two databases cannot be used.
+    The script makes the tables, and `selects` reads the rows of each from the source. The file appears when it is
+    complete. Raises Misuse if it exists, StoreError if it cannot be written, and what the source raises.
     """
-    with new_file(file) as unfinished, schema.reading(data) as source:
+    with new_file(file) as unfinished, source as select:
         try:
             with closing(sqlite3.connect(unfinished, isolation_level=None)) as target:
-                source.execute("BEGIN")  # so that all tables are read from one snapshot
                 target.executescript(f"BEGIN; {script}")
-                counts = {table: _write(source.execute(select), target, table) for table, select in selects.items()}
+                counts = {table: _write(select(sql), target, table) for table, sql in selects.items()}
                 target.execute("COMMIT")
         except sqlite3.Error as error:
             raise StoreError(f"cannot export to {file}: {error}") from error
     return counts
 
 
-def _write(rows: sqlite3.Cursor, target: sqlite3.Connection, table: str) -> int:
-    slots = ", ".join("?" * len(rows.description))
+def _write(rows: Iterable[tuple[Any, ...]], target: sqlite3.Connection, table: str) -> int:
+    columns = target.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+    slots = ", ".join("?" * len(columns))
     return target.executemany(f"INSERT INTO {table} VALUES ({slots})", rows).rowcount  # noqa: S608

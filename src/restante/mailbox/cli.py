@@ -113,14 +113,34 @@ DatabaseOption = Annotated[
 ]
 
 
+NotDatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database", metavar="URL", envvar="RESTANTE_DATABASE", help="Say what to use for a PostgreSQL database."
+    ),
+]
+
+
+def _where(data: Path, database: str | None) -> Path | str:
+    """Return what to read: the database if one is named."""
+    if database is None:
+        return data
+    require_extra("postgres")
+    return database
+
+
+def _refuse_database(database: str | None, text: str) -> None:
+    """Raise Misuse with what to use in place of this command, if a database is named."""
+    if database is not None:
+        raise Misuse(f"this is for data directories, not for a PostgreSQL database: {text}")
+
+
 @app.command("status")
 def status(data: DataOption = DEFAULT_DATA, database: DatabaseOption = None, json: JsonOption = False) -> None:
     """Count what the mailbox server has stored. The server may be running."""
     from restante.mailbox.store.status import read_status, render_status
 
-    if database is not None:
-        require_extra("postgres")
-    counts = read_status(data if database is None else database)
+    counts = read_status(_where(data, database))
     print(to_json(counts) if json else render_status(counts))
 
 
@@ -153,9 +173,14 @@ def restart(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to create; it must not exist.")],
     data: DataOption = DEFAULT_DATA,
+    database: NotDatabaseOption = None,
     json: JsonOption = False,
 ) -> None:
     """Copy the data of the mailbox server into a file. The server may be running."""
+    _refuse_database(
+        database,
+        "use pg_dump --dbname URL --schema=restante --format=custom --file FILE",
+    )
     from restante.mailbox.store.backup import back_up
 
     print_copy("backup", lambda advance: back_up(data, file, advance), json=json)
@@ -165,9 +190,15 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to restore; it is not changed.")],
     data: Annotated[Path, data_option("RESTANTE_DATA", NEW_DIRECTORY)] = DEFAULT_DATA,
+    database: NotDatabaseOption = None,
     json: JsonOption = False,
 ) -> None:
     """Copy a backup into a new data directory. Then start the server on it."""
+    _refuse_database(
+        database,
+        "stop all its servers, and restore a backup of pg_dump with pg_restore --dbname URL --clean --if-exists"
+        " --single-transaction FILE",
+    )
     from restante.mailbox.store.backup import restore
 
     print_copy("restore", lambda advance: restore(file, data, advance), json=json)
@@ -209,9 +240,13 @@ def import_command(
         typer.Option("--merge", help="Import although the data directory already has mailboxes or usage records."),
     ] = False,
     data: DataOption = DEFAULT_DATA,
+    database: NotDatabaseOption = None,
     json: JsonOption = False,
 ) -> None:
     """Import the databases of the reference server. Both servers must be stopped."""
+    _refuse_database(
+        database, "import into a new data directory (--data), and copy that with restante migrate --from DIR --to URL"
+    )
     from restante.mailbox.reference_import.importing import import_databases
 
     os.umask(0o077)  # as in `serve`
@@ -223,8 +258,9 @@ def import_command(
 def export(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Usage database to create; it must not exist.")],
     data: DataOption = DEFAULT_DATA,
+    database: DatabaseOption = None,
 ) -> None:
     """Export usage records for the reference server. The server may be running."""
     from restante.mailbox.reference_import.exporting import export_usage
 
-    print(count_table({"exported": export_usage(data, file)}))
+    print(count_table({"exported": export_usage(_where(data, database), file)}))

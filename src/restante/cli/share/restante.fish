@@ -71,10 +71,12 @@ complete --command restante --condition '__restante_at restart' --long-option da
 complete --command restante --condition '__restante_at restart' --long-option json --description 'Print the result as JSON.'
 complete --command restante --condition '__restante_at restart' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at backup' --long-option data --exclusive --arguments '(__fish_complete_directories)' --description 'Data directory.'
+complete --command restante --condition '__restante_at backup' --long-option database --exclusive --description 'Say what to use for a PostgreSQL database.'
 complete --command restante --condition '__restante_at backup' --long-option json --description 'Print the result as JSON.'
 complete --command restante --condition '__restante_at backup' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at backup' --force-files
 complete --command restante --condition '__restante_at restore' --long-option data --exclusive --arguments '(__fish_complete_directories)' --description 'Data directory; it must be new or empty.'
+complete --command restante --condition '__restante_at restore' --long-option database --exclusive --description 'Say what to use for a PostgreSQL database.'
 complete --command restante --condition '__restante_at restore' --long-option json --description 'Print the result as JSON.'
 complete --command restante --condition '__restante_at restore' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at restore' --force-files
@@ -86,9 +88,11 @@ complete --command restante --condition '__restante_at import' --long-option cha
 complete --command restante --condition '__restante_at import' --long-option usage --require-parameter --force-files --description 'The reference server\'s --usage-db: usage records.'
 complete --command restante --condition '__restante_at import' --long-option merge --description 'Import although the data directory already has mailboxes or usage records.'
 complete --command restante --condition '__restante_at import' --long-option data --exclusive --arguments '(__fish_complete_directories)' --description 'Data directory.'
+complete --command restante --condition '__restante_at import' --long-option database --exclusive --description 'Say what to use for a PostgreSQL database.'
 complete --command restante --condition '__restante_at import' --long-option json --description 'Print the result as JSON.'
 complete --command restante --condition '__restante_at import' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at export' --long-option data --exclusive --arguments '(__fish_complete_directories)' --description 'Data directory.'
+complete --command restante --condition '__restante_at export' --long-option database --exclusive --description 'PostgreSQL database, in place of --data.'
 complete --command restante --condition '__restante_at export' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at export' --force-files
 complete --command restante --condition '__restante_at config' --arguments show --description 'Show the settings that `serve` would use, and the origin of each.'

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from restante.common.reference_database import export_database
+from restante.common.reference_database import export_database, snapshot
 from restante.relay.store.schema import SCHEMA
 
 _SELECTS: Final = {
@@ -18,4 +18,4 @@ _SELECTS: Final = {
 def export_usage(data: Path, file: Path) -> int:
     """Write all usage records, also imported ones, to a new file, as `export_database` does. Return how many."""
     script = (resources.files("restante.relay.reference_import") / "usage-1.sql").read_text()
-    return export_database(SCHEMA, data, file, script, _SELECTS)["usage"]
+    return export_database(snapshot(SCHEMA, data), file, script, _SELECTS)["usage"]
