@@ -30,6 +30,7 @@ from restante.mailbox.store.schema import connect as open_database
 from restante.mailbox.store.sqlite import SqliteStore
 from stores.test_schema import thaw
 from support.bounds import bounded
+from support.disk import no_file_beyond
 from support.document_shell import shell
 from support.documents import Document
 from support.mailbox.ledger import Ledger
@@ -279,6 +280,18 @@ async def test_a_connection_that_is_cut_leaves_nothing(postgres: Cluster, data: 
     with pytest.raises(StoreError, match=r"postgresql://.*; run the command again"):
         await migration.migrate(str(data), postgres.url, advance)
     assert (await migrate(data, postgres.url)).copied
+
+
+async def test_a_disk_that_is_full_leaves_nothing(postgres: Cluster, data: Path, tmp_path: Path) -> None:
+    alter(data / FILE, "UPDATE messages SET body = '\"' || hex(zeroblob(1000000)) || '\"'")
+    await migrate(data, postgres.url)
+    with (
+        no_file_beyond(1_000_000),
+        pytest.raises(StoreError, match=r"back/restante\.sqlite: .*; run the command again"),
+    ):
+        await migrate(postgres.url, tmp_path / "back")
+    assert (await migrate(postgres.url, tmp_path / "back")).copied
+    assert rows(tmp_path / "back") == rows(data)
 
 
 async def test_a_source_without_data_is_refused_and_leaves_no_trace(postgres: Cluster, tmp_path: Path) -> None:

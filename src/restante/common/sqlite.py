@@ -86,7 +86,7 @@ class Schema(NamedTuple):
         return [(folder / name).read_text("utf-8") for name in files]
 
     def connect(self, path: str) -> sqlite3.Connection:
-        """Open a database for writing and run the migrations it lacks. `:memory:` is for tests.
+        """Open a database for writing and run the migrations it lacks. `:memory:` has only the tables.
 
         WAL with synchronous=FULL: a commit that returned is on disk (sqlite.org/pragma.html#pragma_synchronous).
         Automatic checkpoints are off; the store makes them when no client is waiting. Raises StoreError if the file

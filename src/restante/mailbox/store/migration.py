@@ -21,7 +21,7 @@ from restante.common.errors import InUse, Misuse, StoreDamaged, StoreError
 from restante.common.postgres import DRIVER_ERRORS, connect, reason_of
 from restante.common.progress import Advance
 from restante.common.settings import without_password
-from restante.common.sqlite import execute_rows, transaction
+from restante.common.sqlite import execute_rows, write_failure_reason
 from restante.mailbox.settings import is_postgres_url
 from restante.mailbox.store.postgres import without_servers
 from restante.mailbox.store.rows import check_rows
@@ -69,9 +69,10 @@ class _Table(NamedTuple):
 
 
 class _Database(Protocol):
-    """The source or the target, in a transaction. Only methods of an open database can be used."""
+    """The source or the target, in a transaction."""
 
     name: str
+    """For people."""
 
     def chunks(self, table: _Table) -> AsyncIterator[Rows]:
         """Yield the rows of a table in the order of its key."""
@@ -98,20 +99,20 @@ async def migrate(source: str, target: str, advance: Advance) -> Migration:
     if not source or not target or is_postgres_url(source) == is_postgres_url(target):
         raise Misuse("name a data directory and a URL like postgresql://USER@HOST/DATABASE with --from and --to")
     tables = _tables()
-    async with _opened(source) as origin, _opened(target, create=True) as copy:
-        before = await _read(copy, tables)
-        if any(before.rows[name] for name in RECORDS):
-            if before != await _read(origin, tables):
-                raise StoreError(f"{copy.name} has other data: name a new data directory or database with --to")
-            return before
-        wanted = await _read(origin, tables, copy, advance)
-        if not any(wanted.rows[name] for name in RECORDS):
-            raise Misuse(f"{origin.name} has nothing to copy: name another data directory or database with --from")
+    async with _opened(source, "--from") as reader, _opened(target, "--to") as writer:
+        existing = await _read(writer, tables)
+        if any(existing.rows[name] for name in RECORDS):
+            if existing != await _read(reader, tables):
+                raise StoreError(f"{writer.name} has other data: name a new data directory or database with --to")
+            return existing
+        content = await _read(reader, tables, writer, advance)
+        if not any(content.rows[name] for name in RECORDS):
+            raise Misuse(f"{reader.name} has nothing to copy: name another data directory or database with --from")
         for name in USAGE:
-            await copy.set_last_id(name, await origin.last_id(name))
-        if await _read(copy, tables) != wanted:
-            raise StoreError(f"{copy.name} does not have what {origin.name} has; nothing was changed")
-    return msgspec.structs.replace(wanted, copied=True)
+            await writer.set_last_id(name, await reader.last_id(name))
+        if await _read(writer, tables) != content:
+            raise StoreError(f"{writer.name} does not have what {reader.name} has; nothing was changed")
+    return msgspec.structs.replace(content, copied=True)
 
 
 def _tables() -> list[_Table]:
@@ -127,28 +128,26 @@ def _tables() -> list[_Table]:
 
 
 async def _read(
-    database: _Database, tables: list[_Table], copy: _Database | None = None, advance: Advance = lambda _: None
+    database: _Database, tables: list[_Table], writer: _Database | None = None, advance: Advance = lambda _: None
 ) -> Migration:
-    """Count the rows of a database, and compute their digest. Put them in place of those of `copy`, too."""
+    """Count the rows of a database, and compute their digest. Put them in place of those of `writer`, too."""
     digest, counts = hashlib.sha256(), dict.fromkeys(TABLES, 0)
     for table in tables:
-        if copy is not None:
-            await copy.clear(table)
+        if writer is not None:
+            await writer.clear(table)
         async for rows in database.chunks(table):
             digest.update(msgspec.msgpack.encode(rows))
             counts[table.name] += len(rows)
-            if copy is not None:
-                await copy.write(table, rows)
+            if writer is not None:
+                await writer.write(table, rows)
                 advance(len(rows))
     digest.update(msgspec.msgpack.encode([await database.last_id(name) for name in USAGE]))
     return Migration(copied=False, rows=counts, sha256=digest.hexdigest())
 
 
-def _opened(name: str, *, create: bool = False) -> AbstractAsyncContextManager[_Database]:
-    """Open the source or the target in a transaction, and let no server use it meanwhile."""
-    return (
-        _opened_url(name) if is_postgres_url(name) else _opened_directory(Path(name), "--to" if create else "--from")
-    )
+def _opened(name: str, flag: str) -> AbstractAsyncContextManager[_Database]:
+    """Open what a flag names in a transaction, and let no server use it meanwhile."""
+    return _opened_url(name) if is_postgres_url(name) else _opened_directory(Path(name), flag)
 
 
 # ── SQLite ───────────────────────────────────────────────────────────────────────────────────────
@@ -172,8 +171,12 @@ async def _opened_directory(data: Path, flag: str) -> AsyncIterator[_Database]:
                 check_rows(database)
             except StoreDamaged as error:
                 raise StoreDamaged(f"{file} is damaged ({error}): restore a backup; nothing was copied") from error
-            with transaction(database):
+            try:
+                database.execute("BEGIN IMMEDIATE")
                 yield _Sqlite(database, str(data))
+                database.execute("COMMIT")
+            except sqlite3.Error as error:  # closing the connection rolls back
+                raise StoreError(f"{file}: {write_failure_reason(error, data)}; run the command again") from error
 
 
 class _Sqlite:
