@@ -30,7 +30,7 @@ BUDGETS: Final = {
     "tests/pipeline": 3.4,
     "tests/reference_import": 0.2,
     "tests/relay": 0.5,
-    "tests/stores": 0.1,
+    "tests/stores": 0.2,
     "tests/timing": 0.3,
     "tests/waku": 1.1,
 }
