@@ -162,7 +162,7 @@ def test_a_row_of_an_extract_is_accepted_if_it_is_one_that_cleaning_returns(data
             expected.append(rules.clean_values(ruled, at_source, WITHIN) == [row[rule.column] for rule in ruled])
             when = row["connect_time" if table == "client_versions" else "started"]
             lake_rows.append(row | {"id": 5, "source": "north", "day": when and when // DAYS})
-    schema = rows.numbered_schema(CLEAN_TABLES[table])
+    schema = rows.arrow_schema(CLEAN_TABLES[table])
     lake_table = pa.Table.from_pylist(lake_rows, schema)
     name = f"north/{table}/20231115T000000Z/2023-11-15/{1:019}-{9:019}.parquet"
     lake_table = lake_table.append_column("extract", pa.array([name] * len(lake_rows)))

@@ -243,7 +243,7 @@ def not_utf_8(path: Path) -> None:
     write_file(root, file, rows.set_column(column, "app_id", texts), info_of(path))
 
 
-FAULTY: Row = {"fault": "x", "identity": "1", "digest": "d", "rejected": 1}
+FAULTY: Row = {"fault": "x", "identity": "1", "digest": "d"}
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-20]), "is not complete"),
@@ -274,7 +274,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a-great-number": (rewritten(lambda row: row | {"total_us": 1 << 62}), "a number is out of range in a row"),
     "a-negative-number": (rewritten(lambda row: row | {"waiting_us": -1}), "a number is out of range in a row"),
     "an-unknown-result": (rewritten(lambda row: row | {"result": "canary"}), "a value is not known in a row"),
-    "a-fault-without-a-number": (rewritten(lambda row: row | FAULTY | {"rejected": None}), "fault is not complete"),
+    "a-fault-without-a-digest": (rewritten(lambda row: row | FAULTY | {"digest": None}), "fault is not complete"),
     "a-duplicate": (
         rewritten(lambda row: row | FAULTY | {"fault": "duplicate"}, rejected=2),
         "fault is not complete",

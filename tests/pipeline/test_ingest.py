@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.mailbox.core import model
-from restante.pipeline import ingest
 from restante.pipeline.build import run as build_run
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.lake.table import LakeTable
@@ -116,29 +115,14 @@ def test_transfers_of_a_relay_go_to_the_lake_and_faulty_ones_to_quarantine(world
 
 
 @pytest.mark.parametrize(
-    ("small", "rejected_per_task"),
-    [
-        pytest.param(True, 10, id="a small job"),
-        pytest.param(False, 10, id="a large job", marks=pytest.mark.thorough),
-        pytest.param(False, 1, id="more rejected rows than a task hands on", marks=pytest.mark.thorough),
-    ],
+    "small",
+    [pytest.param(True, id="a small job"), pytest.param(False, id="a large job", marks=pytest.mark.thorough)],
 )
 def test_faulty_rows_of_a_source_go_to_quarantine(
-    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool, rejected_per_task: int
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
 ) -> None:
-    """The copy of the source has gone then, unless a task had too many of them."""
-    quarantine = ingest._quarantine  # nothing public comes between the rows and the quarantine
-
-    def without_copy(*arguments: Any) -> None:
-        for copy in (world.folder / "scratch").rglob("*.sqlite"):
-            copy.unlink()
-        quarantine(*arguments)
-
     if not small:
         monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", -1)
-    if rejected_per_task > 1:
-        monkeypatch.setattr(ingest, "_quarantine", without_copy)
-    monkeypatch.setattr(ingest, "MAX_REJECTED_PER_TASK", rejected_per_task)
     rows = [nameplate(number, result="canary" if number % 2 else "happy") for number in range(9)]
     with ours(tmp_path / "a", *rows, current(None)):
         ledger = world.ledger("nameplates", f"mailbox={tmp_path / 'a'}")

@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -26,16 +25,7 @@ from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.sources import schema, usage
 from restante.pipeline.sources.marks import IdRange, contradiction, mark_after
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.rows import NUMBER_COLUMN, number_rejected
-from restante.pipeline.sources.source import (
-    DUPLICATE,
-    SourceError,
-    SourceSpec,
-    Span,
-    SpanPart,
-    files_by_origin,
-    parse_spec,
-)
+from restante.pipeline.sources.source import SourceError, SourceSpec, Span, SpanPart, files_by_origin, parse_spec
 from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.sources.usage_scan import UsageTask
 from support.effort import examples
@@ -460,13 +450,6 @@ def test_tasks_run_in_parallel_and_each_once(spark: SparkSession, tmp_path: Path
         frame = opened.read(spark, span._replace(parts=parts))
         rows = frame.select("id", spark_partition_id().alias("task")).collect()
     assert sorted(tuple(row) for row in rows) == [(id_, (id_ > 7) + (id_ > 17)) for id_ in range(1, 21)]
-
-
-def test_rejected_rows_are_numbered_across_the_batches_of_a_task() -> None:
-    faults = [[None, "wrong type", DUPLICATE], [], ["out of range"], [DUPLICATE, None], ["wrong type", "wrong type"]]
-    batches = [pa.record_batch({"fault": pa.array(of_batch, pa.string())}) for of_batch in faults]
-    numbers = [batch.column(NUMBER_COLUMN.name).to_pylist() for batch in number_rejected(batches)]
-    assert numbers == [[None, 1, None], [], [2], [None, None], [3, 4]]
 
 
 CASES = json.loads((Path(__file__).parent / "drift.json").read_text())["cases"]

@@ -298,16 +298,16 @@ class _Draft:
     """A file that has all its rows, and lacks its metadata."""
 
     def __init__(self, path: Path, table: Table, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write the batches, which lack rejected rows' numbers. Raises StoreError, and what reading them raises."""
+        """Write the batches. Raises StoreError, and what reading them raises."""
         self.path = path
         self.rows = self.rejected = self.out_of_range = self.last_id = 0
-        schema = rows.numbered_schema(table)
+        schema = rows.arrow_schema(table)
         id_column = "arrival" if "arrival" in schema.names else "id"
         group: list[pa.RecordBatch] = []
         group_bytes = 0
         with self._writing():
             self._writer = pq.ParquetWriter(str(path), schema, compression="zstd", store_schema=False)
-            for batch in rows.number_rejected(batches):
+            for batch in batches:
                 faults = batch.column("fault")
                 self.rows += batch.num_rows
                 self.rejected += batch.num_rows - faults.null_count

@@ -13,9 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-import pyarrow as pa
-
 from restante.common.errors import StoreError
 from restante.common.texts import counted
 from restante.pipeline.clean.envelopes import SENT_TOO_LATE
@@ -44,17 +41,12 @@ from restante.pipeline.spark.workers import SharedFile, check_workers
 from restante.pipeline.steps import Step, Steps
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
 
 MAX_READS: Final = 3
 """How often files are read if Spark observes more rows than they have. Spark repeats the finished tasks of a worker
 that it lost, and observes their rows again (DAGScheduler.updateAccumulators, of tasks before a shuffle)."""
-
-MAX_REJECTED_PER_TASK: Final = 1_000
-"""Rejected rows of a task that reach the main process with the counts, some hundred bytes each. If a task rejects
-more, the source is read a second time for them."""
 
 
 class Run(NamedTuple):
@@ -264,14 +256,6 @@ def _source_error(error: SparkError) -> SparkError | SourceError:
     return SourceError(message) if source else error
 
 
-class _Rejected(msgspec.Struct):
-    """A row for the quarantine."""
-
-    identity: str
-    reason: str
-    digest: str
-
-
 class _SpanRows(NamedTuple):
     """The rows of a span that was read."""
 
@@ -279,8 +263,6 @@ class _SpanRows(NamedTuple):
     """The clean ones."""
     rows: DataFrame
     """All of them; reading them again reads the source again."""
-    rejected: Sequence[_Rejected]
-    """Those for the quarantine; not all if a task has more than MAX_REJECTED_PER_TASK."""
     ledger: Ledger
     too_late: int
     """Rows whose fault may be our clock's."""
@@ -295,7 +277,9 @@ def _ingest_span(
     target: LakeTable,
     context: IngestContext,
 ) -> Ledger:
-    """Read a span, and commit its rows."""
+    """Read a span, and commit its rows. It is read a second time if rows go into quarantine."""
+    from pyspark.sql import functions as f
+
     for attempts_left in reversed(range(MAX_READS if opened.files(span) else 1)):
         span_rows = _stage(spark, source, opened, span, target)
         if span_rows.ledger.read <= span_rows.ledger.counted or not attempts_left:
@@ -306,7 +290,8 @@ def _ingest_span(
         _check_counts(ledger, source, span)
         _check_clock_faults(span_rows.too_late, source, span, context)
         if ledger.quarantined:
-            _quarantine(run, spark, source, span.table, span_rows)
+            rows = span_rows.rows.withColumn("source", f.lit(source.name))
+            quarantine(run, spark, span.table, [source.name], rows)
     except BaseException:
         span_rows.staged.discard()
         raise
@@ -332,15 +317,12 @@ def _stage(spark: SparkSession, source: Source, opened: OpenedSource, span: Span
 
     observation = Observation("ledger")
     rows = opened.read(spark, span)
-    # One text with a line for each row: a type that a Spark Connect server surely returns.
-    line = f.when(f.col("rejected") <= MAX_REJECTED_PER_TASK, f.to_json(_rejected_struct()))
     observed = rows.observe(
         observation,
         f.count(f.lit(1)).alias("read"),
         f.count_if(f.col("fault") == DUPLICATE).alias("duplicate"),
-        f.count("rejected").alias("quarantined"),
+        f.count_if(f.col("fault") != DUPLICATE).alias("quarantined"),
         f.count_if(f.col("fault").isin(*_clock_faults(source))).alias("too_late"),
-        f.listagg(line, f.lit("\n")).alias("lines"),
     )
     clean = observed.where("fault IS NULL").select(*(f"`{column.name}`" for column in target.table.columns))
     # Few files per day, even if the days are mixed; a small job writes one anyway.
@@ -349,8 +331,7 @@ def _stage(spark: SparkSession, source: Source, opened: OpenedSource, span: Span
     ledger = span_ledger(
         span, clean=staged.rows, **{name: int(counts[name]) for name in ("read", "duplicate", "quarantined")}
     )
-    rejected = [msgspec.json.decode(line, type=_Rejected) for line in (counts["lines"] or "").split("\n") if line]
-    return _SpanRows(staged, rows, rejected, ledger, int(counts["too_late"]))
+    return _SpanRows(staged, rows, ledger, int(counts["too_late"]))
 
 
 def span_ledger(span: Span, **counts: int) -> Ledger:
@@ -363,13 +344,6 @@ def span_ledger(span: Span, **counts: int) -> Ledger:
         last=max((part.last_id for part in span.parts), default=None),
         replaced=span.replace,
     )
-
-
-def _rejected_struct() -> Expression:
-    """Return the columns of _Rejected as a struct."""
-    from pyspark.sql import functions as f
-
-    return f.struct("identity", f.col("fault").alias("reason"), "digest")
 
 
 def _clock_faults(source: Source) -> Sequence[str]:
@@ -400,20 +374,8 @@ def _check_clock_faults(too_late: int, source: Source, span: Span, context: Inge
         )
 
 
-def _quarantine(run: Run, spark: SparkSession, source: Source, table: str, span_rows: _SpanRows) -> None:
-    """Commit the rows with a fault."""
-    from pyspark.sql import functions as f
-
-    if len(span_rows.rejected) == span_rows.ledger.quarantined:
-        rows = [msgspec.structs.asdict(rejected) for rejected in span_rows.rejected]
-        bad = spark.createDataFrame(pa.Table.from_pylist(rows)).coalesce(1)
-    else:
-        bad = span_rows.rows.where("rejected IS NOT NULL").select(_rejected_struct().alias("row")).select("row.*")
-    quarantine(run, spark, table, [source.name], bad.withColumn("source", f.lit(source.name)))
-
-
-def quarantine(run: Run, spark: SparkSession, table: str, sources: Collection[str], bad: DataFrame) -> None:
-    """Commit rows with a fault, with the columns `identity`, `reason`, `digest` and `source`.
+def quarantine(run: Run, spark: SparkSession, table: str, sources: Collection[str], rows: DataFrame) -> None:
+    """Commit those of the rows of sources (sources.rows) that have a fault and are no duplicates.
 
     Skip those already in quarantine: a run that was killed may have written them.
     """
@@ -421,6 +383,7 @@ def quarantine(run: Run, spark: SparkSession, table: str, sources: Collection[st
 
     target = run.lake.table(QUARANTINE)
     today = datetime.fromtimestamp(run.now(), UTC).date()
+    bad = rows.where(f.col("fault") != DUPLICATE).selectExpr("identity", "fault AS reason", "digest", "source")
     bad = bad.withColumns({"table": f.lit(table), "day": f.lit(today)})
     key = ["source", "table", "identity", "digest"]
     new = target.stage(bad.join(target.read(spark, {"source": set(sources)}).select(*key), key, "left_anti"))

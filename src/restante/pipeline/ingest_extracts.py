@@ -205,7 +205,7 @@ def _stage(
     observed = extracts.read(spark, target.table, new, context).observe(
         observation,
         f.count(f.lit(1)).alias("read"),
-        f.count("rejected").alias("rejected"),
+        f.count("fault").alias("rejected"),
         f.count("broken").alias("broken"),
     )
     clean = observed.where("fault IS NULL AND broken IS NULL").select(
@@ -233,7 +233,7 @@ def _fault(spark: SparkSession, table: Table, new: NewExtracts, context: IngestC
         with translated_errors():
             frame = extracts.read(spark, table, [new], context)
             all_read = f.bit_xor(f.xxhash64(*columns))  # else Spark reads only the columns that it needs
-            counts = frame.agg(f.count(f.lit(1)), f.count("rejected"), f.min("broken"), all_read)
+            counts = frame.agg(f.count(f.lit(1)), f.count("fault"), f.min("broken"), all_read)
             [(read, rejected, broken, _)] = counts.collect()
     except SparkError as error:
         return (
@@ -259,6 +259,5 @@ def _quarantine(
 ) -> None:
     """Commit the rows with a fault, which are read a second time."""
     of_sources = [of_source for of_source in new if of_source.rejected]
-    bad = extracts.read(spark, table, of_sources, context).where("fault IS NOT NULL AND broken IS NULL")
-    bad = bad.selectExpr("identity", "fault AS reason", "digest", "source")
+    bad = extracts.read(spark, table, of_sources, context).where("broken IS NULL")
     quarantine(run, spark, table.name, [of_source.source for of_source in of_sources], bad)

@@ -426,7 +426,7 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
             f"source {source}: {path} was written for a lake that begins on {info.first_day}, and this one begins on"
             f" {context.first_day}"
         )
-    expected = rows.numbered_schema(listing.table)
+    expected = rows.arrow_schema(listing.table)
     added = {column.name for column in listing.table.columns if column.added}
     types = dict(zip(schema.names, schema.types, strict=True))
     needed = {field.name: field.type for field in expected if field.name in types or field.name not in added}
@@ -523,8 +523,8 @@ def row_rules(table: Table, context: IngestContext) -> dict[str, str]:
         "a text has NUL or is not UTF-8": " AND ".join(
             f"coalesce(instr(`{name}`, chr(0)) = 0 AND is_valid_utf8(`{name}`), true)" for name in texts
         ),
-        "its fault is not complete": "fault IS NULL AND rejected IS NULL OR fault <> "
-        f"'{DUPLICATE}' AND rejected IS NOT NULL AND identity IS NOT NULL AND digest IS NOT NULL",
+        "its fault is not complete": "fault IS NULL OR"
+        f" fault <> '{DUPLICATE}' AND identity IS NOT NULL AND digest IS NOT NULL",
     }
     if table is not LIVE:
         name = "substring_index(extract, '/', -1)"

@@ -7,11 +7,9 @@ from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from restante.pipeline.lake import columns as lake_columns
 from restante.pipeline.schemas import Column, Table
-from restante.pipeline.sources.source import DUPLICATE
 
 ROWS_PER_BATCH: Final = 8192
 """Rows that are handed to Spark at once. More rows are not faster."""
@@ -22,11 +20,6 @@ FAULT_COLUMNS: Final = (
     Column("digest", "STRING", "of a row with a fault: SHA-256 of it, hexadecimal", null=True),
 )
 
-NUMBER_COLUMN: Final = Column(
-    "rejected", "INT", "of a row with a fault that is no duplicate: its number among those of its task", null=True
-)
-"""The column that `number_rejected` adds."""
-
 
 def columns(table: Table) -> tuple[Column, ...]:
     """Return the columns of a row from a source. If it has a fault, the table's own columns may be NULL."""
@@ -34,8 +27,8 @@ def columns(table: Table) -> tuple[Column, ...]:
 
 
 def ddl(table: Table) -> str:
-    """Return the schema of numbered rows from a source in Spark's DDL."""
-    return ", ".join(f"`{column.name}` {column.type}" for column in (*columns(table), NUMBER_COLUMN))
+    """Return the schema of rows from a source in Spark's DDL."""
+    return ", ".join(f"`{column.name}` {column.type}" for column in columns(table))
 
 
 def arrow_schema(table: Table) -> pa.Schema:
@@ -43,27 +36,11 @@ def arrow_schema(table: Table) -> pa.Schema:
     return lake_columns.row_schema(columns(table))
 
 
-def numbered_schema(table: Table) -> pa.Schema:
-    """Return the schema of numbered rows from a source for Arrow."""
-    return lake_columns.row_schema((*columns(table), NUMBER_COLUMN))
-
-
 def fault_row(
     table: Table, ids: tuple[Any, ...], source: str, fault: str, identity: str, digest: str | None
 ) -> tuple[Any, ...]:
     """Return a row with a fault: NULL in the table's columns between its ids and its source."""
     return (*ids, *(None,) * (len(table.columns) - len(ids) - 1), source, str(fault), identity, digest)
-
-
-def number_rejected(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield a task's batches with NUMBER_COLUMN, from 1."""
-    before = 0
-    for batch in batches:
-        rejected = pc.fill_null(pc.not_equal(batch.column("fault"), DUPLICATE), False)
-        numbers = pc.add(pc.cumulative_sum(rejected.cast(pa.int32())), pa.scalar(before, pa.int32()))
-        before += rejected.true_count
-        numbers = pc.if_else(rejected, numbers, pa.scalar(None, pa.int32()))
-        yield batch.append_column(NUMBER_COLUMN.name, numbers)
 
 
 def row_batches(table: Table, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:

@@ -122,7 +122,7 @@ class OpenedSource(Protocol):
         """Return the files of a span that workers read where they are; () if they read a copy on this machine."""
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Return the new rows: the table's columns, and `fault`, `identity`, `digest`, `rejected` (sources.rows).
+        """Return the new rows: the table's columns, and `fault`, `identity`, `digest` (sources.rows).
 
         Every row of the source gives one row. The session must be local, unless its workers see all `files`. Spark
         reads the rows when a job runs, which must be before the source is closed.

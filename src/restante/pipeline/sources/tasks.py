@@ -61,12 +61,12 @@ def group_tasks(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
 
 
 def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame:
-    """Return the rows that the tasks read, numbered, for a table of the lake."""
+    """Return the rows that the tasks read for a table of the lake."""
     if not tasks:
-        return spark.createDataFrame(rows.numbered_schema(table).empty_table(), rows.ddl(table))
+        return spark.createDataFrame(rows.arrow_schema(table).empty_table(), rows.ddl(table))
     if is_small(spark):
-        batches = chain.from_iterable(rows.number_rejected(task.batches()) for task in tasks)
-        return one_task(spark.createDataFrame(pa.Table.from_batches(list(batches), rows.numbered_schema(table))))
+        batches = chain.from_iterable(task.batches() for task in tasks)
+        return one_task(spark.createDataFrame(pa.Table.from_batches(list(batches), rows.arrow_schema(table))))
     spark.dataSource.register(TaskSource)
     pickled_tasks = base64.b64encode(pickle.dumps(list(tasks))).decode()
     return spark.read.format(DATA_SOURCE).schema(rows.ddl(table)).option("tasks", pickled_tasks).load()
@@ -93,4 +93,4 @@ class _TaskReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task: Task = partition.value
-        return rows.number_rejected(task.batches())
+        return task.batches()
