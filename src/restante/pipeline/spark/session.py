@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from restante.common.errors import Misuse, StoreError
+from restante.common.errors import Misuse
 from restante.pipeline.spark import class_archive, errors, java
 from restante.pipeline.spark.errors import SparkError
 
@@ -117,17 +117,17 @@ def session(
     folder: Path | None = None,
     verbose: bool = False,
     small_jobs: bool = False,
-    list_classes: bool = False,
+    archive_classes: bool = False,
 ) -> Iterator[SparkSession]:
     """Start a session, and end it afterwards.
 
     `remote` is the address of a Spark Connect server (sc://HOST:PORT); without it, a session is started with the
     master. Temporary files of PySpark, and of a local master's Java, are in `folder`, so that the caller can remove
     what a killed process left. `small_jobs` starts a local master's Java with the first compiler only. Large jobs
-    then run, but slower. `list_classes` makes it list in `folder` the classes that it loads, for archive_classes.
-    Raises Misuse if there is no Java, SparkError if the session does not start.
+    then run, but slower. `archive_classes`: this Java makes an archive of its classes when it ends, unless there is
+    one. Raises Misuse if there is no Java, SparkError if the session does not start.
     """
-    options = {"verbose": verbose, "small_jobs": small_jobs, "list_classes": list_classes}
+    options = {"verbose": verbose, "small_jobs": small_jobs, "archive_classes": archive_classes}
     spark = _connect(remote) if remote else _start(master, settings or {}, folder, **options)
     try:
         if remote:
@@ -210,13 +210,12 @@ def _settings(master: str, chosen: Mapping[str, str], local: Mapping[str, str], 
 
 
 def _local_settings(
-    chosen: Mapping[str, str], folder: Path | None, *, small_jobs: bool, list_classes: bool
+    chosen: Mapping[str, str], folder: Path | None, *, small_jobs: bool, archive_classes: bool
 ) -> dict[str, str]:
     """Return the settings of a session whose Java runs the jobs on this machine."""
-    options = [
-        java.java_options(chosen.get(JAVA_OPTIONS_SETTING, ""), os.environ, small_jobs=small_jobs),
-        class_archive.session_archive_option(folder if list_classes else None),
-    ]
+    options = [java.java_options(chosen.get(JAVA_OPTIONS_SETTING, ""), os.environ, small_jobs=small_jobs)]
+    if archive := class_archive.our_archive():
+        options.append(class_archive.archive_option(archive, java.find_home(), make=archive_classes))
     settings = {
         **LOCAL_SETTINGS,
         SMALL_JOBS_SETTING: str(small_jobs).lower(),
@@ -236,7 +235,7 @@ def _start(
     *,
     verbose: bool,
     small_jobs: bool,
-    list_classes: bool,
+    archive_classes: bool,
 ) -> SparkSession:
     try:
         from py4j.protocol import Py4JError
@@ -254,7 +253,7 @@ def _start(
     _set_environment(master)
     local: Mapping[str, str] = {}
     if master.startswith("local"):
-        local = _local_settings(chosen, folder, small_jobs=small_jobs, list_classes=list_classes)
+        local = _local_settings(chosen, folder, small_jobs=small_jobs, archive_classes=archive_classes)
     settings = _settings(master, chosen, local, verbose=verbose)
     _end_other_java(settings)  # before a SparkConf, which is in this process's Java
     conf = SparkConf(loadDefaults=False)
@@ -297,13 +296,21 @@ def _end_other_java(settings: Mapping[str, str]) -> None:
     if gateway is None or SparkContext._active_spark_context is not None:
         return
     property_ = gateway.jvm.System.getProperty
-    if all(property_(name) == settings.get(name) for name in ("spark.master", SMALL_JOBS_SETTING)):
-        return
+    if any(property_(name) != settings.get(name) for name in ("spark.master", SMALL_JOBS_SETTING)):
+        end_java()
+
+
+def end_java() -> None:
+    """End this process's Java, and wait until it has ended, and made an archive of its classes. It has no session."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
-    process = gateway.proc
-    process.stdin.close()  # which ends it (4.3.0: java_gateway.py:90)
-    process.wait()
+    with contextlib.suppress(Py4JError, OSError):  # it has ended
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # which ends it (4.3.0: java_gateway.py:90)
+    gateway.proc.wait()
 
 
 @contextmanager
@@ -315,27 +322,6 @@ def _temporary_files_in(folder: Path | None) -> Iterator[None]:
         yield
     finally:
         tempfile.tempdir = before
-
-
-def archive_classes(folder: Path) -> bool:
-    """Make an archive of the classes that this process's Java, whose sessions had this folder, has loaded.
-
-    Return whether it was made: not if there is one. Raises StoreError if it fails.
-    """
-    from py4j.protocol import Py4JError
-    from pyspark import SparkContext
-
-    classes = folder / class_archive.CLASSES_FILE
-    if SparkContext._gateway is None or not classes.exists():
-        return False
-    try:
-        archive = class_archive.our_archive()
-        class_path = SparkContext._gateway.jvm.System.getProperty("java.class.path")
-    except Py4JError as error:
-        raise StoreError("Java has ended") from error
-    except (OSError, RuntimeError) as error:  # RuntimeError: of Path.home
-        raise StoreError(f"the cache folder cannot be read: {error} (XDG_CACHE_HOME)") from error
-    return class_archive.make_archive(archive, java.find_home(), class_path, classes)
 
 
 def _is_listening(host: str, port: int) -> bool:
