@@ -174,10 +174,8 @@ def open_run(
         yield Run(
             opened, uuid.uuid4().hex, time.time, sessions.spark, steps, folder, sessions.local, sessions.large_jobs
         )
-        java_started = sessions.has_local_session
         stack.close()
-        archive = class_archive.our_archive() if archive_classes and java_started else None
-        if archive and not class_archive.is_whole(archive):
+        if archive_classes and (archive := session.archive_to_make()):
             _end_java(steps, archive)
 
 

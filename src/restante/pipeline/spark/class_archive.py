@@ -19,6 +19,9 @@ from restante.pipeline.spark.java import cache_folder
 
 ARCHIVE_PREFIX: Final = "classes-"
 
+ARCHIVE_PROPERTY: Final = "restante.classArchive"
+"""The property of a Java that makes an archive: its path."""
+
 _CONFIGURATION_FOLDERS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """Variables that name folders of Java's class path (4.3.0: AbstractCommandBuilder.buildClassPath)."""
 
@@ -83,4 +86,5 @@ def archive_option(archive: Path, home: Path, *, make: bool) -> str:
     except OSError:
         return ""
     is_writable = os.access(archive.parent, os.W_OK | os.X_OK)
-    return f'"-XX:ArchiveClassesAtExit={archive}" -Xlog:cds*=error' if is_writable else ""
+    options = f'"-XX:ArchiveClassesAtExit={archive}" "-D{ARCHIVE_PROPERTY}={archive}" -Xlog:cds*=error'
+    return options if is_writable else ""

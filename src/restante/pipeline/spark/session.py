@@ -300,6 +300,19 @@ def _end_other_java(settings: Mapping[str, str]) -> None:
         end_java()
 
 
+def archive_to_make() -> Path | None:
+    """Return the path of the archive that this process's Java makes when it ends; None if it makes none."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    try:
+        gateway = SparkContext._gateway
+        path = gateway.jvm.System.getProperty(class_archive.ARCHIVE_PROPERTY) if gateway else None
+    except (Py4JError, OSError):  # it has ended
+        return None
+    return Path(path) if path else None
+
+
 def end_java() -> None:
     """End this process's Java, and wait until it has ended, and made an archive of its classes. It has no session."""
     from py4j.protocol import Py4JError
