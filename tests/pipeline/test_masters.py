@@ -183,10 +183,9 @@ def test_the_next_run_completes_what_a_killed_driver_left(
     assert all(rows == expected[name] for name, rows in tables.items() if name != "sources")
 
 
-def test_a_lake_is_moved_to_a_bucket_built_there_after_a_kill_and_moved_back(
-    here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, packages = "s3://bucket/lake", re.findall(r"--packages (\S+)", GUIDE.blocks["bucket"])[0]
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, str]]:
+    """An S3 server with this bucket, and the variables that name it, which are set."""
     (tmp_path / "conf").mkdir()
     with ExitStack() as stack:
         try:
@@ -195,48 +194,48 @@ def test_a_lake_is_moved_to_a_bucket_built_there_after_a_kill_and_moved_back(
             pytest.skip(str(missing))
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        host = variables["AWS_ENDPOINT_URL"].removeprefix("http://")
-        store = S3FileSystem(endpoint_override=host, scheme="http", region="us-east-1")
-        copy_files(str(here.path), "bucket/lake", destination_filesystem=store)
-        lacking = run(*command(here, "build")[:-1], url, variables=cluster_environment(), bound=PATIENCE)
-        assert "Spark has no connector for the URL of the lake or of the extracts " in lacking.stderr
-        assert f": add --packages {packages}, or give" in lacking.stderr, "the guide names another version"
+        yield variables
 
-        line = changed(GUIDE.blocks["bucket"], {url: url, packages: with_sdk(packages)})
-        environ = cluster_environment(**connector_settings(tmp_path / "conf"))
-        with process_group(["sh", "-e", "-c", f"exec {line}"], env=environ, stderr=subprocess.PIPE) as build:
-            wait_until(lambda: build.poll() is not None or any("/run=" in str(file) for file in UrlPath(url).files()))
-            kill_group(build)
-            output = build.communicate()[1]
-        if "unresolved dependency" in output:
-            pytest.skip(f"Spark does not reach a repository of Maven, which it needs once: {output}")
-        output += finished(["sh", "-e", "-c", line], **connector_settings(tmp_path / "conf"))
-        with Lake.open(url, write=True) as lake:
-            tables = [lake.table(table) for table in TABLES.values()]
-            for table in tables:
-                vacuum(table, grace=86400, now=time.time() + 2 * 86400)
-            kept = {str(file.path) for table in tables for file in table.files()}
-        files = {str(file) for file in UrlPath(url).files()}
-        assert {file for file in files if "/_delta_log/" not in file} == {*kept, f"{url}/lake.json"}
-        copy_files("bucket/lake", str(tmp_path / "lake"), source_filesystem=store)
+
+def test_a_lake_is_moved_to_a_bucket_built_there_after_a_kill_and_moved_back(
+    here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path, bucket: Mapping[str, str]
+) -> None:
+    url, packages = "s3://bucket/lake", re.findall(r"--packages (\S+)", GUIDE.blocks["bucket"])[0]
+    host = bucket["AWS_ENDPOINT_URL"].removeprefix("http://")
+    store = S3FileSystem(endpoint_override=host, scheme="http", region="us-east-1")
+    copy_files(str(here.path), "bucket/lake", destination_filesystem=store)
+    lacking = run(*command(here, "build")[:-1], url, variables=cluster_environment(), bound=PATIENCE)
+    assert "Spark has no connector for the URL of the lake or of the extracts " in lacking.stderr
+    assert f": add --packages {packages}, or give" in lacking.stderr, "the guide names another version"
+
+    line = changed(GUIDE.blocks["bucket"], {url: url, packages: with_sdk(packages)})
+    environ = cluster_environment(**connector_settings(tmp_path / "conf"))
+    with process_group(["sh", "-e", "-c", f"exec {line}"], env=environ, stderr=subprocess.PIPE) as build:
+        wait_until(lambda: build.poll() is not None or any("/run=" in str(file) for file in UrlPath(url).files()))
+        kill_group(build)
+        output = build.communicate()[1]
+    if "unresolved dependency" in output:
+        pytest.skip(f"Spark does not reach a repository of Maven, which it needs once: {output}")
+    output += finished(["sh", "-e", "-c", line], **connector_settings(tmp_path / "conf"))
+    with Lake.open(url, write=True) as lake:
+        tables = [lake.table(table) for table in TABLES.values()]
+        for table in tables:
+            vacuum(table, grace=86400, now=time.time() + 2 * 86400)
+        kept = {str(file.path) for table in tables for file in table.files()}
+    files = {str(file) for file in UrlPath(url).files()}
+    assert {file for file in files if "/_delta_log/" not in file} == {*kept, f"{url}/lake.json"}
+    copy_files("bucket/lake", str(tmp_path / "lake"), source_filesystem=store)
     world = LakeWorld(here.spark(), tmp_path)
     assert built(world) == expected
     assert all("canary" not in text for text in (output, world.bytes().decode(errors="replace")))
 
 
 def test_extracts_in_a_bucket_give_the_tables_and_the_errors_of_a_folder(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, bucket: Mapping[str, str]
 ) -> None:
     folder, url, sources = tmp_path / "extracts", "s3://bucket/hosts", ("mailbox", "cut", "newer", "relay")
     our_relay(tmp_path / "relay", transfer(1), transfer(2))
-    (tmp_path / "conf").mkdir()
     with ExitStack() as stack:
-        try:
-            variables = stack.enter_context(s3_bucket("bucket"))
-        except MissingError as missing:
-            pytest.skip(str(missing))
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
         stack.enter_context(ours(tmp_path / "mailbox", nameplate(1), mailbox(2), client(3), current(None)))
         for name in ("cut", "newer"):
             stack.enter_context(ours(tmp_path / name, nameplate(1)))

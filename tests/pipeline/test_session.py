@@ -173,7 +173,6 @@ def test_a_connect_server_gives_our_session_unless_it_is_too_old(address: str, v
             client.stop.assert_not_called()
             assert not is_local(spark)
             assert spark_module.watch_tasks(spark, "anything")() is None
-            spark_module.disconnect(spark)
     [builder] = create.call_args.args
     assert builder._options["spark.remote"] == address  # PySpark has no public way to read them
     client.stop.assert_called_once_with()
@@ -224,27 +223,6 @@ def test_running_tasks_are_counted_per_thread(spark: SparkSession, tmp_path: Pat
 def test_no_tasks_are_counted_when_java_has_ended(error: Exception) -> None:
     context = Mock(**{"statusTracker.return_value.getJobIdsForGroup.side_effect": error})
     assert spark_module.watch_tasks(Mock(_sc=context), "work")() is None
-
-
-def test_a_thread_that_ends_can_close_its_connection_to_java(spark: SparkSession) -> None:
-    client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr] # PySpark names it nowhere else
-
-    def work() -> list[socket.socket]:
-        sockets = []
-        for _ in range(2):
-            assert spark.range(3).count() == 3
-            connection = client.get_thread_connection()
-            sockets.append(connection.socket)
-            spark_module.disconnect(spark)
-            assert connection not in client.deque
-        spark_module.disconnect(spark)  # there is none
-        return sockets
-
-    with ThreadPoolExecutor(1) as pool:
-        sockets = pool.submit(work).result()
-    assert sockets[0] is not sockets[1]
-    assert [closed.fileno() for closed in sockets] == [-1, -1]
-    assert spark.range(3).count() == 3
 
 
 def test_a_failed_query_is_only_an_error(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:

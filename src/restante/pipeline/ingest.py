@@ -41,6 +41,7 @@ from restante.pipeline.spark.workers import SharedFile, check_workers
 from restante.pipeline.steps import Step, Steps
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -256,18 +257,6 @@ def _source_error(error: SparkError) -> SparkError | SourceError:
     return SourceError(message) if source else error
 
 
-class _SpanRows(NamedTuple):
-    """The rows of a span that was read."""
-
-    staged: StagedFiles
-    """The clean ones."""
-    rows: DataFrame
-    """All of them; reading them again reads the source again."""
-    ledger: Ledger
-    too_late: int
-    """Rows whose fault may be our clock's."""
-
-
 def _ingest_span(
     run: Run,
     spark: SparkSession,
@@ -280,58 +269,64 @@ def _ingest_span(
     """Read a span, and commit its rows. It is read a second time if rows go into quarantine."""
     from pyspark.sql import functions as f
 
+    fault = f.col("fault")
     for attempts_left in reversed(range(MAX_READS if opened.files(span) else 1)):
-        span_rows = _stage(spark, source, opened, span, target)
-        if span_rows.ledger.read <= span_rows.ledger.counted or not attempts_left:
+        rows = opened.read(spark, span)
+        staged, counts = stage_clean(
+            rows,
+            "fault IS NULL",
+            target,
+            read=f.count(f.lit(1)),
+            duplicate=f.count_if(fault == DUPLICATE),
+            quarantined=f.count_if(fault != DUPLICATE),
+            too_late=f.count_if(fault.isin(*_clock_faults(source))),
+        )
+        if counts["read"] <= span.counted or not attempts_left:
             break
-        span_rows.staged.discard()
-    ledger = span_rows.ledger
+        staged.discard()
+    too_late = counts.pop("too_late")
+    ledger = span_ledger(span, clean=staged.rows, **counts)
     try:
         _check_counts(ledger, source, span)
-        _check_clock_faults(span_rows.too_late, source, span, context)
+        _check_clock_faults(too_late, source, span, context)
         if ledger.quarantined:
-            rows = span_rows.rows.withColumn("source", f.lit(source.name))
-            quarantine(run, spark, span.table, [source.name], rows)
+            quarantine(run, spark, span.table, [source.name], rows.withColumn("source", f.lit(source.name)))
     except BaseException:
-        span_rows.staged.discard()
+        staged.discard()
         raise
-    target.commit(
-        [span_rows.staged],
-        info=CommitInfo(
-            run=run.name,
-            table=span.table,
-            finished=run.now(),
-            sources={source.name: SourceCommit(ledger, dict(span.marks))},
-        ),
-        replace={"source": {source.name}} if span.replace else None,
-        # For other programs that read Delta tables; our own marks say more (docs/decisions/lake.md).
-        transactions={source.name: sum(mark.last for mark in span.marks.values())},
-    )
+    commit_spans(run, target, staged, {source.name: (span, ledger)})
     return ledger
 
 
-def _stage(spark: SparkSession, source: Source, opened: OpenedSource, span: Span, target: LakeTable) -> _SpanRows:
-    """Write the clean rows of a span, and count the rows of each kind."""
+def stage_clean(
+    rows: DataFrame, condition: str, target: LakeTable, **counts: Expression
+) -> tuple[StagedFiles, dict[str, int]]:
+    """Write the rows that fulfil a condition. Return the files, and counts of all rows."""
     from pyspark.sql import Observation
-    from pyspark.sql import functions as f
 
-    observation = Observation("ledger")
-    rows = opened.read(spark, span)
-    observed = rows.observe(
-        observation,
-        f.count(f.lit(1)).alias("read"),
-        f.count_if(f.col("fault") == DUPLICATE).alias("duplicate"),
-        f.count_if(f.col("fault") != DUPLICATE).alias("quarantined"),
-        f.count_if(f.col("fault").isin(*_clock_faults(source))).alias("too_late"),
-    )
-    clean = observed.where("fault IS NULL").select(*(f"`{column.name}`" for column in target.table.columns))
+    observation = Observation("counts")
+    observed = rows.observe(observation, *(count.alias(name) for name, count in counts.items()))
+    clean = observed.where(condition).select(*(f"`{column.name}`" for column in target.table.columns))
     # Few files per day, even if the days are mixed; a small job writes one anyway.
-    staged = target.stage(clean if small_jobs.is_small(spark) else clean.hint("rebalance", "day"))
-    counts = observation.get
-    ledger = span_ledger(
-        span, clean=staged.rows, **{name: int(counts[name]) for name in ("read", "duplicate", "quarantined")}
+    staged = target.stage(clean if small_jobs.is_small(rows.sparkSession) else clean.hint("rebalance", "day"))
+    return staged, {name: int(count) for name, count in observation.get.items()}
+
+
+def commit_spans(run: Run, target: LakeTable, staged: StagedFiles, spans: Mapping[str, tuple[Span, Ledger]]) -> None:
+    """Commit the rows of spans, given with their ledgers by source."""
+    replaced = {source for source, (span, _) in spans.items() if span.replace}
+    target.commit(
+        [staged],
+        info=CommitInfo(
+            run=run.name,
+            table=target.table.name,
+            finished=run.now(),
+            sources={source: SourceCommit(ledger, dict(span.marks)) for source, (span, ledger) in spans.items()},
+        ),
+        replace={"source": replaced} if replaced else None,
+        # For other programs that read Delta tables; our own marks say more (docs/decisions/lake.md).
+        transactions={source: sum(mark.last for mark in span.marks.values()) for source, (span, _) in spans.items()},
     )
-    return _SpanRows(staged, rows, ledger, int(counts["too_late"]))
 
 
 def span_ledger(span: Span, **counts: int) -> Ledger:

@@ -15,14 +15,15 @@ from restante.pipeline.ingest import (
     MAX_READS,
     IngestResult,
     Run,
+    commit_spans,
     ingest_context,
     quarantine,
     say_reason,
     say_same_start,
     session_for,
     span_ledger,
+    stage_clean,
 )
-from restante.pipeline.lake.commit_info import CommitInfo, SourceCommit
 from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.url_path import LakePath
@@ -139,23 +140,12 @@ def _ingest_table(
             for new in good
         }
         try:
-            if any(ledger.quarantined for ledger in ledgers.values()):
+            if any(new.rejected for new in good):
                 _quarantine(run, spark, table, good, context)
         except BaseException:
             staged.discard()
             raise
-        replaced = {new.source for new in good if new.span.replace}
-        target.commit(
-            [staged],
-            info=CommitInfo(
-                run=run.name,
-                table=table.name,
-                finished=run.now(),
-                sources={new.source: SourceCommit(ledgers[new.source], dict(new.span.marks)) for new in good},
-            ),
-            replace={"source": replaced} if replaced else None,
-            transactions={new.source: new.span.marks[""].last for new in good},
-        )
+        commit_spans(run, target, staged, {new.source: (new.span, ledgers[new.source]) for new in good})
         read = sum(ledger.read for ledger in ledgers.values())
         step.done(f"{counted(read, 'row')} of {counted(len(good), 'source')}")
     return results + [IngestResult(new.source, table.name, new.span, ledgers[new.source]) for new in good]
@@ -198,21 +188,16 @@ def _stage(
     spark: SparkSession, target: LakeTable, new: Sequence[NewExtracts], context: IngestContext
 ) -> StagedFiles | None:
     """Write the clean rows of sources. Return None if the counts are not those of the files, or a rule is broken."""
-    from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    observation = Observation("extracts")
-    observed = extracts.read(spark, target.table, new, context).observe(
-        observation,
-        f.count(f.lit(1)).alias("read"),
-        f.count("fault").alias("rejected"),
-        f.count("broken").alias("broken"),
+    staged, counts = stage_clean(
+        extracts.read(spark, target.table, new, context),
+        "fault IS NULL AND broken IS NULL",
+        target,
+        read=f.count(f.lit(1)),
+        rejected=f.count("fault"),
+        broken=f.count("broken"),
     )
-    clean = observed.where("fault IS NULL AND broken IS NULL").select(
-        *(f"`{column.name}`" for column in target.table.columns)
-    )
-    staged = target.stage(clean if small_jobs.is_small(spark) else clean.hint("rebalance", "day"))
-    counts = {name: int(count) for name, count in observation.get.items()}
     expected = {
         "read": sum(of_source.span.counted for of_source in new),
         "rejected": sum(of_source.rejected for of_source in new),

@@ -25,7 +25,6 @@ from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.spark import small_jobs
-from restante.pipeline.spark.session import disconnect
 from restante.pipeline.spark.small_jobs import JobSize
 from restante.pipeline.steps import Step
 from restante.pipeline.tables import BUILDS
@@ -111,7 +110,7 @@ def build_tables(
     budget = RowBudget(MAX_JOB_ROWS)
     futures: dict[str, Future[BuildResult]] = {}
     with ThreadPoolExecutor(TABLES_AT_ONCE, "build") as pool:
-        whole_futures = [pool.submit(_build_whole, run, whole_build, budget) for whole_build in whole_builds]
+        whole_futures = [pool.submit(_build_whole, whole_build, budget) for whole_build in whole_builds]
         for name, build in builds.items():
             inputs = [futures[input_] for input_ in build.inputs if input_ in futures]
             futures[name] = pool.submit(_build_after, run, build, only, inputs, budget)
@@ -123,13 +122,9 @@ def build_tables(
     return [future.result() for future in (*futures.values(), *whole_futures) if future in done]
 
 
-def _build_whole(run: Run, whole_build: WholeBuild, budget: RowBudget) -> BuildResult:
-    spark = run.spark()
-    try:
-        with budget.reserve(whole_build.rows):
-            return whole_build.build()
-    finally:
-        disconnect(spark)
+def _build_whole(whole_build: WholeBuild, budget: RowBudget) -> BuildResult:
+    with budget.reserve(whole_build.rows):
+        return whole_build.build()
 
 
 def _build_after(
@@ -142,13 +137,9 @@ def _build_after(
     days = due_days(tables, run.now(), only, {})
     rows = 0
     if days:
-        spark = run.spark()
-        try:
-            with run.step(build.table.name) as step:
-                rows = _build_days(run, tables, days, step, budget, up_to_date=only is None)
-                step.done(f"{counted(len(days), 'day')}, {counted(rows, 'row')}")
-        finally:
-            disconnect(spark)
+        with run.step(build.table.name) as step:
+            rows = _build_days(run, tables, days, step, budget, up_to_date=only is None)
+            step.done(f"{counted(len(days), 'day')}, {counted(rows, 'row')}")
     elif only is None:
         commit_inputs(run, tables)
     return BuildResult(build.table.name, days, rows)

@@ -89,11 +89,6 @@ class Sessions:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    @property
-    def has_local_session(self) -> bool:
-        """Return whether there is a session on this machine."""
-        return self._existing is not None and self._existing[0].is_local
-
     def spark(self) -> SparkSession:
         """Return the session on this machine or on the master that the operator named. Start it at the first call."""
         return self._session_on(self._master)
@@ -105,7 +100,7 @@ class Sessions:
 
     def large_jobs(self) -> None:
         """End a session whose Java was started for small jobs. Sessions from now on are for large jobs, too."""
-        if self._small_jobs and self.has_local_session:
+        if self._small_jobs and self._existing and self._existing[0].is_local:
             self._end()
         self._small_jobs = False
 
@@ -183,7 +178,7 @@ def _end_java(steps: Steps, archive: Path) -> None:
     """End Java, which makes an archive of its classes. The run is done, so a signal only stops the archive."""
 
     def stop(*_: object) -> None:
-        for process in _descendants(os.getpid()):
+        for process in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
@@ -217,7 +212,7 @@ def end_run_on_signals(scratch: Path) -> None:
     clear = f"\r\x1b[J{SHOW_CURSOR}" if can_rewrite(sys.stderr) else ""
 
     def end(number: int, _frame: FrameType | None) -> None:
-        for process in _descendants(os.getpid()):
+        for process in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -232,7 +227,7 @@ def end_run_on_signals(scratch: Path) -> None:
         signal.signal(number, end)
 
 
-def _descendants(ancestor: int) -> list[int]:
+def descendants(ancestor: int) -> list[int]:
     """Return the processes that a process has started, and those that these have started (proc_pid_stat(5))."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

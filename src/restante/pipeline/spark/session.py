@@ -369,22 +369,6 @@ def is_local_master(master: str) -> bool:
     return bool(re.fullmatch(r"local(\[.*\])?", master))
 
 
-def disconnect(spark: SparkSession) -> None:
-    """Close this thread's connection to Java, if it has one. The thread's next request opens another one.
-
-    If a thread ends without this, Py4J leaves the socket, and a thread of Java, to Python's garbage collector.
-    """
-    context = getattr(spark, "_sc", None)
-    if context is None:  # Connect
-        return
-    client = context._gateway._gateway_client
-    connection = client.get_thread_connection()
-    if connection is not None:
-        with contextlib.suppress(ValueError):  # in use, and not returned yet
-            client.deque.remove(connection)
-        connection.close()
-
-
 def watch_tasks(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] | None]:
     """Name the jobs that this thread starts from now on, and return a function that counts their running tasks.
 
