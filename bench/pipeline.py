@@ -1,18 +1,22 @@
-"""The pipeline's heaviest tables beside DuckDB, which makes the same ones, and what it costs to add a day.
+"""The pipeline's heaviest tables beside DuckDB, which makes the same ones, what it costs to add a day, and its runs.
 
 See bench/README.md.
 """
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
 import os
 import random
 import shutil
+import sqlite3
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import date, timedelta
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,9 +29,15 @@ import pyarrow.parquet as pq
 
 import harness
 from harness import Figure, Results, own
+from restante.common.usage_records import ClientVersion
+from restante.mailbox.core.model import Now
+from restante.mailbox.store.schema import FILE
+from restante.mailbox.store.sqlite import SqliteStore
 from restante.pipeline.build.freshness import DayRange
 from restante.pipeline.build.run import build_tables
 from restante.pipeline.clean.envelopes import StoredValues
+from restante.pipeline.cli.run import descendants
+from restante.pipeline.extract import extract, recognise
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.columns import spark_schema
 from restante.pipeline.lake.commit_info import CommitInfo
@@ -43,6 +53,10 @@ from restante.pipeline.schemas import (
     Table,
 )
 from restante.pipeline.sources.archived import BATCH_ENVELOPES, EnvelopeBatch, Origin, verify_batch
+from restante.pipeline.sources.extract_files import ExtractFolder
+from restante.pipeline.sources.paths import STABLE_AFTER_SECONDS
+from restante.pipeline.sources.source import IngestContext
+from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.spark.session import session
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS
@@ -64,6 +78,17 @@ FIGURES = {
     "next_day": own("build of the next day, median, s", 6.6, 4),
     "month_end": own("build of a month's end, s", 6.6, 4),
     "hundred_days": Figure("  build of the hundred days before, s"),
+    "day": own("run with a day of 10,000 usage rows, s", 15, 10),
+    "day_cpu": Figure("  CPU time of its processes, s"),
+    "day_memory": own("  peak memory of its processes (PSS), GB", 2.5, 1.8),
+    "fleet": own("run with the same rows as extracts of 40 servers, s", 30, 20),
+    "fleet_cpu": Figure("  CPU time of its processes, s"),
+    "fleet_memory": own("  peak memory of its processes (PSS), GB", 2.5, 1.8),
+    "quiet": own("run with nothing new of 40 servers and 3,000 logs, s", 2, 1),
+    "quiet_cpu": Figure("  CPU time of its processes, s"),
+    "new_rows": own("10,000 new rows of a database of {database_rows:,}: copied and cleaned, s", 1, 0.3),
+    "slowest_commit": Figure("slowest commit of a server's store in 6 s, one every 5 ms, ms"),
+    "slowest_commit_read": own("  more while its million rows are copied again and again, ms", 10, 3),
 }
 MEMORY = "1g"
 ENVELOPE_DAYS = 3
@@ -80,6 +105,27 @@ PASSES = 20
 SENT = 1_770_000_000
 USAGE = {MAILBOXES: 4, NAMEPLATES: 3, CLIENT_VERSIONS: 3}
 """Tables, and how many tenths of the rows are theirs."""
+DAY_ROWS = 10_000
+SERVERS = 40
+LOGS = 3_000
+DATABASE_ROWS = 25_000_000
+READ_ROWS = 1_000_000
+COMMIT_SECONDS = 6.0
+RECORDS = {
+    "usage_mailboxes (app_id, for_nameplate, started, waiting_time, total_time, result, visitors, blur_time)": (
+        "'application ' || i % 40, i % 5 > 0, :start + i * :step, 1.5, 9, 'happy', 0, 0",
+        4,
+    ),
+    "usage_nameplates (app_id, started, waiting_time, total_time, result, blur_time)": (
+        "'application ' || i % 40, :start + i * :step, 1.5, 9, 'happy', 0",
+        3,
+    ),
+    "usage_client_versions (app_id, side, connect_time, implementation, version, blur_time)": (
+        "'application ' || i % 40, i, :start + i * :step, 'python', '0.' || i % 30, 0",
+        3,
+    ),
+}
+"""Usage records of a server: columns of a table, their values for the record `i`, and how many tenths they are."""
 TABLES = {name: table for name, table in BUILDS.items() if set(table.inputs) <= {usage.name for usage in USAGE}}
 
 
@@ -345,6 +391,149 @@ class Quiet(Steps):
         """Print nothing."""
 
 
+# ── Runs of the command, and databases in use ──
+
+
+def add_records(data: Path, rows: int, day: date, only: str = "") -> None:
+    """Add usage records of a day to the database of a mailbox server, in a new data directory if there is none."""
+    if not data.exists():
+        asyncio.run(SqliteStore.open(data).close())
+    start = datetime.combine(day, datetime.min.time(), UTC).timestamp()
+    with closing(sqlite3.connect(data / FILE)) as database, database:
+        for columns, (values, tenths) in RECORDS.items():
+            count = rows if only else rows * tenths // 10
+            numbers = "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :count)"
+            if columns.startswith(only):
+                insert = f"INSERT INTO {columns} {numbers} SELECT {values} FROM n"
+                database.execute(insert, {"count": count, "start": start, "step": 86_400 / count})
+
+
+def run_command(results: Results | None, name: str, *arguments: object) -> None:
+    """Run `restante pipeline run`. Add its time from exec to exit, and its processes' CPU time and memory."""
+    command = [sys.executable, "-m", "restante", "pipeline", "run", *map(str, arguments)]
+    start, peak, cpu = time.perf_counter(), 0, dict[int, float]()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            processes = (process.pid, *descendants(process.pid))
+            peak = max(peak, sum(map(_pss, processes)))
+            cpu |= {number: max(_cpu_seconds(number), cpu.get(number, 0)) for number in processes}
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.25)
+    if process.returncode:
+        raise harness.BenchError(f"{command} ended with {process.returncode}")
+    if results is not None:
+        results.add(name, time.perf_counter() - start)
+        results.add(f"{name}_cpu", sum(cpu.values()))
+        if name != "quiet":
+            results.add(f"{name}_memory", peak / 1e9)
+
+
+def _pss(process: int) -> int:
+    """Return the bytes of a process's memory, with its share of what it shares (proc_pid_smaps_rollup(5))."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024
+
+
+def _cpu_seconds(process: int) -> float:
+    """Return the user and system time of a process (proc_pid_stat(5))."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def run_days(folder: Path, rounds: int, results: Results) -> None:
+    """Run with a day of a server, and of a fleet's extracts. A run before the first that counts makes the lake."""
+    today = datetime.now(UTC).date()
+    (folder / "extracts").mkdir(parents=True)
+    extracts = ExtractFolder(str(folder / "extracts"), folder)
+    for number in range(rounds + 1):
+        day = today - timedelta(rounds + 1 - number)
+        add_records(folder / "one", DAY_ROWS, day)
+        for server in range(SERVERS):
+            add_records(folder / f"server {server}", DAY_ROWS // SERVERS, day)
+        night = datetime.combine(day + timedelta(1), datetime.min.time(), UTC).timestamp()
+        specs = [f"s{server}={folder}/server {server}" for server in range(SERVERS)]
+        errors = [r for r in extract(specs, extracts, folder, night, print) if isinstance(r, Exception)]
+        assert not errors, errors
+        counted = results if number else None
+        run_command(counted, "day", "--lake", folder / "lake", "--source", f"one={folder / 'one'}")
+        run_command(counted, "fleet", "--lake", folder / "fleet", "--extracts", folder / "extracts")
+
+
+def run_quiet(folder: Path, rounds: int, results: Results) -> None:
+    """Run with nothing new. A run before makes the lake, and another one finds that the files do not change."""
+    (folder / "logs").mkdir(parents=True)
+    day = datetime.now(UTC).date() - timedelta(1)
+    sources: list[object] = ["--source", f"logs={folder / 'logs'}"]
+    for server in range(SERVERS):
+        add_records(folder / f"server {server}", 100, day)
+        sources += ["--source", f"s{server}={folder}/server {server}"]
+    for number in range(LOGS):
+        event = f'[{{"name": "import", "start": {time.time() - 3600 + number / 100}}}]'
+        (folder / "logs" / f"{number}.json").write_text(event)
+    for number in range(rounds + 2):
+        run_command(results if number > 1 else None, "quiet", "--lake", folder / "lake", *sources)
+        time.sleep(0 if number else STABLE_AFTER_SECONDS)
+
+
+def _opened(data: Path) -> AbstractContextManager[OpenedUsage]:
+    return recognise(f"main={data}").opened(data.parent / "copies", print, IngestContext(time.time(), FIRST_DAY))
+
+
+def read_new_rows(folder: Path, rows: int, rounds: int, results: Results) -> None:
+    """Copy and clean the new rows of a large database."""
+    table, day = CLIENT_VERSIONS.name, datetime.now(UTC).date() - timedelta(1)
+    add_records(folder, rows, day, f"usage_{table} ")
+    for _ in range(rounds):
+        with _opened(folder) as opened:
+            _, mark = opened._ends[table]  # what a run would have from the one before
+        add_records(folder, DAY_ROWS, day, f"usage_{table} ")
+        start = time.perf_counter()
+        with _opened(folder) as opened:
+            span = opened.find_new(table, {"": mark})
+            cleaned = sum(batch.num_rows for task in opened.tasks(span) for batch in task.batches())
+        results.add("new_rows", time.perf_counter() - start)
+        assert cleaned == DAY_ROWS, cleaned
+
+
+def commit_while_read(folder: Path, rounds: int, results: Results) -> None:
+    """Commit to a server's store, with and without another process that reads its rows."""
+    add_records(folder, READ_ROWS, datetime.now(UTC).date() - timedelta(1), "usage_client_versions ")
+    for _ in range(rounds):
+        alone = asyncio.run(_slowest_commit(folder))
+        reader = multiprocessing.Process(target=_read_again_and_again, args=(folder,))
+        reader.start()
+        try:
+            beside = asyncio.run(_slowest_commit(folder))
+        finally:
+            reader.terminate()
+            reader.join()
+        results.add("slowest_commit", 1000 * alone)
+        results.add("slowest_commit_read", 1000 * (beside - alone))
+
+
+def _read_again_and_again(data: Path) -> None:
+    while True:
+        with _opened(data) as opened:
+            opened.find_new(CLIENT_VERSIONS.name, {})
+
+
+async def _slowest_commit(data: Path) -> float:
+    store, slowest, end = SqliteStore.open(data), 0.0, time.monotonic() + COMMIT_SECONDS
+    while time.monotonic() < end:
+        await asyncio.sleep(0.005)
+        start = time.perf_counter()
+        await store.apply([ClientVersion("x", "s", time.time(), "python", "1", None, 0.0)], Now(time.time(), 0.0))
+        slowest = max(slowest, time.perf_counter() - start)
+    await store.close()
+    return slowest
+
+
 # ── What is compared ──
 
 
@@ -405,15 +594,29 @@ def sum_of_hashes(out: Path, columns: str) -> Any:
 
 
 def main() -> int:
-    parser = harness.parser(__doc__, ("verification", "next-day", *JOBS), rounds=3)
+    parser = harness.parser(
+        __doc__, ("verification", "next-day", *JOBS, "days", "quiet", "new-rows", "commits"), rounds=3
+    )
     parser.add_argument("--rows", type=int, default=5_000_000, metavar="N", help="of envelopes, and of mailboxes")
     options = parser.parse_args()
     rows, rounds = (300_000, 1) if options.quick else (options.rows, options.rounds)
-    results = Results(FIGURES, peer="DuckDB")
+    database_rows = 1_000_000 if options.quick else DATABASE_ROWS
+    results = Results(FIGURES, {"database_rows": database_rows}, peer="DuckDB")
 
     def measure(scratch: Path) -> None:
         if "verification" in options.only:
             verify(results)
+        if "commits" in options.only:
+            commit_while_read(scratch / "read", rounds, results)
+        if "new-rows" in options.only:
+            read_new_rows(scratch / "large", database_rows, rounds, results)
+            shutil.rmtree(scratch / "large")
+        if "days" in options.only:
+            run_days(scratch / "runs", rounds, results)
+        if "quiet" in options.only:
+            run_quiet(scratch / "quiet", rounds, results)
+        if not {"next-day", *JOBS}.intersection(options.only):
+            return
         settings = {"spark.driver.memory": MEMORY, "spark.local.dir": str(scratch)}
         start = time.perf_counter()
         with session(settings=settings) as spark:
