@@ -92,8 +92,22 @@ async def test_a_server_whose_term_is_over_writes_nothing(postgres: Cluster, sto
     assert postgres.rows("SELECT term, node, released FROM restante.lease") == [(2, "b", True)]
 
 
+async def test_a_term_is_that_of_one_connection(postgres: Cluster, store: PostgresStore) -> None:
+    """A pooler may give each transaction another one, and that to a database which lacks what was stored last."""
+    ledger = await Ledger.begin(store)
+    ledger.open("a", "m")
+    own = store._connection
+    for use in (lambda: ledger.commit(store), store.renew):
+        store._connection = await connect(postgres.url)
+        with pytest.raises(TermOver, match="pool_mode = session"):
+            await use()
+    store._connection = own
+    assert (await store.view()).mailbox_count == 0
+
+
 async def test_a_take_over_waits_for_the_batch_that_is_under_way(postgres: Cluster, store: PostgresStore) -> None:
-    async with postgres.connected() as batch, postgres.connected() as watcher:
+    batch = store._connection
+    async with postgres.connected() as watcher:
         transaction = batch.transaction()
         await transaction.start()
         await batch.execute("SELECT restante.fence(1)")

@@ -74,6 +74,8 @@ def reason_of(error: BaseException) -> str:
     """Return the text of an error in one line."""
     if isinstance(error, TimeoutError):
         return "it did not answer in time"
+    if isinstance(error, asyncpg.InvalidSQLStatementNameError | asyncpg.DuplicatePreparedStatementError):
+        return "another connection has the prepared statements: a pooler must have pool_mode = session"
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -15,9 +15,11 @@ CREATE TABLE restante.lease (
     term     bigint NOT NULL,
     node     text NOT NULL,         -- the name of the server, for people
     renewals bigint NOT NULL,       -- rises while the server works
-    released boolean NOT NULL       -- true: the server has ended in order, and another may take over at once
+    released boolean NOT NULL,      -- true: the server has ended in order, and another may take over at once
+    backend  integer NOT NULL,      -- the connection of the term: its process of PostgreSQL,
+    started  timestamptz NOT NULL   -- and when this PostgreSQL was started
 );
-INSERT INTO restante.lease VALUES (1, 0, '', 0, true);
+INSERT INTO restante.lease VALUES (1, 0, '', 0, true, 0, 'epoch');
 
 CREATE TABLE restante.service (
     one     integer PRIMARY KEY CHECK (one = 1),
@@ -112,13 +114,16 @@ CREATE INDEX usage_nameplates_started ON restante.usage_nameplates (started);
 CREATE INDEX usage_mailboxes_started ON restante.usage_mailboxes (started);
 CREATE INDEX usage_client_versions_connect_time ON restante.usage_client_versions (connect_time);
 
--- Lock the lease until the transaction ends, or fail if the term is over. A take-over waits for this lock, so no
--- transaction of an earlier term commits after it.
+-- Lock the lease until the transaction ends, or fail if the term is over, or that of another connection. A pooler may
+-- give each transaction another one, and after a failover to a database that lacks what the server has stored. A
+-- take-over waits for this lock, so no transaction of an earlier term commits after it.
 CREATE FUNCTION restante.fence(caller bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM 1 FROM restante.lease WHERE term = caller FOR SHARE;
+    PERFORM 1 FROM restante.lease
+        WHERE term = caller AND backend = pg_backend_pid() AND started = pg_postmaster_start_time() FOR SHARE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'term % is over', caller USING ERRCODE = 'RS001';
+        RAISE EXCEPTION 'the lease is not that of term % and of this connection (a pooler must have pool_mode = session)',
+            caller USING ERRCODE = 'RS001';
     END IF;
     -- Whatever the settings of the role and the database: who is answered has been stored.
     IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
@@ -132,7 +137,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     new_term bigint;
 BEGIN
-    UPDATE restante.lease SET term = term + 1, node = new_node, renewals = 0, released = false
+    UPDATE restante.lease SET term = term + 1, node = new_node, renewals = 0, released = false,
+            backend = pg_backend_pid(), started = pg_postmaster_start_time()
         WHERE term = old_term AND renewals = old_renewals
         RETURNING term INTO new_term;
     IF new_term IS NOT NULL THEN
