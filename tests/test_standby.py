@@ -170,7 +170,7 @@ async def test_the_dashboard_of_an_engine_has_the_results_of_the_last_week(
                 await other.execute("LOCK TABLE restante.usage_mailboxes")
                 while "problem" not in (recent := (await events.until("now"))["recent"]):
                     pass
-                assert recent == {"problem": f"cannot read {postgres.url}: it did not answer in time"}
+                assert recent["problem"].endswith(f" {postgres.url}: it did not answer in time")
                 await client.call("open", mailbox="n")  # the engine goes on
         await client.leave()
 
@@ -181,8 +181,12 @@ async def test_the_nodes_of_a_database_are_one_that_serves_and_those_that_stand_
         await (await first.serves()).leave()
         async with host(postgres, admin=True) as second:
             await until(lambda: answers(second, "/readyz", f"503 standby: {platform.node()} has the lease"))
-            nodes = await asyncio.to_thread(read_nodes, postgres.url)
-    assert (nodes.engine, nodes.serves, nodes.term, nodes.standbys) == (platform.node(), True, 1, ["local"])
+            async with bounded("a renewal, and a look of the other server at the lease"):
+                while True:
+                    nodes = await asyncio.to_thread(read_nodes, postgres.url)
+                    if nodes.serves and nodes.standbys:
+                        break
+    assert (nodes.engine, nodes.released, nodes.standbys) == (platform.node(), False, ["local"])
 
 
 def test_nodes_says_why_nobody_serves(postgres: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,10 @@ def status(data: DataOption = DEFAULT_DATA, database: DatabaseOption = None, jso
 
 @app.command("nodes")
 def nodes(database: DatabaseOption = None, json: JsonOption = False) -> None:
-    """Show which of the servers of a PostgreSQL database serves, and which stand by."""
+    """Show which server of a PostgreSQL database serves.
+
+    It also shows who stands by, if the database knows. It takes up to 3 seconds.
+    """
     if database is None:
         raise Misuse("name the database of the servers: --database URL")
     require_extra("postgres")

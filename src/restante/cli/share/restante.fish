@@ -12,7 +12,7 @@ end
 complete --command restante --no-files
 complete --command restante --condition '__restante_at' --arguments serve --description 'Run the mailbox server.'
 complete --command restante --condition '__restante_at' --arguments status --description 'Count what the mailbox server has stored. The server may be running.'
-complete --command restante --condition '__restante_at' --arguments nodes --description 'Show which of the servers of a PostgreSQL database serves, and which stand by.'
+complete --command restante --condition '__restante_at' --arguments nodes --description 'Show which server of a PostgreSQL database serves.'
 complete --command restante --condition '__restante_at' --arguments restart --description 'Replace the running server by the installed version. Clients stay connected, but for those with TLS of it.'
 complete --command restante --condition '__restante_at' --arguments backup --description 'Copy the data of the mailbox server into a file. The server may be running.'
 complete --command restante --condition '__restante_at' --arguments restore --description 'Copy a backup into a new data directory. Then start the server on it.'
