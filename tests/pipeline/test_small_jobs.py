@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,10 +10,8 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from restante.pipeline.build import run as build_run
-from restante.pipeline.build import sources as build_sources
 from restante.pipeline.build.run import build_tables
-from restante.pipeline.cli import run as pipeline_run
+from restante.pipeline.build.sources import build_sources
 from restante.pipeline.ingest import Run, ingest
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.sources.recognise import recognise
@@ -132,24 +129,5 @@ def test_the_table_of_sources_is_a_large_job_if_the_latest_days_have_many_rows(l
     add(lake, SECOND, source="other")
     [merged] = lake.merge("nameplates")
     for more in ({}, {"rows": 2}, {"file_rows": 6}, {"size": merged.size - 1}):
-        with limits(**({"rows": 3, "file_rows": 7, "size": merged.size} | more)), lake.run() as run:
-            assert build_sources.job_size(run).small is (not more), "of the day before no row is read"
-
-
-def test_a_large_job_for_sources_is_known_before_the_first_table_is_built(lake: LakeWorld) -> None:
-    add(lake, FIRST, FIRST)
-
-    def asked(limit: int, *, plan: bool = False) -> list[str]:
-        calls: list[str] = []
-
-        def built(*_given: object, **_others: object) -> list[object]:
-            calls.append("build")
-            return []
-
-        with limits(rows=limit), lake.run() as run, patch.object(build_run, "build_tables", built):
-            pipeline_run.build_into(run._replace(large_jobs=partial(calls.append, "large")), {}, plan=plan)
-        return calls
-
-    assert asked(1) == ["large", "build"]
-    assert asked(1, plan=True) == ["build"]
-    assert asked(2) == ["build"]
+        of_small_jobs = {"rows": 3, "file_rows": 7, "size": merged.size} | more
+        assert is_large(lake, build_sources, **of_small_jobs) is bool(more), "of the day before no row is read"

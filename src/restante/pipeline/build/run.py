@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from datetime import date
 from typing import Final, NamedTuple
@@ -48,15 +48,6 @@ class BuildResult(NamedTuple):
     rows: int = 0
 
 
-class WholeBuild(NamedTuple):
-    """A table that is not built day by day. It is built beside the others, from clean tables only."""
-
-    rows: int
-    """The rows that its job reads."""
-    build: Callable[[], BuildResult]
-    """Builds it, unless it is up to date. It runs in a thread of its own."""
-
-
 def missing_inputs(lake: Lake, build: Build) -> list[str]:
     """Return the clean tables from which a table is built, if the lake has none of them."""
     names = list(dict.fromkeys(_clean_inputs(build)))
@@ -78,14 +69,13 @@ def build_tables(
     *,
     plan: bool = False,
     builds: Mapping[str, Build] = BUILDS,
-    whole_builds: Sequence[WholeBuild] = (),
     planned: Collection[str] = (),
 ) -> list[BuildResult]:
     """Build the tables' days that are not up to date, or only return which ones are due (`plan`).
 
-    `only` builds the days of this range, up to date or not, and no others. The results of `whole_builds` come last.
-    `planned` are the clean tables into which the run would read rows, if it only plans. Raises StoreError if the lake
-    cannot be read or written, SparkError if a job fails.
+    `only` builds the days of this range, up to date or not, and no others. `planned` are the clean tables into which
+    the run would read rows, if it only plans. Raises StoreError if the lake cannot be read or written, SparkError if
+    a job fails.
     """
     days_due: dict[str, Sequence[date]] = {}
     open_table = functools.cache(run.lake.table)
@@ -100,8 +90,7 @@ def build_tables(
         if not plan and only is None:
             for build in builds.values():
                 commit_inputs(run, TableWithInputs.open(build, open_table))
-        results = [BuildResult(name, days) for name, days in days_due.items()]
-        return results + [whole_build.build() for whole_build in whole_builds]
+        return [BuildResult(name, days) for name, days in days_due.items()]
     jobs = [(TableWithInputs.open(builds[name], open_table), days) for name, days in days_due.items() if days]
     if not _all_small(jobs):
         run.large_jobs()
@@ -110,21 +99,15 @@ def build_tables(
     budget = RowBudget(MAX_JOB_ROWS)
     futures: dict[str, Future[BuildResult]] = {}
     with ThreadPoolExecutor(TABLES_AT_ONCE, "build") as pool:
-        whole_futures = [pool.submit(_build_whole, whole_build, budget) for whole_build in whole_builds]
         for name, build in builds.items():
             inputs = [futures[input_] for input_ in build.inputs if input_ in futures]
             futures[name] = pool.submit(_build_after, run, build, only, inputs, budget)
         try:
-            done, _ = wait([*futures.values(), *whole_futures], return_when=FIRST_EXCEPTION)
+            done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
         finally:  # all are done; or one failed, or the run was interrupted, and no more jobs start
             budget.close()
             pool.shutdown(wait=False, cancel_futures=True)
-    return [future.result() for future in (*futures.values(), *whole_futures) if future in done]
-
-
-def _build_whole(whole_build: WholeBuild, budget: RowBudget) -> BuildResult:
-    with budget.reserve(whole_build.rows):
-        return whole_build.build()
+    return [future.result() for future in futures.values() if future in done]
 
 
 def _build_after(

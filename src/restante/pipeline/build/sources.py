@@ -1,9 +1,8 @@
 """Builds the table `sources`, which is not built day by day: rows of any day may change any of its rows.
 
-It is built as a whole if
- a clean table has commits with rows or a ledger after the one that it was built from. That is
-cheap. The counts are in the commits' states (Totals). Of each clean table only the latest day of each source is read,
-and of the quarantine one column.
+It is built as a whole if a clean table has commits with rows or a ledger after the one that it was built from. That
+is cheap. The counts are in the commits' states (Totals). Of each clean table only the latest day of each source is
+read, and of the quarantine one column.
 """
 
 from __future__ import annotations
@@ -49,9 +48,12 @@ def build_sources(run: Run, first_day: str = "", *, plan: bool = False, planned:
     days = sorted({row["last_ingest"].date() for row in rows})
     if plan or not rows:
         return BuildResult(name, days)
+    selected = _selected_rows(tables)
+    size = _job_size(tables, selected)
+    if not size.small:
+        run.large_jobs()
     with run.step(name) as step:
-        selected = _selected_rows(tables)
-        spark = small_jobs.session_for(run.spark(), _job_size(tables, selected))
+        spark = small_jobs.session_for(run.spark(), size)
         frames = {input_: tables.inputs[input_].read(spark, where) for input_, where in selected.items()}
         ledgers = spark.createDataFrame(pa.Table.from_pylist(rows, columns.row_schema(LEDGERS.columns)))
         frames[LEDGERS.name] = small_jobs.one_task(ledgers)
@@ -59,12 +61,6 @@ def build_sources(run: Run, first_day: str = "", *, plan: bool = False, planned:
         target.commit([staged], info=commit_info_of(run, tables, tables.input_commits()), replace={})
         step.done(counted(staged.rows, "row"))
     return BuildResult(name, days, staged.rows)
-
-
-def job_size(run: Run) -> small_jobs.JobSize:
-    """Return what the job of `build_sources` reads: nothing if the table is up to date."""
-    tables = TableWithInputs.open(BUILD, cache(run.lake.table))
-    return _job_size(tables, _selected_rows(tables) if tables.is_outdated() else {})
 
 
 def _selected_rows(tables: TableWithInputs) -> dict[str, Where]:

@@ -268,19 +268,15 @@ def build_into(
     Return each result with the clean tables that the lake lacks, if nothing was built because of that. `planned`
     are the clean tables into which the run would read rows, if it only plans.
     """
-    from restante.pipeline.build.run import WholeBuild, build_tables, missing_inputs  # imports pyspark
-    from restante.pipeline.build.sources import build_sources, job_size
+    from restante.pipeline.build.run import build_tables, missing_inputs  # imports pyspark
+    from restante.pipeline.build.sources import build_sources
     from restante.pipeline.tables import BUILDS, BUILT_TABLES
     from restante.pipeline.tables.sources import SOURCES_TABLE
 
-    whole_builds = []
+    results = build_tables(run, days, plan=plan, planned=planned)
     if not days:  # it is always built whole
         first_day = _first_day(run, keep_days[SOURCES_TABLE.name]) if SOURCES_TABLE.name in keep_days else ""
-        size = job_size(run)
-        if not plan and not size.small:
-            run.large_jobs()
-        whole_builds.append(WholeBuild(size.rows, partial(build_sources, run, first_day, plan=plan, planned=planned)))
-    results = build_tables(run, days, plan=plan, whole_builds=whole_builds, planned=planned)
+        results.append(build_sources(run, first_day, plan=plan, planned=planned))
     if not plan:
         _drop_old(run, {name: count for name, count in keep_days.items() if name in BUILT_TABLES})
     missing = [

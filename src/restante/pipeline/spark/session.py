@@ -318,7 +318,7 @@ def end_java() -> None:
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
-    gateway = SparkContext._gateway
+    gateway: Any = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
     with contextlib.suppress(Py4JError, OSError):  # it has ended
         gateway.shutdown()
