@@ -30,10 +30,10 @@ def _unneeded_files(table: LakeTable, *, grace: float, now: float) -> list[Unnee
     Readers of an older version must finish within `grace`, which is at most delta_log.LOG_RETENTION_SECONDS. The time
     of a file that was never in a version counts from when it was written, since another program may be about to
     commit it. So does that of a file whose removal is in an entry that is no longer kept: it was removed longer ago
-    than that. Of a table without a version only the files of killed runs are returned: its log may be lost. `now` is
-    in seconds since 1970. The lake must be open for writing, so that no other run is active. At a URL one may be: its
-    files are as old as the run at most, so `grace` must be longer than any run. Raises StoreError if the table
-    cannot be read.
+    than that. Of a table without a version only the files of killed runs are returned, and at a URL none: its log may
+    be lost. `now` is in seconds since 1970. The lake must be open for writing, so that no other run is active. At a
+    URL one may be: its files are as old as the run at most, so `grace` must be longer than any run. Raises StoreError
+    if the table cannot be read.
     """
     assert table.writing, "the lake is not open for writing"
     current = {file.path for file in table.files()}
@@ -70,8 +70,10 @@ def vacuum_probes(lake: Lake, *, grace: float, now: float, plan: bool) -> list[U
 def _all_files(table: LakeTable) -> Iterator[LakePath]:
     """Yield the files that may be of a version of the table, and at a URL all files of runs."""
     folder = table.folder
+    if table.version is None:
+        return
     if not isinstance(folder, UrlPath):
-        yield from () if table.version is None else _parquet_files(folder)
+        yield from _parquet_files(folder)
         return
     try:
         files = list(folder.files())
@@ -79,7 +81,7 @@ def _all_files(table: LakeTable) -> Iterator[LakePath]:
         raise StoreError(f"cannot list {folder}: {plain(error)}") from error
     for file in files:
         below = file.relative_to(folder)
-        if data_files.is_of_run(below) or (table.version is not None and file.name.endswith(".parquet")):
+        if data_files.is_of_run(below) or file.name.endswith(".parquet"):
             yield file
 
 
