@@ -834,6 +834,19 @@ def test_a_signal_that_comes_before_the_server_listens_is_obeyed_when_it_does() 
     assert calls == ["restart", "reload"]
 
 
+def test_a_signal_that_comes_while_the_program_is_imported_waits_for_the_server(tmp_path: Path) -> None:
+    """Otherwise it ends the process (man 7 signal)."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    blocked = before.copy()
+
+    def serve(*_: object) -> None:
+        blocked.update(signal.pthread_sigmask(signal.SIG_SETMASK, before))
+
+    with patch("restante.mailbox.server.main.serve", serve):
+        assert called("serve", "--data", tmp_path, "--listen", "127.0.0.1:0", "--admin", "off").returncode == 0
+    assert blocked - before == {signal.SIGHUP, signal.SIGUSR2}
+
+
 async def test_two_restarts_at_once_are_one(tmp_path: Path) -> None:
     """The program that checks inherits nothing, and the admin port stays where it is."""
     file, admin = tmp_path / "go on", ("--admin", "127.0.0.1:0")

@@ -8,7 +8,7 @@ import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -40,6 +40,7 @@ from restante.mailbox.store.postgres import (
     watch_lease,
 )
 from support.bounds import BOUND, bounded
+from support.certificates import Certificate
 from support.dice import FakeDice
 from support.loops import until
 from support.mailbox.givens import FakeClock, Inbox
@@ -568,7 +569,7 @@ async def test_a_batch_that_a_full_disk_refuses_leaves_nothing_and_the_term_goes
 @pytest.mark.parametrize(
     ("made", "sentence"),
     [
-        ("CREATE SCHEMA restante", "of another program; nothing was changed"),
+        ("CREATE SCHEMA restante; CREATE TABLE restante.other ()", "of another program; nothing was changed"),
         ("CREATE SCHEMA restante; CREATE TABLE restante.schema AS SELECT 2 AS version", "use the newer restante"),
     ],
 )
@@ -578,7 +579,49 @@ async def test_another_program_s_database_is_refused(postgres: Cluster, made: st
     with pytest.raises(StoreError, match=sentence) as refusal:
         await Node(postgres.url, "a").take_over()
     assert not isinstance(refusal.value, StoreBusy)
-    assert len(postgres.rows("SELECT 1 FROM pg_tables WHERE schemaname = 'restante'")) == ("version" in made)
+    assert len(postgres.rows("SELECT 1 FROM pg_tables WHERE schemaname = 'restante'")) == 1
+
+
+async def test_the_user_needs_its_schema_and_no_right_to_the_database(postgres: Cluster) -> None:
+    url = postgres.url.replace("restante@", "writer@")
+    async with postgres.connected() as owner:
+        await owner.execute("CREATE ROLE writer LOGIN")
+        try:
+            with pytest.raises(
+                Misuse, match=r"permission denied for database .* CREATE SCHEMA restante AUTHORIZATION"
+            ):
+                await Node(url, "a").take_over()
+            await owner.execute("CREATE SCHEMA restante AUTHORIZATION writer")
+            store = await Node(url, "a").take_over()
+            ledger = await Ledger.begin(store)
+            ledger.open("a", "m")
+            await ledger.commit(store)
+            await store.close()
+        finally:
+            await owner.execute("DROP OWNED BY writer CASCADE; DROP ROLE writer")
+
+
+async def test_a_file_of_the_url_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(Misuse, match="sslrootcert /nowhere/ca.pem: No such file"):
+        await connect("postgresql://restante@localhost/restante?sslmode=verify-full&sslrootcert=/nowhere/ca.pem")
+
+
+async def test_a_certificate_that_is_not_trusted_is_the_operator_s_mistake(tmp_path: Path) -> None:
+    """PostgreSQL answers a request for TLS with S (postgresql.org/docs/18/protocol-flow.html, 54.2.10)."""
+    certificate, other = Certificate(tmp_path), Certificate(tmp_path, name="other")
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)
+        writer.write(b"S")
+        with suppress(OSError):
+            await writer.start_tls(certificate.server)
+        writer.close()
+
+    async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"postgresql://restante@127.0.0.1:{port}/restante?sslmode=verify-full&sslrootcert={other.path}"
+        with pytest.raises(Misuse, match=r"not trusted: self-signed certificate: .*sslrootcert"):
+            await connect(url)
 
 
 async def test_a_server_uses_the_tables_that_another_makes_meanwhile(postgres: Cluster) -> None:

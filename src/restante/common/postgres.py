@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 
-from restante.common.errors import Misuse, StoreBusy, StoreError
+from restante.common.errors import Misuse, StoreBusy, StoreError, plain
 from restante.common.settings import without_password
 
 CONNECT_SECONDS: Final = 5.0
@@ -22,6 +25,10 @@ READ_SECONDS: Final = 30.0
 """Seconds within which a statement that only reads must be answered. Then it is cancelled."""
 
 ROWS_PER_FETCH: Final = 2000
+
+FILES: Final = frozenset({"sslrootcert", "sslcert", "sslkey", "sslcrl"})
+"""Parameters of a URL that name files (postgresql.org/docs/18/libpq-connect.html). The driver does not say which one it
+cannot read."""
 
 DEAD_PEER_MS: Final = 10_000
 """Milliseconds that data may be unacknowledged before the kernel ends the connection (tcp(7), TCP_USER_TIMEOUT): the
@@ -48,17 +55,28 @@ async def connect(url: str) -> asyncpg.Connection:
             "the URL of the database is malformed: write @ : / ? # and % in a user or a password as"
             " %40 %3A %2F %3F %23 and %25"
         )
+    for name, file in parse_qsl(urlsplit(url).query):
+        if name in FILES:
+            try:
+                Path(file).read_bytes()
+            except OSError as error:
+                raise Misuse(f"cannot use {without_password(url)}: {name} {file}: {plain(error)}") from error
     try:
         connection = await asyncpg.connect(
             url, timeout=CONNECT_SECONDS, server_settings={"application_name": "restante"}
         )
+    except ssl.SSLCertVerificationError as error:
+        raise Misuse(
+            f"the certificate of {without_password(url)} is not trusted: {error.verify_message}: renew it, connect to a"
+            " host that it names, or name the file of its authority (sslrootcert)"
+        ) from error
     except (
         asyncpg.InvalidAuthorizationSpecificationError,
         asyncpg.InvalidCatalogNameError,
         asyncpg.ClientConfigurationError,
         ValueError,
     ) as error:
-        raise Misuse(f"cannot use {without_password(url)}: {error}") from error
+        raise Misuse(f"cannot use {without_password(url)}: {reason_of(error)}") from error
     except (asyncpg.PostgresError, *DRIVER_ERRORS) as error:
         raise StoreBusy(f"cannot reach {without_password(url)}: {reason_of(error)}") from error
     endpoint = connection._transport.get_extra_info("socket")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,7 @@ app.add_typer(config_app, name="config", help="Show or check the settings of the
 @with_options(SERVE)
 def serve_command(read_settings: ReadSettings) -> None:
     """Run the mailbox server."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))  # until the server receives them
     from restante.common.handover import key_of_admin, take
 
     handover = take(os.environ)

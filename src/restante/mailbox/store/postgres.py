@@ -92,6 +92,9 @@ async def prepare(connection: asyncpg.Connection, url: str) -> None:
     async with connection.transaction(isolation="read_committed"):
         await connection.execute(f"{IDLE_LIMIT}; SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
         if await connection.fetchval("SELECT to_regnamespace('restante') IS NULL"):
+            await connection.execute("CREATE SCHEMA restante")
+        relations = "SELECT FROM pg_class WHERE relnamespace = to_regnamespace('restante')"
+        if not await connection.fetchval(f"SELECT EXISTS ({relations})"):  # noqa: S608 - it is ours
             sql = resources.files("restante.mailbox.store") / "sql" / "postgres-0001.sql"
             await connection.execute(sql.read_text("utf-8"))
         if await connection.fetchval("SELECT to_regclass('restante.schema') IS NULL"):
@@ -229,6 +232,11 @@ class Node(Role):
             while True:
                 try:
                     store = await self._try(watch)
+                except asyncpg.InsufficientPrivilegeError as error:
+                    raise Misuse(
+                        f"{without_password(self._url)}: {reason_of(error)}: let the owner of the database run"
+                        " CREATE SCHEMA restante AUTHORIZATION the user of the URL"
+                    ) from error
                 except (StoreBusy, asyncpg.PostgresError, *DRIVER_ERRORS) as error:
                     self._disconnect()
                     self._wait(str(error) if isinstance(error, StoreBusy) else reason_of(error))

@@ -1,8 +1,6 @@
 -- The mailbox server's data on PostgreSQL (14 or newer), schema 1. Columns are described in sqlite-0001.sql to
 -- sqlite-0006.sql. All names are qualified, so that no session setting is needed.
 
-CREATE SCHEMA IF NOT EXISTS restante;
-
 CREATE TABLE restante.schema (
     version integer NOT NULL
 );
