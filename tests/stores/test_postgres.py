@@ -310,8 +310,10 @@ def watched(server: Cluster, meanwhile: Callable[[], object] = lambda: None) -> 
 async def test_a_server_works_if_it_renews_its_lease_while_somebody_looks(
     postgres: Cluster, store: PostgresStore
 ) -> None:
+    loop = asyncio.get_running_loop()
+
     def renew() -> None:
-        postgres.rows("SELECT restante.renew(1)")
+        asyncio.run_coroutine_threadsafe(store.renew(), loop).result(BOUND)
 
     assert await asyncio.to_thread(watched, postgres, renew) == (Lease(1, "a", 1, released=False), True)
     assert await asyncio.to_thread(watched, postgres) == (Lease(1, "a", 1, released=False), False)
@@ -336,7 +338,8 @@ async def test_who_reads_waits_for_no_batch_and_no_batch_for_it(postgres: Cluste
     await begun.wait()
     ledger.open("a", "m")
     await ledger.commit(store)
-    async with postgres.connected() as batch, batch.transaction():
+    batch = store._connection
+    async with batch.transaction():
         await batch.execute("SELECT restante.fence(1)")
         under_way.set()
         assert await counting == [(0,)]
