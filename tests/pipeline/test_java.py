@@ -145,13 +145,14 @@ def test_without_a_cache_folder_or_with_one_that_spark_takes_apart_there_is_no_a
 
 
 def test_java_makes_an_archive_only_while_there_is_none_and_one_can_be_written(tmp_path: Path) -> None:
-    home, cache = a_java(tmp_path / "java"), tmp_path / "missing" / "cache"
+    home, cache = a_java(tmp_path / "java", "17.0.15"), tmp_path / "missing" / "cache"
     archive, makes = cache / "classes-a-b.jsa", f'"-XX:ArchiveClassesAtExit={cache}/classes-a-b.jsa"'
     assert class_archive.archive_option(archive, home, make=False) == ""
     assert makes in class_archive.archive_option(archive, home, make=True)
     (home / "lib" / "server" / "classes.jsa").rename(tmp_path / "classes.jsa")
     assert class_archive.archive_option(archive, home, make=True) == "", "as the wheel's"
     (tmp_path / "classes.jsa").rename(home / "lib" / "server" / "classes.jsa")
+    assert class_archive.archive_option(archive, a_java(tmp_path / "other", "21.0.8"), make=True) == ""
     archive.write_bytes(bytes(9))
     assert makes in class_archive.archive_option(archive, home, make=True), "a Java was killed while it made it"
     archive.write_bytes(b"whole")
@@ -164,7 +165,7 @@ def test_java_makes_an_archive_only_while_there_is_none_and_one_can_be_written(t
 def test_a_new_archive_replaces_those_of_the_same_java_and_spark(tmp_path: Path) -> None:
     for name in ("classes-a-old.jsa", "classes-b-old.jsa", "java-1"):
         (tmp_path / name).touch()
-    class_archive.archive_option(tmp_path / "classes-a-new.jsa", a_java(tmp_path / "java"), make=True)
+    class_archive.archive_option(tmp_path / "classes-a-new.jsa", a_java(tmp_path / "java", "17.0.15"), make=True)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["classes-b-old.jsa", "java", "java-1"]
 
 

@@ -22,6 +22,10 @@ ARCHIVE_PREFIX: Final = "classes-"
 ARCHIVE_PROPERTY: Final = "restante.classArchive"
 """The property of a Java that makes an archive: its path."""
 
+UNFIT_JAVA: Final = 21
+"""The version of Java that refuses an archive of Spark's classes (21.0.8: "shared class paths mismatch"). 17 and 25
+take it."""
+
 _CONFIGURATION_FOLDERS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """Variables that name folders of Java's class path (4.3.0: AbstractCommandBuilder.buildClassPath)."""
 
@@ -77,7 +81,8 @@ def archive_option(archive: Path, home: Path, *, make: bool) -> str:
     if is_whole(archive):
         return f'"-XX:SharedArchiveFile={archive}"'
     # The archive adds to one of Java's own classes, which the wheel's Java has not.
-    if not make or not (home / "lib" / "server" / "classes.jsa").exists():
+    has_base = (home / "lib" / "server" / "classes.jsa").exists()
+    if not make or not has_base or java.major_version(home) == UNFIT_JAVA:
         return ""
     try:
         archive.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
