@@ -259,6 +259,15 @@ def test_vacuum_removes_what_killed_runs_left_and_nothing_that_is_young(url: str
     assert stored(url) == [2]
 
 
+def test_polars_reads_a_table_at_a_url_with_pyarrow(folder_url: str, tmp_path: Path) -> None:
+    import polars as pl
+
+    with Lake.open(folder_url, write=True, make=True) as lake:
+        put(lake.table(LETTERS), letter(1), letter(2, hour=3))
+    letters = pl.scan_delta(str(tmp_path / "lake" / "letters"), use_pyarrow=True)
+    assert letters.select("id").collect()["id"].sort().to_list() == [1, 2]
+
+
 def test_vacuum_keeps_the_files_of_a_table_at_a_url_whose_log_is_lost(folder_url: str) -> None:
     with Lake.open(folder_url, write=True, make=True) as lake:
         put(lake.table(LETTERS), letter(1))
