@@ -152,7 +152,7 @@ NOW = 1_000_000_000.0
 
 
 async def test_an_export_has_all_usage_records(data: StoreData, tmp_path: Path) -> None:
-    records = [
+    records: list[model.Change] = [
         *(NameplateUsage("x", 1.5 + number, None, 9.0, "lonely", 0.0) for number in range(3)),
         MailboxUsage("é", True, 2.5, 0.25, 9.0, "happy"),
         ClientVersion("x", "a", 3.5, "python", None),

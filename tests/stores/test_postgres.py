@@ -338,9 +338,8 @@ async def test_who_reads_waits_for_no_batch_and_no_batch_for_it(postgres: Cluste
     await begun.wait()
     ledger.open("a", "m")
     await ledger.commit(store)
-    batch = store._connection
-    async with batch.transaction():
-        await batch.execute("SELECT restante.fence(1)")
+    async with store._connection.transaction():
+        await store._connection.execute("SELECT restante.fence(1)")
         under_way.set()
         assert await counting == [(0,)]
 
