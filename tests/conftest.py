@@ -60,6 +60,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/test_cli.py": (18, 1),
     "tests/test_dashboard.py": (17, 5),
     "tests/test_docs.py": (10, 3),
+    "tests/test_histories.py": (1, 50),
     "tests/test_packages.py": (1, 74),
     "tests/test_restart.py": (18, 20),
     "tests/test_standby.py": (3, 15),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import random
 import re
 import socket
 import struct
@@ -15,6 +16,8 @@ from threading import Event
 
 import asyncpg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 import restante.common.postgres
@@ -42,6 +45,7 @@ from restante.mailbox.store.postgres import (
 from support.bounds import BOUND, bounded
 from support.certificates import Certificate
 from support.dice import FakeDice
+from support.effort import examples
 from support.loops import until
 from support.mailbox.givens import FakeClock, Inbox
 from support.mailbox.ledger import APP, Ledger
@@ -418,7 +422,8 @@ async def test_a_term_is_over_if_the_database_s_host_is_gone_while_a_batch_waits
 ) -> None:
     """The host has acknowledged the call. The kernel has nothing to send again, and would wait for ever."""
     monkeypatch.setattr(restante.common.postgres, "DEAD_PEER_MS", 1000)
-    writers, gone = [], asyncio.Event()
+    writers: list[asyncio.StreamWriter] = []
+    gone = asyncio.Event()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
         while data := await reader.read(1 << 16):
@@ -563,6 +568,83 @@ async def test_a_batch_that_a_full_disk_refuses_leaves_nothing_and_the_term_goes
     again.open("a", "m")
     await again.commit(store)
     assert list((await store.view()).app(APP).mailboxes) == ["m"]
+
+
+def spelled(value: object, dice: random.Random) -> str:
+    """Return a value as JSON, with any of the characters of its texts escaped, or bare where JSON forbids it."""
+    if isinstance(value, str):
+        forms = (f"\\u{ord(letter):04x}" if ord(letter) <= 0xFFFF else letter for letter in value)
+        return f'"{"".join(dice.choice((form, letter)) for form, letter in zip(forms, value, strict=True))}"'
+    if isinstance(value, list):
+        return f"[{', '.join(spelled(item, dice) for item in value)}]"
+    return str(value)
+
+
+strange_texts = st.text(
+    st.sampled_from("\0\1\n\x7f\ud800\udfff\ufeff\uffff\U0010ffff'\\\"{},()%$\u0660a1"), max_size=9
+)
+strange_names = st.one_of(
+    st.text(st.characters(exclude_characters='\0"\\', exclude_categories=["Cs", "Cc"]), min_size=1),
+    st.sampled_from(("\U0010ffff" * 500, "\ufeff", "\x7f", "NULL", "{}", "(,)", "\ufffe")),
+    strange_texts,
+)
+strange_values = st.one_of(
+    strange_texts,
+    st.integers(),
+    st.sampled_from(("-0.0", "1e400", "9" * 4000, "[" * 900 + "]" * 900, "null", "true", '{"": []}')),
+)
+
+
+@examples(25)
+@given(
+    names=st.tuples(*[strange_names] * 4),
+    values=st.tuples(*[strange_values] * 5),
+    nameplate=st.text("0123456789", min_size=1, max_size=40),
+    dice=st.randoms(use_true_random=False),
+    binary=st.booleans(),
+)
+def test_postgresql_refuses_nothing_that_clients_send(
+    postgres: Cluster,
+    names: tuple[str, ...],
+    values: tuple[object, ...],
+    nameplate: str,
+    dice: random.Random,
+    binary: bool,
+) -> None:
+    """So no batch is refused for its content."""
+    app_id, side, mailbox_id, mood = names
+    phase, body, number, implementation, version = values
+    commands: list[dict[str, object]] = [
+        {"type": "bind", "appid": app_id, "side": side, "client_version": [implementation, version]},
+        {"type": "claim", "nameplate": nameplate},
+        {"type": "open", "mailbox": mailbox_id},
+        {"type": "add", "phase": phase, "body": body, "id": number},
+        {"type": "close", "mood": mood},
+    ]
+
+    texts: list[str | bytes] = []
+    for fields in (*commands, commands[0] | {"side": "b"}, *commands[1:4]):  # the second side keeps the mailbox
+        pairs = ", ".join(f'"{key}": {spelled(value, dice)}' for key, value in fields.items())
+        text = f"{{{pairs}}}"
+        texts.append(text.encode(errors="replace") if binary else text.encode(errors="replace").decode())
+
+    async def converse() -> None:
+        store, clock, connection = await take_over(postgres, "a"), FakeClock(), Inbox().connection
+        commit_loop = await CommitLoop.open(store, clock, FakeDice(), model.Policy(), Retention(660.0))
+        running = asyncio.create_task(commit_loop.run())
+        for number, text in enumerate(texts):
+            if number in {0, len(commands)}:
+                connection = Inbox().connection
+                commit_loop.dispatcher.add_connection(connection)
+            commit_loop.receive(connection, text, commit_loop.now())
+        commit_loop.stop()
+        await running
+        stored = await store.view()
+        await store.close()
+        assert commit_loop.measurements.batches_not_stored == 0
+        assert picture(stored, touches=False) == picture(commit_loop.dispatcher.state, touches=False)
+
+    asyncio.run(converse())
 
 
 # ── databases that cannot be used ────────────────────────────────────────────────────────────────

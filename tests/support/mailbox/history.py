@@ -71,7 +71,9 @@ class MailboxHistory:
         for read in self.reads:
             before = {body for body, at in known.items() if at < read.began}
             if read.number is None:
-                if any(self.adds[body].side == read.side and self.adds[body].ended < read.began for body in self.adds):
+                if any(
+                    self.adds[body].side == read.side and self.adds[body].ended < read.began for body in self.adds
+                ):
                     yield f"member {read.side} was refused"
             elif missing := before - set(log[: read.number]):
                 yield f"{read.side} was answered without {missing}"

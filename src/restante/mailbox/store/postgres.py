@@ -94,7 +94,7 @@ async def prepare(connection: asyncpg.Connection, url: str) -> None:
         if await connection.fetchval("SELECT to_regnamespace('restante') IS NULL"):
             await connection.execute("CREATE SCHEMA restante")
         relations = "SELECT FROM pg_class WHERE relnamespace = to_regnamespace('restante')"
-        if not await connection.fetchval(f"SELECT EXISTS ({relations})"):  # noqa: S608 - it is ours
+        if not await connection.fetchval(f"SELECT EXISTS ({relations})"):
             sql = resources.files("restante.mailbox.store") / "sql" / "postgres-0001.sql"
             await connection.execute(sql.read_text("utf-8"))
         if await connection.fetchval("SELECT to_regclass('restante.schema') IS NULL"):

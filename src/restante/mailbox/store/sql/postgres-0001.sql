@@ -120,8 +120,8 @@ BEGIN
     PERFORM 1 FROM restante.lease
         WHERE term = caller AND backend = pg_backend_pid() AND started = pg_postmaster_start_time() FOR SHARE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'the lease is not that of term % and of this connection (a pooler must have pool_mode = session)',
-            caller USING ERRCODE = 'RS001';
+        RAISE EXCEPTION 'another server has taken over, or the lease is lost (a pooler must have pool_mode = session)'
+            USING ERRCODE = 'RS001';
     END IF;
     -- Whatever the settings of the role and the database: who is answered has been stored.
     IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
