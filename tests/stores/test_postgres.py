@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import random
+import json
 import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -570,28 +571,18 @@ async def test_a_batch_that_a_full_disk_refuses_leaves_nothing_and_the_term_goes
     assert list((await store.view()).app(APP).mailboxes) == ["m"]
 
 
-def spelled(value: object, dice: random.Random) -> str:
-    """Return a value as JSON, with any of the characters of its texts escaped, or bare where JSON forbids it."""
-    if isinstance(value, str):
-        forms = (f"\\u{ord(letter):04x}" if ord(letter) <= 0xFFFF else letter for letter in value)
-        return f'"{"".join(dice.choice((form, letter)) for form, letter in zip(forms, value, strict=True))}"'
-    if isinstance(value, list):
-        return f"[{', '.join(spelled(item, dice) for item in value)}]"
-    return str(value)
-
-
-strange_texts = st.text(
-    st.sampled_from("\0\1\n\x7f\ud800\udfff\ufeff\uffff\U0010ffff'\\\"{},()%$\u0660a1"), max_size=9
+strange_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=9) | st.text(
+    "\0\x01\x7f\ufeff\U0010ffff'\\\"{},a"
 )
 strange_names = st.one_of(
-    st.text(st.characters(exclude_characters='\0"\\', exclude_categories=["Cs", "Cc"]), min_size=1),
-    st.sampled_from(("\U0010ffff" * 500, "\ufeff", "\x7f", "NULL", "{}", "(,)", "\ufffe")),
-    strange_texts,
+    strange_texts.map(json.dumps),
+    strange_texts.map(partial(json.dumps, ensure_ascii=False)),
+    st.sampled_from(
+        ('"\\u0000"', '"\0"', '"\\ud800"', '"\\udfff\\ud800"', json.dumps("\U0010ffff" * 500), '"NULL"', '"{}"')
+    ),
 )
-strange_values = st.one_of(
-    strange_texts,
-    st.integers(),
-    st.sampled_from(("-0.0", "1e400", "9" * 4000, "[" * 900 + "]" * 900, "null", "true", '{"": []}')),
+strange_values = strange_names | st.sampled_from(
+    ("-0.0", "1e400", "9" * 4000, f"[{'[' * 900}{']' * 900}]", "null", "true", '{"": []}', "[[null]]")
 )
 
 
@@ -600,43 +591,38 @@ strange_values = st.one_of(
     names=st.tuples(*[strange_names] * 4),
     values=st.tuples(*[strange_values] * 5),
     nameplate=st.text("0123456789", min_size=1, max_size=40),
-    dice=st.randoms(use_true_random=False),
     binary=st.booleans(),
 )
 def test_postgresql_refuses_nothing_that_clients_send(
     postgres: Cluster,
     names: tuple[str, ...],
-    values: tuple[object, ...],
+    values: tuple[str, ...],
     nameplate: str,
-    dice: random.Random,
     binary: bool,
 ) -> None:
     """So no batch is refused for its content."""
     app_id, side, mailbox_id, mood = names
     phase, body, number, implementation, version = values
-    commands: list[dict[str, object]] = [
-        {"type": "bind", "appid": app_id, "side": side, "client_version": [implementation, version]},
-        {"type": "claim", "nameplate": nameplate},
-        {"type": "open", "mailbox": mailbox_id},
-        {"type": "add", "phase": phase, "body": body, "id": number},
-        {"type": "close", "mood": mood},
-    ]
-
-    texts: list[str | bytes] = []
-    for fields in (*commands, commands[0] | {"side": "b"}, *commands[1:4]):  # the second side keeps the mailbox
-        pairs = ", ".join(f'"{key}": {spelled(value, dice)}' for key, value in fields.items())
-        text = f"{{{pairs}}}"
-        texts.append(text.encode(errors="replace") if binary else text.encode(errors="replace").decode())
+    bind = '{{"type": "bind", "appid": {}, "side": {}, "client_version": [{}, {}]}}'
+    rest = (
+        f'{{"type": "claim", "nameplate": "{nameplate}"}}',
+        f'{{"type": "open", "mailbox": {mailbox_id}}}',
+        f'{{"type": "add", "phase": {phase}, "body": {body}, "id": {number}}}',
+    )
+    sides = (
+        (bind.format(app_id, side, implementation, version), *rest, f'{{"type": "close", "mood": {mood}}}'),
+        (bind.format(app_id, '"b"', implementation, version), *rest),  # it keeps the mailbox
+    )
 
     async def converse() -> None:
-        store, clock, connection = await take_over(postgres, "a"), FakeClock(), Inbox().connection
+        store, clock = await take_over(postgres, "a"), FakeClock()
         commit_loop = await CommitLoop.open(store, clock, FakeDice(), model.Policy(), Retention(660.0))
         running = asyncio.create_task(commit_loop.run())
-        for number, text in enumerate(texts):
-            if number in {0, len(commands)}:
-                connection = Inbox().connection
-                commit_loop.dispatcher.add_connection(connection)
-            commit_loop.receive(connection, text, commit_loop.now())
+        for texts in sides:
+            connection = Inbox().connection
+            commit_loop.dispatcher.add_connection(connection)
+            for text in texts:
+                commit_loop.receive(connection, text.encode() if binary else text, commit_loop.now())
         commit_loop.stop()
         await running
         stored = await store.view()
