@@ -487,7 +487,7 @@ class Bench:
         if fsync_us is not None:
             environment["FSYNC_SHIM_SLEEP_US"] = str(fsync_us)
         log = data.with_suffix(".log")
-        with log.open("wb") as output, _on_cpu(CPUS[0]), counter.open("r+b") as count:
+        with log.open("wb") as output, on_cpu(CPUS[0]), counter.open("r+b") as count:
             started = time.perf_counter()
             process = subprocess.Popen(
                 [*under, *_command(program, data, port), *flags],
@@ -513,8 +513,21 @@ class Bench:
             server.kill()
 
 
+def cpu_of_family(pid: int) -> float:
+    """Return the CPU seconds of a process and its children, also of those that have ended (man 5 proc_pid_stat)."""
+    ticks = 0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            after_name = file.read_text().rpartition(")")[2].split()
+            if file.parent.name == str(pid):
+                ticks += sum(map(int, after_name[11:15]))
+            elif after_name[1] == str(pid):
+                ticks += sum(map(int, after_name[11:13]))
+    return ticks / _TICK
+
+
 @contextlib.contextmanager
-def _on_cpu(cpu: int) -> Iterator[None]:
+def on_cpu(cpu: int) -> Iterator[None]:
     """Let a child that is started here have `cpu` from its first instruction on."""
     before = os.sched_getaffinity(0)
     if len(CPUS) > 1:

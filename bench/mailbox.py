@@ -54,6 +54,14 @@ FIGURES: dict[str, Figure] = {
     "restart_beyond_empty": own("  beyond a start with none, s", 0.3, 0.15),
     "replace_pause": own("pause of a client by a planned restart with {n} mailboxes, s", 1.5, 0.5),
     "replace_cpu": Figure("  processor time of the server until it is ready again, s"),
+    "postgres_sessions": own(
+        "sessions per CPU-second with PostgreSQL, its CPU included, over SQLite's, times",
+        0.5,
+        0.75,
+        higher_is_better=True,
+    ),
+    "postgres_cpu": Figure("  CPU a session, PostgreSQL's included, ms"),
+    "take_over": own("take-over after a kill, {n} mailboxes, s", 4.5, 3.7),
     "prune_stall": own("longest stall, {n} pruned, ms", 10, 5),
     "prune_floor": Figure("  longest stall, nothing to prune, ms"),
     "flood_p99": own("add to delivery while another floods, p99, ms", 100, 10),
@@ -571,6 +579,8 @@ class Load:
         self.tls = tls
         self.acks = 0
         self.failures: list[str] = []
+        self.others_cpu: Callable[[], float] = lambda: 0.0
+        """CPU seconds of what the server needs beside itself."""
         self._server = server
         self._running: set[Session] = set()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -652,7 +662,7 @@ class Load:
 
     def _counters(self) -> tuple[float, ...]:
         used, server = os.times(), self._server
-        server_figures = server.cpu(), server.kernel(), server.flushes(), server.flush_seconds()
+        server_figures = server.cpu() + self.others_cpu(), server.kernel(), server.flushes(), server.flush_seconds()
         return time.perf_counter(), self.acks / COMMANDS, *server_figures, used.user + used.system
 
     async def _drain(self) -> None:
@@ -983,6 +993,41 @@ class Pinger(Connection):
             super().received(payload, now)
 
 
+async def standby(run: Run) -> None:
+    """Ours alone: servers on a PostgreSQL of the test environment, on the same CPU, and one on SQLite in turns."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    postgres = importlib.import_module("support.postgres")
+    with contextlib.ExitStack() as stack:
+        with harness.on_cpu(harness.CPUS[0]):
+            database = stack.enter_context(postgres.cluster(run.bench.scratch.parent, ("-c", "listen_addresses=")))
+        flags = "--database", database.url
+        for _ in range(run.rounds):
+            sqlite = await run.under_load("restante", run.closed_loop)
+            database.empty()
+            server = await run.bench.start("restante", run.bench.folder(), *flags)
+            load = Load(server)
+            load.others_cpu = partial(harness.cpu_of_family, database.pid)
+            window = await run.closed_loop(load)
+            run.results.failures.extend(f"PostgreSQL: {failure}" for failure in load.failures)
+            await server.stop()
+            run.add("postgres_sessions", window.sessions / window.server_cpu * sqlite.server_cpu / sqlite.sessions)
+            run.add("postgres_cpu", window.server_cpu / window.sessions * 1e3)
+        database.empty()
+        engine = await run.bench.start("restante", run.bench.folder(), *flags)
+        await _claim_all(engine, run.filled)
+        for _ in range(run.rounds):
+            other = run.bench.spawn("restante", run.bench.folder(), *flags)
+            while "standing by" not in other.output():
+                other.check()
+                await asyncio.sleep(0.02)
+            killed = time.perf_counter()
+            engine.kill()
+            await other.wait_for_port(other.port)
+            run.add("take_over", time.perf_counter() - killed)
+            engine = other
+        await engine.stop()
+
+
 async def prune(run: Run) -> None:
     """Ours alone: the reference's expiry cannot be set, and its pruning is one call that takes O(n²)."""
     flags = ("--prune-every", str(run.prune_every), "--prune-after", str(run.prune_after), *NO_RATES["restante"])
@@ -1138,17 +1183,18 @@ SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "list": list_nameplates,
     "restart": restart,
     "replace": replace,
+    "standby": standby,
     "prune": prune,
     "flood": flood,
     "instructions": instructions,
 }
-OURS_ALONE = ("tls", "replace", "prune", "instructions")
+OURS_ALONE = ("tls", "replace", "standby", "prune", "instructions")
 
 
 def main() -> int:
     parser = harness.parser(__doc__, SCENARIOS, rounds=5, has_peer=True)
-    # Valgrind is slow, and not on every machine.
-    parser.set_defaults(only=[name for name in SCENARIOS if name != "instructions"])
+    # Valgrind is slow, and not on every machine; PostgreSQL is for few.
+    parser.set_defaults(only=[name for name in SCENARIOS if name not in ("instructions", "standby")])
     parser.add_argument("--seconds", type=float, default=5, help="length of a measured window")
     options = parser.parse_args()
     quick = options.quick

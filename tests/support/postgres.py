@@ -44,9 +44,10 @@ def programs() -> Path:
 class Cluster:
     """The data directory of a server, and the process that serves it."""
 
-    def __init__(self, folder: Path, primary: Cluster | None = None) -> None:
+    def __init__(self, folder: Path, primary: Cluster | None = None, options: tuple[str, ...] = CHEAP) -> None:
         """Start a new server. `primary`: it is a streaming standby of this one."""
         self.folder = folder
+        self._options = options
         self._bin = programs()
         self._become: tuple[str, ...] = ()
         if os.geteuid() == 0:  # which PostgreSQL refuses to be
@@ -74,8 +75,13 @@ class Cluster:
     def url(self) -> str:
         return f"postgresql://{USER}@/postgres?host={self.folder}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
-        words = (str(self._bin / "postgres"), "-D", str(self.folder / "db"), "-k", str(self.folder), *CHEAP)
+        words = (str(self._bin / "postgres"), "-D", str(self.folder / "db"), "-k", str(self.folder), *self._options)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen((*self._become, *words), cwd=self.folder, stdout=log, stderr=log)
         wait_until(lambda: self._run(str(self._bin / "pg_isready"), "-q", "-h", str(self.folder)).returncode == 0)
@@ -153,9 +159,9 @@ def pair() -> Iterator[Pair]:
 
 
 @contextmanager
-def cluster() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="pg.") as name:  # the path of a socket is short
-        server = Cluster(Path(name))
+def cluster(parent: Path | None = None, options: tuple[str, ...] = CHEAP) -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="pg.", dir=parent) as name:  # the path of a socket is short
+        server = Cluster(Path(name), options=options)
         try:
             yield server
         finally:
