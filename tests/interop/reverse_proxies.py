@@ -7,7 +7,7 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,8 @@ from support.mailbox.wormhole import HOMES
 from support.ports import held_port
 from support.processes import RESTANTE, child, serving
 
-BLOCKS: Final = Document("docs/mailbox/first-server.md").blocks | Document("docs/mailbox/network.md").blocks
+GUIDES: Final = ("docs/mailbox/first-server.md", "docs/mailbox/network.md", "docs/mailbox/standby.md")
+BLOCKS: Final = {name: block for guide in GUIDES for name, block in Document(guide).blocks.items()}
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Proxy:
     """What its configuration has for TLS, with the file {pem}."""
     block: str = ""
     """The name of the block, if that is not the proxy's."""
-    instead: tuple[str, str] = ("", "")
+    instead: Mapping[str, str] = field(default_factory=dict)
     """Words of the block, and those that are in their place."""
 
 
@@ -91,6 +92,12 @@ CADDY: Final = Proxy(
 
 PROXIES: Final = {"nginx": NGINX, "haproxy": HAPROXY, "caddy": CADDY}
 
+BALANCERS: Final = {
+    "haproxy": replace(HAPROXY, block="haproxy hosts"),
+    "caddy": replace(CADDY, block="caddy hosts"),
+}
+"""Before two hosts."""
+
 LISTENING: Final = re.compile(r"^ *\d+: 0100007F:([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
 """A socket of 127.0.0.1 that accepts connections, in a list of the kernel's (man 5 proc_pid_net)."""
 
@@ -112,7 +119,9 @@ async def behind(
     inside: tuple[str, ...] = (),
 ) -> AsyncIterator[int]:
     program, proxy = foreign.program(name), proxy or PROXIES[name]
-    block = BLOCKS[proxy.block or name].replace(*proxy.instead)
+    block = BLOCKS[proxy.block or name]
+    for words, others in proxy.instead.items():
+        block = block.replace(words, others)
     block = block.replace("127.0.0.1:4000", f"127.0.0.1:{upstream}")
     tls = proxy.tls.format(pem=certificate.path) if certificate else ""
     with held_port() as port:

@@ -672,7 +672,7 @@ async def test_the_user_needs_its_schema_and_no_right_to_the_database(postgres: 
 
 
 async def test_a_file_of_the_url_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(Misuse, match="sslrootcert /nowhere/ca.pem: No such file"):
+    with pytest.raises(Misuse, match=r"sslrootcert /nowhere/ca\.pem: No such file"):
         await connect("postgresql://restante@localhost/restante?sslmode=verify-full&sslrootcert=/nowhere/ca.pem")
 
 

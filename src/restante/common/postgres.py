@@ -27,8 +27,8 @@ READ_SECONDS: Final = 30.0
 ROWS_PER_FETCH: Final = 2000
 
 FILES: Final = frozenset({"sslrootcert", "sslcert", "sslkey", "sslcrl"})
-"""Parameters of a URL that name files (postgresql.org/docs/18/libpq-connect.html). The driver does not say which one it
-cannot read."""
+"""Parameters of a URL that name files (postgresql.org/docs/18/libpq-connect.html). The driver does not say which one
+it cannot read."""
 
 DEAD_PEER_MS: Final = 10_000
 """Milliseconds that data may be unacknowledged before the kernel ends the connection (tcp(7), TCP_USER_TIMEOUT): the
@@ -55,20 +55,16 @@ async def connect(url: str) -> asyncpg.Connection:
             "the URL of the database is malformed: write @ : / ? # and % in a user or a password as"
             " %40 %3A %2F %3F %23 and %25"
         )
-    for name, file in parse_qsl(urlsplit(url).query):
-        if name in FILES:
-            try:
-                Path(file).read_bytes()
-            except OSError as error:
-                raise Misuse(f"cannot use {without_password(url)}: {name} {file}: {plain(error)}") from error
+    _check_files(url)
     try:
         connection = await asyncpg.connect(
             url, timeout=CONNECT_SECONDS, server_settings={"application_name": "restante"}
         )
     except ssl.SSLCertVerificationError as error:
+        reason = error.verify_message.rstrip(".")
         raise Misuse(
-            f"the certificate of {without_password(url)} is not trusted: {error.verify_message}: renew it, connect to a"
-            " host that it names, or name the file of its authority (sslrootcert)"
+            f"the certificate of {without_password(url)} is not trusted: {reason}: renew it, connect to a host"
+            " that it names, or name the file of its authority (sslrootcert)"
         ) from error
     except (
         asyncpg.InvalidAuthorizationSpecificationError,
@@ -86,6 +82,16 @@ async def connect(url: str) -> asyncpg.Connection:
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
         endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return connection
+
+
+def _check_files(url: str) -> None:
+    """Raise Misuse if a file that the URL names cannot be read."""
+    for name, file in parse_qsl(urlsplit(url).query):
+        if name in FILES:
+            try:
+                Path(file).read_bytes()
+            except OSError as error:
+                raise Misuse(f"cannot use {without_password(url)}: {name} {file}: {plain(error)}") from error
 
 
 def reason_of(error: BaseException) -> str:

@@ -88,7 +88,8 @@ def ask(data: Path, database: str) -> Answer:
     pid = next((pid for path, holders in pids.items() for pid in holders if pid > 0 and _has_open(pid, path)), None)
     if pid is None or not (data / database).exists():
         raise Misuse(
-            f"no server of this machine uses {data}: name its directory with --data; stop and start one with --database"
+            f"no server of this machine uses {data}: name its directory with --data; one with --database is stopped"
+            " and started"
         )
     if not _awaits_signal(pid):
         raise Misuse(f"process {pid}, which uses {data}, is no server of a version that can restart so")
