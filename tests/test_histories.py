@@ -42,7 +42,7 @@ CALLS_OF_A_SIDE: Final = 60
 CALLS: Final = 6000
 """Answered calls of a run; `--effort 17` makes 10⁵."""
 
-WELCOME_SECONDS: Final = 1.0
+WELCOME_SECONDS: Final = 3.0
 NO_LIMITS: Final = [
     word
     for name in ("commands", "bytes", "address_connections", "address_connects", "address_nameplates")
