@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -297,8 +298,10 @@ async def add(url: str, side: str, body: str) -> Client:
 async def test_after_a_kill_and_after_a_stop_of_ten_times_its_lease_no_answered_command_is_lost(
     postgres: Cluster,
 ) -> None:
-    async with process(postgres) as (first, first_admin), process(postgres) as (second, second_admin):
+    async with contextlib.AsyncExitStack() as stack:
+        first, first_admin = await stack.enter_async_context(process(postgres))
         await until(lambda: ready(first_admin))
+        second, second_admin = await stack.enter_async_context(process(postgres))
         await until(lambda: stands_by(second_admin))
         client = await add(first.url, "a", "00")
         first.kill()
