@@ -56,7 +56,7 @@ from restante.pipeline.sources.archived import BATCH_ENVELOPES, EnvelopeBatch, O
 from restante.pipeline.sources.extract_files import ExtractFolder
 from restante.pipeline.sources.paths import STABLE_AFTER_SECONDS
 from restante.pipeline.sources.source import IngestContext
-from restante.pipeline.sources.usage import OpenedUsage
+from restante.pipeline.sources.usage import OpenedUsage, UsageSource
 from restante.pipeline.spark.session import session
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS
@@ -482,7 +482,9 @@ def run_quiet(folder: Path, rounds: int, results: Results) -> None:
 
 
 def _opened(data: Path) -> AbstractContextManager[OpenedUsage]:
-    return recognise(f"main={data}").opened(data.parent / "copies", print, IngestContext(time.time(), FIRST_DAY))
+    source = recognise(f"main={data}")
+    assert isinstance(source, UsageSource)
+    return source.opened(data.parent / "copies", print, IngestContext(time.time(), FIRST_DAY))
 
 
 def read_new_rows(folder: Path, rows: int, rounds: int, results: Results) -> None:
@@ -496,6 +498,7 @@ def read_new_rows(folder: Path, rows: int, rounds: int, results: Results) -> Non
         start = time.perf_counter()
         with _opened(folder) as opened:
             span = opened.find_new(table, {"": mark})
+            assert span is not None
             cleaned = sum(batch.num_rows for task in opened.tasks(span) for batch in task.batches())
         results.add("new_rows", time.perf_counter() - start)
         assert cleaned == DAY_ROWS, cleaned
