@@ -1,8 +1,8 @@
 """`restante pipeline ingest`: reads the new rows of the sources into the lake's clean tables, one commit per table.
 
 Each row is clean, a duplicate, or goes into quarantine. A commit's ledger compares these counts with the source's own
-count. The commit has the marks at which the next run continues. So a run that is killed has either finished a table or
-not changed it, and the next run reads the other rows.
+count. The commit has the marks at which the next run continues. So a run that is killed has either finished a table
+or not changed it, and the next run reads the other rows.
 """
 
 from __future__ import annotations
