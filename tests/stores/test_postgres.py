@@ -30,6 +30,7 @@ from restante.mailbox.store import status
 from restante.mailbox.store.interface import TermOver
 from restante.mailbox.store.postgres import (
     NOT_SYNCHRONOUS,
+    POLL_SECONDS,
     SYNCHRONOUS,
     TRUST_SECONDS,
     TTL_SECONDS,
@@ -285,11 +286,30 @@ async def test_a_node_waits_while_another_has_the_lease_and_then_takes_over(post
     await after.close()
 
 
+async def test_a_server_that_could_not_read_the_state_does_not_take_over_again_before_others(
+    postgres: Cluster,
+) -> None:
+    clock = FakeClock()
+    node = Node(postgres.url, "a", clock.monotonic)
+    store = await node.take_over()
+    async with postgres.connected() as other:
+        await other.execute("ALTER TABLE restante.messages RENAME TO others")
+        with pytest.raises(TermOver, match="messages"):
+            await store.view()
+    taking_over = asyncio.create_task(node.take_over())
+    async with bounded("a node that stands by"):
+        while node.reason != "a has the lease":
+            assert not taking_over.done()
+            await asyncio.sleep(0.01)
+    clock.now += TTL_SECONDS + 2 * POLL_SECONDS
+    (await taking_over).abandon()
+
+
 async def test_the_log_says_once_that_no_standby_of_the_database_is_synchronous(postgres: Cluster) -> None:
     node = Node(postgres.url, "a")
     with capture_logs() as logged:
         for _ in range(2):
-            (await node.take_over()).abandon()
+            await (await node.take_over()).close()
     assert [event["event"] for event in logged].count(NOT_SYNCHRONOUS) == 1
     async with without_standby(postgres), bounded("another setting"):
         while postgres.rows(SYNCHRONOUS) != [(True,)]:
@@ -516,6 +536,7 @@ async def test_a_batch_whose_wait_for_the_standby_is_cancelled_is_not_answered(
     postgres: Cluster, store: PostgresStore
 ) -> None:
     """The database answers as if it had waited, with a warning. The next term begins with a COMMIT that waits."""
+    await store._connection.execute("SET client_min_messages = error")  # as a role may have it
     ledger = await Ledger.begin(store)
     ledger.open("a", "m")
     async with without_standby(postgres), postgres.connected() as other:

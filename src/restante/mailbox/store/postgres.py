@@ -136,9 +136,10 @@ class Lease(NamedTuple):
 class LeaseWatch:
     """Decides when a server may take over. The clock is its own: it is compared with no other."""
 
-    def __init__(self, own_term: int = 0) -> None:
-        """Begin. `own_term`: the last term of this server, which is over."""
+    def __init__(self, own_term: int = 0, longer: float = 0.0) -> None:
+        """Begin. `own_term`: the last term of this server, which is over. `longer`: seconds beyond TTL_SECONDS."""
         self._own_term = own_term
+        self._longer = longer
         self._row: Lease | None = None
         self._since = 0.0
         """When the row was first read as it is."""
@@ -147,7 +148,7 @@ class LeaseWatch:
         """Return whether the row, read at `now`, says that no server works."""
         if row != self._row:
             self._row, self._since = row, now
-        return row.released or row.term == self._own_term or now - self._since >= TTL_SECONDS
+        return row.released or row.term == self._own_term or now - self._since >= TTL_SECONDS + self._longer
 
 
 LOST_LEASE: Final = "the row of restante.lease is lost: restore it with a term higher than any before"
@@ -222,12 +223,15 @@ class Node(Role):
         self._url = url
         self._clock = clock
         self._connection: asyncpg.Connection | None = None
+        self._last: PostgresStore | None = None
         self._warned = False
         """Whether the log says what may be lost with the host of the database."""
 
     async def take_over(self) -> PostgresStore:
         """Wait until no other server works, and begin a term. Raises Misuse and StoreError if that cannot help."""
         watch = LeaseWatch(self.term)
+        if self._last is not None and not self._last.was_read:
+            watch = LeaseWatch(longer=2 * POLL_SECONDS)  # another server, which may be able to read it, comes first
         try:
             while True:
                 try:
@@ -263,6 +267,7 @@ class Node(Role):
             self._wait(f"{row.node or 'no server'} has the lease")
             return None
         self._connection = None  # the store's
+        self._last = store
         self.term, self.serving, self.reason = store.term, True, ""
         self.take_overs += 1
         log.info("took over", term=store.term, before=row.node or None)
@@ -291,6 +296,8 @@ class PostgresStore:
         self.term = term
         self.service = service
         self.flushing: float | None = None
+        self.was_read = False
+        """Whether `view` has returned the state."""
         self._connection = connection
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
@@ -341,6 +348,7 @@ class PostgresStore:
             began = self._clock()
             await self._connection.execute(f"SELECT restante.renew({self.term})")
         self._trusted_until = began + TRUST_SECONDS
+        self.was_read = True
         return reader.state()
 
     async def _chunks(self, sql: str) -> AsyncIterator[list[Any]]:

@@ -127,6 +127,10 @@ BEGIN
     IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
+    -- Otherwise the warning that a COMMIT has not waited for the standby is not sent (`PostgresStore._on_notice`).
+    IF current_setting('client_min_messages') = 'error' THEN
+        PERFORM set_config('client_min_messages', 'warning', true);
+    END IF;
 END $$;
 
 -- Take over if the lease has not changed. Return the new term, or NULL.
