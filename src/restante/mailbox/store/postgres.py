@@ -238,8 +238,8 @@ class Node(Role):
                     store = await self._try(watch)
                 except asyncpg.InsufficientPrivilegeError as error:
                     raise Misuse(
-                        f"{without_password(self._url)}: {reason_of(error)}: let the owner of the database run"
-                        " CREATE SCHEMA restante AUTHORIZATION the user of the URL"
+                        f"{without_password(self._url)}: {reason_of(error)}: the user of the URL must own the schema"
+                        " restante and all in it; if there is none: CREATE SCHEMA restante AUTHORIZATION that user"
                     ) from error
                 except (StoreBusy, asyncpg.PostgresError, *DRIVER_ERRORS) as error:
                     self._disconnect()

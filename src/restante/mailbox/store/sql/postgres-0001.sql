@@ -120,8 +120,10 @@ BEGIN
     PERFORM 1 FROM restante.lease
         WHERE term = caller AND backend = pg_backend_pid() AND started = pg_postmaster_start_time() FOR SHARE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'another server has taken over, or the lease is lost (a pooler must have pool_mode = session)'
-            USING ERRCODE = 'RS001';
+        RAISE EXCEPTION USING ERRCODE = 'RS001', MESSAGE = CASE
+            WHEN EXISTS (SELECT FROM restante.lease WHERE term = caller)
+            THEN 'this is not the connection that has begun the term: a pooler must have pool_mode = session'
+            ELSE 'another server has taken over, or the lease is lost' END;
     END IF;
     -- Whatever the settings of the role and the database: who is answered has been stored.
     IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
