@@ -676,6 +676,20 @@ async def test_another_program_s_database_is_refused(postgres: Cluster, made: st
     assert len(postgres.rows("SELECT 1 FROM pg_tables WHERE schemaname = 'restante'")) == 1
 
 
+async def test_a_server_that_waits_does_not_take_over_when_a_newer_one_has_converted_the_tables(
+    postgres: Cluster, store: PostgresStore
+) -> None:
+    node = Node(postgres.url, "b")
+    taking_over = asyncio.create_task(node.take_over())
+    async with bounded("a node that stands by"):
+        while node.reason != "a has the lease":  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+    postgres.rows("UPDATE restante.schema SET version = 2")
+    await store.close()
+    with pytest.raises(StoreError, match="use the newer restante"):
+        await taking_over
+
+
 async def test_the_user_needs_its_schema_and_no_right_to_the_database(postgres: Cluster) -> None:
     url = postgres.url.replace("restante@", "writer@")
     async with postgres.connected() as owner:

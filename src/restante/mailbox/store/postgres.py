@@ -262,6 +262,9 @@ class Node(Role):
         row = await read_lease(self._connection)
         store = None
         if watch.may_take_over(row, self._clock()):
+            # A newer server may have converted the tables since `prepare`, in a term after that of `row`.
+            version = await self._connection.fetchval("SELECT version FROM restante.schema")
+            _refuse_newer(version, without_password(self._url))
             store = await PostgresStore.take_over(self._connection, row, self.name, self._clock)
         if store is None:
             self._wait(f"{row.node or 'no server'} has the lease")
