@@ -66,7 +66,7 @@ def prune_idle(
 
 def _live_mailboxes(state: State) -> Iterator[Mailbox]:
     """Yield each live mailbox. The state may change between two of them."""
-    for part in state.parts:
+    for part in filter(None, state.parts):
         for mailbox in list(part.values()):
             if mailbox.key in part:  # it may have ended since
                 yield mailbox
