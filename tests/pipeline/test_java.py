@@ -194,6 +194,8 @@ def test_a_run_whose_archive_is_not_made_says_so_and_succeeds(
             os.kill(os.getpid(), number)
             child.wait()
 
+    # Of all processes that this one has started, only the one that stands for Java.
+    monkeypatch.setattr(pipeline_run, "descendants", lambda _ancestor: [child.pid] if child else [])
     monkeypatch.setattr(session, "end_java", end_java)
     monkeypatch.setattr(session, "archive_to_make", lambda: tmp_path / "classes")
     with opened(tmp_path / "lake"):
