@@ -178,6 +178,11 @@ async def test_a_server_that_cannot_store_or_drains_is_not_ready_and_says_why(lo
     assert await look.get("/readyz") == (503, "draining\n")
 
 
+async def test_a_server_is_unready_before_it_listens(look: Admin) -> None:
+    look.here.server.opening = True
+    assert (await look.page("/varz"))["unready"] == "the server does not listen yet"
+
+
 async def test_a_server_is_unready_until_a_batch_is_stored(look: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load balancer sends no clients to a server that is not ready, so no batch would be stored again."""
     monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)

@@ -22,6 +22,7 @@ class Worker:
 
     def __init__(self, name: str, threads: int = 1) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
@@ -31,7 +32,9 @@ class Worker:
 
         Work starts in the order in which it was queued. With one thread, it also ends in that order.
         """
-        loop = asyncio.get_running_loop()
+        if self._loop is None or not self._loop.is_running():  # to ask for it is a system call up to Python 3.11
+            self._loop = asyncio.get_running_loop()
+        loop = self._loop
         done: asyncio.Future[WorkResult] = loop.create_future()
 
         def set_outcome(method: Callable[[Any], None], outcome: Any) -> None:

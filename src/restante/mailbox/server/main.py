@@ -117,7 +117,7 @@ async def serve_store(
     if body is not None:
         store.service = max(store.service, body.commit_loop.service)
     server = await _load(store, settings, certificate, descriptors, head, body)
-    commit_loop = server.commit_loop
+    commit_loop, server.opening = server.commit_loop, handover is None
     async with contextlib.AsyncExitStack() as stack:
         trace_file = None if settings.trace is None else TraceFile(Path(settings.trace))
         if trace_file is not None:
@@ -133,10 +133,9 @@ async def serve_store(
             admin_http, status_pages = await asyncio.to_thread(
                 lambda: [*map(import_module, ("restante.common.admin_http", "restante.mailbox.server.status_pages"))]
             )
-            admin_host, admin_port = parse_address(settings.admin, "--admin")
             pages = status_pages.of(server, store, data or str(settings.database), running_settings, role)
             admin = admin_http.serving_admin(
-                admin_host, admin_port, pages, token, settings.admin_host, left.get(admin_key, ())
+                *parse_address(settings.admin, "--admin"), pages, token, settings.admin_host, left.get(admin_key, ())
             )
             sockets = await stack.enter_async_context(admin)
             admin_listening[admin_key] = [listening.fileno() for listening in sockets]
@@ -156,6 +155,7 @@ async def serve_store(
                         proxies=bool(settings.trust_proxy),
                     )
                 )
+        server.opening = False
         _announce(server, settings, dashboard, bound_addresses)
         disk = None if data is None else Disk(data, commit_loop)
         restart = Restart(server, settings, list(locks), admin_listening, manager, signals, trace_file)
