@@ -179,7 +179,7 @@ async def test_a_server_that_cannot_store_or_drains_is_not_ready_and_says_why(lo
 
 
 async def test_a_server_is_unready_before_it_listens(look: Admin) -> None:
-    look.here.server.opening = True
+    look.here.server.listens = False
     assert (await look.page("/varz"))["unready"] == "the server does not listen yet"
 
 

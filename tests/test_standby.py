@@ -222,7 +222,7 @@ def test_status_of_a_database_is_that_of_its_server(postgres: Cluster) -> None:
 
 def test_a_backup_of_pg_dump_is_restored_by_pg_restore(postgres: Cluster, tmp_path: Path) -> None:
     async def add_and_read() -> list[str]:
-        store = await Node(postgres.url, "a").take_over()
+        store = await Node(url, "a").take_over()
         ledger = await Ledger.begin(store)
         ledger.open("a", f"m{store.term}")
         await ledger.commit(store)
@@ -231,17 +231,19 @@ def test_a_backup_of_pg_dump_is_restored_by_pg_restore(postgres: Cluster, tmp_pa
 
     def run(name: str) -> None:
         block = Document("docs/mailbox/standby.md").blocks[name]
-        variables = {**os.environ, "PATH": f"{programs()}:{os.environ['PATH']}", "RESTANTE_DATABASE": postgres.url}
+        variables = {**os.environ, "PATH": f"{programs()}:{os.environ['PATH']}", "RESTANTE_DATABASE": url}
         subprocess.run(["sh", "-euc", block], cwd=tmp_path, env=variables, check=True, timeout=BOUND)
 
-    assert asyncio.run(add_and_read()) == ["m1"]
-    run("pg_dump")
-    assert asyncio.run(add_and_read()) == ["m1", "m2"]
-    run("pg_restore")
-    assert asyncio.run(add_and_read()) == ["m1", "m2"], "its second term is another one"
-    postgres.empty()
-    run("pg_restore")
-    assert asyncio.run(add_and_read()) == ["m1", "m2"]
+    with postgres.user_of_the_schema() as url:
+        assert asyncio.run(add_and_read()) == ["m1"]
+        run("pg_dump")
+        assert asyncio.run(add_and_read()) == ["m1", "m2"]
+        run("pg_restore")
+        assert asyncio.run(add_and_read()) == ["m1", "m2"], "its second term is another one"
+        postgres.empty()
+        postgres.rows("CREATE SCHEMA restante AUTHORIZATION writer")
+        run("pg_restore")
+        assert asyncio.run(add_and_read()) == ["m1", "m2"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -90,9 +89,16 @@ def test_the_commands_of_the_guide(postgres: Cluster, data: Path, tmp_path: Path
     guide = Document("docs/mailbox/standby.md")
     with shell(tmp_path) as here:
         for command in (*guide.lines("migrate"), *guide.lines("back")):
-            lines = here.run(re.sub(r"postgresql://[^']+", postgres.url, command)).splitlines()
+            lines = here.run(command.replace("$RESTANTE_DATABASE", postgres.url)).splitlines()
             assert "copied    messages               3" in lines
     assert rows(tmp_path / "new-post") == rows(data)
+
+
+async def test_a_user_without_the_schema_is_told_to_own_it(postgres: Cluster, data: Path) -> None:
+    with postgres.user_of_the_schema() as url:
+        postgres.empty()
+        with pytest.raises(Misuse, match=r"permission denied for database .* CREATE SCHEMA restante AUTHORIZATION"):
+            await migrate(data, url)
 
 
 async def test_every_table_of_either_store_is_copied(postgres: Cluster, data: Path) -> None:

@@ -663,7 +663,7 @@ def test_postgresql_refuses_nothing_that_clients_send(
 @pytest.mark.parametrize(
     ("made", "sentence"),
     [
-        ("CREATE SCHEMA restante; CREATE TABLE restante.other ()", "of another program; nothing was changed"),
+        ("CREATE SCHEMA restante; CREATE TABLE restante.other ()", "of another program: use another database"),
         ("CREATE SCHEMA restante; CREATE TABLE restante.schema AS SELECT 2 AS version", "use the newer restante"),
     ],
 )

@@ -100,6 +100,17 @@ class Cluster:
         )
         self.rows("DROP SCHEMA IF EXISTS restante CASCADE")
 
+    @contextmanager
+    def user_of_the_schema(self) -> Iterator[str]:
+        """Make a user that owns the schema and has no other right, and yield its URL."""
+        self.rows("CREATE ROLE writer LOGIN")
+        try:
+            self.rows("CREATE SCHEMA restante AUTHORIZATION writer")
+            yield self.url.replace(f"{USER}@", "writer@")
+        finally:
+            self.rows("DROP OWNED BY writer CASCADE")
+            self.rows("DROP ROLE writer")
+
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Any]:
         connection = await asyncpg.connect(self.url)

@@ -88,11 +88,11 @@ def ask(data: Path, database: str) -> Answer:
     pid = next((pid for path, holders in pids.items() for pid in holders if pid > 0 and _has_open(pid, path)), None)
     if pid is None or not (data / database).exists():
         raise Misuse(
-            f"no server of this machine uses {data}: name its directory with --data; one with --database is stopped"
-            " and started"
+            f"no server of this machine uses {data}: name its directory with --data. Stop and start a server that has"
+            " --database"
         )
     if not _awaits_signal(pid):
-        raise Misuse(f"process {pid}, which uses {data}, is no server of a version that can restart so")
+        raise Misuse(f"process {pid}, which uses {data}, cannot be replaced: stop it, and start the server")
     before = _written(data)
     try:
         os.kill(pid, SIGNAL)
@@ -117,7 +117,7 @@ def _has_open(pid: int, path: Path) -> bool:
         status = path.stat()
         descriptors = [*Path(f"/proc/{pid}/fd").iterdir()]
     except PermissionError as error:
-        raise Misuse(f"cannot look at process {pid}, which may use {path}: be its user, or root") from error
+        raise Misuse(f"cannot look at process {pid}, which may use {path}: run this as its user or root") from error
     except OSError:
         return False
     for descriptor in descriptors:

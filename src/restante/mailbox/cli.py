@@ -118,7 +118,10 @@ DatabaseOption = Annotated[
 NotDatabaseOption = Annotated[
     str | None,
     typer.Option(
-        "--database", metavar="URL", envvar="RESTANTE_DATABASE", help="Say what to use for a PostgreSQL database."
+        "--database",
+        metavar="URL",
+        envvar="RESTANTE_DATABASE",
+        help="For a PostgreSQL database: say what to use in place of this command.",
     ),
 ]
 
@@ -147,10 +150,16 @@ def status(data: DataOption = DEFAULT_DATA, database: DatabaseOption = None, jso
 
 
 @app.command("nodes")
-def nodes(database: DatabaseOption = None, json: JsonOption = False) -> None:
+def nodes(
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", envvar="RESTANTE_DATABASE", help="PostgreSQL database of the servers."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
     """Show which server of a PostgreSQL database serves.
 
-    It also shows who stands by, if the database knows. It takes up to 3 seconds.
+    It also shows which ones stand by, if the database knows. It takes up to 3 seconds.
     """
     if database is None:
         raise Misuse("name the database of the servers: --database URL")
@@ -163,7 +172,7 @@ def nodes(database: DatabaseOption = None, json: JsonOption = False) -> None:
 
 @app.command("restart")
 def restart(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
-    """Replace the running server by the installed version. Clients stay connected, but for those with TLS of it."""
+    """Replace the running server by the installed version. Clients stay connected, except by its own TLS."""
     from restante.common.restart import ask
     from restante.mailbox.store.schema import FILE
 
@@ -201,8 +210,8 @@ def restore(
     """Copy a backup into a new data directory. Then start the server on it."""
     _refuse_database(
         database,
-        "stop all its servers, and restore a backup of pg_dump with pg_restore --dbname URL --clean --if-exists"
-        " --single-transaction FILE",
+        "stop all its servers, and restore a backup of pg_dump with pg_restore --dbname URL --schema=restante --clean"
+        " --if-exists --single-transaction FILE",
     )
     from restante.mailbox.store.backup import restore
 
@@ -217,7 +226,7 @@ def migrate(
     ],
     json: JsonOption = False,
 ) -> None:
-    """Copy all data to a PostgreSQL database, or back. All servers of both sides must be stopped."""
+    """Copy a data directory to a PostgreSQL database, or back. Stop all servers of both first."""
     require_extra("postgres")
     import asyncio
 

@@ -75,11 +75,11 @@ def _live_mailboxes(state: State) -> Iterator[Mailbox]:
 def save_touches(dispatcher: Dispatcher) -> Iterator[None]:
     """Save when mailboxes were last touched. Yields between slices."""
     unsaved, weight = dispatcher.state.unsaved, 0
-    left = len(unsaved)
-    while left > 0 and unsaved:
-        some = list(islice(unsaved.values(), min(left, _SAVED_AT_ONCE)))
-        left -= len(some)
-        for mailbox in some:
+    remaining = len(unsaved)
+    while remaining > 0 and unsaved:
+        mailboxes = list(islice(unsaved.values(), min(remaining, _SAVED_AT_ONCE)))
+        remaining -= len(mailboxes)
+        for mailbox in mailboxes:
             if mailbox.key in unsaved:  # it may have ended or been saved since
                 dispatcher.apply_change(model.MailboxSaved(mailbox))
                 weight += _SAVE_WEIGHT + mailbox.names // _NAME_BYTES_PER_POINT

@@ -117,7 +117,7 @@ async def serve_store(
     if body is not None:
         store.service = max(store.service, body.commit_loop.service)
     server = await _load(store, settings, certificate, descriptors, head, body)
-    commit_loop, server.opening = server.commit_loop, handover is None
+    commit_loop, server.listens = server.commit_loop, handover is not None
     async with contextlib.AsyncExitStack() as stack:
         trace_file = None if settings.trace is None else TraceFile(Path(settings.trace))
         if trace_file is not None:
@@ -155,7 +155,7 @@ async def serve_store(
                         proxies=bool(settings.trust_proxy),
                     )
                 )
-        server.opening = False
+        server.listens = True
         _announce(server, settings, dashboard, bound_addresses)
         disk = None if data is None else Disk(data, commit_loop)
         restart = Restart(server, settings, list(locks), admin_listening, manager, signals, trace_file)

@@ -182,8 +182,8 @@ class Server(PublicServer):
         """All sockets, by the second of the ping interval in which they are pinged."""
         self.cleanup_seconds = CLEANUP_SECONDS
         self.draining = False
-        self.opening = False
-        """Whether it does not listen yet, and no process before it has left sockets that listen."""
+        self.listens = True
+        """Whether clients can connect: to sockets of its own, or to those that the process before it has left."""
         self.admitted: set[Socket] = set()
         self.owed_bytes = 0
         """Bytes owed to all sockets."""

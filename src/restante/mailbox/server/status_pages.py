@@ -370,7 +370,7 @@ class StatusPages:
         """Return why no traffic should be sent to the server, "" if there is no reason."""
         if self._server.draining:
             return "draining"
-        if self._server.opening:
+        if not self._server.listens:
             return "the server does not listen yet"
         if not self._loop.dispatcher.state.room:
             return "the disk is nearly full"

@@ -23,7 +23,7 @@ from restante.common.progress import Advance
 from restante.common.settings import without_password
 from restante.common.sqlite import execute_rows, write_failure_reason
 from restante.mailbox.settings import is_postgres_url
-from restante.mailbox.store.postgres import without_servers
+from restante.mailbox.store.postgres import not_owner, without_servers
 from restante.mailbox.store.rows import check_rows
 from restante.mailbox.store.schema import FILE, SCHEMA
 
@@ -224,6 +224,8 @@ async def _opened_url(url: str) -> AsyncIterator[_Database]:
     try:
         async with without_servers(connection, url):
             yield _Postgres(connection, name)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise not_owner(url, error) from error
     except (asyncpg.PostgresError, *DRIVER_ERRORS) as error:
         raise StoreError(f"{name}: {reason_of(error)}; run the command again") from error
     finally:

@@ -60,8 +60,8 @@ SYNCHRONOUS: Final = "SELECT current_setting('synchronous_standby_names') <> ''"
 """Selects whether a COMMIT waits for a standby (postgresql.org/docs/18/runtime-config-replication.html)."""
 
 NOT_SYNCHRONOUS: Final = (
-    "synchronous_standby_names is empty: if the host of the database is lost, so is what was answered and has not"
-    " reached a standby of it"
+    "synchronous_standby_names is empty: if the host of the database is lost, commands that were answered and have"
+    " not reached a standby of the database are lost, too"
 )
 
 SCHEMA_LOCK: Final = 0x52657374
@@ -98,7 +98,7 @@ async def prepare(connection: asyncpg.Connection, url: str) -> None:
             sql = resources.files("restante.mailbox.store") / "sql" / "postgres-0001.sql"
             await connection.execute(sql.read_text("utf-8"))
         if await connection.fetchval("SELECT to_regclass('restante.schema') IS NULL"):
-            raise StoreError(f"{name} has a schema 'restante' of another program; nothing was changed")
+            raise StoreError(f"{name} has a schema restante of another program: use another database")
         _refuse_newer(await connection.fetchval("SELECT version FROM restante.schema"), name)
 
 
@@ -107,6 +107,14 @@ def _refuse_newer(version: int, name: str) -> None:
         raise StoreError(
             f"{name} has schema {version}, this program knows up to {SCHEMA_VERSION}: use the newer restante"
         )
+
+
+def not_owner(url: str, error: asyncpg.InsufficientPrivilegeError) -> Misuse:
+    """Return the error for a user that does not own the schema."""
+    return Misuse(
+        f"{without_password(url)}: {reason_of(error)}: the user of the URL must own the schema restante and all in"
+        " it; if there is no such schema: CREATE SCHEMA restante AUTHORIZATION that user"
+    )
 
 
 @contextlib.contextmanager
@@ -237,10 +245,7 @@ class Node(Role):
                 try:
                     store = await self._try(watch)
                 except asyncpg.InsufficientPrivilegeError as error:
-                    raise Misuse(
-                        f"{without_password(self._url)}: {reason_of(error)}: the user of the URL must own the schema"
-                        " restante and all in it; if there is none: CREATE SCHEMA restante AUTHORIZATION that user"
-                    ) from error
+                    raise not_owner(self._url, error) from error
                 except (StoreBusy, asyncpg.PostgresError, *DRIVER_ERRORS) as error:
                     self._disconnect()
                     self._wait(str(error) if isinstance(error, StoreBusy) else reason_of(error))
@@ -441,7 +446,7 @@ class PostgresStore:
             try:
                 yield
                 if self._wait_cancelled:
-                    raise self._over("the wait for the standby was cancelled")
+                    raise self._over("the wait for the standby of the database was cancelled")
             except asyncpg.PostgresError as error:
                 if not self._connection.is_closed() and (error.sqlstate or "").startswith(PASSING):
                     kind = StoreFull if error.sqlstate == "53100" else StoreBusy

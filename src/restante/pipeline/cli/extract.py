@@ -41,9 +41,9 @@ def extract(
 ) -> None:
     """Write what is new in a server's database as Parquet files.
 
-    They are for a pipeline on another machine. The database is that of a mailbox server, a relay or a Waku archive,
-    or the usage database of a reference server; of a mailbox server also the URL of one in PostgreSQL. The folder
-    says where to go on. Cron may call this at any time: files are written at most once an hour.
+    They are for a pipeline on another machine. The database is that of a mailbox server (also the URL of one in
+    PostgreSQL), a relay or a Waku archive, or the usage database of a reference server. The newest files in the
+    folder say where to go on. Cron may call this at any time: files are written at most once an hour.
     """
     require_extra("extract")
     from restante.common.errors import Misuse, RestanteError
