@@ -172,7 +172,7 @@ def nodes(
 
 @app.command("restart")
 def restart(data: DataOption = DEFAULT_DATA, json: JsonOption = False) -> None:
-    """Replace the running server by the installed version. Clients stay connected, except by its own TLS."""
+    """Replace the running server by the installed version. Clients stay connected, except through its own TLS."""
     from restante.common.restart import ask
     from restante.mailbox.store.schema import FILE
 

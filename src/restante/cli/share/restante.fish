@@ -13,7 +13,7 @@ complete --command restante --no-files
 complete --command restante --condition '__restante_at' --arguments serve --description 'Run the mailbox server.'
 complete --command restante --condition '__restante_at' --arguments status --description 'Count what the mailbox server has stored. The server may be running.'
 complete --command restante --condition '__restante_at' --arguments nodes --description 'Show which server of a PostgreSQL database serves.'
-complete --command restante --condition '__restante_at' --arguments restart --description 'Replace the running server by the installed version. Clients stay connected, except by its own TLS.'
+complete --command restante --condition '__restante_at' --arguments restart --description 'Replace the running server by the installed version. Clients stay connected, except through its own TLS.'
 complete --command restante --condition '__restante_at' --arguments backup --description 'Copy the data of the mailbox server into a file. The server may be running.'
 complete --command restante --condition '__restante_at' --arguments restore --description 'Copy a backup into a new data directory. Then start the server on it.'
 complete --command restante --condition '__restante_at' --arguments migrate --description 'Copy a data directory to a PostgreSQL database, or back. Stop all servers of both first.'
