@@ -92,7 +92,7 @@ def ask(data: Path, database: str) -> Answer:
             " --database"
         )
     if not _awaits_signal(pid):
-        raise Misuse(f"process {pid}, which uses {data}, cannot be replaced: stop it, and start the server")
+        raise Misuse(f"process {pid}, which uses {data}, is no server that can restart: stop it, and start one")
     before = _written(data)
     try:
         os.kill(pid, SIGNAL)
