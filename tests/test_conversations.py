@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -14,10 +16,12 @@ from wormhole_mailbox_server.database import create_or_upgrade_channel_db, creat
 from wormhole_mailbox_server.server import make_server
 
 from support.mailbox.conversation import Mismatch, Script, ScriptReplay, read_scripts
+from support.mailbox.databases import PostgresDatabase
 from support.mailbox.givens import Inbox, Options
-from support.mailbox.shells import HandedOverWorld, SocketWorld
+from support.mailbox.shells import CommitLoopWorld, HandedOverWorld, SocketWorld
 from support.mailbox.tables import Usage
 from support.mailbox.worlds import CoreWorld, StoreWorld, World
+from support.postgres import Cluster
 
 every_script = pytest.mark.parametrize("script", read_scripts(), ids=lambda script: script.name)
 
@@ -26,11 +30,23 @@ every_script = pytest.mark.parametrize("script", read_scripts(), ids=lambda scri
 @every_script
 def test_here(script: Script, world: type[World]) -> None:
     """In a first world, each line is done before the next is said; in another one they are said in batches."""
+    converse(script, world)
+
+
+def converse(script: Script, world: Callable[[Options], World]) -> None:
     with closing(world(script.options)) as server:
         first = ScriptReplay(script, server)
         first.one_by_one()
     with closing(world(script.options)) as server:
         ScriptReplay(script, server, first.variables).as_batches()
+
+
+@pytest.mark.xdist_group("postgres")
+def test_over_postgresql(postgres: Cluster, subtests: pytest.Subtests) -> None:
+    begin = partial(PostgresDatabase.begin, postgres.url)
+    for script in read_scripts():
+        with subtests.test(script.name):
+            converse(script, partial(CommitLoopWorld, begin=begin))
 
 
 ROWS = {"nameplates": "nameplates", "mailboxes": "mailboxes", "messages": "messages", "sides": "mailbox_sides"}

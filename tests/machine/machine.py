@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
@@ -102,7 +103,7 @@ MOST = MAX_UNSHARED_COMMANDS
 
 
 class Conversation(RuleBasedStateMachine):
-    kind: ClassVar[type[World]] = CoreWorld
+    kind: ClassVar[type[World] | partial[Any]] = CoreWorld
     gathers: ClassVar[bool] = False
     """What is said waits until a rule flushes; elsewhere each command is a batch."""
 
@@ -442,3 +443,30 @@ class Conversation(RuleBasedStateMachine):
     @rule()
     def refuse(self) -> None:
         self._flush(refused=True)
+
+
+class RestartedConversation(Conversation):
+    """Before each command the server is restarted, and all come again as clients do."""
+
+    _returning = False
+    _crash = False
+
+    def _say(self, slot: int, text: str, *, bound: bool = True) -> None:
+        if not self._returning:
+            self._returning = self.gathers = True  # type: ignore[misc]
+            self._return()
+            self._arrive(slot, bound=bound)
+            self._flush()
+            self._returning = self.gathers = False  # type: ignore[misc]
+        super()._say(slot, text, bound=bound)
+
+    def _return(self) -> None:
+        peers = [(slot, peer) for slot, peer in enumerate(self.seated) if peer is not None and peer.app is not None]
+        self._crash = not self._crash
+        self.restart(crash=self._crash)
+        for slot, peer in peers:
+            self.bind(slot, peer.app or "", peer.side)
+            if peer.claimed is not None and not peer.released:
+                self._command(slot, "claim", nameplate=peer.claimed)
+            if peer.listening is not None:
+                self._command(slot, "open", mailbox=peer.listening.name)

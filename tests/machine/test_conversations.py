@@ -1,13 +1,17 @@
 """The server does what the plain model does, wherever it is. `--effort N` looks N times as hard (effort.py)."""
 
+from functools import partial
+
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from machine.machine import BLUNDERS, MOTD, Conversation
+from machine.machine import BLUNDERS, MOTD, Conversation, RestartedConversation
 from support.effort import examples
+from support.mailbox.databases import PostgresDatabase
 from support.mailbox.givens import Options
 from support.mailbox.shells import CommitLoopWorld, HandedOverWorld, SocketWorld
 from support.mailbox.worlds import CoreWorld, StoreWorld, World
+from support.postgres import Cluster
 
 
 class CommitLoopMachine(Conversation):
@@ -32,6 +36,28 @@ def test_the_server_does_what_the_model_does(world: type[World], batches: bool, 
     class WorldMachine(Conversation):
         kind = world
         gathers = batches
+
+    run_state_machine_as_test(WorldMachine, settings=examples(number, steps))
+
+
+@pytest.mark.examples
+def test_a_restart_at_every_command_changes_nothing() -> None:
+    class WorldMachine(RestartedConversation):
+        kind = CommitLoopWorld
+
+    run_state_machine_as_test(WorldMachine, settings=examples(10, 30))
+
+
+@pytest.mark.examples
+@pytest.mark.xdist_group("postgres")
+@pytest.mark.parametrize(
+    ("machine", "number", "steps"),
+    [(CommitLoopMachine, 4, 50), (RestartedConversation, 2, 20)],
+    ids=["batches", "restarted"],
+)
+def test_it_does_so_over_postgresql(postgres: Cluster, machine: type[Conversation], number: int, steps: int) -> None:
+    class WorldMachine(machine):  # type: ignore[misc, valid-type]
+        kind = partial(CommitLoopWorld, begin=partial(PostgresDatabase.begin, postgres.url))
 
     run_state_machine_as_test(WorldMachine, settings=examples(number, steps))
 

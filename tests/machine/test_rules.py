@@ -142,7 +142,7 @@ class PruningWorld(StoreWorld):
         self.flush()
         self.check()
         state = self.dispatcher.state
-        for mailbox in self._view().mailboxes():
+        for mailbox in self.run(self.database.store.view()).mailboxes():
             live = state.app(mailbox.app_id).mailboxes[mailbox.mailbox_id]
             assert mailbox.touched == live.touched or mailbox.key in state.unsaved
 

@@ -159,6 +159,7 @@ class ScriptReplay:
 
     def _listen(self) -> None:
         self.world.flush()
+        self.world.check()
         for name, inbox in self.inboxes.items():
             self.heard[name] += inbox.frames
             inbox.frames = []

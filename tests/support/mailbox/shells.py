@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from restante.common.listening import parse_listen_address
@@ -12,35 +13,44 @@ from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
+from restante.mailbox.store.interface import TermOver
 from support.dice import FakeDice
+from support.mailbox.databases import Clock, Database, MemoryDatabase
 from support.mailbox.givens import FakeClock, Inbox, Options
 from support.mailbox.hand_over import hand_over
 from support.mailbox.live import DESCRIPTORS
 from support.mailbox.raw_socket import BINARY, CLOSE, TEXT, RawSocket, frame
-from support.mailbox.tables import Usage
-from support.mailbox.worlds import Disk, World
+from support.mailbox.worlds import World
 
 
 class CommitLoopWorld(World):
     """The commit loop with its queue, over a store. It says when what came, and what is a batch."""
 
+    durable = True
     tells_the_lost = False
 
-    def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        clock: FakeClock | None = None,
+        dice: FakeDice | None = None,
+        begin: Callable[[Clock], Coroutine[Any, Any, Database]] = MemoryDatabase.begin,
+    ) -> None:
         super().__init__(options, clock, dice)
         self._waiting = False
-        self._store = Disk()
+        self.database = self.run(begin(self.clock.monotonic))
         self.run(self._open())
 
     async def _open(self) -> None:
-        retention = Retention(prune_after=self.options.prune_after)
-        self._commit_loop = await CommitLoop.open(
-            self._store, self.clock, self.dice, self.options.policy(), retention
-        )
-        self.dispatcher = self._commit_loop.dispatcher
+        await self._open_commit_loop()
         if not self.options.in_grace_period:
             self.dispatcher.state.end_grace_period()
         self._work()
+
+    async def _open_commit_loop(self) -> None:
+        retention, policy = Retention(prune_after=self.options.prune_after), self.options.policy()
+        self._commit_loop = await CommitLoop.open(self.database.store, self.clock, self.dice, policy, retention)
+        self.dispatcher = self._commit_loop.dispatcher
 
     def _work(self) -> None:
         self._working = asyncio.get_running_loop().create_task(self._commit_loop.run())
@@ -60,16 +70,20 @@ class CommitLoopWorld(World):
         return self._stored(self._flush(), refused=refused)
 
     def _stored(self, work: Coroutine[Any, Any, None], *, refused: bool) -> bool:
-        self._store.refuses, self._store.refused = refused, False
-        self.run(work)
-        self._store.refuses = False
-        return not self._store.refused
+        before = self._commit_loop.measurements.batches_not_stored
+        self.run(self._while_refused(work) if refused else work)
+        return self._commit_loop.measurements.batches_not_stored == before
+
+    async def _while_refused(self, work: Coroutine[Any, Any, None]) -> None:
+        await self.database.refuse(refuses=True)
+        await work
+        await self.database.refuse(refuses=False)
 
     async def _flush(self) -> None:
         if self._waiting:
             self._waiting = False
             await self._until_idle()
-        self._store.refuses = False
+        await self.database.refuse(refuses=False)
         await self._commit_deferred()
 
     async def _commit_deferred(self) -> None:
@@ -100,26 +114,21 @@ class CommitLoopWorld(World):
         self.run(self._restart(crash=crash))
 
     async def _restart(self, *, crash: bool) -> None:
-        survivor = self._store.copy() if crash else None
-        await self._stop()
-        old, self._store = self._store, survivor or self._store.copy()
-        await old.close()
+        survivor = await self.database.restarted(crash=True) if crash else None
+        with contextlib.suppress(TermOver):  # what is saved now comes too late
+            await self._stop()
+        if survivor is not None:
+            await self.database.store.close()
+        self.database = survivor or await self.database.restarted(crash=False)
         await self._open()
 
     async def _stop(self) -> None:
         self._commit_loop.stop()
         await self._working
 
-    def usage(self) -> Usage:
-        return self._store.usage()
-
-    def check(self) -> None:
-        self._store.check(self.dispatcher.state, self.now())
-
     def close(self) -> None:
         try:
             self.run(self._stop())
-            self.run(self._store.close())
         finally:
             super().close()
 
@@ -230,7 +239,7 @@ class SocketWorld(CommitLoopWorld):
         for inbox in sorted(self._here, key=lambda inbox: inbox is not self._speaker):
             if not await self._hear_until_barrier(inbox):
                 await self._lose(inbox)
-        self._store.refuses = False
+        await self.database.refuse(refuses=False)
         await self._commit_deferred()
 
     async def _hear_until_barrier(self, inbox: SocketInbox) -> bool:
@@ -278,12 +287,9 @@ class HandedOverWorld(SocketWorld):
             self._work()
 
     async def _open_again(self, service: float) -> CommitLoop:
-        self._old, retention = self._working, Retention(prune_after=self.options.prune_after)
-        self._store.service = service
-        self._commit_loop = await CommitLoop.open(
-            self._store, self.clock, self.dice, self.options.policy(), retention
-        )
-        self.dispatcher = self._commit_loop.dispatcher
+        self._old = self._working
+        self.database.store.service = service
+        await self._open_commit_loop()
         return self._commit_loop
 
     def _end_old(self) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -41,24 +40,26 @@ class Usage:
         return *ordered, self.current, self.pruned
 
 
-def usage_rows(database: sqlite3.Connection) -> Usage:
-    def table(name: str, columns: str) -> list[Record]:
+async def usage_rows(select: Callable[[str], Awaitable[Sequence[Sequence[Any]]]]) -> Usage:
+    async def table(name: str, columns: str, rest: str = "") -> list[Record]:
         names = columns.split(", ")
-        rows = database.execute(f"SELECT {columns} FROM {name} ORDER BY id")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return [dict(zip(names, row, strict=True)) for row in await select(f"SELECT {columns} FROM {name}{rest}")]
 
     times = "started, waiting_time, total_time, result, blur_time"
     usage = Usage(
-        table("usage_nameplates", f"app_id, {times}"),
-        table("usage_mailboxes", f"app_id, for_nameplate, {times}, visitors"),
-        table("usage_client_versions", "app_id, side, connect_time, implementation, version, blur_time"),
+        await table("usage_nameplates", f"app_id, {times}", " ORDER BY id"),
+        await table("usage_mailboxes", f"app_id, for_nameplate, {times}, visitors", " ORDER BY id"),
+        await table(
+            "usage_client_versions",
+            "app_id, side, connect_time, implementation, version, blur_time",
+            " ORDER BY id",
+        ),
     )
     for row in usage.mailboxes:
         row["for_nameplate"] = bool(row["for_nameplate"])
-    columns = ("rebooted", "updated", "blur_time", "connections_websocket")
-    for row in database.execute(f"SELECT {', '.join(columns)} FROM usage_current"):
-        usage.current = dict(zip(columns, row, strict=True))
-    usage.pruned = database.execute("SELECT pruned FROM service").fetchone()[0]
+    current = await table("usage_current", "rebooted, updated, blur_time, connections_websocket")
+    usage.current = current[0] if current else None
+    [[usage.pruned]] = await select("SELECT pruned FROM service")
     return usage
 
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from restante.common.errors import StoreBusy
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import Dispatcher
-from restante.mailbox.core.model import Change, Now, size_of
+from restante.mailbox.core.model import Now, size_of
 from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.core.session import Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol.messages import stamp
 from restante.mailbox.server.commit_loop import GRACE_SECONDS
-from restante.mailbox.store.schema import connect
-from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import bounded
 from support.dice import FakeDice
+from support.mailbox.databases import Database, MemoryDatabase
 from support.mailbox.givens import FakeClock, Inbox, Options
-from support.mailbox.picture import picture
-from support.mailbox.tables import Rows, Usage, counted, live_state, note, usage_rows
+from support.mailbox.tables import Rows, Usage, counted, live_state, note
 
 T = TypeVar("T")
 
@@ -30,13 +27,14 @@ T = TypeVar("T")
 class World:
     """What a test may do to a mailbox server, and ask of it."""
 
-    durable: ClassVar[bool] = True
-    """There is a store, so it can be restarted, and refused."""
+    durable: ClassVar[bool] = False
+    """There is a database, so it can be restarted, and refused."""
     tells_the_lost: ClassVar[bool] = True
     """What a connection was told can be seen although it was lost in the same batch."""
     hanging_up_loses: ClassVar[bool] = False
     """Whoever is hung up on is gone at once."""
     dispatcher: Dispatcher
+    database: Database
 
     def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
         self.options = options
@@ -53,7 +51,11 @@ class World:
         return self._runner.get_loop().run_until_complete(in_time())
 
     def close(self) -> None:
-        self._runner.close()
+        try:
+            if self.durable:
+                self.run(self.database.store.close())
+        finally:
+            self._runner.close()
 
     def connect(self) -> Inbox:
         """Return a connection that has its welcome. This one has no socket."""
@@ -107,7 +109,7 @@ class World:
         return live_state(self.dispatcher.state)
 
     def usage(self) -> Usage:
-        raise NotImplementedError
+        return self.run(self.database.usage())
 
     def counts(self) -> dict[str, str]:
         return counted(self.live())
@@ -117,12 +119,12 @@ class World:
 
     def check(self) -> None:
         """Whatever else must be so at any time, the clients apart: what is stored is what is in memory."""
+        if self.durable:
+            self.run(self.database.check(self.dispatcher.state, self.now()))
 
 
 class CoreWorld(World):
     """The dispatcher and the state. No store, no I/O."""
-
-    durable = False
 
     def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
         super().__init__(options, clock, dice)
@@ -205,58 +207,6 @@ class CoreWorld(World):
         return self._usage
 
 
-class Disk(SqliteStore):
-    refuses = False
-    refused = False
-    """It did, since somebody looked."""
-
-    def __init__(self, database: sqlite3.Connection | None = None) -> None:
-        super().__init__(database or connect(":memory:"))
-        self._read: dict[str, Any] = {}
-        self._changes = -1
-
-    async def apply(self, changes: Sequence[Change], now: Now) -> None:
-        if not self.refuses:
-            await super().apply(changes, now)
-            return
-        self.database.execute("PRAGMA query_only = 1")
-        try:
-            await super().apply(changes, now)
-        except StoreBusy:
-            self.refused = True
-            raise
-        finally:
-            self.database.execute("PRAGMA query_only = 0")
-
-    def copy(self) -> Disk:
-        """Return what a process finds that starts now."""
-        database = connect(":memory:")
-        self.database.backup(database)
-        return Disk(database)
-
-    def usage(self) -> Usage:
-        return self._once("usage", lambda: usage_rows(self.database))
-
-    def check(self, state: State, now: Now) -> None:
-        """A restart would find what is in memory, but for late touches; service time is not ahead of itself."""
-        view = self._once("view", lambda: picture(at_once(self.view()), touches=False))
-        assert view == picture(state, touches=False)
-        sizes = [len(mailbox.messages) for mailbox in state.mailboxes()]
-        counts = "SELECT (SELECT count(*) FROM mailboxes), (SELECT count(*) FROM messages), seconds FROM service"
-        *stored, service = self.database.execute(counts).fetchone()
-        assert (stored, service <= now.service) == ([len(sizes), sum(sizes)], True)
-
-    def _once(self, name: str, read: Callable[[], T]) -> T:
-        """Read what nobody alters, unless a statement has changed a row since the last time."""
-        if self._changes != self.database.total_changes:
-            self._changes = self.database.total_changes
-            self._read.clear()
-        if name not in self._read:
-            self._read[name] = read()
-        result: T = self._read[name]
-        return result
-
-
 class StoreWorld(CoreWorld):
     """The dispatcher over SQLite, in memory. Each flush is a batch, and a transaction."""
 
@@ -264,60 +214,38 @@ class StoreWorld(CoreWorld):
 
     def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
         super().__init__(options, clock, dice)
-        self._store = Disk()
+        self.database = MemoryDatabase()
         self._open()
 
     def _open(self) -> None:
-        self._served_before, self._started = self._store.service, self.clock.monotonic()
+        self._served_before, self._started = self.database.store.service, self.clock.monotonic()
         self._rebooted = self.clock.wall()
         self._said = []
         self._inboxes = {}
-        self.dispatcher = Dispatcher(self._view(), self.dice, self.options.policy())
-        self.dispatcher.state.in_grace_period = self.options.in_grace_period
-
-    def _view(self) -> State:
-        return at_once(self._store.view())
+        state = self.run(self.database.store.view())
+        state.in_grace_period = self.options.in_grace_period
+        self.dispatcher = Dispatcher(state, self.dice, self.options.policy())
 
     def _commit(self, *, refused: bool) -> bool:
-        if not self.dispatcher.changes:
-            return True
-        self._store.refuses = refused
+        return not self.dispatcher.changes or self.run(self._apply(refused=refused))
+
+    async def _apply(self, *, refused: bool) -> bool:
+        await self.database.refuse(refuses=refused)
         try:
-            self.run(self._apply())
+            await self.database.store.apply(self.dispatcher.changes, self.now())
         except StoreBusy:
             self.dispatcher.undo_batch()
             return False
+        await self.database.store.tend()
         return True
-
-    async def _apply(self) -> None:
-        await self._store.apply(self.dispatcher.changes, self.now())
-        await self._store.tend()
 
     def restart(self, *, crash: bool = False) -> None:
         if not crash:
             self.save()
-        old, self._store = self._store, self._store.copy()
-        self.run(old.close())
+        old, self.database = self.database, self.run(self.database.restarted(crash=crash))
+        if crash:
+            self.run(old.store.close())
         self._open()
 
     def usage(self) -> Usage:
-        return self._store.usage()
-
-    def check(self) -> None:
-        self._store.check(self.dispatcher.state, self.now())
-
-    def close(self) -> None:
-        try:
-            self.run(self._store.close())
-        finally:
-            super().close()
-
-
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run what waits for nothing, without a loop."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("it waits")
+        return World.usage(self)
