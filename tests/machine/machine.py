@@ -166,6 +166,8 @@ class Conversation(RuleBasedStateMachine):
 
     def _say(self, slot: int, text: str, *, bound: bool = True) -> None:
         peer = self._arrive(slot, bound=bound)
+        if self.gathers and all(said is None for _, said, _ in self.entries):
+            self.world.gather()
         self.entries.append((peer, text, self.world.now()))
         self.world.say(self.inboxes[peer], text)
         self._flush_unless_gathering()
@@ -264,11 +266,12 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(slot=slots)
     def lose(self, slot: int) -> None:
+        said = "".join(text or "" for _, text, _ in self.entries)
+        if said and (self.world.hanging_up_loses or ('"allocate"' in said and not self.world.tells_the_lost)):
+            self._flush()  # a socket is lost at once; elsewhere nobody could tell what was allocated
         peer = self.seated[slot]
         if peer is None:
             return
-        if not self.world.tells_the_lost and '"allocate"' in "".join(text or "" for _, text, _ in self.entries):
-            self._flush()  # or nobody could tell what was allocated
         self.seated[slot] = None
         self.entries.append((peer, None, self.world.now()))
         self.world.lose(self.inboxes[peer])
@@ -443,6 +446,10 @@ class Conversation(RuleBasedStateMachine):
     @rule()
     def refuse(self) -> None:
         self._flush(refused=True)
+
+
+class BatchedConversation(Conversation):
+    gathers = True
 
 
 class RestartedConversation(Conversation):

@@ -1,11 +1,12 @@
 """The server does what the plain model does, wherever it is. `--effort N` looks N times as hard (effort.py)."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from machine.machine import BLUNDERS, MOTD, Conversation, RestartedConversation
+from machine.machine import BLUNDERS, MOTD, BatchedConversation, Conversation, RestartedConversation
 from support.effort import examples
 from support.mailbox.databases import PostgresDatabase
 from support.mailbox.givens import Options
@@ -14,52 +15,50 @@ from support.mailbox.worlds import CoreWorld, StoreWorld, World
 from support.postgres import Cluster
 
 
-class CommitLoopMachine(Conversation):
+class CommitLoopMachine(BatchedConversation):
     kind = CommitLoopWorld
-    gathers = True
 
 
-@pytest.mark.examples
-@pytest.mark.parametrize(
-    ("world", "batches", "number", "steps"),
-    [
-        (CoreWorld, False, 60, 50),
-        (StoreWorld, False, 16, 50),
-        (StoreWorld, True, 40, 50),
-        (CommitLoopWorld, True, 16, 50),
-        (SocketWorld, False, 4, 30),
-        (HandedOverWorld, False, 4, 30),
-    ],
-    ids=["core", "store", "store, batches", "commit loop", "socket", "handed over"],
-)
-def test_the_server_does_what_the_model_does(world: type[World], batches: bool, number: int, steps: int) -> None:
-    class WorldMachine(Conversation):
+def run(machine: type[Conversation], world: type[World] | partial[Any], number: int, steps: int) -> None:
+    class WorldMachine(machine):  # type: ignore[misc, valid-type]
         kind = world
-        gathers = batches
 
     run_state_machine_as_test(WorldMachine, settings=examples(number, steps))
 
 
 @pytest.mark.examples
-def test_a_restart_at_every_command_changes_nothing() -> None:
-    class WorldMachine(RestartedConversation):
-        kind = CommitLoopWorld
-
-    run_state_machine_as_test(WorldMachine, settings=examples(10, 30))
+@pytest.mark.parametrize(
+    ("world", "machine", "number", "steps"),
+    [
+        (CoreWorld, Conversation, 60, 50),
+        (StoreWorld, BatchedConversation, 40, 50),
+        (CommitLoopWorld, BatchedConversation, 16, 50),
+        (CommitLoopWorld, RestartedConversation, 6, 30),
+        (SocketWorld, BatchedConversation, 4, 30),
+        (HandedOverWorld, Conversation, 4, 30),
+        (HandedOverWorld, BatchedConversation, 4, 30),
+    ],
+    ids=["core", "store, batches", "commit loop, batches", "commit loop, restarted at every command"]
+    + ["socket, batches", "handed over at every command", "handed over, batches"],
+)
+def test_the_server_does_what_the_model_does(
+    world: type[World], machine: type[Conversation], number: int, steps: int
+) -> None:
+    run(machine, world, number, steps)
 
 
 @pytest.mark.examples
 @pytest.mark.xdist_group("postgres")
 @pytest.mark.parametrize(
     ("machine", "number", "steps"),
-    [(CommitLoopMachine, 4, 50), (RestartedConversation, 2, 20)],
-    ids=["batches", "restarted"],
+    [(BatchedConversation, 4, 50), (RestartedConversation, 2, 20)],
+    ids=["batches", "taken over at every command"],
 )
-def test_it_does_so_over_postgresql(postgres: Cluster, machine: type[Conversation], number: int, steps: int) -> None:
-    class WorldMachine(machine):  # type: ignore[misc, valid-type]
-        kind = partial(CommitLoopWorld, begin=partial(PostgresDatabase.begin, postgres.url))
-
-    run_state_machine_as_test(WorldMachine, settings=examples(number, steps))
+def test_a_server_on_postgresql_does_what_the_model_does(
+    postgres: Cluster, machine: type[Conversation], number: int, steps: int
+) -> None:
+    """Another server takes over in place of a restart."""
+    run(machine, partial(CommitLoopWorld, begin=partial(PostgresDatabase.begin, postgres.url)), number, steps)
 
 
 def test_any_value_in_any_field_is_answered_as_the_model_says() -> None:
