@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
@@ -30,10 +29,6 @@ every_script = pytest.mark.parametrize("script", read_scripts(), ids=lambda scri
 @every_script
 def test_here(script: Script, world: type[World]) -> None:
     """In a first world, each line is done before the next is said; in another one they are said in batches."""
-    converse(script, world)
-
-
-def converse(script: Script, world: Callable[[Options], World]) -> None:
     with closing(world(script.options)) as server:
         first = ScriptReplay(script, server)
         first.one_by_one()
@@ -42,11 +37,24 @@ def converse(script: Script, world: Callable[[Options], World]) -> None:
 
 
 @pytest.mark.xdist_group("postgres")
-def test_over_postgresql(postgres: Cluster, subtests: pytest.Subtests) -> None:
+@pytest.mark.parametrize("batches", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_over_postgresql(postgres: Cluster, subtests: pytest.Subtests, batches: bool) -> None:
+    """What ends in the batch in which it began is never written, so the quick run has each line by itself."""
     begin = partial(PostgresDatabase.begin, postgres.url)
     for script in read_scripts():
-        with subtests.test(script.name):
-            converse(script, partial(CommitLoopWorld, begin=begin))
+        with subtests.test(script.name), closing(CommitLoopWorld(script.options, begin=begin)) as server:
+            if batches:
+                ScriptReplay(script, server, variables_of(script)).as_batches()
+            else:
+                ScriptReplay(script, server).one_by_one()
+
+
+def variables_of(script: Script) -> dict[str, Any]:
+    """Return what a replay on the core binds. All worlds draw the same."""
+    with closing(CoreWorld(script.options)) as core:
+        replay = ScriptReplay(script, core)
+        replay.one_by_one()
+        return replay.variables
 
 
 ROWS = {"nameplates": "nameplates", "mailboxes": "mailboxes", "messages": "messages", "sides": "mailbox_sides"}
