@@ -58,6 +58,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/pipeline/test_tables.py": (21, 61),
     "tests/test_bench.py": (2, 120),
     "tests/test_cli.py": (18, 1),
+    "tests/test_conversations.py": (16, 5),
     "tests/test_dashboard.py": (17, 5),
     "tests/test_docs.py": (10, 3),
     "tests/test_histories.py": (1, 50),

@@ -104,7 +104,7 @@ MOST = MAX_UNSHARED_COMMANDS
 
 class Conversation(RuleBasedStateMachine):
     kind: ClassVar[type[World] | partial[Any]] = CoreWorld
-    gathers: ClassVar[bool] = False
+    gathers = False
     """What is said waits until a rule flushes; elsewhere each command is a batch."""
 
     @initialize(
@@ -460,14 +460,14 @@ class RestartedConversation(Conversation):
 
     def _say(self, slot: int, text: str, *, bound: bool = True) -> None:
         if not self._returning:
-            self._returning = self.gathers = True  # type: ignore[misc]
-            self._return()
+            self._returning = self.gathers = True
+            self._come_again()
             self._arrive(slot, bound=bound)
             self._flush()
-            self._returning = self.gathers = False  # type: ignore[misc]
+            self._returning = self.gathers = False
         super()._say(slot, text, bound=bound)
 
-    def _return(self) -> None:
+    def _come_again(self) -> None:
         peers = [(slot, peer) for slot, peer in enumerate(self.seated) if peer is not None and peer.app is not None]
         self._crash = not self._crash
         self.restart(crash=self._crash)

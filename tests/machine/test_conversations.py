@@ -51,7 +51,7 @@ def test_the_server_does_what_the_model_does(
 @pytest.mark.xdist_group("postgres")
 @pytest.mark.parametrize(
     ("machine", "number", "steps"),
-    [(BatchedConversation, 4, 50), (RestartedConversation, 4, 30)],
+    [(BatchedConversation, 4, 50), (RestartedConversation, 2, 25)],
     ids=["batches", "taken over at every command"],
 )
 def test_a_server_on_postgresql_does_what_the_model_does(

@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
+import pytest
 
 from restante.common.postgres import connect
-from restante.mailbox.core.model import Now
+from restante.mailbox.core.model import Now, Pruned
 from restante.mailbox.core.state import State
 from restante.mailbox.store import schema
-from restante.mailbox.store.interface import Store
+from restante.mailbox.store.interface import Store, TermOver
 from restante.mailbox.store.postgres import PostgresStore, prepare, read_lease
 from restante.mailbox.store.sqlite import SqliteStore
 from support.mailbox.picture import picture
@@ -182,7 +183,11 @@ class PostgresDatabase(Database):
         if not crash:
             await self.store.close()
         assert (await read_lease(connection)).released is not crash
-        return await self._of_next_term(connection, self._url, self._clock)
+        after = await self._of_next_term(connection, self._url, self._clock)
+        if crash:
+            with pytest.raises(TermOver):
+                await self.store.apply([Pruned(0.0)], Now(0.0, 0.0))
+        return after
 
     async def _latest(self) -> object:
         return await self.store._connection.fetchval("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")

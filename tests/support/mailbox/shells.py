@@ -115,7 +115,7 @@ class CommitLoopWorld(World):
 
     async def _restart(self, *, crash: bool) -> None:
         survivor = await self.database.restarted(crash=True) if crash else None
-        with contextlib.suppress(TermOver):  # what is saved now comes too late
+        with contextlib.suppress(*[TermOver] if crash else []):  # what is saved after a take-over
             await self._stop()
         if survivor is not None:
             await self.database.store.close()
