@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import json
 import re
 import socket
@@ -23,6 +24,7 @@ from structlog.testing import capture_logs
 
 import restante.common.postgres
 from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
+from restante.common.logs import log_loop_errors
 from restante.common.postgres import connect
 from restante.mailbox.core import model
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
@@ -48,7 +50,7 @@ from support.bounds import BOUND, bounded
 from support.certificates import Certificate
 from support.dice import FakeDice
 from support.effort import examples
-from support.loops import until
+from support.loops import on_uvloop, until
 from support.mailbox.givens import FakeClock, Inbox
 from support.mailbox.ledger import APP, Ledger
 from support.mailbox.picture import picture
@@ -707,6 +709,25 @@ async def test_the_user_needs_its_schema_and_no_right_to_the_database(postgres: 
             await store.close()
         finally:
             await owner.execute("DROP OWNED BY writer CASCADE; DROP ROLE writer")
+
+
+@on_uvloop
+async def test_who_stops_while_the_name_of_the_host_is_looked_up_logs_no_error() -> None:
+    """uvloop goes on with the look-up."""
+    loop, name = asyncio.get_running_loop(), "no name"  # which no server of names is asked for
+    log_loop_errors(loop)
+    with capture_logs() as logged:
+        connecting = asyncio.create_task(connect(f"postgresql://restante@{name.replace(' ', '%20')}/restante"))
+        await asyncio.sleep(0)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        del connecting
+        for _ in range(10):  # threads begin look-ups in their order
+            with pytest.raises(socket.gaierror):
+                await loop.getaddrinfo(name, 1)
+        gc.collect()
+    assert logged == []
 
 
 async def test_a_file_of_the_url_that_cannot_be_read_is_named() -> None:

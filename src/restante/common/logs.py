@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -52,7 +53,10 @@ def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
     """Log exceptions of the loop's callbacks, which nothing else reports."""
 
     def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        log.error("unhandled exception in a background task", fault=trace_text(context.get("exception")))
+        error = context.get("exception")
+        # uvloop goes on with the look-up of a name when the task that waits for it is cancelled (loop.pyx).
+        if not isinstance(error, socket.gaierror) or isinstance(context.get("future"), asyncio.Task):
+            log.error("unhandled exception in a background task", fault=trace_text(error))
 
     loop.set_exception_handler(report)
 
