@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from client.live import APP_ID
+from restante.client import OfferedFile, TransitOptions, Wormhole, receive, send_file
 from restante.common import lock_file
 from restante.common.data_directory import lock_data_directory
 from restante.common.handover import MFD_NOEXEC_SEAL, VARIABLE, Head, take, waits_for_disk, write
@@ -45,8 +47,9 @@ from restante.mailbox.server.restart import CHECK_SECONDS, CONNECTIONS_CLOSED, R
 from restante.mailbox.settings import Serve
 from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import SqliteStore
+from support.bounds import bounded
 from support.certificates import Certificate
-from support.loops import on_uvloop, until
+from support.loops import meanwhile, on_uvloop, until
 from support.mailbox.clients import Clients
 from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
@@ -163,6 +166,37 @@ async def test_a_client_that_is_being_closed_is_not_handed_over(tmp_path: Path) 
         closing.cut()
         await other.is_served()
         await other.leave()
+
+
+@on_uvloop
+async def test_a_file_arrives_although_the_server_restarts_after_each_command(tmp_path: Path) -> None:
+    """And while the file goes. Each client has one connection to the server."""
+    (parcel := tmp_path / "parcel").write_bytes(os.urandom(16 * MIB))
+    (folder := tmp_path / "to").mkdir()
+    transit, sent, restarts = TransitOptions(relays=()), list[int](), [(0, 0)]
+    async with open_live(tmp_path / "data") as live, AsyncExitStack() as stack:
+
+        def news() -> tuple[int, int]:
+            return sum(live.commit_loop.measurements.carried_out.values()), len(sent)
+
+        async def restart() -> None:
+            while True:
+                await until("an answer, or more of the file", lambda: news() != restarts[-1])
+                restarts.append(news())
+                await live.hand_over()
+
+        sender, receiver = (Wormhole.create(APP_ID, server=live.url) for _ in range(2))
+        await stack.enter_async_context(meanwhile(restart()))
+        async with bounded("the end of both"), sender, receiver:
+            await receiver.set_code(await sender.allocate_code())
+            sending = asyncio.create_task(send_file(sender, parcel, transit=transit, on_progress=sent.append))
+            offered = await receive(receiver, transit)
+            assert isinstance(offered, OfferedFile)
+            arrived = await offered.accept(folder / "arrived")
+            await sending
+        assert arrived.read_bytes() == parcel.read_bytes()
+        assert live.commit_loop.dispatcher.connections_seen == 2
+    assert len(restarts) > 10
 
 
 # ── what is counted ───────────────────────────────────────────────────────────────────────────────
@@ -307,23 +341,6 @@ def test_what_waits_is_left_once_however_often_its_connection_was_over_its_rate(
 # ── the process ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def restarted(server: Serving, times: int = 1) -> None:
-    """Restart, and wait for it. On a machine that is so busy that a batch takes seconds, try again."""
-
-    def events(text: str) -> int:
-        return sum(text in line for line in server.log)
-
-    for _ in range(times):
-        done = events('"restarted"') + 1
-        while events('"restarted"') < done:
-            tries = events("was not restarted") + 1
-            server.send(signal.SIGUSR2)
-            await server.until(
-                "a restart",
-                lambda done=done, tries=tries: events('"restarted"') >= done or events("was not restarted") >= tries,  # type: ignore[misc]
-            )
-
-
 async def test_who_does_not_read_gets_all_of_it_later_and_once(tmp_path: Path) -> None:
     """Some of it is in the kernel, some in the transport, and some waits."""
     number, size = 120, 100_000
@@ -335,7 +352,7 @@ async def test_who_does_not_read_gets_all_of_it_later_and_once(tmp_path: Path) -
         slow.say(type="bind", appid="x", side="b")
         slow.say(type="open", mailbox="m")
         assert [(await slow.hear())["type"] for _ in range(3)] == ["welcome", "ack", "ack"]
-        await restarted(server, 2)
+        await server.restarts(2)
         heard = [await slow.hear() for _ in range(number)]
         assert [(frame["phase"], frame["body"]) for frame in heard] == [
             (str(phase), f"{phase:05}" * (size // 5)) for phase in range(number)
@@ -374,7 +391,7 @@ async def test_a_flood_is_answered_in_order_and_once(tmp_path: Path) -> None:
 
         sending = asyncio.create_task(send())
         reading = asyncio.create_task(read())
-        await restarted(server, 2)
+        await server.restarts(2)
         await other.call("add", phase="1", body="")
         over.set()
         await sending
@@ -709,7 +726,7 @@ async def test_an_address_that_is_named_twice_stays_two(tmp_path: Path) -> None:
             return [json.loads(line)["url"] for line in server.log if '"listening"' in line]
 
         await server.until("it listens on both", lambda: len(urls()) == 2)
-        await restarted(server, 2)
+        await server.restarts(2)
         assert sorted(urls()) == sorted(3 * urls()[:2])
         for url in urls()[:2]:
             await (await RawSocket.dial(urlsplit(url).port or 0)).leave()

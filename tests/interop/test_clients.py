@@ -325,6 +325,35 @@ async def test_a_client_that_waits_does_not_notice_that_the_server_replaces_itse
         assert filecmp.cmp(parcel, receiver.folder / PARCEL, shallow=False)
 
 
+@between([(CURRENT, CURRENT), (OURS, OURS), (GO_NEW, RUST_NEW), (RUST_NEW, GO_NEW)])
+async def test_no_client_notices_that_the_server_replaces_itself_again_and_again(
+    deployment: Deployment, tmp_path: Path, pair: Pair
+) -> None:
+    """From the code on, until the file has arrived. The server is slow, so that this takes some restarts."""
+    trace, over = tmp_path / "trace", asyncio.Event()
+    options = ("--limit", "commands=2", "--limit", "commands_at_once=1", "--trace", str(trace))
+    async with serving(tmp_path / "data", (*deployment.inside, *RESTANTE), options) as server:
+
+        async def restart() -> None:
+            while not over.is_set():
+                await server.restarts()
+
+        async def begin() -> None:
+            await server.restarts()
+            restarting.append(asyncio.create_task(restart()))
+
+        restarting: list[asyncio.Task[None]] = []
+        deployment.url = server.url
+        sent = write_sparse(tmp_path, MEDIUM)
+        receiver = await deployment.carry(*pair, sent, SLOW, meanwhile=begin)
+        over.set()
+        await asyncio.gather(*restarting)
+        await server.stop()
+    assert filecmp.cmp(sent, receiver.folder / sent.name, shallow=False)
+    connections = {json.loads(line)["connection"] for line in trace.read_text().splitlines()}
+    assert len(connections) == 2 * len(restarting), "one for each side of each try"
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fronts(inside: Arguments, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fronts]:
     async with running_fronts(tmp_path_factory.mktemp("fronts"), FRONTS, inside) as fronts:
