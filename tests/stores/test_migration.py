@@ -34,7 +34,7 @@ from support.document_shell import shell
 from support.documents import Document
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
-from support.postgres import Cluster
+from support.postgres import Cluster, without_standby
 from support.processes import RESTANTE, child
 from support.sqlite import alter, select
 
@@ -263,6 +263,28 @@ async def test_a_server_that_starts_meanwhile_waits_and_then_has_all(postgres: C
     await store.close()
 
 
+async def test_a_wait_for_the_standby_that_is_cancelled_is_said_and_the_next_attempt_waits(
+    postgres: Cluster, data: Path, tmp_path: Path
+) -> None:
+    async with without_standby(postgres), postgres.connected() as other:
+
+        async def cancelled(source: Path | str, target: Path | str) -> migration.Migration:
+            waiting, migrating = False, asyncio.create_task(migrate(source, target))
+            async with bounded("a command that waits for the standby"):
+                while not waiting:
+                    assert not migrating.done()
+                    waiting = await other.fetchval(
+                        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+                    )
+            return await migrating
+
+        for _ in range(2):
+            with pytest.raises(StoreError, match="may not have reached its standby: run the command again"):
+                await cancelled(data, postgres.url)
+        assert (await cancelled(postgres.url, tmp_path / "back")).copied, "what was read is in the target"
+    assert not (await migrate(data, postgres.url)).copied
+
+
 async def test_a_row_that_arrives_otherwise_is_noticed(postgres: Cluster, data: Path) -> None:
     async with postgres.connected() as connection:
         await prepare(connection, postgres.url)
@@ -301,10 +323,11 @@ async def test_a_disk_that_is_full_leaves_nothing(postgres: Cluster, data: Path,
 
 
 async def test_a_source_without_data_is_refused_and_leaves_no_trace(postgres: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    open_database(str(tmp_path / "new" / FILE)).close()
     with pytest.raises(Misuse, match=r"postgresql://.* has nothing to copy: name another .* with --from"):
         await migrate(postgres.url, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "new").mkdir()
+    open_database(str(tmp_path / "new" / FILE)).close()
     with pytest.raises(Misuse, match="has nothing to copy"):
         await migrate(tmp_path / "new", postgres.url)
     assert postgres.rows("SELECT 1 FROM pg_namespace WHERE nspname = 'restante'") == []

@@ -54,7 +54,7 @@ from support.loops import on_uvloop, until
 from support.mailbox.givens import FakeClock, Inbox
 from support.mailbox.ledger import APP, Ledger
 from support.mailbox.picture import picture
-from support.postgres import Cluster
+from support.postgres import Cluster, without_standby
 
 pytestmark = pytest.mark.xdist_group("postgres")
 
@@ -519,22 +519,6 @@ async def test_a_batch_whose_answer_is_lost_is_seen_in_the_next_term(postgres: C
     after = await take_over(postgres, "a")
     assert list((await after.view()).app(APP).mailboxes) == ["m", "n"]
     await after.close()
-
-
-@asynccontextmanager
-async def without_standby(server: Cluster) -> AsyncIterator[None]:
-    """Let each COMMIT wait for a synchronous standby, of which there is none."""
-
-    async def wait_for(name: str) -> None:
-        await connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
-        await connection.execute("SELECT pg_reload_conf()")
-
-    async with server.connected() as connection:
-        await wait_for("nobody")
-        try:
-            yield
-        finally:
-            await wait_for("")
 
 
 async def test_a_batch_whose_wait_for_the_standby_is_cancelled_is_not_answered(

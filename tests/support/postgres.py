@@ -130,6 +130,22 @@ class Cluster:
             return executor.submit(lambda: asyncio.run(select())).result(BOUND)
 
 
+@asynccontextmanager
+async def without_standby(server: Cluster) -> AsyncIterator[None]:
+    """Let each COMMIT wait for a synchronous standby, of which there is none."""
+
+    async def wait_for(name: str) -> None:
+        await connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+        await connection.execute("SELECT pg_reload_conf()")
+
+    async with server.connected() as connection:
+        await wait_for("nobody")
+        try:
+            yield
+        finally:
+            await wait_for("")
+
+
 class Pair:
     """A server and its streaming standby, without which no COMMIT ends, and which takes its place."""
 

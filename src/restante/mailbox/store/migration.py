@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from restante.common.progress import Advance
 from restante.common.settings import without_password
 from restante.common.sqlite import execute_rows, write_failure_reason
 from restante.mailbox.settings import is_postgres_url
-from restante.mailbox.store.postgres import not_owner, without_servers
+from restante.mailbox.store.postgres import is_cancelled_wait, not_owner, without_servers
 from restante.mailbox.store.rows import check_rows
 from restante.mailbox.store.schema import FILE, SCHEMA
 
@@ -74,7 +74,7 @@ class _Database(Protocol):
     name: str
     """For people."""
 
-    def chunks(self, table: _Table) -> AsyncIterator[Rows]:
+    def chunks(self, table: _Table) -> AsyncGenerator[Rows]:
         """Yield the rows of a table in the order of its key."""
 
     async def clear(self, table: _Table) -> None:
@@ -94,20 +94,26 @@ async def migrate(source: str, target: str, advance: Advance) -> Migration:
     """Copy all data. One of both is a data directory, the other the URL of a PostgreSQL database.
 
     If the target has the data already, nothing is done. Raises Misuse if a side cannot be used or the source is
-    empty, InUse if a server serves either side, another StoreError if the target has other data or the copy fails.
+    empty, InUse if a server serves either side, another StoreError if the target has other data, the copy fails, or
+    it may not have reached a standby of the target.
     """
     if not source or not target or is_postgres_url(source) == is_postgres_url(target):
         raise Misuse("name a data directory and a URL like postgresql://USER@HOST/DATABASE with --from and --to")
     tables = _tables()
-    async with _opened(source, "--from") as reader, _opened(target, "--to") as writer:
+    async with _opened(source, "--from") as reader:
+        if not await _has_records(reader, tables):  # no target is made then
+            raise Misuse(f"{reader.name} has nothing to copy: name another data directory or database with --from")
+        return await _copy(reader, target, tables, advance)
+
+
+async def _copy(reader: _Database, target: str, tables: list[_Table], advance: Advance) -> Migration:
+    async with _opened(target, "--to") as writer:
         existing = await _read(writer, tables)
         if any(existing.rows[name] for name in RECORDS):
             if existing != await _read(reader, tables):
                 raise StoreError(f"{writer.name} has other data: name a new data directory or database with --to")
             return existing
         content = await _read(reader, tables, writer, advance)
-        if not any(content.rows[name] for name in RECORDS):
-            raise Misuse(f"{reader.name} has nothing to copy: name another data directory or database with --from")
         for name in USAGE:
             await writer.set_last_id(name, await reader.last_id(name))
         if await _read(writer, tables) != content:
@@ -125,6 +131,16 @@ def _tables() -> list[_Table]:
         _Table(name, [column for column, _ in rows], next(column for column, pk in rows if pk))
         for name, rows in columns.items()
     ]
+
+
+async def _has_records(database: _Database, tables: list[_Table]) -> bool:
+    """Return whether somebody has used a server on a database."""
+    for table in tables:
+        if table.name in RECORDS:
+            async with aclosing(database.chunks(table)) as chunks:
+                async for _ in chunks:
+                    return True
+    return False
 
 
 async def _read(
@@ -147,7 +163,7 @@ async def _read(
 
 def _opened(name: str, flag: str) -> AbstractAsyncContextManager[_Database]:
     """Open what a flag names in a transaction, and let no server use it meanwhile."""
-    return _opened_url(name) if is_postgres_url(name) else _opened_directory(Path(name), flag)
+    return _opened_url(name, flag) if is_postgres_url(name) else _opened_directory(Path(name), flag)
 
 
 # ── SQLite ───────────────────────────────────────────────────────────────────────────────────────
@@ -186,7 +202,7 @@ class _Sqlite:
         self._database = database
         self.name = name
 
-    async def chunks(self, table: _Table) -> AsyncIterator[Rows]:
+    async def chunks(self, table: _Table) -> AsyncGenerator[Rows]:
         columns = (f"CAST({name} AS BLOB)" if name in JSON_TEXTS else name for name in table.columns)
         cursor = self._database.execute(f"SELECT {', '.join(columns)} FROM {table.name} ORDER BY {table.key}")  # noqa: S608
         while rows := cursor.fetchmany(table.rows_per_chunk):
@@ -218,12 +234,15 @@ def _storable(value: Any) -> Any:
 
 
 @asynccontextmanager
-async def _opened_url(url: str) -> AsyncIterator[_Database]:
-    name = without_password(url)
+async def _opened_url(url: str, flag: str) -> AsyncIterator[_Database]:
+    name, cancelled = without_password(url), list[asyncpg.PostgresLogMessage]()
     connection = await connect(url)
+    connection.add_log_listener(lambda _, message: cancelled.append(message) if is_cancelled_wait(message) else None)
     try:
         async with without_servers(connection, url):
             yield _Postgres(connection, name)
+        if cancelled and flag == "--to":
+            raise StoreError(f"{name} has all rows, which may not have reached its standby: run the command again")
     except asyncpg.InsufficientPrivilegeError as error:
         raise not_owner(url, error) from error
     except (asyncpg.PostgresError, *DRIVER_ERRORS) as error:
@@ -239,7 +258,7 @@ class _Postgres:
         self._connection = connection
         self.name = name
 
-    async def chunks(self, table: _Table) -> AsyncIterator[Rows]:
+    async def chunks(self, table: _Table) -> AsyncGenerator[Rows]:
         cursor = await self._connection.cursor(
             f"SELECT {', '.join(table.columns)} FROM restante.{table.name} ORDER BY {table.key}"  # noqa: S608
         )

@@ -129,6 +129,15 @@ def reading(url: str) -> Iterator[Reader]:
         yield database
 
 
+def is_cancelled_wait(message: asyncpg.PostgresLogMessage) -> bool:
+    """Return whether a message says that a COMMIT has not waited for the standby.
+
+    The call has succeeded, with this warning, whose text depends on the language. asyncpg calls who listens for
+    messages before the call returns.
+    """
+    return bool(message.server_source_filename == "syncrep.c")
+
+
 # ── the lease ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -470,12 +479,11 @@ class PostgresStore:
         return TermOver(f"term {self.term} is over: {reason}")
 
     def _on_notice(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
-        """End the term if a COMMIT has not waited for the standby. asyncpg calls this before the call returns.
+        """End the term if a COMMIT has not waited for the standby.
 
-        The call has succeeded, with a warning, whose text depends on the language. The next term begins with a COMMIT
-        that waits, so what it reads is on the standby.
+        The next term begins with a COMMIT that waits, so what it reads is on the standby.
         """
-        self._wait_cancelled |= message.server_source_filename == "syncrep.c"
+        self._wait_cancelled |= is_cancelled_wait(message)
 
 
 def _first_values(rows: Parameters) -> list[Any] | None:
