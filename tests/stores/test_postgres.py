@@ -194,8 +194,25 @@ def test_a_server_that_was_stopped_looks_at_the_lease_again_before_it_takes_over
 
 def test_a_server_takes_over_at_once_from_one_that_has_released_the_lease_and_from_itself() -> None:
     assert LeaseWatch().may_take_over(Lease(7, "a", 1, released=True), 100.0)
-    assert LeaseWatch(7).may_take_over(Lease(7, "a", 1, released=False), 100.0)
-    assert not LeaseWatch(6).may_take_over(Lease(7, "b", 1, released=False), 100.0)
+    assert LeaseWatch((7, "a")).may_take_over(Lease(7, "a", 1, released=False), 100.0)
+    assert not LeaseWatch((6, "a")).may_take_over(Lease(7, "a", 1, released=False), 100.0)
+
+
+async def test_a_server_does_not_take_the_lease_of_another_in_a_new_schema_for_its_own(postgres: Cluster) -> None:
+    """There the terms begin with 1 again."""
+    first, second = Node(postgres.url, "a"), Node(postgres.url, "b")
+    store = await first.take_over()
+    await store.view()
+    store.abandon()
+    postgres.rows("DROP SCHEMA restante CASCADE")
+    store = await second.take_over()
+    taking_over = asyncio.create_task(first.take_over())
+    async with bounded("a node that stands by"):
+        while first.reason != "b has the lease":
+            assert not taking_over.done()
+            await asyncio.sleep(0.01)
+    await store.close()
+    (await taking_over).abandon()
 
 
 async def test_a_batch_without_changes_is_answered_without_the_database_only_in_the_trust_window(

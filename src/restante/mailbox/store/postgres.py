@@ -153,9 +153,12 @@ class Lease(NamedTuple):
 class LeaseWatch:
     """Decides when a server may take over. The clock is its own: it is compared with no other."""
 
-    def __init__(self, own_term: int = 0, longer: float = 0.0) -> None:
-        """Begin. `own_term`: the last term of this server, which is over. `longer`: seconds beyond TTL_SECONDS."""
-        self._own_term = own_term
+    def __init__(self, own: tuple[int, str] | None = None, longer: float = 0.0) -> None:
+        """Begin. `longer`: seconds beyond TTL_SECONDS.
+
+        `own`: the last term of this server, which is over, and its name. In a new schema others have its terms again.
+        """
+        self._own = own
         self._longer = longer
         self._row: Lease | None = None
         self._since = 0.0
@@ -165,7 +168,7 @@ class LeaseWatch:
         """Return whether the row, read at `now`, says that no server works."""
         if row != self._row:
             self._row, self._since = row, now
-        return row.released or row.term == self._own_term or now - self._since >= TTL_SECONDS + self._longer
+        return row.released or row[:2] == self._own or now - self._since >= TTL_SECONDS + self._longer
 
 
 LOST_LEASE: Final = "the row of restante.lease is lost: restore it with a term higher than any before"
@@ -246,7 +249,7 @@ class Node(Role):
 
     async def take_over(self) -> PostgresStore:
         """Wait until no other server works, and begin a term. Raises Misuse and StoreError if that cannot help."""
-        watch = LeaseWatch(self.term)
+        watch = LeaseWatch((self.term, self.name))
         if self._last is not None and not self._last.was_read:
             watch = LeaseWatch(longer=2 * POLL_SECONDS)  # another server, which may be able to read it, comes first
         try:
