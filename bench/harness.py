@@ -346,7 +346,7 @@ def endpoint(port: int) -> str:
     return f"tcp:{port}:interface={HOST}"
 
 
-def _command(program: Program, data: Path, port: int) -> list[str]:
+def _command(program: Program, data: Path, port: int, flags: Sequence[str]) -> list[str]:
     serve = _OURS.get(program)
     if serve is None:
         twist = str(Path(sys.executable).with_name("twist"))
@@ -355,7 +355,8 @@ def _command(program: Program, data: Path, port: int) -> list[str]:
             return [twist, "transitrelay", "--port", endpoint(port), usage]
         return [twist, "wormhole-mailbox", "--port", endpoint(port), f"--channel-db={data / CHANNEL_DB}", usage]
     address = ["--listen", f"{HOST}:{port}", "--admin", "off"]
-    return [sys.executable, "-m", "restante", *serve, "--data", str(data), *address]
+    directory = [] if "--database" in flags else ["--data", str(data)]
+    return [sys.executable, "-m", "restante", *serve, *directory, *address]
 
 
 @dataclass
@@ -490,7 +491,7 @@ class Bench:
         with log.open("wb") as output, on_cpu(CPUS[0]), counter.open("r+b") as count:
             started = time.perf_counter()
             process = subprocess.Popen(
-                [*under, *_command(program, data, port), *flags],
+                [*under, *_command(program, data, port, flags), *flags],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
@@ -253,6 +254,36 @@ def test_a_backup_of_pg_dump_is_restored_by_pg_restore(postgres: Cluster, tmp_pa
 def test_commands_that_are_for_data_directories_say_what_to_use(command: str, instead: str) -> None:
     done = called(*command.split(), "--database", "postgresql://me:hidden@db.example/restante")
     assert (done.returncode, done.stdout, instead in done.stderr, "hidden" in done.stderr) == (2, "", True, False)
+
+
+NOWHERE = "postgresql://me@db.example/restante"
+
+
+@pytest.mark.parametrize("command", ["serve", "config check", "status", "export file"])
+def test_a_data_directory_beside_a_database_is_refused(command: str, tmp_path: Path) -> None:
+    for flags, variables in ((("--database", NOWHERE), {}), ((), {"RESTANTE_DATABASE": NOWHERE})):
+        done = called(*command.split(), "--data", tmp_path, *flags, **variables)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert re.search("^restante: --data: .*database", done.stderr), done.stderr
+
+
+def test_the_data_directory_of_an_image_is_not_used_beside_a_database(tmp_path: Path) -> None:
+    """Every container has the variable."""
+    (file := tmp_path / "r.toml").write_text('[serve]\ndata = "post"\n')
+    variables = {"RESTANTE_DATABASE": NOWHERE, "RESTANTE_DATA": str(tmp_path)}
+    assert called("config", "check", **variables).returncode == 0
+    del variables["RESTANTE_DATA"]
+    done = called("config", "check", "--config", file, **variables)
+    assert (done.returncode, f"{file}: data: " in done.stderr) == (2, True)
+
+
+def test_config_check_refuses_a_url_that_serve_cannot_use() -> None:
+    for url, sentence in (
+        ("postgresql://me:hidden@db@db.example/restante", "the URL of the database is malformed"),
+        (f"{NOWHERE}?sslrootcert=/nowhere/ca.pem", "sslrootcert /nowhere/ca.pem: No such file"),
+    ):
+        done = called("config", "check", "--database", url)
+        assert (done.returncode, done.stdout, sentence in done.stderr) == (2, "", True), done.stderr
 
 
 def test_config_check_looks_at_the_database_and_says_what_may_be_lost(postgres: Cluster) -> None:

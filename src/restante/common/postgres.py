@@ -50,12 +50,7 @@ _WELL_FORMED: Final = re.compile(rf"\w+://(?:[^/?#@]*@)?{_HOST}(?:,{_HOST})*(?:/
 
 async def connect(url: str) -> asyncpg.Connection:
     """Connect to a database. Raises StoreBusy if it cannot be reached now, Misuse if it refuses us for good."""
-    if _WELL_FORMED.fullmatch(url) is None:
-        raise Misuse(
-            "the URL of the database is malformed: write @ : / ? # and % in a user or a password as"
-            " %40 %3A %2F %3F %23 and %25"
-        )
-    _check_files(url)
+    check_url(url)
     try:
         connection = await asyncpg.connect(
             url, timeout=CONNECT_SECONDS, server_settings={"application_name": "restante"}
@@ -84,8 +79,13 @@ async def connect(url: str) -> asyncpg.Connection:
     return connection
 
 
-def _check_files(url: str) -> None:
-    """Raise Misuse if a file that the URL names cannot be read."""
+def check_url(url: str) -> None:
+    """Raise Misuse if a URL is malformed, or a file that it names cannot be read."""
+    if _WELL_FORMED.fullmatch(url) is None:
+        raise Misuse(
+            "the URL of the database is malformed: write @ : / ? # and % in a user or a password as"
+            " %40 %3A %2F %3F %23 and %25"
+        )
     for name, file in parse_qsl(urlsplit(url).query):
         if name in FILES:
             try:

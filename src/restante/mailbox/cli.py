@@ -94,11 +94,15 @@ def config_check(
         running.check_directory(Path(settings.data))
         check_addresses(settings, (*running.listen, key_of_admin(running.admin)))
         import_lazy_modules(settings)
+    if settings.database is not None:
+        require_extra("postgres")
+        from restante.common.postgres import check_url
+
+        check_url(settings.database)
     if with_database:
         if settings.database is None:
             check_database(Path(settings.data))
         else:
-            require_extra("postgres")
             from restante.mailbox.store.postgres import NOT_SYNCHRONOUS, SYNCHRONOUS, reading
 
             with reading(settings.database) as database:
@@ -126,10 +130,13 @@ NotDatabaseOption = Annotated[
 ]
 
 
-def _where(data: Path, database: str | None) -> Path | str:
-    """Return what to read: the database if one is named."""
+def _where(context: typer.Context, data: Path, database: str | None) -> Path | str:
+    """Return what to read: the database if one is named. Raises Misuse if --data names a directory, too."""
     if database is None:
         return data
+    source = context.get_parameter_source("data")
+    if source is not None and source.name == "COMMANDLINE":
+        raise Misuse("--data: there is a database, too (--database or RESTANTE_DATABASE): name one of both")
     require_extra("postgres")
     return database
 
@@ -141,11 +148,16 @@ def _refuse_database(database: str | None, text: str) -> None:
 
 
 @app.command("status")
-def status(data: DataOption = DEFAULT_DATA, database: DatabaseOption = None, json: JsonOption = False) -> None:
+def status(
+    context: typer.Context,
+    data: DataOption = DEFAULT_DATA,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+) -> None:
     """Count what the mailbox server has stored. The server may be running."""
     from restante.mailbox.store.status import read_status, render_status
 
-    counts = read_status(_where(data, database))
+    counts = read_status(_where(context, data, database))
     print(to_json(counts) if json else render_status(counts))
 
 
@@ -270,6 +282,7 @@ def import_command(
 
 @app.command("export")
 def export(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Usage database to create; it must not exist.")],
     data: DataOption = DEFAULT_DATA,
     database: DatabaseOption = None,
@@ -277,4 +290,4 @@ def export(
     """Export usage records for the reference server. The server may be running."""
     from restante.mailbox.reference_import.exporting import export_usage
 
-    print(count_table({"exported": export_usage(_where(data, database), file)}))
+    print(count_table({"exported": export_usage(_where(context, data, database), file)}))

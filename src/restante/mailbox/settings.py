@@ -41,7 +41,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     database: Annotated[
         NonEmpty | None,
         help_text("Keep the data in this PostgreSQL database, which several servers may share.", "URL"),
-        guide_text("Then `--data` is not used. See [a second host](standby.md)."),
+        guide_text("Then `--data` is refused, and `RESTANTE_DATA` is not used. See [a second host](standby.md)."),
     ] = None
     listen: Listen = ("127.0.0.1:4000",)
     tls_cert: TlsCertificate = None
@@ -132,8 +132,13 @@ def check_shown(settings: Serve, origins: Origins) -> None:
 def _check(settings: Serve, origins: Origins) -> None:
     check_shown(settings, origins)
     check_network(settings, origins)
-    if settings.database is not None and not is_postgres_url(settings.database):
+    if settings.database is None:
+        return
+    if not is_postgres_url(settings.database):
         raise Misuse(f"{origins['database']}: write postgresql://USER@HOST/DATABASE")
+    # The variable is set in the image of containers.
+    if settings.data != Serve().data and origins["data"] != f"{PREFIX}DATA":
+        raise Misuse(f"{origins['data']}: a server with a database ({origins['database']}) has no data directory")
 
 
 def is_postgres_url(text: str) -> bool:
