@@ -267,7 +267,7 @@ async def assert_ended(world: World, room: Room, side: str) -> None:
 
 # ── faults ───────────────────────────────────────────────────────────────────────────────────────
 
-OURS: Final = "FROM pg_stat_activity WHERE application_name = 'restante'"
+OURS: Final = "FROM pg_stat_activity WHERE application_name = 'restante serve'"
 
 
 class Faults:

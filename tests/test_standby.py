@@ -139,8 +139,7 @@ async def test_a_server_whose_connection_is_cut_closes_its_clients_and_begins_a_
         await client.call("add", phase="1", body="00")
         await asyncio.to_thread(
             postgres.rows,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'restante' AND pid <> pg_backend_pid()",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'restante serve'",
         )
         await client.ends()
         assert client.close_code == 1012
@@ -183,11 +182,10 @@ async def test_the_nodes_of_a_database_are_one_that_serves_and_those_that_stand_
         await (await first.serves()).leave()
         async with host(postgres, admin=True) as second:
             await until(lambda: answers(second, "/readyz", f"503 standby: {platform.node()} has the lease"))
-            async with bounded("a renewal, and a look of the other server at the lease"):
-                while True:
-                    nodes = await asyncio.to_thread(read_nodes, postgres.url)
-                    if nodes.serves and nodes.standbys:
-                        break
+            async with postgres.connected() as other, bounded("a renewal"):
+                await other.fetch("SELECT 1 FROM restante.lease")  # as other programs may
+                while not (nodes := await asyncio.to_thread(read_nodes, postgres.url)).serves:
+                    pass
     assert (nodes.engine, nodes.released, nodes.standbys) == (platform.node(), False, ["local"])
 
 

@@ -48,13 +48,14 @@ _WELL_FORMED: Final = re.compile(rf"\w+://(?:[^/?#@]*@)?{_HOST}(?:,{_HOST})*(?:/
 """A URL in which a password ends where it seems to. Otherwise a part of it would be looked up as a host."""
 
 
-async def connect(url: str) -> asyncpg.Connection:
-    """Connect to a database. Raises StoreBusy if it cannot be reached now, Misuse if it refuses us for good."""
+async def connect(url: str, name: str = "restante") -> asyncpg.Connection:
+    """Connect to a database, which shows `name` to its administrators (application_name).
+
+    Raises StoreBusy if it cannot be reached now, Misuse if it refuses us for good.
+    """
     check_url(url)
     try:
-        connection = await asyncpg.connect(
-            url, timeout=CONNECT_SECONDS, server_settings={"application_name": "restante"}
-        )
+        connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS, server_settings={"application_name": name})
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message.rstrip(".")
         raise Misuse(

@@ -35,6 +35,9 @@ from restante.mailbox.store.rows import DAMAGE, MAILBOXES, MESSAGES, NAMEPLATES,
 SCHEMA_VERSION: Final = 1
 OLDEST_SERVER: Final = 14
 
+SERVER: Final = "restante serve"
+"""What the database calls the connections of servers (application_name)."""
+
 TTL_SECONDS: Final = 3.0
 """Seconds without a renewal after which another server may take over."""
 
@@ -271,7 +274,7 @@ class Node(Role):
     async def _try(self, watch: LeaseWatch) -> PostgresStore | None:
         """Look at the lease once, and take over if no other server works."""
         if self._connection is None:
-            self._connection = await connect(self._url)
+            self._connection = await connect(self._url, SERVER)
             await prepare(self._connection, self._url)
             if not self._warned and not await self._connection.fetchval(SYNCHRONOUS):
                 log.warning(NOT_SYNCHRONOUS)

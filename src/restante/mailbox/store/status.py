@@ -153,14 +153,16 @@ class Nodes(msgspec.Struct):
     renewals: int
     """In this term."""
     standbys: list[str]
-    """The addresses from which servers are connected that stand by; "local": a Unix socket."""
+    """The addresses from which servers are connected that stand by; "local": a Unix socket; "unknown": this user may
+    not see it."""
 
 
 _STANDBYS: Final = """
-SELECT coalesce(host(client_addr), 'local') FROM pg_stat_activity
-WHERE datname = current_database() AND query LIKE 'SELECT % FROM restante.lease' ORDER BY 1
+SELECT coalesce(host(client_addr), CASE client_port WHEN -1 THEN 'local' ELSE 'unknown' END) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = ? AND pid <> (SELECT backend FROM lease) ORDER BY 1
 """
-"""A server that stands by looks at the lease, and does nothing else."""
+"""Servers beside the one that has the lease. Only members of their role and of pg_read_all_stats see addresses
+(postgresql.org/docs/18/monitoring-stats.html, "Viewing Statistics")."""
 
 
 def read_nodes(url: str) -> Nodes:
@@ -172,7 +174,7 @@ def read_nodes(url: str) -> Nodes:
 
     with postgres.reading(url) as reader:
         lease, works = postgres.watch_lease(reader)
-        standbys = [address for (address,) in reader.execute(_STANDBYS)]
+        standbys = [address for (address,) in reader.execute(_STANDBYS, (postgres.SERVER,))]
     return Nodes(lease.node, works, lease.released, lease.term, lease.renewals, standbys)
 
 
