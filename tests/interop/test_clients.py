@@ -331,7 +331,7 @@ async def test_no_client_notices_that_the_server_replaces_itself_again_and_again
 ) -> None:
     """From the code on, until the file has arrived. The server is slow, so that this takes some restarts."""
     trace, over = tmp_path / "trace", asyncio.Event()
-    options = ("--limit", "commands=2", "--limit", "commands_at_once=1", "--trace", str(trace))
+    options = ("--limit", "commands=1", "--limit", "commands_at_once=1", "--trace", str(trace))
     async with serving(tmp_path / "data", (*deployment.inside, *RESTANTE), options) as server:
 
         async def restart() -> None:

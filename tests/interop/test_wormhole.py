@@ -28,6 +28,7 @@ from support.sqlite import LOCK, beside
 
 TEXT: Final = "held over a crash"
 FILE: Final = random.Random(8).randbytes(300_000)
+LARGE_FILE: Final = bytes(64 << 20)
 ANSWER: Final = to_client(SENDER, "message", phase="0", author=RECEIVER)
 
 thorough = pytest.mark.thorough
@@ -114,8 +115,35 @@ async def test_no_client_notices_that_the_server_replaces_itself(tmp_path: Path,
         scene.assert_one_happy_session()
 
 
-async def received_with(scene: Scene, code: asyncio.Future[str]) -> Client:
-    return await scene.receive(await code)
+@thorough
+async def test_no_client_notices_that_the_server_replaces_itself_at_each_step_of_a_transfer(tmp_path: Path) -> None:
+    """When a code is known, claimed and used, when both have the key, and while a file goes."""
+    server = Replaced(tmp_path / "server")
+    async with Scene(tmp_path, server) as scene:
+        stops = [
+            scene.hold(to_client(SENDER, "claimed")),
+            scene.hold(to_client(RECEIVER, "claimed")),
+            scene.hold(to_client(RECEIVER, "message", phase="pake", author=SENDER)),
+            scene.hold(to_server(RECEIVER, "add", phase="version")),
+            scene.hold(to_server(RECEIVER, "add", phase="1")),
+            scene.stop_at(to_client(SENDER, "message", phase="1", author=RECEIVER), AFTER, None),
+        ]
+        sender = await scene.send_file("parcel.bin", LARGE_FILE)
+        code = asyncio.ensure_future(sender.code())
+        receiving = asyncio.ensure_future(received_with(scene, code, "--accept-file"))
+        for stop in stops:
+            await stop.reached()
+            await server.replaced()
+            stop.let_go()
+        receiver = await receiving
+        assert [(await client.leaves()).exit_code for client in (receiver, sender)] == [0, 0]
+        assert scene.received("parcel.bin") == LARGE_FILE
+        assert (scene.connections_of(SENDER), scene.connections_of(RECEIVER)) == (1, 1)
+        scene.assert_one_happy_session()
+
+
+async def received_with(scene: Scene, code: asyncio.Future[str], *options: str) -> Client:
+    return await scene.receive(await code, *options)
 
 
 @flags("--permission", "hashcash")

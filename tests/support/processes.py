@@ -101,6 +101,24 @@ class Child:
             await asyncio.shield(asyncio.gather(*self._reading))  # who gives up waiting may wait again
             return await self.process.wait()
 
+    async def restarts(self, times: int = 1) -> None:
+        """SIGUSR2, and wait for the restart. On a machine so busy that a batch takes seconds, try again."""
+
+        def events(text: str) -> int:
+            return sum(text in line for line in self.log)
+
+        for _ in range(times):
+            done = events('"restarted"') + 1
+            while events('"restarted"') < done:
+                tries = events("was not restarted") + 1
+                self.send(signal.SIGUSR2)
+                await self.until(
+                    "a restart",
+                    lambda done=done, tries=tries: (
+                        events('"restarted"') >= done or events("was not restarted") >= tries
+                    ),  # type: ignore[misc]
+                )
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -163,24 +181,6 @@ class Serving(Child):
             return None
 
         return await self.until(f"{event!r} {wanted or ''} in the log", look)
-
-    async def restarts(self, times: int = 1) -> None:
-        """SIGUSR2, and wait for the restart. On a machine that is so busy that a batch takes seconds, try again."""
-
-        def events(text: str) -> int:
-            return sum(text in line for line in self.log)
-
-        for _ in range(times):
-            done = events('"restarted"') + 1
-            while events('"restarted"') < done:
-                tries = events("was not restarted") + 1
-                self.send(signal.SIGUSR2)
-                await self.until(
-                    "a restart",
-                    lambda done=done, tries=tries: (
-                        events('"restarted"') >= done or events("was not restarted") >= tries
-                    ),  # type: ignore[misc]
-                )
 
     async def stop(self) -> None:
         """SIGTERM; it must end as it promises."""

@@ -118,6 +118,10 @@ class Replaced(Restante):
         """SIGUSR2."""
         self._process.send(signal.SIGUSR2)
 
+    async def replaced(self) -> None:
+        """Replace it, and wait for that."""
+        await self._process.restarts()
+
 
 class Reference(Server):
     """magic-wormhole-mailbox-server, to show that the harness is right about a server everybody uses."""
