@@ -1,7 +1,10 @@
 """What the pipeline's tests share: one Spark session, since each takes seconds to start."""
 
+import contextlib
 import os
+import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -14,7 +17,9 @@ from pyspark.sql import SparkSession
 
 from restante.pipeline.spark.session import session
 from support.bounds import BOUND
-from support.pipeline.runs import LakeWorld, without_spark
+from support.documents import Document
+from support.pipeline.runs import LakeWorld, spark_command, without_spark
+from support.pipeline.servers import client, current, mailbox, nameplate, ours
 from support.pipeline.sessions import INTERPRETED, SETTINGS
 
 
@@ -25,6 +30,17 @@ def spark() -> Iterator[SparkSession]:
         yield started
         java = started.sparkContext._gateway.proc  # type: ignore[union-attr]
         assert java.poll() is None, f"Spark's Java ended with {java.returncode} while tests went on"
+
+
+@pytest.fixture(scope="session")
+def first_lake(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Return a folder with a server's data and the lake that the guide's first run makes of them, for copies."""
+    folder = tmp_path_factory.mktemp("first lake")
+    [line, _] = Document("docs/pipeline/first-lake.md").commands("first lake", "run --source", "sql")
+    with ours(folder / "restante-data", nameplate(1), mailbox(2), client(3), current(None)), contextlib.chdir(folder):
+        return folder, spark_command(spark, *shlex.split(line.removeprefix("./run pipeline ")))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -17,6 +18,19 @@ from support.pipeline.runs import LakeWorld
 from support.pipeline.sessions import INTERPRETED, environment
 
 GUIDE = Document("docs/pipeline/add-a-table.md")
+
+
+RESTANTE_EACH: Final = """
+import shlex, sys
+from restante.cli.main import main
+for line in sys.argv[1:]:
+    sys.argv = ["restante", *shlex.split(line)]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
 
 
 class Checkout:
@@ -32,15 +46,21 @@ class Checkout:
         (folder / "register.diff").write_text(GUIDE.blocks["register"])
         subprocess.run(["git", "apply", "register.diff"], cwd=folder, check=True, timeout=PATIENCE)
 
+    def pipeline(self, *lines: str) -> str:
+        """Run commands of the guide in one process."""
+        return self._python("-c", RESTANTE_EACH, *(line.removeprefix("./run ") for line in lines))
+
     def run(self, line: str) -> str:
-        """Run a line of the guide with the Python of this process."""
+        """Run another line of the guide."""
         words = [word for word in shlex.split(line) if word != "PYTHONPATH=src:tests"]
-        programs = {"./run test": ["pytest"], "./run pipeline": ["restante", "pipeline"]}
-        if (program := " ".join(words[:2])) in programs:
-            words[:2] = [".venv/bin/python", "-m", *programs[program]]
+        if words[:2] == ["./run", "test"]:
+            words[:2] = [".venv/bin/python", "-m", "pytest"]
         assert words[0] == ".venv/bin/python"
+        return self._python(*words[1:])
+
+    def _python(self, *arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, *words[1:]],
+            [sys.executable, *arguments],
             cwd=self.folder,
             env=environment(INTERPRETED) | {"PYTHONPATH": "src:tests", "XDG_CACHE_HOME": os.devnull},
             capture_output=True,
@@ -48,7 +68,7 @@ class Checkout:
             check=False,
             timeout=PATIENCE,
         )
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}{done.stderr}"
         return done.stdout
 
 
@@ -68,11 +88,12 @@ def test_the_guides_table_is_documented_built_and_queried(checkout: Checkout) ->
     (checkout.folder / "restante-demo").mkdir()
     (checkout.folder / "lake").rename(checkout.folder / "restante-demo/lake")
     build, query, describe, graph = GUIDE.lines("build")
-    assert "longest_waits: 1 day built (2026-03-10 to 2026-03-10), 2 rows" in checkout.run(build)
-    rows = sorted(line.split() for line in checkout.run(query).splitlines() if line.split()[1:] in (["7.0"], ["9.0"]))
+    printed = checkout.pipeline(build, query, describe, graph)
+    assert "longest_waits: 1 day built (2026-03-10 to 2026-03-10), 2 rows" in printed
+    rows = sorted(line.split() for line in printed.splitlines() if line.split()[1:] in (["7.0"], ["9.0"]))
     assert rows == [["main", "7.0"], ["second", "9.0"]]
-    assert "Nameplates that ended." in checkout.run(describe)
-    assert "├─ longest_waits\n" in checkout.run(graph) or "└─ longest_waits\n" in checkout.run(graph)
+    assert "Nameplates that ended." in printed
+    assert "├─ longest_waits\n" in printed or "└─ longest_waits\n" in printed
 
 
 @pytest.mark.thorough
@@ -80,5 +101,5 @@ def test_the_guides_table_passes_its_tests_and_is_in_a_demo(checkout: Checkout) 
     [test] = GUIDE.lines("test")
     assert " passed" in checkout.run(f"{test} -p no:cacheprovider")
     _, query, *_ = GUIDE.lines("build")
-    checkout.run("./run pipeline demo --days 14 --transfers 60")
-    assert {"north", "east", "south"} <= {word for line in checkout.run(query).splitlines() for word in line.split()}
+    checkout.pipeline("./run pipeline demo --days 14 --transfers 60")
+    assert {"north", "east", "south"} <= {*checkout.pipeline(query).split()}

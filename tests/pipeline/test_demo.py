@@ -28,9 +28,11 @@ from support.documents import Document
 from support.pipeline.runs import command, spark_command
 
 
-def demo(words: Sequence[str], run: Callable[..., subprocess.CompletedProcess[str]]) -> tuple[GroundTruth, list[str]]:
+def demo(
+    words: Sequence[str], run: Callable[..., subprocess.CompletedProcess[str]], transfers: int
+) -> tuple[GroundTruth, list[str]]:
     """Make the guide's demo in this folder. Return its fleet, and the commands in the text that it ends with."""
-    done = run(*words, "--days", str(MIN_DAYS), "--transfers", "60", "--last", "2026-11-20")
+    done = run(*words, "--days", str(MIN_DAYS), "--transfers", str(transfers), "--last", "2026-11-20")
     folder = Path("restante-demo")
     assert [path.name for path in Path().iterdir()] == ["restante-demo"]
     assert sorted(path.name for path in folder.iterdir()) == ["lake", "reports", SOURCES]
@@ -69,7 +71,7 @@ def test_the_guides_demo_makes_a_fleet_once_and_prints_what_to_look_at(words: li
     """Its sources are not read here: tests/demo tests them."""
     ingested = patch("restante.pipeline.cli.run.ingest_into", return_value=[])
     with ingested as ingest, patch("restante.pipeline.cli.run.build_into") as build:
-        demo(words, command)
+        demo(words, command, 10)
     servers = (server.name for server in MAILBOX_SERVERS)
     _, sources, *_ = ingest.call_args.args
     assert {source.name for source in sources} == {*MAILSERVERS, *servers, RELAY, "north-trace", "probes"}
@@ -84,7 +86,7 @@ def test_the_guides_demo_makes_a_fleet_once_and_prints_what_to_look_at(words: li
 
 @pytest.mark.thorough
 def test_the_guides_demo_has_tables_that_show_what_happened(spark: SparkSession, words: list[str]) -> None:
-    truth, printed = demo(words, partial(spark_command, spark))
+    truth, printed = demo(words, partial(spark_command, spark), 60)
     with Lake.open(Path("restante-demo/lake"), write=False) as lake, duckdb.connect() as tables:
         for statement in all_views(lake, TABLES.values()):
             tables.execute(statement)

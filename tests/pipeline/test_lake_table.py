@@ -646,8 +646,8 @@ marks_of_files = st.dictionaries(
 )
 
 
-@examples(40)
-@given(st.lists(st.tuples(st.sampled_from(["logs", "more"]), marks_of_files), min_size=1, max_size=12), st.booleans())
+@examples(30)
+@given(st.lists(st.tuples(st.sampled_from(["logs", "more"]), marks_of_files), min_size=1, max_size=8), st.booleans())
 def test_the_marks_of_a_source_are_those_of_its_last_commit(
     commits: list[tuple[str, dict[str, Mark]]], expire: bool
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,12 +49,15 @@ def rows(world: LakeWorld) -> dict[str, list[dict[str, object]]]:
 
 
 def test_a_repeated_run_and_days_that_are_built_again_have_the_same_rows(
-    spark: SparkSession, world: LakeWorld
+    spark: SparkSession, first_lake: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
+    """The lake is that of a first run, whose source has the same name."""
+    world = LakeWorld(None, tmp_path / "restante-pipeline")
+    shutil.copytree(first_lake[0] / "restante-lake", world.path)
+    shutil.copytree(first_lake[0] / "restante-data", tmp_path / "restante")
     minute, hour, *every, line = CRON.split(maxsplit=5)
     assert (minute, hour, *every) == ("0", "4", "*", "*", "*")
     assert "%" not in line, "which cron would take for the end of a line"
-    spark_command(spark, *words(line, world))
     first = rows(world)
     assert all(first.values())
     assert "outcomes: 0 days built, 0 rows\n" in command(*words(line, world)).stdout

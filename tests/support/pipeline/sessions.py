@@ -7,8 +7,12 @@ from typing import Final
 
 from support import processes
 
-SMALL_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of Java, where jobs are many and small: what a second compiler would gain it would never give back."""
+SMALL_JOBS: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""Of Java, where jobs are many and small. What a second compiler would gain it would never give back. To verify the
+classes of Spark's jars takes an eighth of the time until the first result."""
 
 ENVIRONMENT: Final = processes.environment(JAVA_TOOL_OPTIONS=SMALL_JOBS)
 """Of commands that are run in a process of their own."""
