@@ -329,14 +329,14 @@ def test_indices_that_the_dictionary_of_a_damaged_file_does_not_have_are_not_fol
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.binary(1 << 18)], ids=str)
 def test_a_value_that_a_file_has_once_for_many_rows_is_in_memory_once(kind: pa.DataType, tmp_path: Path) -> None:
-    repeated = pa.table({"raw": pa.array([bytes(1 << 18)] * 4000, kind)})
+    repeated = pa.table({"raw": pa.array([bytes(1 << 18)] * 500, kind)})
     pq.write_table(repeated, tmp_path / "x.parquet", compression="zstd")
     before = pa.total_allocated_bytes()
     for batch in parquets.read_envelopes(tmp_path / "x.parquet", int(T0)):
         assert len(set(map(id, batch.raws))) == 1
         assert pa.total_allocated_bytes() - before < 64 << 20
-    assert len(read_new(tmp_path / "x.parquet").faults) == 4000
-    assert sum(1 for _ in parquet.read(tmp_path / "x.parquet")) == 4000
+    assert len(read_new(tmp_path / "x.parquet").faults) == 500
+    assert sum(1 for _ in parquet.read(tmp_path / "x.parquet")) == 500
 
 
 def misnamed() -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
@@ -37,9 +38,10 @@ BUCKET_COLUMN: Final = Column(
 FROM_COLUMN: Final = us_column("from_us", "Shortest duration of the bucket. NULL: the bucket is NULL.", null=True)
 
 
-def bucket_edges() -> list[int]:
+@cache
+def bucket_edges() -> tuple[int, ...]:
     """Return the least microseconds of buckets -349 to LAST_BUCKET: the ceiling of 1000 * 1.02^k, exactly."""
-    return [math.ceil(1000 * Fraction(51, 50) ** k) for k in range(ZERO_BUCKET + 1, LAST_BUCKET + 1)]
+    return tuple(math.ceil(1000 * Fraction(51, 50) ** k) for k in range(ZERO_BUCKET + 1, LAST_BUCKET + 1))
 
 
 def bucket(us: Expression) -> Expression:
