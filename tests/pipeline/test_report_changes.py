@@ -19,14 +19,15 @@ from pipeline.reports import LakeTables, Row
 from restante.pipeline.report.changes import counts
 from restante.pipeline.report.changes.failures import MAX_VERSIONS
 from restante.pipeline.report.changes.measure import MAX_OF_SOURCES, MAX_OF_VERSIONS, MIN_DAYS_BEFORE, Compared
-from restante.pipeline.report.changes.rule import MEASURES
+from restante.pipeline.report.changes.rule import MEASURES, changes_of
 from restante.pipeline.report.changes.statistics import MIN_EXPECTED, Portion, ordinary, rose, silence, sum_portions
 from restante.pipeline.report.csv_json import as_json
 from restante.pipeline.report.files import report_files
-from restante.pipeline.report.making import make_report
+from restante.pipeline.report.making import lake_days, make_report
 from restante.pipeline.report.model import Report, ReportChange, ReportChanges
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse_period
+from restante.pipeline.report.sections.subject import Scope
 from restante.pipeline.report.summary import summary_lines
 from restante.pipeline.tables import TABLES, guesses
 
@@ -109,7 +110,7 @@ def report(tables: LakeTables, period: str = LAST.isoformat()) -> Report:
 
 
 def changes(tables: LakeTables, period: str = LAST.isoformat()) -> ReportChanges:
-    result = report(tables, period).changes
+    result = changes_of(tables.fetch, Scope(parse_period(period), lake_days(tables.fetch), MADE))
     assert result is not None
     return result
 
