@@ -360,13 +360,13 @@ UNUSABLE: dict[str, tuple[pa.Table | bytes, str]] = {
 
 
 def test_no_damage_of_a_footer_ends_the_process(tmp_path: Path) -> None:
-    """At some pyarrow does (26.0.1: RowGroupMetaData.column)."""
+    """At some pyarrow does (26.0.1: RowGroupMetaData.column): at eight bytes if they are 67, at four if 54."""
     path = tmp_path / "x.parquet"
     pq.write_table(table(), path, store_schema=False)
     intact = path.read_bytes()
     footer_bytes = int.from_bytes(intact[-8:-4], "little") + 8
     for offset in range(footer_bytes):
-        for value in (43, 54, 55, 67, 86):
+        for value in (54, 67):
             content = bytearray(intact)
             content[-1 - offset] = value
             path.write_bytes(content)
