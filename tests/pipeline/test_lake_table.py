@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameWriter, SparkSession
 
 from restante.common.errors import Misuse, StoreError
 from restante.pipeline.lake import columns, commit_info, delta_log, delta_table, staging
@@ -490,6 +490,25 @@ def test_the_days_and_sources_of_a_month_are_one_sorted_file(
     [_, november] = staged.files
     assert november.ranges["source"] == ColumnRange("main", "other", 0)
     assert november.ranges["id"] == ColumnRange(2, 9, 0)
+
+
+def test_what_a_slower_attempt_writes_after_its_job_is_not_taken(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark starts two attempts at a task with spark.speculation. A job removes their folders when it ends."""
+    monkeypatch.setattr(staging, "is_local", lambda _: False)
+    parquet = DataFrameWriter.parquet
+
+    def then_late(writer: DataFrameWriter, folder: str) -> None:
+        parquet(writer, folder)
+        for file in list(Path(folder).rglob("*.parquet")):
+            late = Path(folder, "_temporary/0/_temporary/attempt_0_m_0_0", file.relative_to(folder))
+            late.parent.mkdir(parents=True)
+            shutil.copy(file, late)
+
+    monkeypatch.setattr(DataFrameWriter, "parquet", then_late)
+    staged = staging.stage_rows(lakes.frame(spark, [OCTOBER, FIRST]), tmp_path, MONTHLY_LETTERS, "r")
+    assert (len(staged.files), staged.rows) == (2, 2)
 
 
 def test_selected_rows_are_read_from_within_files(spark: SparkSession, tmp_path: Path) -> None:

@@ -52,11 +52,16 @@ Spark's own writer, which both go by, makes the same files."""
 
 GUIDE = Document("docs/pipeline/clusters.md")
 
+[CONNECTOR] = re.findall(r"--packages (\S+)", GUIDE.blocks["bucket"])
+"""Hadoop's package for a bucket."""
 
-def cluster_environment(**variables: str) -> dict[str, str]:
+
+SETTINGS: Final = {"driver.memory": "1g", "executor.memory": "512m", "sql.shuffle.partitions": "4", "ui.enabled": "false"}
+
+
+def cluster_environment(settings: Mapping[str, str] = SETTINGS, **variables: str) -> dict[str, str]:
     """Return the environment of a cluster's machine: all of them are this one. It has settings of Spark, too."""
-    small = {"driver.memory": "1g", "executor.memory": "512m", "sql.shuffle.partitions": "4", "ui.enabled": "false"}
-    return environment({f"spark.{name}": value for name, value in small.items()}) | {
+    return environment({f"spark.{name}": value for name, value in settings.items()}) | {
         "JAVA_HOME": str(java.find_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_MASTER_WEBUI_PORT": "0",
@@ -105,10 +110,10 @@ def changed(block: str, changes: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def worker(master: str, work: Path) -> Iterator[Daemon]:
+def worker(master: str, work: Path, address: str = "127.0.0.1") -> Iterator[Daemon]:
     changes = {
         "spark://10.0.0.1:7077": master,
-        "10.0.0.2": "127.0.0.1",
+        "10.0.0.2": address,
         "--cores 4": "--cores 1",
         "--memory 4g": "--memory 1g",
         "/var/tmp/spark": str(work),
@@ -144,7 +149,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     work = tmp_path_factory.mktemp("cluster")
     with daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})) as started:
         url = started.says(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
-        with worker(url, work / "one") as first_worker, worker(url, work / "other") as other:
+        with worker(url, work / "one") as first_worker, worker(url, work / "other", "127.0.0.2") as other:
             for begun in (first_worker, other):
                 begun.says("Successfully registered with master")
             yield url
@@ -197,18 +202,26 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[
         yield variables
 
 
+def file_system(variables: Mapping[str, str]) -> S3FileSystem:
+    return S3FileSystem(
+        endpoint_override=variables["AWS_ENDPOINT_URL"].removeprefix("http://"),
+        scheme="http",
+        region=variables["AWS_REGION"],
+        access_key=variables["AWS_ACCESS_KEY_ID"],
+        secret_key=variables["AWS_SECRET_ACCESS_KEY"],
+    )
+
+
 def test_a_lake_is_moved_to_a_bucket_built_there_after_a_kill_and_moved_back(
     here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path, bucket: Mapping[str, str]
 ) -> None:
-    url, packages = "s3://bucket/lake", re.findall(r"--packages (\S+)", GUIDE.blocks["bucket"])[0]
-    host = bucket["AWS_ENDPOINT_URL"].removeprefix("http://")
-    store = S3FileSystem(endpoint_override=host, scheme="http", region="us-east-1")
+    url, store = "s3://bucket/lake", file_system(bucket)
     copy_files(str(here.path), "bucket/lake", destination_filesystem=store)
     lacking = run(*command(here, "build")[:-1], url, variables=cluster_environment(), bound=PATIENCE)
     assert "Spark has no connector for the URL of the lake or of the extracts " in lacking.stderr
-    assert f": add --packages {packages}, or give" in lacking.stderr, "the guide names another version"
+    assert f": add --packages {CONNECTOR}, or give" in lacking.stderr, "the guide names another version"
 
-    line = changed(GUIDE.blocks["bucket"], {url: url, packages: with_sdk(packages)})
+    line = changed(GUIDE.blocks["bucket"], {url: url, CONNECTOR: with_sdk(CONNECTOR)})
     environ = cluster_environment(**connector_settings(tmp_path / "conf"))
     with process_group(["sh", "-e", "-c", f"exec {line}"], env=environ, stderr=subprocess.PIPE) as build:
         wait_until(lambda: build.poll() is not None or any("/run=" in str(file) for file in UrlPath(url).files()))
@@ -250,31 +263,37 @@ def test_extracts_in_a_bucket_give_the_tables_and_the_errors_of_a_folder(
             damage(folder / file.path)
             [path] = (UrlPath(url) / name).files()
             path.write_bytes((folder / file.path).read_bytes())
-        here, there = tmp_path / "here", tmp_path / "there"
+        here, there, connected = (tmp_path / name for name in ("here", "there", "connected"))
         missing_bucket = spark_command(spark, "ingest", "--lake", there, "--extracts", "s3://none/hosts", ends=1)
         assert "--extracts s3://none/hosts: there is no such folder: name the one with" in missing_bucket.stderr
         expected = spark_command(spark, "ingest", "--lake", here, "--extracts", folder, ends=1)
         [line] = GUIDE.lines("extracts")
-        packages = re.findall(r"--packages (\S+)", line)[0]
         line = changed(line, {"run --extracts": f"ingest --lake {there} --extracts"})
         lacking = run(*shlex.split(line.partition("--packages")[0]), variables=cluster_environment(), bound=PATIENCE)
         assert "Spark has no connector for the URL of the lake or of the extracts " in lacking.stderr
-        settings = cluster_environment(**connector_settings(tmp_path / "conf"))
-        done = run(*shlex.split(line.replace(packages, with_sdk(packages))), variables=settings, bound=PATIENCE)
+        variables = connector_settings(tmp_path / "conf")
+        settings = cluster_environment(**variables)
+        done = run(*shlex.split(line.replace(CONNECTOR, with_sdk(CONNECTOR))), variables=settings, bound=PATIENCE)
         if "unresolved dependency" in done.stderr:
             pytest.skip(f"Spark does not reach a repository of Maven, which it needs once: {done.stderr}")
+        with (tmp_path / "conf" / "spark-defaults.conf").open("a") as file:
+            file.write(f"spark.jars.packages {with_sdk(CONNECTOR)}\n")
+        with connect_server(**variables) as remote:
+            line = line.partition("--packages")[0].replace(str(there), str(connected))
+            by_connect = run(*shlex.split(line), "--remote", remote, variables=settings, bound=PATIENCE)
 
     def errors(output: str) -> list[str]:
         lines = re.sub(r"\d{8}T\d{6}Z", "GENERATION", output).splitlines()
         return [line for line in lines if line.startswith("restante: ")]
 
-    assert len(errors(done.stderr)) == 2
-    assert errors(done.stderr.replace(url, str(folder))) == errors(expected.stderr)
-    lakes = [LakeWorld(spark, tmp_path / name) for name in ("here", "there")]
+    assert len(errors(expected.stderr)) == 2
+    for program in (done, by_connect):
+        assert errors(program.stderr.replace(url, str(folder))) == errors(expected.stderr)
+    lakes = [LakeWorld(spark, path) for path in (here, there, connected)]
     for world in lakes:
         world.path = world.folder
     for table in CLEAN_TABLES:
-        assert lakes[0].rows(table) == lakes[1].rows(table), table
+        assert lakes[0].rows(table) == lakes[1].rows(table) == lakes[2].rows(table), table
     assert len(lakes[1].rows("nameplates")) == 1
     assert len(lakes[1].rows("relay_transfers")) == 2
     assert all("canary" not in text for text in (done.stderr, lakes[1].bytes().decode(errors="replace")))
@@ -285,7 +304,6 @@ def test_a_failed_task_and_expired_credentials_lose_and_double_no_row_in_a_bucke
 ) -> None:
     """Executors write. One is refused when its file gets its place; later all are, when the next table is written."""
     world = copied(here, tmp_path, "nameplates", "mailboxes", "client_versions", "live")
-    packages = with_sdk(re.findall(r"--packages (\S+)", GUIDE.blocks["bucket"])[0])
     (tmp_path / "conf").mkdir()
     settings = connector_settings(tmp_path / "conf")
     with ExitStack() as stack:
@@ -296,11 +314,9 @@ def test_a_failed_task_and_expired_credentials_lose_and_double_no_row_in_a_bucke
             pytest.skip(str(missing))
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        host = variables["AWS_ENDPOINT_URL"].removeprefix("http://")
-        store = S3FileSystem(endpoint_override=host, scheme="http", region="us-east-1")
-        copy_files(str(world.path), "bucket/lake", destination_filesystem=store)
+        copy_files(str(world.path), "bucket/lake", destination_filesystem=file_system(variables))
         monkeypatch.setattr(world, "path", "s3://bucket/lake")
-        line = command(world, "build", "--master", "local-cluster[2,1,1024]", "--packages", packages)
+        line = command(world, "build", "--master", "local-cluster[2,1,1024]", "--packages", with_sdk(CONNECTOR))
         refused = run(*line, variables=cluster_environment(**settings), bound=PATIENCE)
         if "unresolved dependency" in refused.stderr:
             pytest.skip(f"Spark does not reach a repository of Maven, which it needs once: {refused.stderr}")
@@ -308,17 +324,8 @@ def test_a_failed_task_and_expired_credentials_lose_and_double_no_row_in_a_bucke
         assert (refused.returncode, refused.stderr.splitlines()[-1][: len(sentence)]) == (1, sentence)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
         finished(line, **settings)
-        copy_files(
-            "bucket/lake",
-            str(tmp_path / "back"),
-            source_filesystem=S3FileSystem(
-                endpoint_override=host,
-                scheme="http",
-                region="us-east-1",
-                access_key="another",
-                secret_key="canary-key",
-            ),
-        )
+        store = file_system(variables | {"AWS_ACCESS_KEY_ID": "another"})
+        copy_files("bucket/lake", str(tmp_path / "back"), source_filesystem=store)
     monkeypatch.setattr(world, "path", tmp_path / "back")
     tables = built(world)
     assert len(tables) > 5
@@ -398,6 +405,68 @@ def test_a_killed_worker_loses_and_doubles_no_row(
         assert output.splitlines()[-1].startswith("restante: ")
         finished(command(world, *args))
     assert rows_of(world) == traced
+
+
+STRAGGLER: Final = """#!{python}
+# A worker's Python in which two attempts at the first task end their rows, and so begin to write, at the same time.
+import runpy, sys, time
+from pathlib import Path
+from pyspark import TaskContext
+from restante.pipeline.sources.traces import TraceTask
+
+read = TraceTask.batches
+
+def batches(task):
+    yield from read(task)
+    context = TaskContext.get()
+    if context.partitionId() == 0:
+        attempt = context.attemptNumber()
+        Path("{marks}", str(attempt)).touch()
+        end = time.monotonic() + {patience}
+        while not Path("{marks}", "0" if attempt else "1").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+
+TraceTask.batches = batches
+sys.argv = sys.argv[2:]  # after -m
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+SPECULATION: Final = {"speculation": "true", "speculation.quantile": "0.5"}
+"""Another attempt is made on another machine at a task that takes three times as long as half of the tasks."""
+
+
+@pytest.mark.parametrize("at_url", [False, True], ids=["folder", "bucket"])
+def test_two_attempts_at_a_task_that_write_at_the_same_time_double_no_row(
+    master: str,
+    traces: Path,
+    traced: dict[str, list[Row]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    at_url: bool,
+) -> None:
+    world, store, connector, variables = LakeWorld(None, tmp_path), None, [], {}
+    if at_url:
+        store = file_system(request.getfixturevalue("bucket"))
+        variables = connector_settings(tmp_path / "conf")
+        connector = ["--packages", with_sdk(CONNECTOR)]
+        monkeypatch.setattr(world, "path", "s3://bucket/lake")
+    (tmp_path / "marks").mkdir()
+    straggler = tmp_path / "python"
+    straggler.write_text(STRAGGLER.format(python=sys.executable, marks=tmp_path / "marks", patience=PATIENCE))
+    straggler.chmod(0o755)
+    done = run(
+        *command(world, "run", f"--source=mailbox={traces}", "--master", master, *connector),
+        variables=cluster_environment(SETTINGS | SPECULATION, PYSPARK_PYTHON=str(straggler), **variables),
+        bound=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(mark.name for mark in (tmp_path / "marks").iterdir()) == ["0", "1"]
+    if store:
+        copy_files("bucket/lake", str(tmp_path / "lake"), source_filesystem=store)
+        monkeypatch.setattr(world, "path", tmp_path / "lake")
+    assert rows_of(world) == traced
+    assert [(row["source"], row["read"]) for row in world.rows("sources")] == [("mailbox", 24_012)]
 
 
 BLIND: Final = """#!/bin/sh

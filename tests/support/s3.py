@@ -18,6 +18,7 @@ PINS: Final = Path(__file__).with_name("moto.txt")
 SERVER: Final = """
 import re
 import sys
+import threading
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Response
@@ -25,6 +26,7 @@ from werkzeug.wrappers import Response
 moto = DomainDispatcherApplication(create_backend_app)
 kind, expires, fails = sys.argv[1:]
 refused_keys, refused_requests = set(), []
+one_at_a_time = threading.Lock()  # moto looks for an object, and then puts it
 REFUSAL = "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
 
@@ -41,7 +43,10 @@ def application(environ, start_response):
         return Response(REFUSAL, 403, content_type="application/xml")(environ, start_response)
     if kind == "unconditional":
         environ.pop("HTTP_IF_NONE_MATCH", None)
-    return moto(environ, start_response)
+    if "HTTP_IF_NONE_MATCH" not in environ:
+        return moto(environ, start_response)
+    with one_at_a_time:
+        return moto(environ, start_response)
 
 
 server = make_server("127.0.0.1", 0, application, threaded=True)

@@ -140,7 +140,8 @@ def _write_rows(rows: DataFrame, run: Path, table: Table) -> list[Path]:
     spark = rows.sparkSession
     if not is_local(spark):  # workers on other machines may lack Python or our modules
         url_files.sorted_writer(rows, table).parquet(str(run))
-        return sorted(run.rglob("*.parquet"))
+        # Not in _temporary, where a killed attempt at a task may still write (spark.speculation).
+        return sorted(run.glob("/".join([*(f"{name}=*" for name in table.partitions), "*.parquet"])))
     try:
         run.mkdir(parents=True)
     except OSError as error:
