@@ -56,10 +56,15 @@ GUIDE = Document("docs/pipeline/clusters.md")
 """Hadoop's package for a bucket."""
 
 
-SETTINGS: Final = {"driver.memory": "1g", "executor.memory": "512m", "sql.shuffle.partitions": "4", "ui.enabled": "false"}
+SETTINGS: Final = {
+    "driver.memory": "1g",
+    "executor.memory": "512m",
+    "sql.shuffle.partitions": "4",
+    "ui.enabled": "false",
+}
 
 
-def cluster_environment(settings: Mapping[str, str] = SETTINGS, **variables: str) -> dict[str, str]:
+def cluster_environment(settings: Mapping[str, str] = SETTINGS, /, **variables: str) -> dict[str, str]:
     """Return the environment of a cluster's machine: all of them are this one. It has settings of Spark, too."""
     return environment({f"spark.{name}": value for name, value in settings.items()}) | {
         "JAVA_HOME": str(java.find_home()),
@@ -276,9 +281,9 @@ def test_extracts_in_a_bucket_give_the_tables_and_the_errors_of_a_folder(
         done = run(*shlex.split(line.replace(CONNECTOR, with_sdk(CONNECTOR))), variables=settings, bound=PATIENCE)
         if "unresolved dependency" in done.stderr:
             pytest.skip(f"Spark does not reach a repository of Maven, which it needs once: {done.stderr}")
-        with (tmp_path / "conf" / "spark-defaults.conf").open("a") as file:
-            file.write(f"spark.jars.packages {with_sdk(CONNECTOR)}\n")
-        with connect_server(**variables) as remote:
+        with (tmp_path / "conf" / "spark-defaults.conf").open("a") as defaults:
+            defaults.write(f"spark.jars.packages {with_sdk(CONNECTOR)}\n")
+        with connect_server(**variables, **bucket) as remote:
             line = line.partition("--packages")[0].replace(str(there), str(connected))
             by_connect = run(*shlex.split(line), "--remote", remote, variables=settings, bound=PATIENCE)
 
