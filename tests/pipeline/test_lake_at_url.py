@@ -1,4 +1,4 @@
-"""A lake at a URL: in a quick run a folder by its URL, which needs no connector; else a bucket, too."""
+"""A lake at a URL: in a quick run a folder by its URL, which needs no connector; else a bucket and an HDFS, too."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import date
@@ -34,6 +35,7 @@ from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.url_path import UrlPath
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import NAMEPLATES, Table
+from support.hdfs import hdfs
 from support.pipeline import lakes
 from support.pipeline.lakes import LETTERS, MONTHLY_LETTERS, Row, info, letter, rows
 from support.pipeline.runs import command
@@ -60,11 +62,28 @@ def folder_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return (tmp_path / "lake").as_uri()
 
 
-@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.thorough)])
+THOROUGH_HDFS: Final = pytest.param("HDFS", marks=pytest.mark.thorough)
+
+
+@pytest.fixture(scope="module")
+def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an HDFS."""
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(hdfs(tmp_path_factory.mktemp("hdfs")))
+        except MissingError as missing:
+            pytest.skip(str(missing))
+        yield url
+
+
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.thorough), THOROUGH_HDFS])
 def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a lake that does not exist."""
     if request.param == "folder":
         yield request.getfixturevalue("folder_url")
+        return
+    if request.param == "HDFS":
+        yield f"{request.getfixturevalue('hadoop')}/{uuid.uuid4()}"
         return
     with ExitStack() as stack:
         use_bucket(stack, monkeypatch)
@@ -320,6 +339,12 @@ def test_a_store_whose_commits_may_overwrite_others_is_refused(url: str, monkeyp
 
 
 @pytest.mark.thorough
+def test_a_run_leaves_no_folder_of_what_it_tried_on_hdfs(hadoop: str) -> None:
+    with Lake.open(f"{hadoop}/lake", write=True, make=True):
+        assert UrlPath(f"{hadoop}/lake").names() == ["lake.json"]
+
+
+@pytest.mark.thorough
 def test_a_bucket_without_conditional_puts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as stack:
         use_bucket(stack, monkeypatch, conditional=False)
@@ -328,10 +353,10 @@ def test_a_bucket_without_conditional_puts_is_refused(monkeypatch: pytest.Monkey
         assert objects("s3://lakes/lake") == set()
 
 
+@pytest.mark.parametrize("url", ["folder", THOROUGH_HDFS], indirect=True)
 def test_spark_writes_the_files_where_they_stay_and_reads_them_back(
-    folder_url: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    url: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = folder_url
     days = ("2026-10-31", "2026-11-01", "2026-11-03")
     letters = [letter(n, days[n % 3], ["a", "b c%'"][n % 2], [None, 3][n % 2]) for n in range(40)]
     with Lake.open(url, write=True, make=True) as lake:

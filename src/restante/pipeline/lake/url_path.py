@@ -41,9 +41,6 @@ and deltalake decodes %XX."""
 NO_BUCKET: Final = "NoSuchBucket"
 """What S3 answers if a bucket does not exist (Amazon S3 API Reference, "Error responses")."""
 
-_SPARK_SCHEMES: Final = {"s3": "s3a"}
-"""How Hadoop's connectors call a scheme of `deltalake`."""
-
 
 class FileStat(NamedTuple):
     """The size and age of a file, as os.stat_result has them."""
@@ -94,9 +91,8 @@ class UrlPath:
         return self._below.relative_to(other._below)
 
     def for_spark(self) -> str:
-        """Return the URL by which Spark finds it."""
-        scheme, _, rest = self._text.partition("://")
-        return f"{_SPARK_SCHEMES.get(scheme, scheme)}://{rest}"
+        """Return the URL by which Spark finds it. Hadoop's connector calls s3 s3a."""
+        return re.sub("^s3:", "s3a:", self._text)
 
     def exists(self) -> bool:
         """Return whether there is a file, or one below it. Raises OSError."""
@@ -167,9 +163,13 @@ class UrlPath:
             self._files.delete_file(self._key)
 
     def remove_all(self) -> None:
-        """Remove all files below. Raises OSError."""
+        """Remove all files below, and the folders of HDFS, which has some. Raises OSError."""
         for file in list(self.files()):
             file.unlink()
+        if self._url.startswith("hdfs:"):
+            folders = sorted((info.path for info in self._list(recursive=True)), reverse=True)
+            for folder in (*folders, self._key):
+                UrlPath(self._url, folder, parent=self).unlink()
 
 
 LakePath = Path | UrlPath
