@@ -46,7 +46,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/pipeline/test_gaps.py": (3, 6),
     "tests/pipeline/test_ingest.py": (12, 3),
     "tests/pipeline/test_java.py": (2, 34),
-    "tests/pipeline/test_lake_at_url.py": (8, 20),
+    "tests/pipeline/test_lake_at_url.py": (8, 45),
     "tests/pipeline/test_lake_files.py": (6, 12),
     "tests/pipeline/test_lake_readers.py": (1, 60),
     "tests/pipeline/test_lake_table.py": (7, 4),
