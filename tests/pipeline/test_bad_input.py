@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from restante.common.errors import StoreError
 from restante.pipeline import ingest
 from restante.pipeline.lake import delta_table
-from restante.pipeline.lake.lake import OLDEST_FORMAT
+from restante.pipeline.lake.lake import LAKE_FORMAT
 from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.sources.source import Source
 from support.bounds import PATIENCE, wait_until
@@ -77,7 +77,7 @@ def test_every_command_works_on_an_empty_lake(tmp_path: Path) -> None:
 
 def test_every_command_refuses_a_lake_of_an_older_version(plain: LakeWorld, sources: tuple[str, ...]) -> None:
     plain.lived("2023-11-14")
-    (plain.path / "lake.json").write_text(json.dumps({"format": OLDEST_FORMAT - 1, "first_day": "2015-01-01"}))
+    (plain.path / "lake.json").write_text(json.dumps({"format": LAKE_FORMAT - 1, "first_day": "2015-01-01"}))
     before = plain.bytes()
     for arguments in (*COMMANDS, ("run", *sources), ("ingest", *sources), ("run", *sources, "--plan")):
         sentence = one_sentence(command(*arguments, "--lake", plain.path, ends=2))

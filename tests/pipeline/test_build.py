@@ -531,8 +531,7 @@ def test_many_commits_of_nothing_make_no_table_due(built: LakeWorld, monkeypatch
 def test_counts_begin_again_when_rows_are_replaced(idle: LakeWorld) -> None:
     for number, replaced, count, since in ((3, False, 3, 0), (2, False, 5, 0), (2, True, 2, 2)):
         read_rows(idle, "mailbox", number, replaced=replaced)
-        totals = seen(idle.path, NAMEPLATES).totals("mailbox")
-        assert totals is not None
+        totals = seen(idle.path, NAMEPLATES).state.totals["mailbox"]
         assert (totals.read, totals.since, totals.until) == (count, NOW + since * SECONDS_PER_DAY, idle.now)
         idle.now += SECONDS_PER_DAY
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from contextlib import nullcontext, suppress
-from datetime import date, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,8 +32,6 @@ from restante.pipeline.lake.commit_info import (
     Mark,
     SourceCommit,
     TableCommit,
-    decode_changes,
-    encode_changes,
 )
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile, Selected
@@ -175,7 +173,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
     assert table.version == 0
     [stored_info] = lakes.infos(table)
     assert stored_info == replace(made, days=days, commit=stored_info.commit, state=table.state)
-    assert table.state.days() == set(days)
+    assert table.state.days(-1) == set(days)
     assert {name: SourceCommit(c.ledger, dict(table.marks(name))) for name, c in made.sources.items()} == (
         made.sources
     )
@@ -462,7 +460,7 @@ def test_a_clean_up_that_was_cut_off_is_finished_by_the_next(
                 add(table, [letter(6)])
             cut_off += failures_left[0] < 0
         with opened(lake) as table:
-            assert table.state.days() == state.days()
+            assert table.state.days(-1) == state.days(-1)
             assert table.marks("main") == {"": Mark(5, "a", 2, "b")}
             add(table, [letter(7)])
             assert vacuum(table, grace=0, now=4e9) == []
@@ -627,37 +625,14 @@ def test_a_file_s_ranges_tell_whether_all_some_or_none_of_its_rows_are_selected(
     assert file.selected(where) is expected
 
 
-some_days = st.dates(date(2016, 1, 1), date(2016, 1, 31)) | st.dates()
-
-
-@examples(200)
-@given(st.dictionaries(some_days.map(date.isoformat), st.integers(0, 4) | st.integers(0, 2**40)))
-def test_encoded_days_are_decoded_unchanged(versions: dict[str, int]) -> None:
-    assert decode_changes(encode_changes(versions)) == versions
-
-
-def test_ten_years_of_days_take_some_tens_of_kilobytes() -> None:
-    for versions, limit in (([7] * 3650, 20), ([day * 7919 % 438_000 for day in range(3650)], 41_000)):
-        days = {(date(2016, 1, 1) + timedelta(day)).isoformat(): version for day, version in enumerate(versions)}
-        assert len(json.dumps(encode_changes(days), separators=(",", ":"))) < limit
-
-
-def test_commits_of_older_versions_name_their_source_in_another_way(tmp_path: Path) -> None:
-    mark, ledger = Mark(5, "a", 2, "b"), Ledger(read=3, clean=3, counted=3)
-    with opened(tmp_path) as table:
-        add(table, [letter(1)], source="main", ledger=ledger, marks={"": mark})
-        entry = local(delta_log.entry_path(table.folder, 0))
-    lines = [json.loads(line) for line in entry.read_text().splitlines()]
-    [stored_info] = [line["commitInfo"]["restante"] for line in lines if "commitInfo" in line]
-    source = stored_info.pop("sources")["main"]
-    stored_info |= {"source": "main", **source}
-    del stored_info["state"]
-    entry.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    with opened(tmp_path) as table:
-        totals = table.totals("main")
-        assert (table.marks("main"), totals and totals.read) == ({"": mark}, 3)
-        add(table, [letter(2)], source="west", ledger=ledger, marks={"": mark})
-        assert table.state.sources == {"main": [0], "west": [1]}
+def test_a_summary_has_the_ids_and_days_of_the_last_commits_only(tmp_path: Path) -> None:
+    with opened(tmp_path) as table, patch.object(commit_info, "MAX_COMMIT_IDS", 3):
+        commits = []
+        for number in range(1, 6):
+            add(table, [letter(number, day=f"2026-11-0{number}")])
+            commits.append(table.current_commit)
+        assert [table.has_commit(commit) for commit in commits if commit] == [False, False, True, True, True]
+        assert table.state.days(-1) == {"2026-11-03", "2026-11-04", "2026-11-05"}
 
 
 marks_of_files = st.dictionaries(
@@ -681,7 +656,7 @@ def test_the_marks_of_a_source_are_those_of_its_last_commit(
             expected[source] = marks
             table = seen(lake)
             assert {name: table.marks(name) for name in table.state.sources} == expected
-            assert all(len(table.state.mark_versions(name)) <= 3 for name in expected)
+            assert all(len(table.state.sources[name]) <= 3 for name in expected)
 
 
 def test_a_commit_has_the_marks_of_new_files_only(tmp_path: Path) -> None:

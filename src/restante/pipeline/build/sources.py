@@ -94,10 +94,7 @@ def _ledgers(inputs: Mapping[str, LakeTable]) -> list[dict[str, Any]]:
     """Return the rows of LEDGERS."""
     ledgers = []
     for name, table in inputs.items():
-        for source in table.state.sources:
-            totals = table.totals(source)
-            if totals is None:
-                continue
+        for source, totals in table.state.totals.items():
             ledgers.append(
                 {
                     "source": source,

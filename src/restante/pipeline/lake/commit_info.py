@@ -8,15 +8,14 @@ removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-MAX_COMMIT_IDS: Final = 5_000
-"""Commits whose ids a state has: 20 KB. A table that was built from an even older version of an input is built again
-completely."""
+MAX_COMMIT_IDS: Final = 2_500
+"""Commits whose ids a state has, and whose days: 10 KB, and 50 KB if each commit has a day of its own. A table that
+was built from an even older version of an input is built again completely."""
 
 COMMIT_ID_CHARACTERS: Final = 4
 """Characters of a commit's id (base64). Two commits with the same version number share an id in 1 of 16 million
@@ -92,8 +91,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sums of the ledgers of a source, since its rows were last replaced."""
 
     since: float
-    """When the first commit that the sums include was made, in seconds since 1970. An older version of Restante
-    stored no sums, so they may begin after the source's first commit."""
+    """When the first commit that the sums include was made, in seconds since 1970."""
     until: float
     """When the last one was made."""
     read: int = 0
@@ -121,17 +119,15 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     commits: str = ""
     """The ids of the last versions, the greatest last; at most MAX_COMMIT_IDS."""
-    changed: list[int] = msgspec.field(default_factory=list)
-    """Day → the last version that added or replaced rows of it, encoded by encode_changes."""
-    last_change: int | None = None
-    """The last version that changed rows or has a ledger; None if it is unknown, because an older version of Restante
-    made commits."""
+    changed: dict[str, int] = msgspec.field(default_factory=dict)
+    """ISO day → the last version that added or replaced rows of it, if it is one of the last MAX_COMMIT_IDS."""
+    last_change: int = -1
+    """The last version that changed rows or has a ledger; -1: none has."""
     kept: str | None = None
     """The ISO day before which rows were dropped by age. It never moves back, because dropped rows cannot be
     restored."""
-    sources: dict[str, int | list[int]] = msgspec.field(default_factory=dict)
-    """Source → the versions whose commit infos have its marks, in order; these log entries are kept. An older version
-    of Restante stored one number."""
+    sources: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    """Source → the versions whose commit infos have its marks, in order; these log entries are kept."""
     totals: dict[str, Totals] = msgspec.field(default_factory=dict)
     """Source → the sums of its ledgers."""
     inputs: dict[str, TableCommit] = msgspec.field(default_factory=dict)
@@ -144,13 +140,9 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         start = len(self.commits) - (state_version - version + 1) * COMMIT_ID_CHARACTERS
         return self.commits[start : start + COMMIT_ID_CHARACTERS] if 0 <= start < len(self.commits) else None
 
-    def mark_versions(self, source: str) -> list[int]:
-        """Return the versions whose commit infos have a source's marks, in order; [] if the source is unknown."""
-        return _listed(self.sources.get(source, []))
-
-    def days(self, after: int = -1) -> set[str]:
+    def days(self, after: int) -> set[str]:
         """Return the ISO days that versions after `after` changed."""
-        return {day for day, version in decode_changes(self.changed).items() if version > after}
+        return {day for day, version in self.changed.items() if version > after}
 
 
 class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -172,49 +164,37 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kept: str | None = None
     """The ISO day before which rows were dropped by age. The days of the dropped rows are not in `days`."""
     commit: str = ""
-    """The commit's random id. LakeTable.commit sets it; '' if an older version of Restante made the commit."""
+    """The commit's random id. LakeTable.commit sets it."""
     state: TableState | None = None
-    """A summary of all commit infos up to this one. LakeTable.commit sets it; None if an older version of Restante
-    made the commit."""
-
-
-class LoggedInfo(CommitInfo, frozen=True, kw_only=True):
-    """A commit info as a log has it. Older versions of Restante stored at most one source, in these fields."""
-
-    source: str | None = None
-    ledger: Ledger | None = None
-    marks: dict[str, Mark] = msgspec.field(default_factory=dict)
-
-    def info(self) -> CommitInfo:
-        """Return it without these fields."""
-        fields = {name: getattr(self, name) for name in CommitInfo.__struct_fields__}
-        if self.source:
-            fields["sources"] = {self.source: SourceCommit(self.ledger, self.marks)}
-        return CommitInfo(**fields)
+    """A summary of all commit infos up to this one. LakeTable.commit sets it; None if another program made the
+    commit."""
 
 
 def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> TableState:
     """Return the state after later versions, given in order with their commit infos."""
     commits, kept_from, sources, inputs = [state.commits], state.kept, dict(state.sources), dict(state.inputs)
     totals, definition, last_change = dict(state.totals), state.definition, state.last_change
-    versions = decode_changes(state.changed)
+    changed = dict(state.changed)
+    version = -1
     for version, info in infos:
         commits.append(info.commit)
-        versions.update(dict.fromkeys(info.days, version))
+        changed.update(dict.fromkeys(info.days, version))
         ledgers = {source: commit.ledger for source, commit in info.sources.items() if commit.ledger}
         if info.days or info.kept or ledgers:
             last_change = version
         if info.kept:
             kept_from = max(kept_from or "", info.kept)
         for source, ledger in ledgers.items():
-            earlier = _listed(sources.get(source, [])) if info.sources[source].adds_marks else []
+            earlier = sources.get(source, []) if info.sources[source].adds_marks else []
             sources[source] = [*earlier, version]
             totals[source] = _add_ledger(totals.get(source), ledger, info.finished)
         inputs.update(info.inputs)
         definition = info.definition or definition
     return TableState(
         commits="".join(commits)[-MAX_COMMIT_IDS * COMMIT_ID_CHARACTERS :],
-        changed=encode_changes({day: version for day, version in versions.items() if day >= (kept_from or "")}),
+        changed={
+            day: last for day, last in changed.items() if day >= (kept_from or "") and last > version - MAX_COMMIT_IDS
+        },
         last_change=last_change,
         kept=kept_from,
         sources=sources,
@@ -222,17 +202,6 @@ def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> T
         inputs=inputs,
         definition=definition,
     )
-
-
-def _listed(versions: int | list[int]) -> list[int]:
-    return versions if isinstance(versions, list) else [versions]
-
-
-def totals_of(info: CommitInfo, source: str) -> Totals:
-    """Return the sums of one commit alone; it must have a ledger of the source."""
-    ledger = info.sources[source].ledger
-    assert ledger is not None
-    return _add_ledger(None, ledger, info.finished)
 
 
 def _add_ledger(so_far: Totals | None, ledger: Ledger, finished: float) -> Totals:
@@ -247,39 +216,3 @@ def _add_ledger(so_far: Totals | None, ledger: Ledger, finished: float) -> Total
         quarantined=so_far.quarantined + ledger.quarantined,
         missed=so_far.missed + ledger.missed,
     )
-
-
-# ── The last version that changed each day, in few numbers ────────────────────────────────────────
-#     gap, days, versions,  gap, days, versions, …
-#
-# Each triple is a run of days that the same version changed: the number of days between it and the previous run, the
-# number of its days, and the difference between its version and that of the previous run. The first gap counts from
-# 0001-01-01, the first version from 0. A day that was changed alone takes about seven bytes of JSON.
-
-
-def encode_changes(versions: Mapping[str, int]) -> list[int]:
-    """Return the numbers for a mapping from ISO days to versions."""
-    runs: list[tuple[int, int, int]] = []
-    for day, version in sorted((date.fromisoformat(day).toordinal(), version) for day, version in versions.items()):
-        if runs and runs[-1][2] == version and sum(runs[-1][:2]) == day:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1, version)
-        else:
-            runs.append((day, 1, version))
-    numbers: list[int] = []
-    end, before = 1, 0
-    for start, days, version in runs:
-        numbers += [start - end, days, version - before]
-        end, before = start + days, version
-    return numbers
-
-
-def decode_changes(numbers: Sequence[int]) -> dict[str, int]:
-    """Return the mapping that the numbers encode. Raises ValueError if they encode none."""
-    versions: dict[str, int] = {}
-    end, version = 1, 0
-    for gap, days, more in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
-        version += more
-        for day in range(end + gap, end + gap + days):
-            versions[date.fromordinal(day).isoformat()] = version
-        end += gap + days
-    return versions

@@ -20,7 +20,7 @@ import msgspec
 
 from restante.common.errors import plain
 from restante.pipeline.lake import data_files
-from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, LoggedInfo, TableState, state_after
+from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, TableState, state_after
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.url_path import LakePath
 from restante.pipeline.schemas import MONTH_COLUMN
@@ -53,7 +53,7 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
 
 
 class _CommitInfoAction(msgspec.Struct, frozen=True):
-    restante: LoggedInfo | None = None
+    restante: CommitInfo | None = None
     timestamp: int = 0
 
 
@@ -90,12 +90,9 @@ def read_info(table: LakePath, version: int) -> CommitInfo:
     raw = _read(path)
     lines = _lines(path, raw, _INFO_LINE)
     action = next((line.commit_info for line in lines if line.commit_info), _CommitInfoAction())
-    info = action.restante.info() if action.restante else None
-    if info is not None and info.commit:
-        return info
+    if action.restante is not None:
+        return action.restante
     commit = base64.b64encode(hashlib.sha256(raw).digest())[:COMMIT_ID_CHARACTERS].decode()
-    if info is not None:
-        return msgspec.structs.replace(info, commit=commit)
     changes = [change for line in lines if (change := line.add or line.remove) and change.data_change]
     days = {day for change in changes for day in _changed_days(table, change)}
     return CommitInfo(run="", table=table.name, finished=action.timestamp / 1000, days=sorted(days), commit=commit)
@@ -117,8 +114,8 @@ def _changed_days(table: LakePath, change: Change) -> Collection[str]:
 def read_state(table: LakePath, last_version: int) -> TableState:
     """Return the state after a version.
 
-    Entries are read backwards from that version to the newest one with a state. All of them are read only if an older
-    version of Restante wrote the table. Raises StoreError if the log is damaged.
+    Entries are read backwards from that version to the newest one with a state. Raises StoreError if the log is
+    damaged.
     """
     newer: list[tuple[int, CommitInfo]] = []
     for version in range(last_version, -1, -1):

@@ -37,14 +37,8 @@ LOCK_FILE: Final = "lock"
 PROBE: Final = f"{LAKE_FILE}.probe"
 """How the names begin of folders that are made to try what a store does."""
 
-LAKE_FORMAT: Final = 5
-"""The format of the lake's folder. A greater number means a later version of Restante. Before format 5 a commit had
-one source at most. Before format 3 all tables were partitioned by day and source, and in format 3 still `coverage`
-and `gaps`; `traffic` and `sources` by day."""
-
-OLDEST_FORMAT: Final = 4
-"""The oldest format that can be read. A lake of it has the format of today when it is opened for writing: earlier
-versions of Restante would not see how far its sources were read."""
+LAKE_FORMAT: Final = 6
+"""The format of the lake's folder. A greater number means a later version of Restante. No other can be read."""
 
 URL_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """How a URL begins as a Path, which merges slashes (RFC 3986, section 3.1)."""
@@ -106,8 +100,6 @@ class Lake:
                     if not (path / LAKE_FILE).exists():
                         _write_settings(path, first_day)
                 settings = _settings(path) if exists or write else _Settings(LAKE_FORMAT, first_day)
-                if write and settings.format < LAKE_FORMAT:
-                    _write_settings(path, settings.first_day)
                 lake = Lake(path, settings.first_day, write=write)
                 yield lake
         except RestanteError as error:
@@ -256,10 +248,9 @@ def _settings(path: LakePath) -> _Settings:
         raise StoreError(
             f"the lake {path} is damaged: its {LAKE_FILE} is not valid: restore it from a backup"
         ) from error
-    if settings.format < OLDEST_FORMAT:
+    if settings.format < LAKE_FORMAT:
         raise Misuse(
-            f"the lake {path} was made by an older version of Restante, which laid out its files in another way:"
-            " name a new folder with --lake, and run ingest and build again; keep this one if a source has deleted"
-            " rows since, because the new lake lacks them"
+            f"the lake {path} was made by an older version of Restante: name a new folder with --lake, and run ingest"
+            " and build again; keep this one if a source has deleted rows since, because the new lake lacks them"
         )
     return settings

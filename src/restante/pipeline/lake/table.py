@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from restante.common.atomic_file import flush
 from restante.common.errors import InUse, StoreError
 from restante.pipeline.lake import columns, commit_info, data_files, delta_log, delta_table, staging
-from restante.pipeline.lake.commit_info import CommitInfo, Mark, TableCommit, TableState, Totals
+from restante.pipeline.lake.commit_info import CommitInfo, Mark, TableCommit, TableState
 from restante.pipeline.lake.data_files import DataFile, Selected, Where
 from restante.pipeline.lake.replacing import NOTHING, Replacement, Replacer
 from restante.pipeline.lake.staging import StagedFiles
@@ -127,10 +127,9 @@ class LakeTable:
     def changed_after(self, version: int) -> bool:
         """Return whether a commit after a version changed rows or has a ledger.
 
-        If State.last_change is unknown, any commit counts. Raises StoreError if the log is damaged.
+        Raises StoreError if the log is damaged.
         """
-        last_change = self.version if self.state.last_change is None else self.state.last_change
-        return last_change is not None and last_change > version
+        return self.state.last_change > version
 
     def marks(self, source: str) -> Mapping[str, Mark]:
         """Return the marks after the last commit from a source, or {} if there is none.
@@ -138,19 +137,9 @@ class LakeTable:
         Raises StoreError if the log is damaged.
         """
         marks: dict[str, Mark] = {}
-        for version in self.state.mark_versions(source):
+        for version in self.state.sources.get(source, []):
             marks |= self._read_info(version).sources[source].marks
         return marks
-
-    def totals(self, source: str) -> Totals | None:
-        """Return the sums of a source's ledgers, or None if it has none. Raises StoreError if the log is damaged.
-
-        If an older version of Restante made all commits, the sums are those of the last commit alone.
-        """
-        if totals := self.state.totals.get(source):
-            return totals
-        versions = self.state.mark_versions(source)
-        return commit_info.totals_of(self._read_info(versions[-1]), source) if versions else None
 
     def _read_info(self, version: int) -> CommitInfo:
         if version not in self._infos:  # one commit may have the marks of many sources
@@ -266,7 +255,7 @@ class LakeTable:
         """
         assert self.writing, "the lake is not open for writing"
         sources = {
-            name: commit.without_old_marks(self.marks(name), len(self.state.mark_versions(name)))
+            name: commit.without_old_marks(self.marks(name), len(self.state.sources.get(name, [])))
             for name, commit in info.sources.items()
         }
         info = msgspec.structs.replace(info, sources=sources)
@@ -418,7 +407,7 @@ class LakeTable:
     def _remove_expired(self, now: float) -> None:
         """Remove the log's files that the new checkpoint makes unnecessary."""
         with contextlib.suppress(OSError):  # the table is intact; the next call removes the other files
-            needed = {version for source in self.state.sources for version in self.state.mark_versions(source)}
+            needed = {version for versions in self.state.sources.values() for version in versions}
             for path in delta_log.expired_entries(self.folder, needed, now):
                 path.unlink()
 

@@ -72,8 +72,7 @@ LAST_INGEST_COLUMN: Final = Column(
 COUNTED_SINCE_COLUMN: Final = Column(
     "counted_since",
     "TIMESTAMP",
-    "When the first ingest that the counts include ended. Counts begin again when all rows of a source are replaced."
-    " In a lake from before this table they begin with the last ingest by the older version.",
+    "When the first ingest that the counts include ended. Counts begin again when all rows of a source are replaced.",
 )
 SOURCE_KIND_COLUMN: Final = Column(
     "kind",
