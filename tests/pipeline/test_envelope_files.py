@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from restante.common.errors import StoreError
-from restante.pipeline import ingest
 from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, MAX_CLOCK_SKEW_SECONDS, StoredValues, verify
 from restante.pipeline.clean.rules import SECONDS_PER_DAY
 from restante.pipeline.sources import parquets, paths
@@ -142,23 +141,6 @@ def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_reads_wha
     assert (hashes(result), result.faults) == (of(SOME), [])
     (files / "c.letters").write_bytes(ROWS[9].raw)
     assert hashes(read_new(files / "*.letters")) == of([ROWS[9]])
-
-
-def test_rows_seen_twice_are_read_again(world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does so if it repeats tasks of a worker that it lost."""
-    (tmp_path / "one.rlp").write_bytes(BYTES)
-    stage, staged = ingest.stage_clean, []  # a worker cannot be made to repeat a task here
-
-    def observed(*arguments: Any, **expressions: Any) -> Any:
-        files, counts = stage(*arguments, **expressions)
-        staged.append(files)
-        return files, counts | {"read": counts["read"] + (len(staged) == 1)}
-
-    monkeypatch.setattr(ingest, "stage_clean", observed)
-    ledger = world.ledger("archived", f"one={tmp_path / 'one.rlp'}")
-    assert (ledger.read, ledger.clean, len(staged)) == (len(SOME), len(SOME), 2)
-    assert len(world.rows("archived")) == len(SOME)
-    assert not any(files.folder.exists() for files in staged)
 
 
 AT = len(SOME[0].raw)

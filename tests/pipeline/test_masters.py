@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -38,7 +37,7 @@ from support.pipeline.busy_week import TODAY, busy_week
 from support.pipeline.extracts import files_of
 from support.pipeline.relays import our_relay, transfer
 from support.pipeline.runs import LakeWorld, Row, spark_command
-from support.pipeline.servers import T0, client, current, mailbox, nameplate, ours
+from support.pipeline.servers import client, current, mailbox, nameplate, ours
 from support.pipeline.sessions import environment
 from support.pipeline.tables import dicts
 from support.processes import called, kill_group, process_group, run
@@ -337,7 +336,7 @@ def test_a_failed_task_and_expired_credentials_lose_and_double_no_row_in_a_bucke
     assert all(rows == expected[name] for name, rows in tables.items() if name != "sources")
 
 
-def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_sources_of_a_run_on_a_connect_server_are_read_here(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.rlp").write_bytes(b"".join(row.raw for row in [*ROWS[:30], ROWS[0]]) + b"\xc1")
     (tmp_path / "files" / "b.rlp").write_bytes(b"".join(row.raw for row in ROWS[20:]))
@@ -351,7 +350,7 @@ def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, t
     same.now = time.time()
     with (
         ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)),
-        connect_server(PYSPARK_PYTHON=sys.executable) as url,
+        connect_server() as url,
     ):
         output = finished(command(world, "run", *(f"--source={source}" for source in sources), "--remote", url))
         same.ingest(*sources)
@@ -363,141 +362,24 @@ def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, t
     assert {row["version"] for row in world.rows("versions")} == {None, "0.24.0"}
 
 
-@pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dozen traces with commands of five days, and lines that are none. Several tasks read them."""
-    folder = tmp_path_factory.mktemp("traces")
-    for file in range(12):
-        commands = (
-            {"connection": file, "command": "add", "id": f"{number:x}", "server_rx": T0 + file / 16 + number * 200}
-            for number in range(2000)
-        )
-        lines = "".join(f"{json.dumps(command)}\n" for command in commands)
-        (folder / f"trace.{file}").write_text(f"{lines}canary\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def traced(spark: SparkSession, traces: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
-    world = LakeWorld(spark, tmp_path_factory.mktemp("read-here"))
-    world.now = time.time()
-    world.ingest(f"mailbox={traces}")
-    rows = rows_of(world)
-    assert (len(rows["server_commands"]), len(rows["quarantine"])) == (24_000, 12)
-    return rows
-
-
-def rows_of(world: LakeWorld) -> dict[str, list[Row]]:
-    """Return the rows of the tables into which traces are read. The day of a row in quarantine is that of the run."""
-    rejected = [row | {"day": None} for row in world.rows("quarantine")]
-    return {"server_commands": world.rows("server_commands"), "quarantine": rejected}
-
-
 def test_a_killed_worker_loses_and_doubles_no_row(
-    master: str, traces: Path, traced: dict[str, list[Row]], tmp_path: Path
+    master: str, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
 ) -> None:
-    world = LakeWorld(None, tmp_path)
-    args = ("ingest", f"--source=mailbox={traces}", "--master", master)
+    world = copied(here, tmp_path, "nameplates", "mailboxes", "client_versions", "live")
     with worker(master, tmp_path / "worker") as third:
         third.says("Successfully registered with master")
-        with running(world, *args) as ingest:
+        with running(world, "build", "--master", master) as build:
             third.says("Asked to launch executor")
             until_written(world)
             kill_group(third.process)  # as if its machine had failed
-            assert ingest.poll() is None
-            output = ingest.communicate(timeout=PATIENCE)[1]
-    if ingest.returncode:  # Spark gives up on a task that failed four times; this one may have had bad luck
+            assert build.poll() is None
+            output = build.communicate(timeout=PATIENCE)[1]
+    if build.returncode:  # Spark gives up on a task that failed four times; this one may have had bad luck
         assert output.splitlines()[-1].startswith("restante: ")
-        finished(command(world, *args))
-    assert rows_of(world) == traced
-
-
-STRAGGLER: Final = """#!{python}
-# A worker's Python in which two attempts at the first task end their rows, and so begin to write, at the same time.
-import runpy, sys, time
-from pathlib import Path
-from pyspark import TaskContext
-from restante.pipeline.sources.traces import TraceTask
-
-read = TraceTask.batches
-
-def batches(task):
-    yield from read(task)
-    context = TaskContext.get()
-    if context.partitionId() == 0:
-        attempt = context.attemptNumber()
-        Path("{marks}", str(attempt)).touch()
-        end = time.monotonic() + {patience}
-        while not Path("{marks}", "0" if attempt else "1").exists() and time.monotonic() < end:
-            time.sleep(0.01)
-
-TraceTask.batches = batches
-sys.argv = sys.argv[2:]  # after -m
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
-
-SPECULATION: Final = {"speculation": "true", "speculation.quantile": "0.5"}
-"""Another attempt is made on another machine at a task that takes three times as long as half of the tasks."""
-
-
-@pytest.mark.parametrize("at_url", [False, True], ids=["folder", "bucket"])
-def test_two_attempts_at_a_task_that_write_at_the_same_time_double_no_row(
-    master: str,
-    traces: Path,
-    traced: dict[str, list[Row]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-    at_url: bool,
-) -> None:
-    world, store, connector, variables = LakeWorld(None, tmp_path), None, [], {}
-    if at_url:
-        store = file_system(request.getfixturevalue("bucket"))
-        variables = connector_settings(tmp_path / "conf")
-        connector = ["--packages", with_sdk(CONNECTOR)]
-        monkeypatch.setattr(world, "path", "s3://bucket/lake")
-    (tmp_path / "marks").mkdir()
-    straggler = tmp_path / "python"
-    straggler.write_text(STRAGGLER.format(python=sys.executable, marks=tmp_path / "marks", patience=PATIENCE))
-    straggler.chmod(0o755)
-    done = run(
-        *command(world, "run", f"--source=mailbox={traces}", "--master", master, *connector),
-        variables=cluster_environment(SETTINGS | SPECULATION, PYSPARK_PYTHON=str(straggler), **variables),
-        bound=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr
-    assert sorted(mark.name for mark in (tmp_path / "marks").iterdir()) == ["0", "1"]
-    if store:
-        copy_files("bucket/lake", str(tmp_path / "lake"), source_filesystem=store)
-        monkeypatch.setattr(world, "path", tmp_path / "lake")
-    assert rows_of(world) == traced
-    assert [(row["source"], row["read"]) for row in world.rows("sources")] == [("mailbox", 24_012)]
-
-
-BLIND: Final = """#!/bin/sh
-# A worker's Python in whose mount namespace another disk is in the place of the folder.
-exec unshare --user --mount --map-root-user sh -c 'mount -t tmpfs tmpfs "$0" && exec "$@"' {folder} {python} "$@"
-"""
-
-
-def test_files_that_workers_do_not_see_are_read_by_the_machine_of_the_command(
-    master: str, traces: Path, traced: dict[str, list[Row]], tmp_path: Path
-) -> None:
-    blind = tmp_path / "python"
-    blind.write_text(BLIND.format(folder=shlex.quote(str(traces)), python=shlex.quote(sys.executable)))
-    blind.chmod(0o755)
-    tried = run(blind, "-c", "import os, sys; sys.exit(len(os.listdir(sys.argv[1])))", traces)
-    if tried.returncode:
-        pytest.skip(f"the kernel refuses namespaces: {tried.stderr.strip()}")
-    world = LakeWorld(None, tmp_path)
-    line = command(world, "run", f"--source=mailbox={traces}", "--master", master)
-    output = finished(line, PYSPARK_PYTHON=str(blind))
-    begun = re.findall("^run: (Spark.*?|source .*?):", output, re.MULTILINE)
-    why = rf"the worker on \S+ does not see {traces}/trace.0 as this machine does\n"
-    assert begun == ["Spark", "source mailbox is read by this machine", "Spark on this machine", "Spark"]
-    assert re.search(f"source mailbox is read by this machine: {why}", output)
-    assert rows_of(world) == traced
-    assert [(row["source"], row["read"]) for row in world.rows("sources")] == [("mailbox", 24_012)]
+        finished(command(world, "build", "--master", master))
+    tables = built(world)
+    assert len(tables) > 5
+    assert all(rows == expected[name] for name, rows in tables.items() if name != "sources")
 
 
 def command(world: LakeWorld, *args: str) -> list[str]:

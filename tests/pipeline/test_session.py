@@ -1,4 +1,4 @@
-"""The session of Spark: what is asked for, and what is said where it, or a worker, cannot be had or fails."""
+"""The session of Spark: what is asked for, and what is said where it cannot be had or fails."""
 
 from __future__ import annotations
 
@@ -23,15 +23,13 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
-from restante import __version__
 from restante.common.errors import Misuse, RestanteError, StoreError
-from restante.pipeline.spark import class_archive, errors, java, workers
+from restante.pipeline.spark import class_archive, errors, java
 from restante.pipeline.spark import java as java_opts
 from restante.pipeline.spark import session as spark_module
 from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.spark.java import COLLECTOR_OPTION, COMPILER_OPTIONS, JAVA_OPTIONS_VARIABLES, java_options
 from restante.pipeline.spark.session import CONTEXT_SETTINGS, LOCAL_SETTINGS, SESSION_SETTINGS, is_local, session
-from restante.pipeline.spark.workers import SharedFile, check_workers, worker_failure
 from support.bounds import PATIENCE
 from support.pipeline.runs import LakeWorld
 from support.pipeline.sessions import INTERPRETED, environment
@@ -336,64 +334,3 @@ def test_a_missing_connector_is_named_with_its_package(missing: str, package: st
     failure = errors.job_failure(f"Job aborted\nCaused by: java.lang.ClassNotFoundException: {missing}\n\tat a.b")
     sentence = rf"Spark has no connector .* \({missing}\): add --packages org.apache.hadoop:{package}:3\.\d+\.\d+, or"
     assert re.match(sentence, failure), failure
-
-
-ADVICE: Final = (
-    f"install Restante {__version__} with the extra 'pipeline' there, or set PYSPARK_PYTHON to a Python of the"
-    " workers that has it"
-)
-
-
-@pytest.fixture(autouse=True)
-def one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "CHECK_TASKS", 1)
-
-
-def shared(path: Path) -> SharedFile:
-    status = path.stat()
-    return SharedFile(str(path), status.st_size, status.st_ino)
-
-
-def test_a_file_that_workers_do_not_see_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    file, gone = tmp_path / "file", tmp_path / "gone"
-    for path in (file, gone):
-        path.write_bytes(b"1")
-    seen, unseen = shared(file), shared(gone)
-    gone.unlink()
-    with file.open("ab") as growing:
-        growing.write(b"2")
-    assert check_workers(spark, [seen]) == "", "a trace may grow"
-    sentence = f"the worker on {socket.gethostname()} does not see {{}} as this machine does"
-    for other in (seen._replace(size=3), seen._replace(inode_number=1)):
-        assert check_workers(spark, [seen, other]) == sentence.format(file)
-    many = check_workers(spark, [seen] * 12_000 + [unseen] * 300)
-    assert many == sentence.format(gone), "of many files some of all parts are checked"
-
-
-def test_a_worker_without_a_library_is_reported(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_MODULES", ["restante.nothing"])
-    with pytest.raises(SparkError) as refusal:
-        check_workers(spark)
-    assert str(refusal.value) == (
-        f"the worker on {socket.gethostname()} cannot run Restante: No module named 'restante.nothing': {ADVICE}"
-    )
-    # So does a job that fails on a worker that no check has met.
-    assert worker_failure("Task 0 failed\nModuleNotFoundError: No module named 'restante'\n") == (
-        f"a worker cannot run Restante: No module named 'restante' in {sys.executable}: {ADVICE}"
-    )
-    assert worker_failure("java.lang.OutOfMemoryError: Java heap space") == ""
-
-
-def test_a_worker_of_another_version_or_without_our_python_is_reported(spark: SparkSession) -> None:
-    context, host, python = spark.sparkContext, socket.gethostname(), ".".join(map(str, sys.version_info[:2]))
-    another = f"the worker on {host} has Restante {__version__}, and this machine has 9.9"
-    later = f"the workers have Python {python}, and this machine has {python}"
-    same_python = "set PYSPARK_PYTHON to a Python of the same version that all machines have"
-    for owner, name, value, sentence in (
-        (workers, "__version__", "9.9", f"{another}: install the same version on all machines"),
-        (context, "pythonVer", "3.99", f"{later}: {same_python}"),
-        (context, "pythonExec", "/none/python", f"the workers cannot start the Python /none/python: {ADVICE}"),
-    ):
-        with patch.object(owner, name, value), pytest.raises(SparkError) as refusal:
-            check_workers(spark)
-        assert str(refusal.value) == sentence

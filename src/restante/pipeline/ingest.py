@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from restante.common.errors import StoreError
 from restante.common.texts import counted
@@ -37,17 +37,11 @@ from restante.pipeline.sources.source import (
 )
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.errors import SparkError
-from restante.pipeline.spark.workers import SharedFile, check_workers
 from restante.pipeline.steps import Step, Steps
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
-
-
-MAX_READS: Final = 3
-"""How often files are read if Spark observes more rows than they have. Spark repeats the finished tasks of a worker
-that it lost, and observes their rows again (DAGScheduler.updateAccumulators, of tasks before a shuffle)."""
 
 
 class Run(NamedTuple):
@@ -64,8 +58,8 @@ class Run(NamedTuple):
     scratch: Path
     """A folder for copies that no other user may read."""
     local: Callable[[], SparkSession] | None = None
-    """Returns a session on this machine, for rows that workers on others cannot read. It ends the one of `spark`, and
-    `spark` ends this one. None: that of `spark` is on this machine."""
+    """Returns a session on this machine, which reads the sources. It ends the one of `spark`, and `spark` ends this
+    one. None: that of `spark` is on this machine."""
     large_jobs: Callable[[], None] = lambda: None
     """Is called before jobs that are not small (restante.pipeline.spark.small_jobs), while no job runs. It ends a
     session whose Java was started for small jobs, and the next call of `spark` starts another."""
@@ -112,16 +106,15 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
     """Ingest the new rows of all sources, or only return how many there are (`plan`).
 
     A source that cannot be read gives a result with the reason, and the others are read. Raises StoreError if the
-    lake cannot be written, SparkError if a job fails. If the run's session is on other machines, databases are read
-    first, in a session on this one.
+    lake cannot be written, SparkError if a job fails. Sources are read by this machine, whose files they are, also if
+    the run's session is on others.
     """
     targets = {name: run.lake.table(table) for name, table in CLEAN_TABLES.items()}
     refused = _refusals(sources, targets.values())
     imported = files_by_origin([source for source in sources if source.name not in refused])
     context = ingest_context(run, targets.values(), imported)
-    by_source: dict[str, list[IngestResult]] = {}
-    for source in sources if run.local is None else sorted(sources, key=lambda source: not source.is_database):
-        results = by_source[source.name] = []
+    results = []
+    for source in sources:
         if source.name in refused:
             results.append(IngestResult(source.name, "", None, failure=refused[source.name]))
             continue
@@ -133,7 +126,7 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
                 )
         except SourceError as error:
             results.append(IngestResult(source.name, "", None, failure=error.with_source(source.name)))
-    return [result for source in sources for result in by_source[source.name]]
+    return results
 
 
 def ingest_context(
@@ -191,7 +184,7 @@ def _ingest_table(
     size = small_jobs.JobSize(span.counted, file_bytes=span.envelope_bytes)
     if not size.small:
         run.large_jobs()
-    spark = session_for(run, source.name, opened.files(span))
+    spark = (run.local or run.spark)()
     if not any(column.type == "BINARY" for column in table.columns):  # few envelopes may have many bytes
         spark = small_jobs.session_for(spark, size)
     with run.step(f"{source.name}: {table.name}", spark) as step:
@@ -224,23 +217,6 @@ def say_reason(run: Run, source: str, span: Span) -> None:
         run.steps.say(f"source {source}: {span.table} is read again from the beginning{rows}: {span.reason}")
 
 
-def session_for(run: Run, source: str, files: Sequence[SharedFile]) -> SparkSession:
-    """Return a session whose workers can read the source: that of the run, or one on this machine.
-
-    Raises SparkError if workers cannot run our code.
-    """
-    if run.local is None:
-        return run.spark()
-    if not files:
-        return run.local()
-    spark = run.spark()
-    unseen = check_workers(spark, files)
-    if not unseen:
-        return spark
-    run.steps.say(f"source {source} is read by this machine: {unseen}")
-    return run.local()
-
-
 def _sources_with_same_start(target: LakeTable, source: str, span: Span) -> list[str]:
     """Return the other sources in the lake whose first row is the first one of this new source."""
     first_digests = {mark.first_digest for mark in span.marks.values()} - {""}
@@ -270,20 +246,16 @@ def _ingest_span(
     from pyspark.sql import functions as f
 
     fault = f.col("fault")
-    for attempts_left in reversed(range(MAX_READS if opened.files(span) else 1)):
-        rows = opened.read(spark, span)
-        staged, counts = stage_clean(
-            rows,
-            "fault IS NULL",
-            target,
-            read=f.count(f.lit(1)),
-            duplicate=f.count_if(fault == DUPLICATE),
-            quarantined=f.count_if(fault != DUPLICATE),
-            too_late=f.count_if(fault.isin(*_clock_faults(source))),
-        )
-        if counts["read"] <= span.counted or not attempts_left:
-            break
-        staged.discard()
+    rows = opened.read(spark, span)
+    staged, counts = stage_clean(
+        rows,
+        "fault IS NULL",
+        target,
+        read=f.count(f.lit(1)),
+        duplicate=f.count_if(fault == DUPLICATE),
+        quarantined=f.count_if(fault != DUPLICATE),
+        too_late=f.count_if(fault.isin(*_clock_faults(source))),
+    )
     too_late = counts.pop("too_late")
     ledger = span_ledger(span, clean=staged.rows, **counts)
     try:

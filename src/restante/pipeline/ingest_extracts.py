@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from restante.common.errors import StoreError
 from restante.common.texts import cleaned, counted
 from restante.pipeline.ingest import (
-    MAX_READS,
     IngestResult,
     Run,
     commit_spans,
@@ -20,7 +19,6 @@ from restante.pipeline.ingest import (
     quarantine,
     say_reason,
     say_same_start,
-    session_for,
     span_ledger,
     stage_clean,
 )
@@ -33,13 +31,16 @@ from restante.pipeline.sources.extracts import NewExtracts
 from restante.pipeline.sources.source import IngestContext, SourceError
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.errors import JAVA_ENDED, NO_CONNECTOR, SparkError, translated_errors
-from restante.pipeline.spark.workers import SharedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME: Final = "extracts"
 """What results and steps call the folder of all extracts."""
+
+MAX_READS: Final = 3
+"""How often extracts are read if Spark observes more rows than they have. Spark repeats the finished tasks of a
+worker that it lost, and observes their rows again (DAGScheduler.updateAccumulators, of tasks before a shuffle)."""
 
 
 def ingest_extracts(
@@ -123,8 +124,7 @@ def _ingest_table(
     size = small_jobs.JobSize(sum(new.span.counted for new in new_rows), file_bytes=sum(file.size for file in files))
     if not size.small:
         run.large_jobs()
-    here = [SharedFile(str(file.path), file.size, file.inode) for file in files if file.inode is not None]
-    spark = session_for(run, NAME, here) if here else run.spark()  # at a URL all workers see them
+    spark = run.spark()
     if table is not ARCHIVED:  # few envelopes may have many bytes
         spark = small_jobs.session_for(spark, size)
     results = []

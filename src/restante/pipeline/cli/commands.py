@@ -62,8 +62,8 @@ def ingest(options: RunOptions, source: Sources = None, extracts: Extracts = Non
     """Copy what is new in the sources into the lake.
 
     A source is a database of usage records, a timing log, a trace, a Waku archive, or a file of envelopes. Extracts
-    are what `restante extract` wrote on other hosts. With --master or --remote the cluster reads the files that its
-    workers see; this machine reads the others.
+    are what `restante extract` wrote on other hosts. With --master or --remote the cluster reads the extracts; this
+    machine reads the sources.
     """
     from restante.pipeline.cli.options import check_names, read_extracts, read_keep
     from restante.pipeline.cli.run import ingest_into, open_run, show_failures

@@ -32,7 +32,6 @@ from restante.pipeline.spark import errors
 from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.spark.session import is_local
 from restante.pipeline.spark.small_jobs import is_small, one_task
-from restante.pipeline.spark.workers import worker_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -166,8 +165,7 @@ def _job_failure(error: Exception, table: Table, folder: LakePath) -> SparkError
         )
     if "Mkdirs failed" in message or "Permission denied" in message:  # Hadoop's RawLocalFileSystem
         return StoreError(f"Spark cannot write to {folder}: check who owns it; these rows were not committed")
-    reason = worker_failure(message) or errors.job_failure(message)
-    return SparkError(f"the rows for the table {table.name} could not be computed: {reason}")
+    return SparkError(f"the rows for the table {table.name} could not be computed: {errors.job_failure(message)}")
 
 
 def _written_files(paths: Iterable[Path], run: Path, table: Table) -> list[DataFile]:

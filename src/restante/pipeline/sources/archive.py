@@ -9,7 +9,7 @@ envelopes and the lake exists to keep them. If an envelope is read twice, `build
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,7 +36,6 @@ from restante.pipeline.sources.source import (
     Span,
     SpanPart,
 )
-from restante.pipeline.spark.workers import SharedFile
 from restante.waku.envelope.envelope import U32
 
 if TYPE_CHECKING:
@@ -166,10 +165,6 @@ class OpenedArchive:
             marks={"": self._mark(Mark(0, "", first_arrival, first_digest), last_arrival)},
             envelope_bytes=counted * self._mean_bytes(),
         )
-
-    def files(self, span: Span) -> Sequence[SharedFile]:  # noqa: ARG002 - a copy is read
-        """Return no files."""
-        return ()
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
         """Copy the new envelopes and return them as rows. They are verified when the rows are read."""

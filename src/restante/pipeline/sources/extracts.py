@@ -101,8 +101,6 @@ class NewFile(NamedTuple):
     path: LakePath
     size: int
     """In bytes."""
-    inode: int | None
-    """None: it is at a URL."""
     after: int | None = None
     """Rows up to this id are left out, because other files have them. None: no row."""
 
@@ -410,7 +408,6 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
     """Return what a file says about itself, and the file. Raises SourceError."""
     path, source = listing.folder / file.path, listing.source
     try:
-        inode = None if isinstance(path, UrlPath) else path.stat().st_ino
         with native_file(path) as opened:
             size = opened.size()
             info, metadata, schema = read_footer(opened, file, str(path))
@@ -440,7 +437,7 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
         or info.missed != (0 if listing.table is LIVE else file.last - file.first + 1 - info.rows)
     ):
         raise SourceError(f"source {source}: the counts of {path} are wrong: {WRITE_AGAIN}")
-    return info, NewFile(file.path, path, size, inode)
+    return info, NewFile(file.path, path, size)
 
 
 def _id_column(table: Table) -> str:

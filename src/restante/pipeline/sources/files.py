@@ -6,7 +6,7 @@ twice in it counts once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
@@ -32,7 +32,6 @@ from restante.pipeline.sources.source import (
     Span,
     SpanPart,
 )
-from restante.pipeline.spark.workers import SharedFile
 from restante.waku.files.rlp_file import split_items
 
 if TYPE_CHECKING:
@@ -133,10 +132,6 @@ class OpenedFiles:
                 self.left_out.append(f"{paths.path_text(file.path)} {error}")
                 del self._files[digest]
         return counts
-
-    def files(self, span: Span) -> Sequence[SharedFile]:
-        """Return the new files."""
-        return [self._files[part.name].shared for part in span.parts]
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
         """Return the new envelopes as rows. A file is one task, because its duplicates must be found."""

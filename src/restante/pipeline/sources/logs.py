@@ -6,7 +6,7 @@ A file's first character shows its kind: a log is a JSON list, a trace has a JSO
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
@@ -22,7 +22,6 @@ from restante.pipeline.sources import paths, traces
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import fault_row, row_batches
 from restante.pipeline.sources.source import IngestContext, Inode, PathPreview, Say, SourceSpec, Span, SpanPart
-from restante.pipeline.spark.workers import SharedFile
 from restante.timing.logs import EventItem, log_items
 
 if TYPE_CHECKING:
@@ -168,11 +167,6 @@ class OpenedLogs:
             reason="",
             marks=paths.new_marks(self._logs, new, marks, self._now),
         )
-
-    def files(self, span: Span) -> Sequence[SharedFile]:
-        """Return the files with new lines or events."""
-        files = self._traces if span.table == SERVER_COMMANDS.name else self._logs
-        return [files[part.name].shared for part in span.parts]
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
         """Return the new lines or events as rows."""

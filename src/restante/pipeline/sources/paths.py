@@ -18,7 +18,6 @@ from restante.common.texts import counted
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import MAX_TEXT_CHARACTERS
 from restante.pipeline.sources.source import PREVIEW_BYTES, Inode, Say, SourceError, is_glob
-from restante.pipeline.spark.workers import SharedFile
 
 STABLE_AFTER_SECONDS: Final = 10.0
 """Seconds after which a file's change time reveals every later change: file systems have a resolution of up to
@@ -49,13 +48,8 @@ class SourceFile(NamedTuple):
 
     @property
     def absolute(self) -> SourceFile:
-        """Return the file with a path that workers can open, whose working directories are others."""
+        """Return the file with a path that workers can open, whose working directory may be another."""
         return self._replace(path=Path(os.path.abspath(self.path)))  # noqa: PTH100 - links stay, as in a lake's path
-
-    @property
-    def shared(self) -> SharedFile:
-        """Return what tells a worker whether it sees the file."""
-        return SharedFile(str(self.absolute.path), self.size, self.inode_number)
 
     def fingerprint(self, now: float) -> str:
         """Return a text that differs after the file is written to again.

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from restante.common.errors import Misuse, RestanteError, plain
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import Table
-from restante.pipeline.spark.workers import SharedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,14 +117,11 @@ class OpenedSource(Protocol):
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new since the marks ({} for none), or None if nothing is. Raises SourceError."""
 
-    def files(self, span: Span) -> Sequence[SharedFile]:
-        """Return the files of a span that workers read where they are; () if they read a copy on this machine."""
-
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
         """Return the new rows: the table's columns, and `fault`, `identity`, `digest` (sources.rows).
 
-        Every row of the source gives one row. The session must be local, unless its workers see all `files`. Spark
-        reads the rows when a job runs, which must be before the source is closed.
+        Every row of the source gives one row. The session must be local. Spark reads the rows when a job runs, which
+        must be before the source is closed.
         """
 
 

@@ -1,7 +1,7 @@
 """Makes a DataFrame of tasks that read a source; each task runs in one of Spark's workers.
 
-A task is pickled, and a pickle contains data and names: the worker must have the task's module too. On another
-machine it may not; ingest checks that first (restante.pipeline.spark.workers).
+A task is pickled, and a pickle contains data and names: the worker must have the task's module, too, as those on this
+machine have.
 """
 
 from __future__ import annotations

@@ -60,7 +60,6 @@ from restante.pipeline.sources.source import (
     SpanPart,
 )
 from restante.pipeline.sources.usage_scan import ROWS_PER_TASK, UsageScan, UsageTask, copy_earlier_binds
-from restante.pipeline.spark.workers import SharedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -236,10 +235,6 @@ class OpenedUsage:
             reason=reason,
             marks={"": end} | {origin: Mark(0, "", 0, "") for origin in duplicates},
         )
-
-    def files(self, span: Span) -> Sequence[SharedFile]:  # noqa: ARG002 - a copy is read
-        """Return no files."""
-        return ()
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
         """Return the new rows."""

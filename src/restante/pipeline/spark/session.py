@@ -72,8 +72,8 @@ LOCAL_SETTINGS: Final = {
 }
 """Settings of a session whose master is this machine."""
 
-_OPERATOR_ENVIRONMENT: Final = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP")}
-"""The operator's values for sessions on other machines. A local session has its own."""
+_OPERATOR_ADDRESS: Final = os.environ.get("SPARK_LOCAL_IP")
+"""The operator's address for sessions on other machines. A local session has its own."""
 
 LOCAL_JAVA_MEMORY: Final = "1g"
 """Heap size of a local session's Java, enough for the largest job of bench/pipeline.py."""
@@ -145,11 +145,6 @@ def session(
             spark.stop()
         if remote:  # or PySpark's functions would still be those of Connect (4.3.0: pyspark/sql/utils.py:270)
             os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-
-
-def worker_python() -> str:
-    """Return the Python that workers on other machines run: the operator's choice, or the path of this one."""
-    return _OPERATOR_ENVIRONMENT["PYSPARK_PYTHON"] or sys.executable
 
 
 def _silence() -> None:
@@ -275,9 +270,8 @@ def _start(
 def _set_environment(master: str) -> None:
     """Set the variables that Spark reads when a session with this master starts."""
     os.environ["JAVA_HOME"] = str(java.find_home())
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYSPARK_PYTHON"] = sys.executable if is_local_master(master) else worker_python()
-    address = "127.0.0.1" if master.startswith("local") else _OPERATOR_ENVIRONMENT["SPARK_LOCAL_IP"]
+    os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"] = sys.executable
+    address = "127.0.0.1" if master.startswith("local") else _OPERATOR_ADDRESS
     if address:
         os.environ["SPARK_LOCAL_IP"] = address
     else:
