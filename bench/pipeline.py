@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import duckdb
 import numpy as np
@@ -56,7 +56,7 @@ from restante.pipeline.sources.archived import BATCH_ENVELOPES, EnvelopeBatch, O
 from restante.pipeline.sources.extract_files import ExtractFolder
 from restante.pipeline.sources.paths import STABLE_AFTER_SECONDS
 from restante.pipeline.sources.source import IngestContext
-from restante.pipeline.sources.usage import OpenedUsage, UsageSource
+from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.spark.session import session
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS
@@ -482,9 +482,8 @@ def run_quiet(folder: Path, rounds: int, results: Results) -> None:
 
 
 def _opened(data: Path) -> AbstractContextManager[OpenedUsage]:
-    source = recognise(f"main={data}")
-    assert isinstance(source, UsageSource)
-    return source.opened(data.parent / "copies", print, IngestContext(time.time(), FIRST_DAY))
+    opened = recognise(f"main={data}").opened(data.parent / "copies", print, IngestContext(time.time(), FIRST_DAY))
+    return cast("AbstractContextManager[OpenedUsage]", opened)
 
 
 def read_new_rows(folder: Path, rows: int, rounds: int, results: Results) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -37,7 +37,9 @@ from restante.pipeline.sources.extract_files import (
 )
 from restante.pipeline.sources.source import (
     IngestContext,
+    OpenedDatabase,
     Say,
+    Source,
     SourceError,
     Span,
     parse_spec,
@@ -45,12 +47,7 @@ from restante.pipeline.sources.source import (
     shared_sources,
 )
 
-if TYPE_CHECKING:
-    from restante.pipeline.sources.archive import ArchiveSource, OpenedArchive
-    from restante.pipeline.sources.usage import OpenedUsage, PostgresSource, UsageSource
-
-    Database = UsageSource | PostgresSource | ArchiveSource
-    OpenedDatabase = OpenedUsage | OpenedArchive
+Database = Source[OpenedDatabase]
 
 MAX_ROWS: Final = 1_000_000
 MAX_BYTES: Final = 256 << 20
@@ -80,7 +77,7 @@ def recognise(spec: str) -> Database:
     if source_spec.url:
         return usage.recognise_url(source_spec)
     preview = read_preview(source_spec)
-    source = usage.recognise(source_spec, preview)
+    source: Database | None = usage.recognise(source_spec, preview)
     if source is not None:
         return source
     if preview.sqlite or preview.files:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,9 +29,9 @@ from restante.pipeline.sources.databases import NewRows, new_rows, reading, task
 from restante.pipeline.sources.marks import RECENT_ROWS, IdRange, contradiction
 from restante.pipeline.sources.source import (
     IngestContext,
-    Inode,
     PathPreview,
     Say,
+    Source,
     SourceError,
     SourceSpec,
     Span,
@@ -79,7 +80,7 @@ ORDER BY arrivals.arrival LIMIT ?
 """
 
 
-def recognise(spec: SourceSpec, preview: PathPreview) -> ArchiveSource | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> Source[OpenedArchive] | None:
     """Return the source if the path is one of our archives. Raises SourceError."""
     path = spec.path
     if preview.files is not None:
@@ -93,32 +94,21 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> ArchiveSource | None:
     if application != ARCHIVE_APPLICATION_ID:
         return None
     spec.refuse_server(f"{path} is a Waku archive")
-    return ArchiveSource(spec.name, path, paths.inodes(paths.find_files(path)))
+    inodes, opened = paths.inodes(paths.find_files(path)), partial(_opened, path, spec.name)
+    return Source(spec.name, "Waku archive", path, (ARCHIVED,), inodes, opened)
 
 
-class ArchiveSource:
-    """A named archive."""
+@contextmanager
+def _opened(path: Path, name: str, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedArchive]:
+    """Check the archive's schema, and yield a view of it at one moment. Raises SourceError.
 
-    kind = "Waku archive"
-    feeds = (ARCHIVED,)
-    empty = False
-    is_database = True
-    origins = ()
-
-    def __init__(self, name: str, path: Path, inodes: frozenset[Inode]) -> None:
-        self.name, self.path, self.inodes = name, path, inodes
-
-    @contextmanager
-    def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedArchive]:
-        """Check the archive's schema, and yield a view of it at one moment. Raises SourceError.
-
-        An archive has a write-ahead log (WAL): readers and the writer do not wait for one another, and a read
-        transaction keeps seeing the same state (sqlite.org/isolation.html). So only the new envelopes are copied.
-        """
-        with new_rows(self.path, scratch, self.name) as copies, copies.reading() as database:
-            _check_schema(database, self.name, say)
-            database.execute("BEGIN")
-            yield OpenedArchive(self.name, database, copies, context)
+    An archive has a write-ahead log (WAL): readers and the writer do not wait for one another, and a read transaction
+    keeps seeing the same state (sqlite.org/isolation.html). So only the new envelopes are copied.
+    """
+    with new_rows(path, scratch, name) as copies, copies.reading() as database:
+        _check_schema(database, name, say)
+        database.execute("BEGIN")
+        yield OpenedArchive(name, database, copies, context)
 
 
 class OpenedArchive:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
@@ -24,9 +25,9 @@ from restante.pipeline.sources.archived import UNREADABLE_REST, EnvelopeBatch, O
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.source import (
     IngestContext,
-    Inode,
     PathPreview,
     Say,
+    Source,
     SourceError,
     SourceSpec,
     Span,
@@ -44,7 +45,7 @@ RLP_LIST_TAG: Final = 0xC0
 """The smallest first byte of an RLP list."""
 
 
-def recognise(spec: SourceSpec, preview: PathPreview) -> FilesSource | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> Source[OpenedFiles] | None:
     """Return the source if the path is a file of envelopes, or a folder or glob with one. Raises SourceError."""
     if preview.sqlite:
         return None
@@ -52,42 +53,31 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> FilesSource | None:
     if not any(_is_envelopes(paths.read_head(file)) for file in files):
         return None
     spec.refuse_server(f"{spec.path} has envelopes")
-    return FilesSource(spec.name, spec.path, paths.inodes(files))
+    opened = partial(_opened, spec.path, spec.name)
+    return Source(spec.name, "envelope files", spec.path, (ARCHIVED,), paths.inodes(files), opened, is_database=False)
 
 
 def _is_envelopes(head: bytes) -> bool:
     return head.startswith(parquets.PARQUET_MAGIC) or (head != b"" and head[0] >= RLP_LIST_TAG)
 
 
-class FilesSource:
-    """Files of envelopes under one source name."""
+@contextmanager
+def _opened(path: Path, name: str, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedFiles]:  # noqa: ARG001 - nothing is copied
+    """Find the files. A file that changes later is rejected. Raises SourceError.
 
-    kind = "envelope files"
-    feeds = (ARCHIVED,)
-    empty = False
-    is_database = False
-    origins = ()
-
-    def __init__(self, name: str, path: Path, inodes: frozenset[Inode]) -> None:
-        self.name, self.path, self.inodes = name, path, inodes
-
-    @contextmanager
-    def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedFiles]:  # noqa: ARG002 - nothing is copied
-        """Find the files. A file that changes later is rejected. Raises SourceError.
-
-        Files that are no tables of envelopes are left out. At the end they raise SourceError, when the rows of the
-        others are committed.
-        """
-        files = paths.find_files(self.path, ENVELOPE_SUFFIXES)
-        if not files:  # an unmounted file system leaves an empty folder
-            raise paths.missing_error(self.name, self.path)
-        paths.say_empty(self.name, files, say)
-        opened = OpenedFiles(self.name, files, context)
-        yield opened
-        if opened.left_out:
-            others = len(opened.left_out) - 1
-            and_others = f"; nor can {counted(others, 'other file')} be read" if others else ""
-            raise SourceError(f"source {self.name}: {opened.left_out[0]}{and_others}")
+    Files that are no tables of envelopes are left out. At the end they raise SourceError, when the rows of the others
+    are committed.
+    """
+    files = paths.find_files(path, ENVELOPE_SUFFIXES)
+    if not files:  # an unmounted file system leaves an empty folder
+        raise paths.missing_error(name, path)
+    paths.say_empty(name, files, say)
+    opened = OpenedFiles(name, files, context)
+    yield opened
+    if opened.left_out:
+        others = len(opened.left_out) - 1
+        and_others = f"; nor can {counted(others, 'other file')} be read" if others else ""
+        raise SourceError(f"source {name}: {opened.left_out[0]}{and_others}")
 
 
 class OpenedFiles:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,7 +22,7 @@ from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
 from restante.pipeline.sources import paths, traces
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import fault_row, row_batches
-from restante.pipeline.sources.source import IngestContext, Inode, PathPreview, Say, SourceSpec, Span, SpanPart
+from restante.pipeline.sources.source import IngestContext, PathPreview, Say, Source, SourceSpec, Span, SpanPart
 from restante.timing.logs import EventItem, log_items
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ MAX_LOG_BYTES: Final = 256 << 20
 LOG_TOO_LARGE: Final = "larger than any timing log"
 
 
-def recognise(spec: SourceSpec, preview: PathPreview) -> LogsSource | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> Source[OpenedLogs] | None:
     """Return the source if the path is a log or a trace, or a folder or glob with one. Raises SourceError.
 
     An empty file counts as one that has not been written to yet.
@@ -43,9 +44,20 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> LogsSource | None:
     if preview.sqlite:
         return None
     files = paths.find_files(spec.path)
-    if any(file.size and _kind(file) for file in files):
-        return LogsSource(spec, paths.inodes(files))
-    return LogsSource(spec, empty=True) if any(not file.size for file in files) else None
+    has_content = any(file.size and _kind(file) for file in files)
+    if not has_content and all(file.size for file in files):
+        return None
+    return Source(
+        spec.name,
+        "timing logs or traces",
+        spec.path,
+        # A trace is empty just after rotation. A log is written at once, so it is never empty after it had content.
+        (SERVER_COMMANDS, CLIENT_EVENTS) if has_content else (SERVER_COMMANDS,),
+        paths.inodes(files) if has_content else frozenset(),
+        partial(_opened, spec),
+        is_database=False,
+        empty=not has_content,
+    )
 
 
 def _kind(file: SourceFile) -> str:
@@ -54,27 +66,13 @@ def _kind(file: SourceFile) -> str:
     return first_byte.decode() if first_byte in {b"[", b"{"} else ""
 
 
-class LogsSource:
-    """Logs and traces under one source name."""
-
-    kind = "timing logs or traces"
-    is_database = False
-    origins = ()
-
-    def __init__(self, spec: SourceSpec, inodes: frozenset[Inode] = frozenset(), *, empty: bool = False) -> None:
-        self.name, self.path, self._server = spec.name, spec.path, spec.server
-        self.inodes, self.empty = inodes, empty
-        # A trace is empty just after rotation. A log is written at once, so it is never empty after it had content.
-        self.feeds = (SERVER_COMMANDS,) if empty else (SERVER_COMMANDS, CLIENT_EVENTS)
-
-    @contextmanager
-    def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedLogs]:  # noqa: ARG002 - nothing is copied
-        """Find the files. Raises SourceError."""
-        files = paths.find_files(self.path)
-        if not files:  # what unmounting leaves is an empty folder
-            raise paths.missing_error(self.name, self.path)
-        paths.say_empty(self.name, files, say)
-        yield OpenedLogs(self.name, self._server, files, context, say)
+@contextmanager
+def _opened(spec: SourceSpec, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedLogs]:  # noqa: ARG001 - nothing is copied
+    files = paths.find_files(spec.path)
+    if not files:  # what unmounting leaves is an empty folder
+        raise paths.missing_error(spec.name, spec.path)
+    paths.say_empty(spec.name, files, say)
+    yield OpenedLogs(spec.name, spec.server, files, context, say)
 
 
 class OpenedLogs:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from restante.common.errors import Misuse, RestanteError, plain
 from restante.pipeline.lake.commit_info import Mark
@@ -20,6 +20,8 @@ from restante.pipeline.schemas import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from restante.pipeline.sources.tasks import Task
 
 Inode = tuple[int, int]
 """Device and inode number of a file: all names of one file have the same."""
@@ -125,46 +127,46 @@ class OpenedSource(Protocol):
         """
 
 
-class Source(Protocol):
+class OpenedDatabase(OpenedSource, Protocol):
+    """A database up to where it had come when it was opened."""
+
+    def tasks(self, span: Span) -> list[Task]:
+        """Return the tasks that read the new rows."""
+
+    def mark_at(self, span: Span, last_id: int) -> Mark:
+        """Return the mark that says that a span of rows with ids was read up to an id."""
+
+
+T_co = TypeVar("T_co", bound=OpenedSource, covariant=True)
+
+
+class Source(NamedTuple, Generic[T_co]):
     """A named source of rows."""
 
-    @property
-    def name(self) -> str:
-        """Return the name that the operator gave it, which is its partition in the lake."""
-
-    @property
-    def kind(self) -> str:
-        """Return what it is, for the operator."""
-
-    @property
-    def path(self) -> Path | str:
-        """Return its path, or the URL of a database, without user and password."""
-
-    @property
-    def feeds(self) -> Sequence[Table]:
-        """Return the tables that its kind of source feeds in any version; if empty, those that it may have fed."""
-
-    @property
-    def inodes(self) -> frozenset[Inode]:
-        """Return the files that rows are read from, whatever their names."""
-
-    @property
-    def empty(self) -> bool:
-        """Return whether it is empty: then its kind is unknown."""
-
-    @property
-    def is_database(self) -> bool:
-        """Return whether it is one database, whose mark has the name "", and not files."""
-
-    @property
-    def origins(self) -> Sequence[str]:
-        """Return the origins of rows that were imported from it elsewhere, or () if no server imports from it."""
-
-    def opened(self, scratch: Path, say: Say, context: IngestContext) -> AbstractContextManager[OpenedSource]:
-        """Open the source. New rows of a database are copied into the scratch folder. Raises SourceError."""
+    name: str
+    """The name that the operator gave it, which is its partition in the lake."""
+    kind: str
+    """What it is, for the operator."""
+    path: Path | str
+    """Its path, or the URL of a database, without user and password."""
+    feeds: Sequence[Table]
+    """The tables that its kind of source feeds in any version; if it is empty, those that it may have fed."""
+    inodes: frozenset[Inode]
+    """The files that rows are read from, whatever their names."""
+    opened: Callable[[Path, Say, IngestContext], AbstractContextManager[T_co]]
+    """Opens the source. New rows of a database are copied into a scratch folder. Raises SourceError."""
+    is_database: bool = True
+    """Whether it is one database, whose mark has the name "", and not files."""
+    empty: bool = False
+    """Whether it is empty: then its kind is unknown."""
+    origins: Sequence[str] = ()
+    """The origins of rows that were imported from it elsewhere; () if no server imports from it."""
 
 
-def another_kind(source: Source, tables: str) -> SourceError:
+AnySource = Source[OpenedSource]
+
+
+def another_kind(source: AnySource, tables: str) -> SourceError:
     """Return the error for a name under which the lake has rows of another kind of source in these tables."""
     if source.empty:
         return SourceError(
@@ -245,7 +247,7 @@ def parse_spec(spec: str) -> SourceSpec:
     return SourceSpec(match["name"], match["server"], Path(match["path"]))
 
 
-def files_by_origin(sources: Sequence[Source]) -> dict[str, list[Path]]:
+def files_by_origin(sources: Sequence[AnySource]) -> dict[str, list[Path]]:
     """Return the files that are sources, by the origin of rows imported from them: IngestContext.origins."""
     files: dict[str, list[Path]] = {}
     for source in sources:
@@ -254,7 +256,7 @@ def files_by_origin(sources: Sequence[Source]) -> dict[str, list[Path]]:
     return files
 
 
-def shared_sources(sources: Sequence[Source]) -> dict[str, str]:
+def shared_sources(sources: Sequence[AnySource]) -> dict[str, str]:
     """Return, for each source that reads a file which another one reads, the name of that other one."""
     readers: dict[Inode, list[str]] = {}
     for source in sources:

@@ -21,7 +21,7 @@ from restante.common.extras import require_extra
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import RULES
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE, Table
+from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE
 from restante.pipeline.sources import live, paths, schema
 from restante.pipeline.sources.databases import (
     CopyFile,
@@ -51,9 +51,9 @@ from restante.pipeline.sources.schema import (
 )
 from restante.pipeline.sources.source import (
     IngestContext,
-    Inode,
     PathPreview,
     Say,
+    Source,
     SourceError,
     SourceSpec,
     Span,
@@ -73,7 +73,7 @@ _ANY_TIME: Final = rules.TimeLimits(-(1 << 62), 1 << 62)
 """The digest of a row must not depend on when it is computed."""
 
 
-def recognise(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> Source[OpenedUsage] | None:
     """Return the source if the path is the database of a mailbox server or a transit relay. Raises SourceError."""
     path = spec.path
     if preview.files is not None:
@@ -100,10 +100,13 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
     else:
         return None
     spec.refuse_server(f"{path} is a {shape.kind}")
-    return UsageSource(spec.name, path, shape, paths.inodes(paths.find_files(path)))
+    # An import records the name of the reference's file as rows' origin.
+    origins = () if shape.own else (os.fsencode(path.name).decode(errors="replace"),)
+    inodes, opened = paths.inodes(paths.find_files(path)), partial(_opened, path, shape, spec.name)
+    return Source(spec.name, shape.kind, path, shape.feeds, inodes, opened, origins=origins)
 
 
-def recognise_url(spec: SourceSpec) -> PostgresSource:
+def recognise_url(spec: SourceSpec) -> Source[OpenedUsage]:
     """Return the source at a URL. Raises SourceError if it is not the database of a mailbox server."""
     require_extra("postgres")
     from restante.pipeline.sources import postgres
@@ -111,38 +114,16 @@ def recognise_url(spec: SourceSpec) -> PostgresSource:
     with postgres.reading(spec.url, spec.name) as database:
         if not schema.entries(database, POSTGRES_SHAPE.sql):
             raise SourceError(f"source {spec.name}: there is no mailbox server's data in {database.name}")
-        return PostgresSource(spec, database.name, postgres.inodes(database))
+        inodes, opened = postgres.inodes(database), partial(_opened_url, spec.url, spec.name)
+        return Source(spec.name, POSTGRES_SHAPE.kind, database.name, POSTGRES_SHAPE.feeds, inodes, opened)
 
 
-class UsageSource:
-    """The database of a mailbox server or a transit relay."""
-
-    empty = False
-    is_database = True
-
-    def __init__(self, name: str, path: Path, shape: Shape, inodes: frozenset[Inode]) -> None:
-        self.name, self.path, self._shape, self.inodes = name, path, shape, inodes
-
-    @property
-    def kind(self) -> str:
-        """Return what it is, for the operator."""
-        return self._shape.kind
-
-    @property
-    def feeds(self) -> Sequence[Table]:
-        """Return the tables that servers of its kind feed."""
-        return self._shape.feeds
-
-    @property
-    def origins(self) -> Sequence[str]:
-        """Return the file's name if it is the reference's: an import records it as rows' origin."""
-        return () if self._shape.own else (os.fsencode(self.path.name).decode(errors="replace"),)
-
-    @contextmanager
-    def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedUsage]:
-        """Check the schema of the database, and note what is live and the last ids. Raises SourceError."""
-        with new_rows(self.path, scratch, self.name) as copies:
-            yield OpenedUsage(self.name, copies, partial(_open_file, copies), self._shape, context, say)
+@contextmanager
+def _opened(
+    path: Path, shape: Shape, name: str, scratch: Path, say: Say, context: IngestContext
+) -> Iterator[OpenedUsage]:
+    with new_rows(path, scratch, name) as copies:
+        yield OpenedUsage(name, copies, partial(_open_file, copies), shape, context, say)
 
 
 @contextmanager
@@ -151,28 +132,13 @@ def _open_file(copies: NewRows) -> Iterator[UsageDatabase]:
         yield SqliteUsage(database, copies)
 
 
-class PostgresSource:
-    """The PostgreSQL database of a mailbox server."""
+@contextmanager
+def _opened_url(url: str, name: str, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedUsage]:
+    from restante.pipeline.sources import postgres
 
-    empty = False
-    is_database = True
-    kind = POSTGRES_SHAPE.kind
-    feeds = POSTGRES_SHAPE.feeds
-    origins = ()
-
-    def __init__(self, spec: SourceSpec, path: str, inodes: frozenset[Inode]) -> None:
-        self.name, self.path, self.inodes = spec.name, path, inodes
-        self._url = spec.url
-
-    @contextmanager
-    def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedUsage]:
-        """Check the schema of the database, and note what is live and the last ids. Raises SourceError."""
-        from restante.pipeline.sources import postgres
-
-        with copy_file(scratch, self.name) as file:
-            copies = CopyFile(self.name, file)
-            opening = partial(postgres.open_usage, self._url, self.name, copies)
-            yield OpenedUsage(self.name, copies, opening, POSTGRES_SHAPE, context, say)
+    with copy_file(scratch, name) as file:
+        copies = CopyFile(name, file)
+        yield OpenedUsage(name, copies, partial(postgres.open_usage, url, name, copies), POSTGRES_SHAPE, context, say)
 
 
 class OpenedUsage:
