@@ -8,15 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 from unittest.mock import Mock, call, patch
 
-import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
@@ -170,7 +167,7 @@ def test_a_connect_server_gives_our_session_unless_it_is_too_old(address: str, v
             assert client.conf.set.call_args_list == [call(*setting) for setting in settings.items()]
             client.stop.assert_not_called()
             assert not is_local(spark)
-            assert spark_module.watch_tasks(spark, "anything")() is None
+            spark_module.name_jobs(spark, "anything")  # it has none
     [builder] = create.call_args.args
     assert builder._options["spark.remote"] == address  # PySpark has no public way to read them
     client.stop.assert_called_once_with()
@@ -193,34 +190,11 @@ def test_garbage_collection_uses_all_cores_unless_the_environment_or_a_setting_s
         assert COLLECTOR_OPTION not in java_options("", {variable: f"-Dx=1 {serial}"})
 
 
-def test_running_tasks_are_counted_per_thread(spark: SparkSession, tmp_path: Path) -> None:
-    counts: list[Callable[[], tuple[int, int] | None]] = []
-
-    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        while not (tmp_path / "go on").exists():
-            time.sleep(0.01)
-        yield from batches
-
-    def work() -> None:
-        counts.append(spark_module.watch_tasks(spark, "work"))
-        spark.range(0, 4, 1, 4).mapInArrow(wait, "id BIGINT").collect()
-
-    idle = spark_module.watch_tasks(spark, "idle")
-    with ThreadPoolExecutor(1) as pool:
-        job = pool.submit(work)
-        while not counts or counts[0]() != (0, 4):
-            assert not job.done()
-        assert idle() == (0, 0)
-        (tmp_path / "go on").touch()
-        job.result()
-    assert counts[0]() == (0, 0)
+def test_jobs_have_the_name_of_their_step(spark: SparkSession) -> None:
+    spark_module.name_jobs(spark, "work")
+    spark.range(3).collect()
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup("work")
     spark.sparkContext.setJobGroup("", "")
-
-
-@pytest.mark.parametrize("error", [Py4JNetworkError(), ConnectionRefusedError()])
-def test_no_tasks_are_counted_when_java_has_ended(error: Exception) -> None:
-    context = Mock(**{"statusTracker.return_value.getJobIdsForGroup.side_effect": error})
-    assert spark_module.watch_tasks(Mock(_sc=context), "work")() is None
 
 
 def test_a_failed_query_is_only_an_error(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:

@@ -67,10 +67,10 @@ class Run(NamedTuple):
     @contextmanager
     def step(self, name: str, spark: SparkSession | None = None) -> Iterator[Step]:
         """Start Spark if it is not running, and show a step that uses it, or another session."""
-        from restante.pipeline.spark.session import watch_tasks
+        from restante.pipeline.spark.session import name_jobs
 
-        tasks = watch_tasks(spark or self.spark(), name)
-        with self.steps.step(name, tasks) as step:
+        name_jobs(spark or self.spark(), name)
+        with self.steps.step(name) as step:
             yield step
 
 
@@ -296,8 +296,6 @@ def commit_spans(run: Run, target: LakeTable, staged: StagedFiles, spans: Mappin
             sources={source: SourceCommit(ledger, dict(span.marks)) for source, (span, ledger) in spans.items()},
         ),
         replace={"source": replaced} if replaced else None,
-        # For other programs that read Delta tables; our own marks say more (docs/decisions/lake.md).
-        transactions={source: sum(mark.last for mark in span.marks.values()) for source, (span, _) in spans.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""Shows the progress of a run on standard error: its steps, Spark's tasks and the time."""
+"""Shows the progress of a run on standard error: its steps and their time."""
 
 from __future__ import annotations
 
@@ -7,32 +7,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from restante.common.terminal import can_rewrite
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-TaskProgress = Callable[[], tuple[int, int] | None]
-"""Returns how many of Spark's tasks are done and how many there are, or None if that is not known."""
-
-POLL_SECONDS: Final = 0.3
-"""Seconds between two queries of the number of tasks."""
-
 
 class Step:
     """A step that is running."""
 
-    def __init__(self, name: str, say: Callable[[str], None], clock: Callable[[], float]) -> None:
-        self._name, self._say, self._clock = name, say, clock
+    def __init__(
+        self, name: str, say: Callable[[str], None], clock: Callable[[], float], show: Callable[[str], None]
+    ) -> None:
+        """`say` writes a line, and `show` replaces the live line."""
+        self._name, self._say, self._clock, self._show = name, say, clock, show
         self._started = clock()
-        self.text = name
-        """The text of the live line."""
 
     def so_far(self, text: str) -> None:
         """Write a line about the progress, and show it in the live line from now on."""
-        self.text = f"{self._name} · {text}"
+        self._show(f"{self._name} · {text}")
         self.done(text)
 
     def done(self, text: str) -> None:
@@ -56,29 +51,16 @@ class Steps:
         sys.stderr.flush()
 
     @contextmanager
-    def step(self, name: str, tasks: TaskProgress = lambda: None) -> Iterator[Step]:
+    def step(self, name: str) -> Iterator[Step]:
         """Show a step while it is running."""
-        step = Step(name, self.say, self._clock)
         if not self._live:
-            yield step
+            yield Step(name, self.say, self._clock, lambda _: None)
             return
         with self._shared_display() as progress:
-            line = progress.add_task(step.text, total=None)
-            step_ended = threading.Event()
-
-            def poll() -> None:
-                while not step_ended.wait(POLL_SECONDS):
-                    counts = tasks()
-                    count = f" · task {counts[0]} of {counts[1]}" if counts and counts[1] else ""
-                    progress.update(line, description=f"{step.text}{count}")
-
-            watcher = threading.Thread(target=poll, daemon=True)
-            watcher.start()
+            line = progress.add_task(name, total=None)
             try:
-                yield step
+                yield Step(name, self.say, self._clock, lambda text: progress.update(line, description=text))
             finally:
-                step_ended.set()
-                watcher.join()
                 progress.remove_task(line)
 
     @contextmanager

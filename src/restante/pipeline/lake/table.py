@@ -246,7 +246,6 @@ class LakeTable:
         *,
         info: CommitInfo,
         replace: Where | None = None,
-        transactions: Mapping[str, int] | None = None,
     ) -> int:
         """Add staged files and remove the rows to `replace` ({}: all) in one commit; return the version.
 
@@ -261,9 +260,9 @@ class LakeTable:
         info = msgspec.structs.replace(info, sources=sources)
         added = [file for files in staged for file in staging.move_into_table(files, self.folder)]
         if replace is None:
-            return self._commit(added, info, lambda: NOTHING, transactions or {})
+            return self._commit(added, info, lambda: NOTHING)
         replacer = Replacer(self.folder, self.job_folder, replace)
-        return self._commit(added, info, lambda: replacer.replace(self.files(replace)), transactions or {})
+        return self._commit(added, info, lambda: replacer.replace(self.files(replace)))
 
     def swap(self, old: Sequence[DataFile], new: StagedFiles, info: CommitInfo) -> None:
         """Replace files by staged ones that have the same rows, in one commit that changes no day.
@@ -278,7 +277,7 @@ class LakeTable:
             return Replacement(list(old), [], 0, set())
 
         added = staging.move_into_table(new, self.folder)
-        self._commit(added, info, swapped, {}, data_change=False)
+        self._commit(added, info, swapped, data_change=False)
 
     def drop_before(self, day: str, info: CommitInfo) -> int:
         """Drop the rows of the days before an ISO day in one commit, if there are any; return how many.
@@ -301,7 +300,7 @@ class LakeTable:
             dropped = replaced.rows
             return replaced
 
-        self._commit([], msgspec.structs.replace(info, kept=kept_from), without, {})
+        self._commit([], msgspec.structs.replace(info, kept=kept_from), without)
         return dropped
 
     def _commit(
@@ -309,7 +308,6 @@ class LakeTable:
         added: Sequence[DataFile],
         info: CommitInfo,
         replace: Callable[[], Replacement],
-        transactions: Mapping[str, int],
         *,
         data_change: bool = True,
     ) -> int:
@@ -335,7 +333,6 @@ class LakeTable:
                 self.table,
                 added=new,
                 removed=replaced.removed,
-                transactions=transactions,
                 data_change=data_change,
             )
             version = self._write(info, touched, append)

@@ -1,4 +1,4 @@
-"""Starts, watches and ends Spark sessions.
+"""Starts and ends Spark sessions.
 
 A session is local by default (`local[*]`: everything in this process and its Java), on a master, or on a Spark
 Connect server. No code outside this module uses a SparkContext, because Connect has none.
@@ -13,7 +13,7 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -363,27 +363,8 @@ def is_local_master(master: str) -> bool:
     return bool(re.fullmatch(r"local(\[.*\])?", master))
 
 
-def watch_tasks(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] | None]:
-    """Name the jobs that this thread starts from now on, and return a function that counts their running tasks.
-
-    It returns how many tasks are done and how many there are. It returns None on Connect, which does not report them,
-    and when Java has ended, of which the thread itself is told.
-    """
-    from py4j.protocol import Py4JError
-
-    context = getattr(spark, "_sc", None)
-    if context is None:
-        return lambda: None
-    context.setJobGroup(name, name)
-    tracker = context.statusTracker()
-
-    def count() -> tuple[int, int] | None:
-        try:
-            jobs = [job for number in tracker.getJobIdsForGroup(name) if (job := tracker.getJobInfo(number))]
-            running = {stage for job in jobs for stage in job.stageIds}.intersection(tracker.getActiveStageIds())
-            stages = [info for stage in running if (info := tracker.getStageInfo(stage))]
-        except (Py4JError, OSError):
-            return None
-        return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
-
-    return count
+def name_jobs(spark: SparkSession, name: str) -> None:
+    """Name the jobs that this thread starts from now on, as Spark's pages and logs of events show them."""
+    context = getattr(spark, "_sc", None)  # None on Connect
+    if context is not None:
+        context.setJobGroup(name, name)
