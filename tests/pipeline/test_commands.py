@@ -107,7 +107,7 @@ def test_the_guides_first_lake_from_a_server_to_a_query(
     assert sorted(rows) == [("claimed", "0", "1"), ("nameplate", "1", "1")]
     *describe, summarize = READING.lines("describe")
     described, of_one, shares = map(guided, describe)
-    assert re.search(r"^outcomes +2  one row per server, day", described, re.MULTILINE)
+    assert re.search(r"^outcomes +2 +one row per server, day", described, re.MULTILINE)
     assert re.search(r"^kind +VARCHAR +no +nameplate: a nameplate;", of_one, re.MULTILINE)
     assert re.fullmatch(r"app_id,share\r?\n[^,]+,0\.5\r?\n", shares)
     echo, _, line = summarize.partition(" | ")

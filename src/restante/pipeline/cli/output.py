@@ -8,13 +8,10 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from rich.cells import cell_len, set_cell_size
+from typing import TYPE_CHECKING, Final, Literal
 
 from restante.common.errors import StoreError, plain
 from restante.common.texts import END_OF_LINE, counted, csv_field, in_one_line, visible
@@ -25,10 +22,14 @@ if TYPE_CHECKING:
 MAX_ROWS: Final = 100
 """Rows of a table, which are in memory to align the columns: some screens. CSV and JSON have all rows."""
 
-MIN_CELLS: Final = 12
-"""Smallest width to which a column of texts is cut. The first characters tell values apart."""
+MAX_CHARACTERS: Final = 200
+"""Characters of a value of such a table, on a terminal: some lines."""
 
-GAP: Final = "  "
+MIN_CELLS: Final = 12
+"""Cells of a terminal for each column of a table."""
+
+MAX_CELLS: Final = 1 << 20
+"""Cells of a line elsewhere."""
 
 
 @contextmanager
@@ -95,35 +96,20 @@ def _escaped(value: str) -> str:
     )
 
 
-def table_lines(result: QueryResult, width: int | None) -> Iterator[str]:
+def table_lines(result: QueryResult, width: int | None, *, whole: bool = False) -> Iterator[str]:
     """Yield lines for people: aligned columns, up to MAX_ROWS rows. `width`: the cells of the terminal's line.
 
-    On a terminal long texts are cut. If that is not enough, each row becomes several lines, one for each column.
+    On a terminal texts go on below if they do not fit, up to MAX_CHARACTERS unless they are shown `whole`.
     """
     rows = list(itertools.islice(result.rows, MAX_ROWS + 1))
     more = len(rows) > MAX_ROWS
     shown_rows = rows[:MAX_ROWS]
-    yield from _plan(shown_rows) if result.is_plan else _aligned(result.columns, shown_rows, width)
+    limit = None if width is None or whole else MAX_CHARACTERS
+    yield from _plan(shown_rows) if result.is_plan else _aligned(result.columns, shown_rows, width, limit)
     if more:
         yield f"… only the first {MAX_ROWS} rows: --format csv or json prints all"
     elif not result.is_plan:
         yield f"({counted(len(shown_rows), 'row')})"
-
-
-def wrapped_table_lines(result: QueryResult, width: int | None) -> Iterator[str]:
-    """Yield lines for people: aligned columns, of which the last is long and goes on below."""
-    columns, rows = result.columns, [[_value_in_line(value) for value in row] for row in result.rows]
-    cells = [max(map(cell_len, (column.name, *values))) for column, *values in zip(columns, *rows, strict=True)]
-    indent = sum(cells[:-1]) + len(GAP) * (len(cells) - 1)
-    room = None if width is None else max(width - indent, 2 * MIN_CELLS)
-    for row in ([column.name for column in columns], *rows):
-        cells_before_last = [
-            _filled(value, count, right=column.is_number)
-            for value, count, column in zip(row[:-1], cells, columns, strict=False)
-        ]
-        lines = textwrap.wrap(row[-1], room) if room else [row[-1]]
-        yield GAP.join([*cells_before_last, lines[0] if lines else ""])
-        yield from (" " * indent + line for line in lines[1:])
 
 
 def _plan(rows: Iterable[ResultRow]) -> Iterator[str]:
@@ -131,51 +117,33 @@ def _plan(rows: Iterable[ResultRow]) -> Iterator[str]:
         yield visible(row[-1] or "").rstrip("\n")
 
 
-def _aligned(columns: Sequence[ResultColumn], rows: Sequence[ResultRow], width: int | None) -> Iterator[str]:
-    names = [_value_in_line(column.name) for column in columns]
-    texts = [[_value_in_line(value, width) for value in row] for row in rows]
-    cells = [max(map(cell_len, values)) for values in zip(names, *texts, strict=True)]
-    if width is not None:
-        cut = [column.is_text or column.type == "BLOB" for column in columns]
-        minimums = [
-            max(min(count, MIN_CELLS), cell_len(name)) if is_cut else count
-            for count, name, is_cut in zip(cells, names, cut, strict=True)
-        ]
-        room = width - len(GAP) * (len(cells) - 1)
-        if sum(minimums) > room:
-            yield from _records(names, texts, width)
-            return
-        while sum(cells) > room:
-            widest = max((n for n in range(len(cells)) if cells[n] > minimums[n]), key=cells.__getitem__)
-            cells[widest] -= 1
-    rights = [column.is_number for column in columns]
-    for row in (names, ["─" * count for count in cells], *texts):
-        filled = [_filled(value, count, right=right) for value, count, right in zip(row, cells, rights, strict=True)]
-        yield GAP.join(filled).rstrip()
+def _aligned(
+    columns: Sequence[ResultColumn], rows: Sequence[ResultRow], width: int | None, limit: int | None
+) -> Iterator[str]:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        side: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(Text(in_one_line(column.name)), justify=side, no_wrap=not column.is_text, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_value_in_line(value, limit)) for value in row))
+    # The lines of a table with many columns are longer than those of the terminal, which breaks them.
+    cells = MAX_CELLS if width is None else max(width, len(columns) * MIN_CELLS)
+    console = Console(file=io.StringIO(), width=cells, color_system=None)
+    with console.capture() as lines:
+        console.print(table)
+    yield from (line.rstrip() for line in lines.get().splitlines())
 
 
-def _records(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    longest = max(map(cell_len, names))
-    for number, row in enumerate(rows, 1):
-        yield f"── row {number}"
-        for name, value in zip(names, row, strict=True):
-            head = _filled(name, longest) + GAP
-            yield head + _filled(value, max(min(cell_len(value), width - cell_len(head)), 1))
-
-
-def _filled(value: str, cells: int, *, right: bool = False) -> str:
-    """Return a text that takes so many cells of a terminal: filled up with blanks, or cut."""
-    length = cell_len(value)
-    if length > cells:
-        return set_cell_size(value, cells - 1) + "…"
-    return " " * (cells - length) + value if right else value + " " * (cells - length)
-
-
-def _value_in_line(value: str | None, width: int | None = None) -> str:
-    """Return a value in one line that steers no terminal. A longer one than `width` may be cut."""
+def _value_in_line(value: str | None, limit: int | None) -> str:
+    """Return a value in one line that steers no terminal, cut to `limit` characters."""
     if value is None:
         return "NULL"
-    return in_one_line(value if width is None else value[: width + 1])
+    return in_one_line(value if limit is None or len(value) <= limit else f"{value[:limit]}…")
 
 
 def row_counts(clean: int, others: Mapping[str, int], missed: int) -> str:

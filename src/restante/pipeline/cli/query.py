@@ -94,8 +94,7 @@ def _print_result(database: Database, form: Format, *, describe: bool) -> None:
     elif form is Format.JSON:
         lines = output.json_lines(result)
     else:
-        aligned_lines = (output.wrapped_table_lines if describe else output.table_lines)(result, width)
-        lines = (f"{line}\n" for line in aligned_lines)
+        lines = (f"{line}\n" for line in output.table_lines(result, width, whole=describe))
     output.write_output_lines(lines, "result")
 
 
