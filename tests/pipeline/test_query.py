@@ -189,11 +189,11 @@ def test_tables_that_the_sql_does_not_name_are_not_opened(lake: LakeWorld) -> No
 def test_a_query_may_fill_neither_the_memory_nor_the_disk(lake: LakeWorld, tmp_path: Path) -> None:
     sql = "SELECT md5(range::VARCHAR) AS x FROM range(3000000) ORDER BY x"
     with (
-        patch.object(module, "MEMORY_SHARE", 0.003),
+        patch.object(module, "MEMORY_LIMIT", "50MB"),
         patch.object(module, "FREE_SHARE", 1e-9),
         Lake.open(lake.path, write=False) as opened,
         open_database(opened, sql, tmp_path, ()) as db,
-        pytest.raises(StoreError, match=r"^the query needs more than \d+ MiB of memory or 0 MiB of temporary files"),
+        pytest.raises(StoreError, match=r"^the query needs more than 50MB of the memory, or than half of the room"),
     ):
         list(db.run().rows)
 
@@ -202,10 +202,9 @@ def test_a_query_may_fill_neither_the_memory_nor_the_disk(lake: LakeWorld, tmp_p
     ("sql", "sentence"),
     [
         ("; ;", "the SQL is empty: write a query"),
-        ("SELECT * FORM outcomes", 'syntax error at or near "outcomes" (line 1, column 15)'),
-        ("SELECT 'é',\n  nope FROM outcomes", "(line 2, column 3)"),
-        ("EXPLAIN SELECT\n nope FROM outcomes", "(line 2, column 2)"),
-        ("FROM outcom", 'Table with name outcom does not exist! Did you mean "outcomes"? (line 1, column 6)'),
+        ("SELECT * FORM outcomes", 'syntax error at or near "outcomes"'),
+        ("EXPLAIN SELECT\n nope FROM outcomes", 'Referenced column "nope" not found'),
+        ("FROM outcom", 'Table with name outcom does not exist! Did you mean "outcomes"?'),
         ("SELECT app_id::INT FROM outcomes", "Could not convert string"),
         ("SELECT error('\x1b[31m')", "\\x1b[31m"),
         ("SELECT $1", "Values were not provided"),
@@ -214,7 +213,7 @@ def test_a_query_may_fill_neither_the_memory_nor_the_disk(lake: LakeWorld, tmp_p
         ("SELECT 1 /* x", "unterminated /* comment"),
     ],
 )
-def test_an_error_in_the_sql_is_one_sentence_with_its_place(lake: LakeWorld, sql: str, sentence: str) -> None:
+def test_an_error_in_the_sql_is_one_sentence(lake: LakeWorld, sql: str, sentence: str) -> None:
     assert sentence in query(lake, sql, ends=2)
 
 

@@ -29,9 +29,9 @@ from restante.pipeline.tables import TABLES
 MAX_SQL_BYTES: Final = 1 << 20
 """Length of a query. People and programs write some KiB; DuckDB's parser takes seconds for many MiB."""
 
-MEMORY_SHARE: Final = 0.25
-"""Share of DuckDB's own limit that a query may use. The limit is 80 % of the memory that the process may use. Servers
-and a run of the pipeline may be on the same machine."""
+MEMORY_LIMIT: Final = "20%"
+"""Share of the memory of the process that a query may use. Servers and a run of the pipeline may be on the same
+machine."""
 
 FREE_SHARE: Final = 0.5
 """Share of the free space on the disk of temporary files that a query may use. A query that sorts more than fits into
@@ -115,7 +115,7 @@ class Database:
         for table in TABLES.values():
             execute(views.unreadable_view(table))
         for lake_table in self._tables:
-            with self._errors(0):  # it reads the columns of the first file
+            with self._errors():  # it reads the columns of the first file
                 if isinstance(lake.path, UrlPath):
                     files = f"{lake_table.table.name}_files"
                     self._database.register(files, lake_table.dataset())
@@ -132,14 +132,10 @@ class Database:
         execute("SET lock_configuration = true")
 
     def _set_limits(self, scratch: Path) -> None:
-        [(default,)] = self._database.execute(
-            "SELECT value FROM duckdb_settings() WHERE name = 'memory_limit'"
-        ).fetchall()
-        self._memory = int(_parse_size(default) * MEMORY_SHARE)
-        self._disk = int(shutil.disk_usage(scratch).free * FREE_SHARE)
-        self._database.execute(f"SET memory_limit = '{self._memory}B'")
+        self._database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
         self._database.execute(f"SET temp_directory = {views.sql_text(str(scratch / 'duckdb'))}")
-        self._database.execute(f"SET max_temp_directory_size = '{self._disk}B'")
+        disk = int(shutil.disk_usage(scratch).free * FREE_SHARE)
+        self._database.execute(f"SET max_temp_directory_size = '{disk}B'")
 
     def close(self) -> None:
         """Remove the views and temporary files."""
@@ -151,42 +147,41 @@ class Database:
         Raises Misuse if the query is wrong or is no query; StoreError if a file is missing or damaged, or the query
         needs too much memory. Reading the rows raises the same.
         """
-        explain, begin, query = self._parse()
+        explain, query = self._parse()
         # Within a subquery DuckDB allows only what reads: not COPY and INSERT in a WITH clause, which it counts as
         # SELECT. The query is a statement of its own, so no bracket in it closes the subquery.
         select, end = "SELECT * FROM (\n", "\n) AS restante_result"
         if explain:
-            columns = self._execute(f"{explain} {select}", query, end, begin)
-            return QueryResult(columns, self._rows(0, ()), is_plan=True)
-        columns = self._execute(select, query, f"{end} LIMIT 0", begin)
+            columns = self._execute(f"{explain} {select}{query}{end}")
+            return QueryResult(columns, self._rows(()), is_plan=True)
+        columns = self._execute(f"{select}{query}{end} LIMIT 0")
         aliases = [f"c{number}" for number in range(len(columns))]
         form = _json_sql if as_json else _text_sql
         values = ", ".join(form(alias, column.type) for alias, column in zip(aliases, columns, strict=True))
-        select = f"SELECT {values} FROM (\n"  # noqa: S608 - they are names that we made
-        self._execute(select, query, f"{end}({', '.join(aliases)})", begin)
+        self._execute(f"SELECT {values} FROM (\n{query}{end}({', '.join(aliases)})")  # noqa: S608 - they are our names
         repaired = [number for number, column in enumerate(columns) if as_json and _may_have_nan(column.type)]
-        return QueryResult(columns, self._rows(_byte_length(select) - begin, repaired))
+        return QueryResult(columns, self._rows(repaired))
 
     def fetch(self, sql: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Run a query of ours with named parameters. Return all rows, with Python's values.
 
         Raises StoreError if a file is missing or damaged, or the query needs too much memory.
         """
-        with self._errors(0):
+        with self._errors():
             return self._database.execute(sql, dict(parameters)).fetchall()
 
-    def _execute(self, before: str, query: str, after: str, begin: int) -> list[ResultColumn]:
-        """Begin a statement around the query, which begins at this byte of the SQL. Return its columns."""
-        with self._errors(_byte_length(before) - begin):
-            result = self._database.execute(f"{before}{query}{after}")
+    def _execute(self, sql: str) -> list[ResultColumn]:
+        """Begin a statement. Return its columns."""
+        with self._errors():
+            result = self._database.execute(sql)
             return [ResultColumn(name, str(type_).strip('"')) for name, type_, *_ in result.description or ()]
 
-    def _parse(self) -> tuple[str, int, str]:
-        """Return EXPLAIN, EXPLAIN ANALYZE or "", and the query after it with the byte at which it begins.
+    def _parse(self) -> tuple[str, str]:
+        """Return EXPLAIN, EXPLAIN ANALYZE or "", and the query after it.
 
         Raises Misuse if it is no query, or more than one.
         """
-        with self._errors(0):
+        with self._errors():
             statements = self._database.extract_statements(self._sql)
         if len(statements) != 1:
             raise Misuse("write one query, not several" if statements else "the SQL is empty: write a query")
@@ -197,18 +192,17 @@ class Database:
             end = tokens.pop()
         if statements[0].type != duckdb.StatementType.EXPLAIN:
             _refuse_changes(statements)
-            return "", 0, encoded[:end].decode()
+            return "", encoded[:end].decode()
         analyze = encoded[tokens[1] :].lower().startswith(b"analyze")
-        begin = tokens[2 if analyze else 1]
-        query = encoded[begin:end].decode()
-        with self._errors(-begin):
+        query = encoded[tokens[2 if analyze else 1] : end].decode()
+        with self._errors():
             _refuse_changes(self._database.extract_statements(query))
-        return "EXPLAIN ANALYZE" if analyze else "EXPLAIN", begin, query
+        return "EXPLAIN ANALYZE" if analyze else "EXPLAIN", query
 
-    def _rows(self, offset: int, repaired: Sequence[int]) -> Iterator[ResultRow]:
+    def _rows(self, repaired: Sequence[int]) -> Iterator[ResultRow]:
         """Yield the rows. In columns that are `repaired`, NaN and infinity become null."""
         while True:
-            with self._errors(offset):
+            with self._errors():
                 rows: list[ResultRow] = self._database.fetchmany(ROWS_PER_FETCH)
             if not rows:
                 return
@@ -219,20 +213,19 @@ class Database:
                     yield row
 
     @contextmanager
-    def _errors(self, offset: int) -> Iterator[None]:
-        """Raise DuckDB's errors as ours. The SQL begins at this byte of the statement."""
+    def _errors(self) -> Iterator[None]:
+        """Raise DuckDB's errors as ours."""
         try:
             yield
         except duckdb.Error as error:
-            raise self._translate(error, offset) from error
+            raise self._translate(error) from error
 
-    def _translate(self, error: duckdb.Error, offset: int) -> Misuse | StoreError:
-        message, position = _error_message(error)
+    def _translate(self, error: duckdb.Error) -> Misuse | StoreError:
+        message = _error_message(error)
         if isinstance(error, duckdb.OutOfMemoryException):
             return StoreError(
-                f"the query needs more than {_size_text(self._memory)} of memory or {_size_text(self._disk)} of"
-                f" temporary files ({message}): choose fewer days or columns, or name another folder for temporary"
-                " files (TMPDIR)"
+                f"the query needs more than {MEMORY_LIMIT} of the memory, or than half of the room for temporary"
+                f" files ({message}): choose fewer days or columns, or name another folder for them (TMPDIR)"
             )
         if "the stream registered as" in message:  # a dataset, in place of the files
             return StoreError(
@@ -248,8 +241,7 @@ class Database:
                     return data_files.unreadable_file(file.path, message.replace(str(file.path), "the file"))
         if isinstance(error, duckdb.InternalException | duckdb.FatalException):
             return StoreError(f"DuckDB failed: {message}")
-        position_text = "" if position is None else _position_text(self._sql, position - offset)
-        return Misuse(f"the SQL cannot be run: {message}{position_text}")
+        return Misuse(f"the SQL cannot be run: {message}")
 
     def _missing_file(self, table: LakeTable, path: LakePath) -> StoreError:
         """Return the error for a file that existed when the query began."""
@@ -335,42 +327,13 @@ class _DuckDBError(msgspec.Struct):
     """An error as DuckDB writes it (errors_as_json)."""
 
     exception_message: str
-    position: str | None = None
 
 
-def _error_message(error: duckdb.Error) -> tuple[str, int | None]:
-    """Return DuckDB's message as one line, and the byte of the statement that it is about."""
+def _error_message(error: duckdb.Error) -> str:
+    """Return DuckDB's message as one line."""
     kind, _, text = str(error).partition(": ")
     try:
         data = msgspec.json.decode(text, type=_DuckDBError)
     except msgspec.DecodeError:
-        return next((line.strip() for line in text.splitlines() if line.strip()), kind), None
-    position = int(data.position) if data.position and data.position.isdecimal() else None
-    return " ".join(line.strip() for line in data.exception_message.splitlines() if line.strip()), position
-
-
-def _position_text(sql: str, position: int) -> str:
-    """Return the line and column of a byte of the SQL in words, or "" if it has no such byte."""
-    encoded = sql.encode()
-    if not 0 <= position <= len(encoded):
-        return ""
-    before = encoded[:position].decode(errors="replace").split("\n")
-    return f" (line {len(before)}, column {len(before[-1]) + 1})"
-
-
-def _byte_length(sql: str) -> int:
-    """Return the length in bytes, in which DuckDB counts positions."""
-    return len(sql.encode())
-
-
-_UNITS: Final = {"bytes": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4, "PiB": 5}
-
-
-def _parse_size(size: str) -> float:
-    """Return the bytes of a size as DuckDB writes it: 5.8 GiB."""
-    number, _, unit = size.partition(" ")
-    return float(number) * float(1024 ** _UNITS[unit])
-
-
-def _size_text(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+        return next((line.strip() for line in text.splitlines() if line.strip()), kind)
+    return " ".join(line.strip() for line in data.exception_message.splitlines() if line.strip())
