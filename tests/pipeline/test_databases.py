@@ -17,7 +17,7 @@ import pytest
 
 from restante.common.errors import StoreError
 from restante.pipeline.sources import databases
-from restante.pipeline.sources.databases import FIRST_STEP_ROWS, MIN_REST_SECONDS, new_rows, task_ranges
+from restante.pipeline.sources.databases import FIRST_STEP_ROWS, MIN_REST_SECONDS, copy_file, open_sqlite, task_ranges
 from restante.pipeline.sources.scratch import SCRATCH_PREFIX, scratch
 from restante.pipeline.sources.source import SourceError
 from support.sqlite import beside
@@ -40,9 +40,9 @@ def database_of(folder: Path, ids: range, journal: str = "DELETE") -> Iterator[s
 
 def copied(folder: Path, first_id: int, last_id: int, sleep: Callable[[float], None]) -> list[tuple[int, str]]:
     """Copy a range of ids, and return the copied rows."""
-    with new_rows(folder / "d", folder / "s", "a", sleep=sleep) as copies, copies.reading() as database:
+    with copy_file(folder / "s", "a") as copies, open_sqlite(folder / "d", copies, sleep=sleep) as database:
         database.execute("CREATE TABLE copy.rows (id INTEGER PRIMARY KEY, text)")
-        count = copies.copy(database, "rows", ROWS, first_id, last_id)
+        count = database.copy_range("rows", ROWS, first_id, last_id)
         rows = database.execute("SELECT * FROM copy.rows ORDER BY id").fetchall()
     assert (list((folder / "s").iterdir()), len(rows)) == ([], count)
     return rows
@@ -127,7 +127,7 @@ def test_a_database_that_another_program_has_locked_is_given_up(
 
 def test_without_room_or_a_folder_nothing_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=60 << 20))
-    with pytest.raises(SourceError) as failure, new_rows(tmp_path / "d", tmp_path / "s", "a") as copies:
+    with pytest.raises(SourceError) as failure, copy_file(tmp_path / "s", "a") as copies:
         copies.require_space(1 << 20)
     assert str(failure.value) == (
         f"source a: the copy of its new rows needs 65 MiB in {tmp_path / 's'}, where 60 MiB are free: make room there"
@@ -136,7 +136,7 @@ def test_without_room_or_a_folder_nothing_is_copied(tmp_path: Path, monkeypatch:
     (tmp_path / "file").touch()
     with (
         pytest.raises(SourceError, match="cannot make a folder"),
-        new_rows(tmp_path / "d", tmp_path / "file", "a"),
+        copy_file(tmp_path / "file", "a"),
     ):
         pass
 

@@ -25,7 +25,7 @@ from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_ARCHIVE
 from restante.pipeline.sources import archived, paths
 from restante.pipeline.sources.archived import EnvelopeBatch, Origin
-from restante.pipeline.sources.databases import NewRows, new_rows, reading, task_ranges
+from restante.pipeline.sources.databases import CopyFile, SqliteDatabase, copy_file, open_sqlite, reading, task_ranges
 from restante.pipeline.sources.marks import RECENT_ROWS, IdRange, contradiction
 from restante.pipeline.sources.source import (
     IngestContext,
@@ -105,8 +105,8 @@ def _opened(path: Path, name: str, scratch: Path, say: Say, context: IngestConte
     An archive has a write-ahead log (WAL): readers and the writer do not wait for one another, and a read transaction
     keeps seeing the same state (sqlite.org/isolation.html). So only the new envelopes are copied.
     """
-    with new_rows(path, scratch, name) as copies, copies.reading() as database:
-        _check_schema(database, name, say)
+    with copy_file(scratch, name) as copies, open_sqlite(path, copies) as database:
+        _check_schema(database.copy, name, say)
         database.execute("BEGIN")
         yield OpenedArchive(name, database, copies, context)
 
@@ -116,14 +116,14 @@ class OpenedArchive:
 
     tables = (ARCHIVED,)
 
-    def __init__(self, name: str, database: sqlite3.Connection, copies: NewRows, context: IngestContext) -> None:
+    def __init__(self, name: str, database: SqliteDatabase, copies: CopyFile, context: IngestContext) -> None:
         self._name, self._database, self._copies, self._context = name, database, copies, context
         # BEGIN is deferred: the first SELECT fixes what the transaction sees (sqlite.org/lang_transaction.html).
         totals = database.execute("SELECT next_arrival, envelopes, bytes FROM totals").fetchall()
         if len(totals) != 1:
             raise SourceError(f"source {name}: the archive is damaged: run `restante waku check` for details")
         [(next_arrival, self._envelopes, self._bytes)] = totals
-        self._rows = _Arrivals(database)
+        self._rows = _Arrivals(database.copy)
         ends = database.execute("SELECT min(arrival), max(arrival) FROM arrivals").fetchone()
         min_arrival, max_arrival = (end or 0 for end in ends)
         self._ids = IdRange(min_arrival, max(next_arrival - 1, max_arrival), never_reused=True)
@@ -169,10 +169,10 @@ class OpenedArchive:
         [part] = span.parts
         self._copies.require_space(span.counted * (self._mean_bytes() + ROW_BYTES))
         self._database.execute(_CREATE_COPY)
-        self._copies.copy(self._database, "copied", _ARRIVALS, part.first_id, part.last_id)
+        self._database.copy_range("copied", _ARRIVALS, part.first_id, part.last_id)
         self._database.execute("COMMIT")  # the server may reset its log again
         origin = Origin(self._name, SOURCE_KIND_ARCHIVE, span.marks[""].first_digest, "", self._context.first_day)
-        ranges = task_ranges(self._database, "copy.copied", part.first_id, part.last_id, ENVELOPES_PER_TASK)
+        ranges = task_ranges(self._database.copy, "copy.copied", part.first_id, part.last_id, ENVELOPES_PER_TASK)
         return [ArchiveTask(str(self._copies.file), *arrivals, origin) for arrivals in ranges]
 
     def mark_at(self, span: Span, last_arrival: int) -> Mark:

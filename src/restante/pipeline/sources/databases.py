@@ -64,7 +64,7 @@ class CopyFile:
     """A file in the scratch folder for copies of a database's new rows. A row's id is its rowid."""
 
     def __init__(self, name: str, file: Path) -> None:
-        self._name, self.file = name, file
+        self.name, self.file = name, file
 
     def attach_to(self, database: sqlite3.Connection) -> None:
         """Open the file as the database `copy` of a connection."""
@@ -78,7 +78,7 @@ class CopyFile:
         free = shutil.disk_usage(self.file.parent).free
         if free < required:
             raise SourceError(
-                f"source {self._name}: the copy of its new rows needs {required >> 20} MiB in"
+                f"source {self.name}: the copy of its new rows needs {required >> 20} MiB in"
                 f" {self.file.parent.parent}, where {free >> 20} MiB are free: make room there"
             )
 
@@ -104,60 +104,40 @@ class UsageDatabase(Selects, Protocol):
         """Copy what a statement selects into a table of the file, whose columns `into` may name."""
 
     def copy_range(self, table: str, select: str, first_id: int, last_id: int) -> int:
-        """Copy the rows of a range of ids, as `NewRows.copy` does."""
+        """Copy the rows of a range of ids into a table of the file, and return their number.
+
+        `select` selects the rows between two ids, in the order of their ids, up to a number.
+        """
 
 
-class SqliteUsage:
+class SqliteDatabase:
     """The `UsageDatabase` of a file."""
 
-    def __init__(self, database: sqlite3.Connection, copies: NewRows) -> None:
-        self.copy, self._copies = database, copies
-        self.execute = database.execute
+    def __init__(self, connection: sqlite3.Connection, sleep: Callable[[float], None]) -> None:
+        self.copy, self._sleep = connection, sleep
+        self.execute = connection.execute
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Let the statements meanwhile see one state of the database."""
-        self.copy.execute("BEGIN")
+        self.execute("BEGIN")
         yield
-        self.copy.execute("COMMIT")
+        self.execute("COMMIT")
 
     def insert(self, into: str, select: str, parameters: Sequence[Any]) -> None:
         """Copy what a statement selects into a table of the file."""
-        self.copy.execute(f"INSERT INTO copy.{into} {select}", parameters)
+        self.execute(f"INSERT INTO copy.{into} {select}", parameters)
 
     def copy_range(self, table: str, select: str, first_id: int, last_id: int) -> int:
-        """Copy the rows of a range of ids."""
-        return self._copies.copy(self.copy, table, select, first_id, last_id)
-
-
-class NewRows(CopyFile):
-    """The file for copies of an SQLite database's new rows."""
-
-    def __init__(self, path: Path, name: str, file: Path, sleep: Callable[[float], None]) -> None:
-        super().__init__(name, file)
-        self._path, self._sleep = path, sleep
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield the database opened for reading, with the file as `copy`. Raises SourceError as `reading`."""
-        with reading(self._path, self._name) as database:
-            self.attach_to(database)
-            yield database
-
-    def copy(self, database: sqlite3.Connection, table: str, rows: str, first_id: int, last_id: int) -> int:
-        """Copy the rows of a range of ids into a table of the file, and return their number.
-
-        `rows` selects the rows between two ids, in the order of their ids, up to a number. With a rollback journal a
-        rest follows each statement.
-        """
+        """Copy the rows of a range of ids. With a rollback journal a rest follows each statement."""
         size, copied = FIRST_STEP_ROWS, 0
-        [(journal,)] = database.execute("PRAGMA main.journal_mode")
+        [(journal,)] = self.execute("PRAGMA main.journal_mode")
         while True:
             begun = time.monotonic()
-            count = database.execute(f"INSERT INTO copy.{table} {rows}", (first_id, last_id, size)).rowcount
+            count = self.execute(f"INSERT INTO copy.{table} {select}", (first_id, last_id, size)).rowcount
             seconds = time.monotonic() - begun
             copied += count
-            [(last_copied,)] = database.execute(f"SELECT max(rowid) FROM copy.{table}")  # noqa: S608 - constants
+            [(last_copied,)] = self.execute(f"SELECT max(rowid) FROM copy.{table}")  # noqa: S608 - constants
             if count < size or last_copied == last_id:
                 return copied
             first_id = last_copied + 1
@@ -167,24 +147,25 @@ class NewRows(CopyFile):
 
 
 @contextmanager
-def new_rows(
-    path: Path, scratch: Path, name: str, *, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[NewRows]:
-    """Yield a file for new rows of an SQLite database, as `copy_file` does. Raises SourceError."""
-    with copy_file(scratch, name) as file:
-        yield NewRows(path, name, file, sleep)
+def open_sqlite(
+    path: Path, copies: CopyFile, *, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[SqliteDatabase]:
+    """Yield a database opened for reading, with the file for copies of its new rows. Raises SourceError."""
+    with reading(path, copies.name) as connection:
+        copies.attach_to(connection)
+        yield SqliteDatabase(connection, sleep)
 
 
 @contextmanager
-def copy_file(scratch: Path, name: str) -> Iterator[Path]:
-    """Yield the path of a file where no other user can read it, and remove it afterwards. Raises SourceError."""
+def copy_file(scratch: Path, name: str) -> Iterator[CopyFile]:
+    """Yield a file that no other user can read, and remove it afterwards. Raises SourceError."""
     try:
         scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scratch))  # mode 0700
     except OSError as error:
         raise SourceError(f"source {name}: cannot make a folder in {scratch}: {plain(error)}") from error
     try:
-        yield folder / "copy.sqlite"
+        yield CopyFile(name, folder / "copy.sqlite")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -25,11 +25,9 @@ from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE
 from restante.pipeline.sources import live, paths, schema
 from restante.pipeline.sources.databases import (
     CopyFile,
-    NewRows,
-    SqliteUsage,
     UsageDatabase,
     copy_file,
-    new_rows,
+    open_sqlite,
     reading,
     task_ranges,
 )
@@ -122,22 +120,15 @@ def recognise_url(spec: SourceSpec) -> Source[OpenedUsage]:
 def _opened(
     path: Path, shape: Shape, name: str, scratch: Path, say: Say, context: IngestContext
 ) -> Iterator[OpenedUsage]:
-    with new_rows(path, scratch, name) as copies:
-        yield OpenedUsage(name, copies, partial(_open_file, copies), shape, context, say)
-
-
-@contextmanager
-def _open_file(copies: NewRows) -> Iterator[UsageDatabase]:
-    with copies.reading() as database:
-        yield SqliteUsage(database, copies)
+    with copy_file(scratch, name) as copies:
+        yield OpenedUsage(name, copies, partial(open_sqlite, path, copies), shape, context, say)
 
 
 @contextmanager
 def _opened_url(url: str, name: str, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedUsage]:
     from restante.pipeline.sources import postgres
 
-    with copy_file(scratch, name) as file:
-        copies = CopyFile(name, file)
+    with copy_file(scratch, name) as copies:
         yield OpenedUsage(name, copies, partial(postgres.open_usage, url, name, copies), POSTGRES_SHAPE, context, say)
 
 
