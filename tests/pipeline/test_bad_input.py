@@ -225,8 +225,7 @@ def test_a_disk_that_fills_between_two_tables_loses_nothing(world: LakeWorld, tm
         with patch.object(delta_table, "append_commit", full), pytest.raises(StoreError) as refused:
             world.ingest(f"mailbox={tmp_path / 'mailbox'}")
         assert str(refused.value) == (
-            f"cannot commit to {world.path}/mailboxes: No space left on device; this commit was not made;"
-            " committed before it: live (mailbox), nameplates (mailbox)"
+            f"cannot commit to {world.path}/mailboxes: No space left on device; this commit was not made"
         )
         world.ingest(f"mailbox={tmp_path / 'mailbox'}")
     assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [1, 1]

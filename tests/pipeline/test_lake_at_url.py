@@ -209,9 +209,7 @@ def test_an_error_without_a_commit_names_no_signature(url: str, monkeypatch: pyt
     ],
 )
 def test_refused_credentials_are_one_error(url: str, text: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sentence = (
-        rf"^the store of {url} refused the credentials \({reason}\): [^;]* run this again; .* before it: letters$"
-    )
+    sentence = rf"^the store of {url} refused the credentials \({reason}\): [^;]* run this again$"
     with ExitStack() as stack:
         stack.enter_context(pytest.raises(CredentialsRefused, match=sentence))
         lake = stack.enter_context(Lake.open(url, write=True, make=True))

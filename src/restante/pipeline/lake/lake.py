@@ -14,7 +14,7 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -69,8 +69,6 @@ class Lake:
         self.path: Final = path
         self.first_day: Final = first_day
         self._run: Final = uuid.uuid4().hex if write else None
-        self._committed: Final[list[tuple[str, Collection[str]]]] = []
-        """Table and sources of each commit since the lake was opened."""
 
     @staticmethod
     @contextmanager
@@ -80,10 +78,10 @@ class Lake:
         `address` is a folder or, with ://, a URL. If there is no lake, a reader with `make` gets an empty one, and
         nothing is created. `first_day` is the first day of a new lake. Raises Misuse if there is no lake, the address
         is something else, or commits to the store are not safe; InUse if another run is writing to it; StoreError if
-        the lake is damaged or cannot be written. An error within the `with` block also names the tables that were
-        committed before. CredentialsRefused takes the place of any error that was caused by refused credentials.
+        the lake is damaged or cannot be written. CredentialsRefused takes the place of any error, also within the
+        `with` block, that was caused by refused credentials.
         """
-        path, lake = lake_path(address), None
+        path = lake_path(address)
         try:
             with contextlib.ExitStack() as stack:
                 try:
@@ -100,22 +98,18 @@ class Lake:
                     if not (path / LAKE_FILE).exists():
                         _write_settings(path, first_day)
                 settings = _settings(path) if exists or write else _Settings(LAKE_FORMAT, first_day)
-                lake = Lake(path, settings.first_day, write=write)
-                yield lake
+                yield Lake(path, settings.first_day, write=write)
         except RestanteError as error:
-            committed = f"; committed before it: {_table_list(lake._committed)}" if lake and lake._committed else ""
             if isinstance(path, UrlPath) and (refusal := _refusal(error)):
                 raise CredentialsRefused(
                     f"the store of {path} refused the credentials ({refusal}): they have expired, are wrong, or do"
-                    f" not allow this: set others, and run this again{committed}"
+                    f" not allow this: set others, and run this again"
                 ) from error
-            if committed:
-                error.args = (f"{error}{committed}",)
             raise
 
     def table(self, table: Table) -> LakeTable:
         """Return a table as it is now, with or without a commit. Raises what LakeTable raises."""
-        return LakeTable(self.path / table.name, table, run=self._run, committed=self._committed)
+        return LakeTable(self.path / table.name, table, run=self._run)
 
     def is_written_by_another(self) -> bool:
         """Return whether another run writes to the lake now, as far as this machine knows. It takes no lock."""
@@ -135,16 +129,6 @@ def _refusal(error: RestanteError) -> str:
     """Return how a store refused credentials, if that caused the error; else ""."""
     texts = [text for link in error_chain(error) for text in _REFUSED.findall(str(link))]
     return texts[-1] if texts else ""
-
-
-def _table_list(commits: Iterable[tuple[str, Collection[str]]]) -> str:
-    """Return the names of the committed tables, with the sources whose rows they took."""
-    sources_by_table: dict[str, dict[str, None]] = {}
-    for table, sources in commits:
-        sources_by_table.setdefault(table, {}).update(dict.fromkeys(sources))
-    return ", ".join(
-        f"{table} ({', '.join(sources)})" if sources else table for table, sources in sources_by_table.items()
-    )
 
 
 def lake_path(address: Path | str) -> LakePath:

@@ -57,10 +57,8 @@ _STATISTICS: Final = ("min.", "max.", "null_count.")
 class LakeTable:
     """A table as it was when it was opened, or after its own last commit."""
 
-    def __init__(
-        self, folder: LakePath, table: Table, *, run: str | None, committed: list[tuple[str, Collection[str]]]
-    ) -> None:
-        """Read the table's log. Add the table and sources of each commit made here to `committed`.
+    def __init__(self, folder: LakePath, table: Table, *, run: str | None) -> None:
+        """Read the table's log.
 
         `run` names the run that has the lake open for writing, and is part of the names of staged folders; None if
         the lake is open for reading. Raises StoreError if the log is damaged, Misuse if it belongs to another table.
@@ -69,7 +67,6 @@ class LakeTable:
         self.table: Final = table
         self.writing: Final = run is not None
         self._run: Final = run
-        self._committed: Final = committed
         self._delta = delta_table.open_table(folder, table)
         self._state: tuple[int | None, TableState] = None, TableState()
         self._infos: Final[dict[int, CommitInfo]] = {}
@@ -337,7 +334,6 @@ class LakeTable:
             )
             version = self._write(info, touched, append)
             if version is not None:
-                self._committed.append((self.table.name, info.sources))
                 return version
         if not self._at_url:
             raise StoreError(f"another program keeps changing {self.folder}: stop it, and run this again")
