@@ -243,6 +243,7 @@ class LakeTable:
         *,
         info: CommitInfo,
         replace: Where | None = None,
+        transactions: Mapping[str, int] | None = None,
     ) -> int:
         """Add staged files and remove the rows to `replace` ({}: all) in one commit; return the version.
 
@@ -257,9 +258,9 @@ class LakeTable:
         info = msgspec.structs.replace(info, sources=sources)
         added = [file for files in staged for file in staging.move_into_table(files, self.folder)]
         if replace is None:
-            return self._commit(added, info, lambda: NOTHING)
+            return self._commit(added, info, lambda: NOTHING, transactions or {})
         replacer = Replacer(self.folder, self.job_folder, replace)
-        return self._commit(added, info, lambda: replacer.replace(self.files(replace)))
+        return self._commit(added, info, lambda: replacer.replace(self.files(replace)), transactions or {})
 
     def swap(self, old: Sequence[DataFile], new: StagedFiles, info: CommitInfo) -> None:
         """Replace files by staged ones that have the same rows, in one commit that changes no day.
@@ -274,7 +275,7 @@ class LakeTable:
             return Replacement(list(old), [], 0, set())
 
         added = staging.move_into_table(new, self.folder)
-        self._commit(added, info, swapped, data_change=False)
+        self._commit(added, info, swapped, {}, data_change=False)
 
     def drop_before(self, day: str, info: CommitInfo) -> int:
         """Drop the rows of the days before an ISO day in one commit, if there are any; return how many.
@@ -297,7 +298,7 @@ class LakeTable:
             dropped = replaced.rows
             return replaced
 
-        self._commit([], msgspec.structs.replace(info, kept=kept_from), without)
+        self._commit([], msgspec.structs.replace(info, kept=kept_from), without, {})
         return dropped
 
     def _commit(
@@ -305,6 +306,7 @@ class LakeTable:
         added: Sequence[DataFile],
         info: CommitInfo,
         replace: Callable[[], Replacement],
+        transactions: Mapping[str, int],
         *,
         data_change: bool = True,
     ) -> int:
@@ -330,6 +332,7 @@ class LakeTable:
                 self.table,
                 added=new,
                 removed=replaced.removed,
+                transactions=transactions,
                 data_change=data_change,
             )
             version = self._write(info, touched, append)
