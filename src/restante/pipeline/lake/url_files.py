@@ -15,7 +15,7 @@ from restante.common.texts import counted
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.statistics import ColumnRange
-from restante.pipeline.lake.url_path import UrlPath
+from restante.pipeline.lake.url_path import UrlPath, spark_path
 from restante.pipeline.schemas import MONTH_COLUMN, Table
 from restante.pipeline.spark.small_jobs import one_task
 
@@ -58,7 +58,7 @@ def write_rows(rows: DataFrame, folder: UrlPath, table: Table) -> list[DataFile]
     never = [column.name for column in table.columns if not column.null]
     nulls = [f.count_if(f.col(f"`{name}`").isNull()).alias(name) for name in never]
     observed = one_task(rows).observe(observation, f.count(f.lit(1)).alias(_ROWS), *nulls)
-    sorted_writer(observed, table).options(**WRITER_OPTIONS).parquet(folder.for_spark())
+    sorted_writer(observed, table).options(**WRITER_OPTIONS).parquet(spark_path(folder))
     counts = observation.get
     written = int(counts.pop(_ROWS))
     if missing := ", ".join(sorted(name for name, count in counts.items() if count)):
@@ -77,7 +77,7 @@ def _files_of(rows: DataFrame, folder: UrlPath, table: Table) -> Iterator[DataFi
     """Yield the files of a folder, as Spark reads them."""
     from pyspark.sql import functions as f
 
-    stored = rows.sparkSession.read.schema(columns.spark_schema(table)).parquet(folder.for_spark())
+    stored = rows.sparkSession.read.schema(columns.spark_schema(table)).parquet(spark_path(folder))
     ranged = [c.name for c in table.columns if c.type in _RANGED_TYPES and c.name not in table.partitions]
     ranges = [
         aggregate(f.col(f"`{name}`")).alias(f"{part} {name}")

@@ -90,10 +90,6 @@ class UrlPath:
         """Return the path below another one. Raises ValueError if it is not below it."""
         return self._below.relative_to(other._below)
 
-    def for_spark(self) -> str:
-        """Return the URL by which Spark finds it. Hadoop's connector calls s3 s3a."""
-        return re.sub("^s3:", "s3a:", self._text)
-
     def exists(self) -> bool:
         """Return whether there is a file, or one below it. Raises OSError."""
         from pyarrow.fs import FileType
@@ -203,8 +199,8 @@ def path_below(path: LakePath, folder: LakePath) -> PurePath:
 
 
 def spark_path(path: LakePath) -> str:
-    """Return how Spark names a path."""
-    return path.for_spark() if isinstance(path, UrlPath) else str(path)
+    """Return how Spark names a path: Hadoop's connector calls s3 s3a."""
+    return re.sub("^s3:", "s3a:", str(path))
 
 
 def error_text(error: Exception) -> str:
