@@ -24,7 +24,7 @@ from restante.pipeline import ingest
 from restante.pipeline.lake import delta_table
 from restante.pipeline.lake.lake import LAKE_FORMAT
 from restante.pipeline.sources.scratch import scratch
-from restante.pipeline.sources.source import AnySource
+from restante.pipeline.sources.source import Source
 from support.bounds import PATIENCE, wait_until
 from support.pipeline.runs import COUNTING, LakeWorld, command
 from support.pipeline.servers import NOW, T0, current, mailbox, nameplate, ours
@@ -193,7 +193,7 @@ def test_a_source_that_disappears_during_a_run_is_finished_by_the_next(world: La
     specs = [f"{name}={tmp_path / name}" for name in ("logs", "files")]
     read = ingest._ingest_span  # nothing public is between two sources of a run
 
-    def meanwhile(run: ingest.Run, spark: SparkSession, source: AnySource, *rest: Any) -> Any:
+    def meanwhile(run: ingest.Run, spark: SparkSession, source: Source, *rest: Any) -> Any:
         rows = read(run, spark, source, *rest) if source.name == "logs" else None
         if (tmp_path / source.name).exists():
             (tmp_path / source.name).rename(tmp_path / "away" / source.name)

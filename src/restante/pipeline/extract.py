@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgspec
 import pyarrow as pa
@@ -47,8 +47,6 @@ from restante.pipeline.sources.source import (
     shared_sources,
 )
 
-Database = Source[OpenedDatabase]
-
 MAX_ROWS: Final = 1_000_000
 MAX_BYTES: Final = 256 << 20
 """Maximum rows of a file, and bytes of them in memory. A job that reads extracts reads a file as a whole, and one
@@ -71,13 +69,13 @@ class Extracted(NamedTuple):
     """Ids that were assigned and had no row any more."""
 
 
-def recognise(spec: str) -> Database:
+def recognise(spec: str) -> Source:
     """Return the database that the operator named. Raises Misuse if the text names none, SourceError."""
     source_spec = parse_spec(spec)
     if source_spec.url:
         return usage.recognise_url(source_spec)
     preview = read_preview(source_spec)
-    source: Database | None = usage.recognise(source_spec, preview)
+    source: Source | None = usage.recognise(source_spec, preview)
     if source is not None:
         return source
     if preview.sqlite or preview.files:
@@ -145,7 +143,7 @@ class _SourceExtract:
     """What a run writes for one source."""
 
     def __init__(
-        self, source: Database, folder: ExtractFolder, scratch: Path, context: IngestContext, say: Say
+        self, source: Source, folder: ExtractFolder, scratch: Path, context: IngestContext, say: Say
     ) -> None:
         self._source, self._folder, self._scratch, self._say = source, folder, scratch, say
         self._now, self._first_day = context.now, context.first_day
@@ -186,7 +184,8 @@ class _SourceExtract:
         context = IngestContext(
             self._now, self._first_day, last_commit=max([start, *(info.written for info in infos)])
         )
-        with self._source.opened(self._scratch, self._say, context) as opened:
+        with self._source.opened(self._scratch, self._say, context) as source:
+            opened = cast("OpenedDatabase", source)
             spans = [span for table in opened.tables if (span := self._find_new(opened, table))]
             for span in spans:
                 yield self._write_table(opened, span, context, complete=span is spans[-1])

@@ -25,9 +25,9 @@ from restante.pipeline.schemas import ARCHIVED, CLEAN_TABLES, QUARANTINE
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import (
     DUPLICATE,
-    AnySource,
     IngestContext,
     OpenedSource,
+    Source,
     SourceError,
     Span,
     another_kind,
@@ -87,7 +87,7 @@ class IngestResult(NamedTuple):
     """Why the source was not read from here on; "" if it was."""
 
 
-def recognise_sources(specs: Sequence[str]) -> tuple[list[AnySource], list[IngestResult]]:
+def recognise_sources(specs: Sequence[str]) -> tuple[list[Source], list[IngestResult]]:
     """Recognise the sources that the operator named. A source that cannot be read gives a result with the reason.
 
     Raises Misuse if a text does not name a source.
@@ -102,7 +102,7 @@ def recognise_sources(specs: Sequence[str]) -> tuple[list[AnySource], list[Inges
     return sources, failures
 
 
-def ingest(run: Run, sources: Sequence[AnySource], *, plan: bool = False) -> list[IngestResult]:
+def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[IngestResult]:
     """Ingest the new rows of all sources, or only return how many there are (`plan`).
 
     A source that cannot be read gives a result with the reason, and the others are read. Raises StoreError if the
@@ -152,7 +152,7 @@ def _clock_message(context: IngestContext) -> str:
     return f"this machine's clock says {now}, before the lake's last commit or first day, {latest}: set the clock"
 
 
-def _refusals(sources: Sequence[AnySource], targets: Iterable[LakeTable]) -> dict[str, str]:
+def _refusals(sources: Sequence[Source], targets: Iterable[LakeTable]) -> dict[str, str]:
     """Return why sources are not read, by name: two sources read the same file, or a source's kind has changed."""
     refusals = {}
     twice = shared_sources(sources)
@@ -169,7 +169,7 @@ def _refusals(sources: Sequence[AnySource], targets: Iterable[LakeTable]) -> dic
 
 
 def _ingest_table(
-    run: Run, context: IngestContext, source: AnySource, opened: OpenedSource, target: LakeTable, *, plan: bool
+    run: Run, context: IngestContext, source: Source, opened: OpenedSource, target: LakeTable, *, plan: bool
 ) -> IngestResult:
     table = target.table
     marks = target.marks(source.name)
@@ -236,7 +236,7 @@ def _source_error(error: SparkError) -> SparkError | SourceError:
 def _ingest_span(
     run: Run,
     spark: SparkSession,
-    source: AnySource,
+    source: Source,
     opened: OpenedSource,
     span: Span,
     target: LakeTable,
@@ -313,12 +313,12 @@ def span_ledger(span: Span, **counts: int) -> Ledger:
     )
 
 
-def _clock_faults(source: AnySource) -> Sequence[str]:
+def _clock_faults(source: Source) -> Sequence[str]:
     """Return the faults of rows that are later than our clock allows. An archive's rows have their own arrivals."""
     return (OUT_OF_RANGE,) if source.is_database else (OUT_OF_RANGE, SENT_TOO_LATE)
 
 
-def _check_counts(ledger: Ledger, source: AnySource, span: Span) -> None:
+def _check_counts(ledger: Ledger, source: Source, span: Span) -> None:
     if ledger.read != ledger.counted:
         raise SourceError(
             f"source {source.name}: {span.table} counts {counted(ledger.counted, 'row')}, but {ledger.read:,} could"
@@ -332,7 +332,7 @@ def _check_counts(ledger: Ledger, source: AnySource, span: Span) -> None:
         )
 
 
-def _check_clock_faults(too_late: int, source: AnySource, span: Span, context: IngestContext) -> None:
+def _check_clock_faults(too_late: int, source: Source, span: Span, context: IngestContext) -> None:
     """Raise SourceError if rows would go into quarantine, and never be read again, because our clock was set back."""
     if too_late and context.set_back:
         raise SourceError(

@@ -16,7 +16,7 @@ from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUs
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, SCHEMA
 from restante.mailbox.store.sqlite import SqliteStore
-from restante.pipeline.sources.source import AnySource, IngestContext, files_by_origin
+from restante.pipeline.sources.source import IngestContext, Source, files_by_origin
 
 T0 = 1_700_000_000.0
 """2023-11-14, 22:13:20 UTC; all that is in these databases began then, or later."""
@@ -82,5 +82,5 @@ def older_schema(data: Path) -> Path:
     return data / FILE
 
 
-def context_of(*sources: AnySource) -> IngestContext:
+def context_of(*sources: Source) -> IngestContext:
     return IngestContext(NOW, FIRST_DAY, files_by_origin(sources))

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import LIVE, Table
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.source import AnySource, IngestContext, OpenedSource, Span
+from restante.pipeline.sources.source import IngestContext, OpenedSource, Source, Span
 from restante.pipeline.sources.tasks import Task
 from support.pipeline.servers import CONTEXT
 
@@ -55,7 +55,7 @@ def read_source(
 
 
 def read(
-    source: AnySource | str,
+    source: Source | str,
     scratch: Path,
     marks: Marks | None = None,
     *,

@@ -30,7 +30,7 @@ from restante.pipeline.lake.table import LISTING_AT_URL
 from restante.pipeline.lake.url_path import LakePath, UrlPath
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources.scratch import scratch
-from restante.pipeline.sources.source import AnySource
+from restante.pipeline.sources.source import Source
 from restante.pipeline.spark import class_archive, session
 from restante.pipeline.spark.errors import translated_errors
 from restante.pipeline.steps import Steps
@@ -242,7 +242,7 @@ def descendants(ancestor: int) -> list[int]:
 
 def ingest_into(
     run: Run,
-    sources: Sequence[AnySource],
+    sources: Sequence[Source],
     keep_days: Mapping[str, int],
     *,
     extracts: LakePath | None = None,

@@ -80,7 +80,7 @@ ORDER BY arrivals.arrival LIMIT ?
 """
 
 
-def recognise(spec: SourceSpec, preview: PathPreview) -> Source[OpenedArchive] | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> Source | None:
     """Return the source if the path is one of our archives. Raises SourceError."""
     path = spec.path
     if preview.files is not None:

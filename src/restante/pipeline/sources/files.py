@@ -45,7 +45,7 @@ RLP_LIST_TAG: Final = 0xC0
 """The smallest first byte of an RLP list."""
 
 
-def recognise(spec: SourceSpec, preview: PathPreview) -> Source[OpenedFiles] | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> Source | None:
     """Return the source if the path is a file of envelopes, or a folder or glob with one. Raises SourceError."""
     if preview.sqlite:
         return None

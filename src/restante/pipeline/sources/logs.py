@@ -36,7 +36,7 @@ MAX_LOG_BYTES: Final = 256 << 20
 LOG_TOO_LARGE: Final = "larger than any timing log"
 
 
-def recognise(spec: SourceSpec, preview: PathPreview) -> Source[OpenedLogs] | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> Source | None:
     """Return the source if the path is a log or a trace, or a folder or glob with one. Raises SourceError.
 
     An empty file counts as one that has not been written to yet.

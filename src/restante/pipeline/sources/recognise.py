@@ -7,22 +7,22 @@ from typing import Final
 
 from restante.pipeline.sources import archive, files, logs, usage
 from restante.pipeline.sources.source import (
-    AnySource,
     PathPreview,
+    Source,
     SourceError,
     SourceSpec,
     parse_spec,
     read_preview,
 )
 
-Kind = Callable[[SourceSpec, PathPreview], AnySource | None]
+Kind = Callable[[SourceSpec, PathPreview], Source | None]
 """Returns the source if the path is of this kind. Raises SourceError if it is but cannot be used."""
 
 KINDS: Final[tuple[Kind, ...]] = (usage.recognise, archive.recognise, files.recognise, logs.recognise)
 """The kinds of sources, in the order in which they are tried."""
 
 
-def recognise(spec: str) -> AnySource:
+def recognise(spec: str) -> Source:
     """Return the source, recognised by the content of the file or directory, never by its name.
 
     An empty file counts as a trace: one that was just rotated, or that of a server that just started. Raises Misuse

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from restante.common.errors import Misuse, RestanteError, plain
 from restante.pipeline.lake.commit_info import Mark
@@ -137,10 +137,7 @@ class OpenedDatabase(OpenedSource, Protocol):
         """Return the mark that says that a span of rows with ids was read up to an id."""
 
 
-T_co = TypeVar("T_co", bound=OpenedSource, covariant=True)
-
-
-class Source(NamedTuple, Generic[T_co]):
+class Source(NamedTuple):
     """A named source of rows."""
 
     name: str
@@ -153,7 +150,7 @@ class Source(NamedTuple, Generic[T_co]):
     """The tables that its kind of source feeds in any version; if it is empty, those that it may have fed."""
     inodes: frozenset[Inode]
     """The files that rows are read from, whatever their names."""
-    opened: Callable[[Path, Say, IngestContext], AbstractContextManager[T_co]]
+    opened: Callable[[Path, Say, IngestContext], AbstractContextManager[OpenedSource]]
     """Opens the source. New rows of a database are copied into a scratch folder. Raises SourceError."""
     is_database: bool = True
     """Whether it is one database, whose mark has the name "", and not files."""
@@ -163,10 +160,7 @@ class Source(NamedTuple, Generic[T_co]):
     """The origins of rows that were imported from it elsewhere; () if no server imports from it."""
 
 
-AnySource = Source[OpenedSource]
-
-
-def another_kind(source: AnySource, tables: str) -> SourceError:
+def another_kind(source: Source, tables: str) -> SourceError:
     """Return the error for a name under which the lake has rows of another kind of source in these tables."""
     if source.empty:
         return SourceError(
@@ -247,7 +241,7 @@ def parse_spec(spec: str) -> SourceSpec:
     return SourceSpec(match["name"], match["server"], Path(match["path"]))
 
 
-def files_by_origin(sources: Sequence[AnySource]) -> dict[str, list[Path]]:
+def files_by_origin(sources: Sequence[Source]) -> dict[str, list[Path]]:
     """Return the files that are sources, by the origin of rows imported from them: IngestContext.origins."""
     files: dict[str, list[Path]] = {}
     for source in sources:
@@ -256,7 +250,7 @@ def files_by_origin(sources: Sequence[AnySource]) -> dict[str, list[Path]]:
     return files
 
 
-def shared_sources(sources: Sequence[AnySource]) -> dict[str, str]:
+def shared_sources(sources: Sequence[Source]) -> dict[str, str]:
     """Return, for each source that reads a file which another one reads, the name of that other one."""
     readers: dict[Inode, list[str]] = {}
     for source in sources:

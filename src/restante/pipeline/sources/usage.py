@@ -71,7 +71,7 @@ _ANY_TIME: Final = rules.TimeLimits(-(1 << 62), 1 << 62)
 """The digest of a row must not depend on when it is computed."""
 
 
-def recognise(spec: SourceSpec, preview: PathPreview) -> Source[OpenedUsage] | None:
+def recognise(spec: SourceSpec, preview: PathPreview) -> Source | None:
     """Return the source if the path is the database of a mailbox server or a transit relay. Raises SourceError."""
     path = spec.path
     if preview.files is not None:
@@ -104,7 +104,7 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> Source[OpenedUsage] | N
     return Source(spec.name, shape.kind, path, shape.feeds, inodes, opened, origins=origins)
 
 
-def recognise_url(spec: SourceSpec) -> Source[OpenedUsage]:
+def recognise_url(spec: SourceSpec) -> Source:
     """Return the source at a URL. Raises SourceError if it is not the database of a mailbox server."""
     require_extra("postgres")
     from restante.pipeline.sources import postgres
