@@ -17,7 +17,7 @@ from restante.mailbox.store import postgres, status
 from stores.conftest import LIVE, USAGE, StoreData, assert_shown
 from support.bounds import BOUND
 from support.dice import FakeDice
-from support.mailbox.givens import FakeClock
+from support.mailbox.givens import FakeClock, Inbox
 from support.mailbox.ledger import APP, Ledger
 from support.sqlite import select
 
@@ -49,6 +49,19 @@ async def test_odd_names_and_values_are_kept_apart_and_as_they_were(data: StoreD
             ledger.prune(box, app)
     await ledger.commit(data.store)
     await assert_shown(data.store, ledger)
+
+
+async def test_the_nameplates_of_a_side_stay_in_the_order_in_which_it_has_allocated_them(data: StoreData) -> None:
+    """A side that has lost the answers is told of the first one again."""
+    ledger = await Ledger.begin(data.store)
+    names = [ledger.allocate("a")]
+    ledger.state.app(APP).answered[names[0]] = Inbox().connection
+    names.append(ledger.allocate("a"))
+    await ledger.commit(data.store)
+    ledger.claim("b", names[0])  # its row is written again
+    await ledger.commit(data.store)
+    await data.restart()
+    assert (await assert_shown(data.store, ledger)).app(APP).allocated == {"a": names}
 
 
 async def test_a_touch_is_not_written_and_a_saved_one_is(data: StoreData) -> None:

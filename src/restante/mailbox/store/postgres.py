@@ -358,9 +358,11 @@ class PostgresStore:
         async with self._term(), self._connection.transaction(isolation="repeatable_read"):
             await self._connection.execute(f"{IDLE_LIMIT}; SELECT restante.fence({self.term})")
             try:
-                async for rows in self._chunks(f"SELECT {MAILBOXES} FROM restante.mailboxes"):  # noqa: S608
+                mailboxes = f"SELECT {MAILBOXES} FROM restante.mailboxes ORDER BY key"  # noqa: S608
+                async for rows in self._chunks(mailboxes):
                     reader.add_mailboxes(rows)
-                async for rows in self._chunks(f"SELECT {NAMEPLATES} FROM restante.nameplates"):  # noqa: S608
+                nameplates = f"SELECT {NAMEPLATES} FROM restante.nameplates ORDER BY key"  # noqa: S608
+                async for rows in self._chunks(nameplates):
                     reader.add_nameplates(rows)
                 reader.begin_messages()
                 messages = f"SELECT {MESSAGES} FROM restante.messages ORDER BY sequence"  # noqa: S608

@@ -289,6 +289,7 @@ MESSAGES: Final = "mailbox, sequence, side, phase, body, msg_id, server_rx"
 class StateReader:
     """Makes the live data of the rows of a database: first all mailboxes, then nameplates, then messages.
 
+    Rows come in the order of their keys, in which they were made: so a side is told of its first nameplate again.
     The methods raise an error of DAMAGE if a row's mailbox is missing or a row cannot be read.
     """
 
@@ -356,9 +357,9 @@ def load_state(database: sqlite3.Connection) -> State:
     """Read and return all live data. Raises StoreError if a row's mailbox is missing or a row cannot be read."""
     try:
         reader = StateReader()
-        for rows in _chunks(database, f"SELECT {MAILBOXES} FROM mailboxes"):  # noqa: S608
+        for rows in _chunks(database, f"SELECT {MAILBOXES} FROM mailboxes ORDER BY key"):  # noqa: S608
             reader.add_mailboxes(rows)
-        for rows in _chunks(database, f"SELECT {NAMEPLATES} FROM nameplates"):  # noqa: S608
+        for rows in _chunks(database, f"SELECT {NAMEPLATES} FROM nameplates ORDER BY key"):  # noqa: S608
             reader.add_nameplates(rows)
         reader.begin_messages()
         reader.add_messages(database.execute(f"SELECT {MESSAGES} FROM messages ORDER BY sequence"))  # noqa: S608
