@@ -470,6 +470,7 @@ class RestartedConversation(Conversation):
     def _come_again(self) -> None:
         peers = [(slot, peer) for slot, peer in enumerate(self.seated) if peer is not None and peer.app is not None]
         self._crash = not self._crash
+        self.world.advance(0.25)  # so that a touch can be told from the one before
         self.restart(crash=self._crash)
         for slot, peer in peers:
             self.bind(slot, peer.app or "", peer.side)

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from restante.common.postgres import connect
-from restante.mailbox.core.model import Now, Pruned
+from restante.mailbox.core.model import Change, Now, Pruned
 from restante.mailbox.core.state import State
 from restante.mailbox.store import schema
 from restante.mailbox.store.interface import Store, TermOver
@@ -31,7 +31,6 @@ class Database(ABC):
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._refuses = False
         self._read: dict[str, Any] = {}
         """What was read at `_version`."""
         self._version: object = None
@@ -39,14 +38,9 @@ class Database(ABC):
     @abstractmethod
     async def select(self, sql: str) -> Sequence[Sequence[Any]]: ...
 
-    async def refuse(self, *, refuses: bool) -> None:
-        """Let it refuse all batches from now on, or none."""
-        if refuses != self._refuses:
-            self._refuses = refuses
-            await self._refuse(refuses=refuses)
-
     @abstractmethod
-    async def _refuse(self, *, refuses: bool) -> None: ...
+    def refuse(self, *, refuses: bool) -> None:
+        """Let it refuse all batches from now on, or none."""
 
     @abstractmethod
     async def restarted(self, *, crash: bool) -> Database:
@@ -100,7 +94,7 @@ class MemoryDatabase(Database):
     async def select(self, sql: str) -> Sequence[Sequence[Any]]:
         return self.store.database.execute(sql).fetchall()
 
-    async def _refuse(self, *, refuses: bool) -> None:
+    def refuse(self, *, refuses: bool) -> None:
         self.store.database.execute(f"PRAGMA query_only = {int(refuses)}")
 
     async def restarted(self, *, crash: bool) -> MemoryDatabase:
@@ -134,7 +128,7 @@ REFUSE = """
     DECLARE
         name text;
     BEGIN
-        FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'restante' LOOP
+        FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'restante' AND tablename <> 'lease' LOOP
             EXECUTE format(
                 'CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE OR DELETE ON restante.%I'
                 ' DEFERRABLE INITIALLY DEFERRED FOR EACH ROW'
@@ -144,15 +138,29 @@ REFUSE = """
         END LOOP;
     END $$;
 """
-"""A full disk that shows at the COMMIT of a connection, if this has chosen so. All rows are written then."""
+"""A full disk that shows at the COMMIT of a connection, if this has chosen so. All rows are written then.
+Renewals succeed: a term whose renewal is refused is over."""
+
+
+class RefusedStore(PostgresStore):
+    refuses = False
+    _chosen = False
+    """What the connection has chosen. Nobody may use it while a batch does."""
+
+    async def apply(self, changes: Sequence[Change], now: Now) -> None:
+        if self._chosen != self.refuses:
+            self._chosen = self.refuses
+            chosen = "on" if self.refuses else "off"
+            await self._connection.execute(f"SELECT set_config('restante.refuses', '{chosen}', false)")
+        await super().apply(changes, now)
 
 
 class PostgresDatabase(Database):
     """One of PostgreSQL, in which a store has the lease."""
 
-    store: PostgresStore
+    store: RefusedStore
 
-    def __init__(self, url: str, clock: Clock, store: PostgresStore) -> None:
+    def __init__(self, url: str, clock: Clock, store: RefusedStore) -> None:
         super().__init__(store)
         self._url = url
         self._clock = clock
@@ -169,7 +177,7 @@ class PostgresDatabase(Database):
 
     @classmethod
     async def _of_next_term(cls, connection: asyncpg.Connection, url: str, clock: Clock) -> PostgresDatabase:
-        store = await PostgresStore.take_over(connection, await read_lease(connection), "a", clock)
+        store = await RefusedStore.take_over(connection, await read_lease(connection), "a", clock)
         assert store is not None
         return cls(url, clock, store)
 
@@ -177,9 +185,8 @@ class PostgresDatabase(Database):
         rows: list[Any] = await self.store._connection.fetch(sql.replace(" FROM ", " FROM restante."))
         return rows
 
-    async def _refuse(self, *, refuses: bool) -> None:
-        chosen = "on" if refuses else "off"
-        await self.store._connection.execute(f"SELECT set_config('restante.refuses', '{chosen}', false)")
+    def refuse(self, *, refuses: bool) -> None:
+        self.store.refuses = refuses
 
     async def restarted(self, *, crash: bool) -> PostgresDatabase:
         """Another server takes over: at once if the lease is released, or else while the store could still write."""

@@ -71,19 +71,16 @@ class CommitLoopWorld(World):
 
     def _stored(self, work: Coroutine[Any, Any, None], *, refused: bool) -> bool:
         before = self._commit_loop.measurements.batches_not_stored
-        self.run(self._while_refused(work) if refused else work)
+        self.database.refuse(refuses=refused)
+        self.run(work)
+        self.database.refuse(refuses=False)
         return self._commit_loop.measurements.batches_not_stored == before
-
-    async def _while_refused(self, work: Coroutine[Any, Any, None]) -> None:
-        await self.database.refuse(refuses=True)
-        await work
-        await self.database.refuse(refuses=False)
 
     async def _flush(self) -> None:
         if self._waiting:
             self._waiting = False
             await self._until_idle()
-        await self.database.refuse(refuses=False)
+        self.database.refuse(refuses=False)
         await self._commit_deferred()
 
     async def _commit_deferred(self) -> None:
@@ -239,7 +236,7 @@ class SocketWorld(CommitLoopWorld):
         for inbox in sorted(self._here, key=lambda inbox: inbox is not self._speaker):
             if not await self._hear_until_barrier(inbox):
                 await self._lose(inbox)
-        await self.database.refuse(refuses=False)
+        self.database.refuse(refuses=False)
         await self._commit_deferred()
 
     async def _hear_until_barrier(self, inbox: SocketInbox) -> bool:

@@ -230,7 +230,7 @@ class StoreWorld(CoreWorld):
         return not self.dispatcher.changes or self.run(self._apply(refused=refused))
 
     async def _apply(self, *, refused: bool) -> bool:
-        await self.database.refuse(refuses=refused)
+        self.database.refuse(refuses=refused)
         try:
             await self.database.store.apply(self.dispatcher.changes, self.now())
         except StoreBusy:
