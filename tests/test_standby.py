@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from restante.common import admin_dashboard
+from restante.common import admin_dashboard, admin_http
 from restante.common import postgres as common_postgres
 from restante.common.signals import ServerSignals
 from restante.mailbox.server import standby, status_pages
@@ -128,6 +128,22 @@ async def test_when_the_engine_stops_another_server_goes_on_at_once_with_its_mai
 
 async def answers(its: Host, path: str, begin: str) -> bool:
     return (await its.page(path)).startswith(begin)
+
+
+@on_uvloop
+async def test_while_the_database_does_not_answer_readyz_says_so(
+    postgres: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 0.05)
+    async with host(postgres, admin=True) as its:
+        client = await its.serves()
+        async with postgres.connected() as other:
+            async with other.transaction():
+                await other.execute("LOCK TABLE restante.lease")
+                hangs = "503 the database does not answer: a write has not finished for 0.05 s"
+                await until(lambda: answers(its, "/readyz", hangs))
+            await until(lambda: answers(its, "/readyz", "ok"))
+        await client.leave()
 
 
 @on_uvloop
