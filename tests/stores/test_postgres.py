@@ -50,7 +50,7 @@ from support.bounds import BOUND, bounded
 from support.certificates import Certificate
 from support.dice import FakeDice
 from support.effort import examples
-from support.loops import on_uvloop, until
+from support.loops import in_every_turn, meanwhile, on_uvloop, until
 from support.mailbox.givens import FakeClock, Inbox
 from support.mailbox.ledger import APP, Ledger
 from support.mailbox.picture import picture
@@ -240,6 +240,72 @@ async def test_a_batch_without_changes_is_answered_without_the_database_only_in_
         await store.confirm()
 
 
+async def test_while_a_server_answers_without_the_database_no_other_may_take_over(postgres: Cluster) -> None:
+    """The other one saw its last renewal at once, and has a clock that gains a second meanwhile."""
+    clock, watch = FakeClock(), LeaseWatch()
+    store = await take_over(postgres, "a", clock)
+    async with postgres.connected() as other:
+        row = await read_lease(other)
+    assert not watch.may_take_over(row, clock.now)
+    await (await take_over(postgres, "b")).close()  # so `confirm` fails as soon as it asks the database
+    with pytest.raises(TermOver):
+        for _ in range(200):
+            await store.confirm()
+            assert not watch.may_take_over(row, clock.now + 1.0)
+            clock.now += 1 / 16
+    assert clock.now > 1.0
+
+
+async def test_a_server_renews_its_term_while_it_is_trusted(
+    postgres: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    clock, renewals = FakeClock(uptime=loop.time()), list[float]()
+    store = await take_over(postgres, "a", clock)
+
+    async def renew() -> None:
+        renewals.append(clock.now)
+
+    def let_time_pass() -> None:
+        clock.now += 1 / 64
+
+    monkeypatch.setattr(store, "renew", renew)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "time", clock.monotonic)
+        async with meanwhile(store.hold()), in_every_turn(let_time_pass):
+            await until("two renewals", lambda: len(renewals) == 2)
+    clock.now = renewals[1] - renewals[0]
+    await store.confirm()
+    assert len(renewals) == 2
+    store.abandon()
+
+
+@pytest.mark.parametrize("call", ["take_over", "view", "renew"])
+async def test_a_server_is_trusted_from_the_beginning_of_a_renewal(postgres: Cluster, call: str) -> None:
+    clock = FakeClock()
+    store = await take_over(postgres, "a", clock)
+
+    async def renew() -> PostgresStore:
+        if call == "take_over":
+            return await take_over(postgres, "a", clock)
+        await getattr(store, call)()
+        return store
+
+    async with postgres.connected() as other, other.transaction():
+        await other.execute("SELECT 1 FROM restante.lease FOR SHARE")
+        renewing = asyncio.create_task(renew())
+        async with bounded("a renewal that waits for a lock"):
+            while not await other.fetchval(WAITING):
+                assert not renewing.done()
+                await asyncio.sleep(0)
+        clock.now += TRUST_SECONDS
+    renewed = await renewing
+    await (await take_over(postgres, "b")).close()
+    with pytest.raises(TermOver):
+        await renewed.confirm()
+    store.abandon()
+
+
 async def test_a_command_that_only_reads_is_not_answered_when_the_term_may_be_over(postgres: Cluster) -> None:
     clock, inbox = FakeClock(), Inbox()
     store = await take_over(postgres, "a", clock)
@@ -292,6 +358,24 @@ async def test_to_read_the_state_renews_the_lease(postgres: Cluster, store: Post
     """A server that waits has seen no renewal for as long as that took."""
     await store.view()
     assert postgres.rows("SELECT term, renewals FROM restante.lease") == [(1, 1)]
+
+
+async def test_a_server_is_not_replaced_while_it_reads_the_state_however_long_that_takes(
+    postgres: Cluster, store: PostgresStore
+) -> None:
+    """Otherwise servers would replace one another, and none would get to the end of a large state."""
+    async with postgres.connected() as second, postgres.connected() as other:
+        row = await read_lease(second)
+        async with other.transaction(), bounded("a server that reads, and one that waits for it"):
+            await other.execute("LOCK TABLE restante.messages")
+            reading = asyncio.create_task(store.view())
+            while not await other.fetchval(WAITING):
+                assert not reading.done()
+            taking_over = asyncio.create_task(PostgresStore.take_over(second, row, "b"))
+            while await other.fetchval(WAITING) < 2:
+                assert not taking_over.done()
+        assert await taking_over is None
+    assert (await reading).mailbox_count == 0
 
 
 async def test_a_node_waits_while_another_has_the_lease_and_then_takes_over(postgres: Cluster) -> None:
