@@ -248,11 +248,15 @@ async def test_while_a_server_answers_without_the_database_no_other_may_take_ove
         row = await read_lease(other)
     assert not watch.may_take_over(row, clock.now)
     await (await take_over(postgres, "b")).close()  # so `confirm` fails as soon as it asks the database
-    with pytest.raises(TermOver):
+
+    async def answer_until_the_database_is_asked() -> None:
         for _ in range(200):
             await store.confirm()
             assert not watch.may_take_over(row, clock.now + 1.0)
             clock.now += 1 / 16
+
+    with pytest.raises(TermOver):
+        await answer_until_the_database_is_asked()
     assert clock.now > 1.0
 
 
