@@ -28,6 +28,7 @@ from client.live import APP_ID
 from restante.client import OfferedFile, TransitOptions, Wormhole, receive, send_file
 from restante.common import lock_file
 from restante.common.data_directory import lock_data_directory
+from restante.common.errors import PeerError
 from restante.common.handover import MFD_NOEXEC_SEAL, VARIABLE, Head, take, waits_for_disk, write
 from restante.common.listening import parse_listen_address
 from restante.common.lock_file import is_locked
@@ -38,9 +39,10 @@ from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState,
 from restante.mailbox.core.fair_queue import FairQueue
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Now
+from restante.mailbox.protocol.hashcash import Demand
 from restante.mailbox.server import receive_buffer
 from restante.mailbox.server import restart as restart_module
-from restante.mailbox.server.commit_loop import CommitLoop
+from restante.mailbox.server.commit_loop import CommitLoop, SlowCommit
 from restante.mailbox.server.connection import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.handover import Body, leave
 from restante.mailbox.server.restart import CHECK_SECONDS, CONNECTIONS_CLOSED, Restart
@@ -216,37 +218,112 @@ async def refusal(socket: RawSocket, **message: Any) -> str:
 
 @on_uvloop
 async def test_the_next_process_is_left_what_the_one_before_was(tmp_path: Path) -> None:
-    """Everything that one hand-over has, the next one has, too."""
-    limits = Limits()
-    async with open_live(tmp_path, limits=limits, trusted=PROXY) as live:
-        first, second, third = [await live.enter(**VISITOR) for _ in range(3)]
+    """Everything that one hand-over has, the next one has, too. No field has the value that a new server has."""
+    async with open_live(tmp_path, limits=Limits(), trusted=PROXY) as live:
+        live.clock.now, live.server.second = 5.0, 7
+        visitors = [VISITOR, {"X_Real_IP": "198.51.100.7", "X_Real_Port": "1"}, VISITOR, VISITOR]
+        sockets = first, second, third, over_rate = [await live.enter(**visitor) for visitor in visitors]
         for side, socket in (("a", first), ("b", second)):
             socket.say(type="bind", appid="x", side=side)
             socket.say(type="open", mailbox="m")
         first.say(type="allocate")
         first.say(type="add", phase="p", body="00")
         second.say(type="claim", nameplate="77")
-        second.write(command(type="ping", ping=1)[:9])
         third.say(type="bind", appid="x", side="c")
         live.commit_loop.trace = None
-        live.commit_loop.next_pruning = 1e6
-        await until(KERNEL, lambda: live.commit_loop.dispatcher.connections_seen == 3)
-        for socket in (first, second, third):
+        for socket in sockets:
             socket.write(frame(PING, b"fence"))
+            while (await socket.read()) != (PONG, b"fence"):
+                pass
+        async with bounded("the end of the batch"):
+            await live.commit_loop.idle.wait()
+        set_all(live)
+        second.write(command(type="ping", ping=1)[:9])
+        await until(KERNEL, lambda: any(socket.unfinished_bytes for socket in live.server.sockets()))
+        over_rate.say(type="ping", ping=1)
+        await until(KERNEL, lambda: not live.commit_loop.queue.empty and not len(live.commit_loop.queue))
+        live.commit_loop.refuse(live.latest.connection, PeerError(1008, "text", hint="hint", reason="reason"))
         for _ in range(3):
             await live.server.hold(1.0)
-            before = leave(live.server, closed=0)
+            before = leave(live.server, closed=1)
             await live.server.release()
             await live.hand_over()
             await live.server.hold(1.0)
-            after = leave(live.server, closed=0)
+            after = leave(live.server, closed=1)
             await live.server.release()
             assert comparable(after) == comparable(before)
+        assert unset(before) == WITHOUT_VALUE
         assert before.commit_loop.measurements.carried_out["bind"] == 3
-        assert [len(quota.nameplates) for quota in before.registry.quotas] == [2]
+        assert [len(quota.nameplates) for quota in before.registry.quotas] == [2, 2]
         assert before.commit_loop.next_pruning == 1e6
-        for socket in (first, second, third):
+        assert (before.second, before.load, before.demanded, before.changes) == (9, (1, 2, 3.0, 4), 5, 6)
+        assert [record.unbound_since for record in before.connections] == [7] * 4
+        assert [record.departing_commands for record in before.connections] == [0, 0, 3, 0]
+        for socket in sockets:
             socket.cut()
+
+
+WITHOUT_VALUE = {
+    "CommitLoopRecord.deferred",  # it is stored before, unless the store fails
+    *(
+        f"SocketRecord.{name}"
+        for name in ("fragments", "held_since", "ignored", "owed", "pending_close", "pong", "slowed", "unwritten")
+    ),
+}
+"""Fields that are empty when nothing is under way."""
+
+
+def set_all(live: LiveServer) -> None:
+    """Give a value to what has none yet. The third of four connections is refused, and the last is over its rate."""
+    server, commit_loop, admission = live.server, live.commit_loop, live.server.admission
+    dispatcher, measurements = commit_loop.dispatcher, commit_loop.measurements
+    server.second, server.failed_handshakes = 9, 8
+    admission.load_level.state, admission.demanded, admission.changes = (1, 2, 3.0, 4), 5, 6
+    for quota in admission.addresses.quotas.values():
+        quota.demanded = 7
+        quota.remember_nameplate(1000)
+        for bucket in quota._buckets:
+            bucket.level = 1.0, 2.0
+    dispatcher.quotas.visited, dispatcher.quotas.visitors = 1, 2
+    counts = dispatcher.quotas.refusal_counts
+    counts.since_start["a"], counts.this_minute["b", "x"], counts.lately["c", "y"] = 1, 2, 3
+    commit_loop.next_pruning, commit_loop._left_out, commit_loop._service_at_start = 1e6, 3, 2.0
+    measurements.latest_slow_commits.append(SlowCommit(1.0, 2.0, 3))
+    measurements.prune_seconds = 4.0
+    for number, name in enumerate(measurements._NUMBERS, 1):
+        setattr(measurements, name, number)
+    for number, kind in enumerate(measurements.not_carried_out, 1):
+        measurements.not_carried_out[kind] = number
+    for number, ended in enumerate(measurements.results, 1):
+        measurements.results[ended] = number
+    for mailbox in dispatcher.state.mailboxes():
+        dispatcher.state.unsaved[mailbox.key] = mailbox
+    *_, third, last = sorted(dispatcher.connections, key=lambda connection: connection.number)
+    third.verdict, third.departing_commands = PeerError(1008, "text"), 3
+    third.session = replace(third.session, demand=Demand(20, "resource"), released=True, closed=True)
+    client = next(client for client in server.sockets() if client.connection is third)
+    client.ignores_input, client._unfinished_at_ping = True, 1
+    assert last.backlog.rate_limiter is not None
+    last.backlog.rate_limiter.debts = 1e6, 2e6, True
+
+
+def unset(body: Body) -> set[str]:
+    """Return the fields that are empty or zero in all records of their kind. A tuple is if one of its items is."""
+    names, with_value = set[str](), set[str]()
+
+    def has_value(value: Any) -> bool:
+        if isinstance(value, msgspec.Struct):
+            fields = {f"{type(value).__name__}.{name}": getattr(value, name) for name in value.__struct_fields__}
+            names.update(fields)
+            with_value.update([name for name, field in fields.items() if has_value(field)])
+            return True
+        if isinstance(value, dict | list | tuple):
+            items = [has_value(item) for item in (value.values() if isinstance(value, dict) else value)]
+            return all(items) if isinstance(value, tuple) else any(items)
+        return bool(value)
+
+    has_value(body)
+    return names - with_value
 
 
 def comparable(body: Body) -> Any:
