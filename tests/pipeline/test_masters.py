@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shlex
 import shutil
@@ -13,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -42,7 +40,6 @@ from support.pipeline.runs import LakeWorld, Row, spark_command
 from support.pipeline.servers import client, current, mailbox, nameplate, ours
 from support.pipeline.sessions import environment
 from support.pipeline.tables import dicts
-from support.ports import held_everywhere
 from support.processes import called, kill_group, process_group, run
 from support.s3 import connector_settings, s3_bucket, with_sdk
 from support.tools import MissingError
@@ -64,21 +61,6 @@ SETTINGS: Final = {
     "sql.shuffle.partitions": "4",
     "ui.enabled": "false",
 }
-
-
-SPECULATION: Final = SETTINGS | {
-    "speculation": "true",
-    "speculation.quantile": "0.5",
-    "speculation.task.duration.threshold": "1s",  # if it is a stage's only task
-    "network.timeout": f"{PATIENCE:.0f}s",  # or an executor that stops is lost
-    "driver.host": "127.0.0.1",  # as the first worker, which then asks the driver for a broadcast, and not the other
-    "shuffle.service.enabled": "true",  # so that no executor reads from one that has stopped
-    # What another attempt has begun stays, as what it writes after Hadoop has removed the folder.
-    "hadoop.mapreduce.fileoutputcommitter.cleanup.skipped": "true",
-    "eventLog.enabled": "true",
-    "eventLog.compress": "false",
-}
-"""Another attempt is made, on another machine, at a task that takes much longer than half of its stage's tasks."""
 
 
 def cluster_environment(settings: Mapping[str, str] = SETTINGS, /, **variables: str) -> dict[str, str]:
@@ -132,10 +114,8 @@ def changed(block: str, changes: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def worker(master: str, work: Path, address: str = "127.0.0.1", *options: str) -> Iterator[Daemon]:
-    cleanup = "-Dspark.worker.cleanup.enabled=true"
+def worker(master: str, work: Path, address: str = "127.0.0.1") -> Iterator[Daemon]:
     changes = {
-        cleanup: shlex.quote(" ".join((cleanup, *options))),
         "spark://10.0.0.1:7077": master,
         "10.0.0.2": address,
         "--cores 4": "--cores 1",
@@ -168,37 +148,15 @@ def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeW
     return world
 
 
-class Cluster(NamedTuple):
-    master: str
-    work: Path
-    """The folder of the first worker, on 127.0.0.1."""
-    other: Daemon
-    """A worker on 127.0.0.2."""
-    shuffle_port: int
-    """Of the shuffle service of both: it listens on all addresses."""
-
-
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     work = tmp_path_factory.mktemp("cluster")
-    with (
-        held_everywhere() as port,
-        daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})) as started,
-    ):
+    with daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})) as started:
         url = started.says(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
-        service = ("-Dspark.shuffle.service.enabled=true", f"-Dspark.shuffle.service.port={port}")
-        with (
-            worker(url, work / "one", "127.0.0.1", *service) as first_worker,
-            worker(url, work / "other", "127.0.0.2") as other,
-        ):
+        with worker(url, work / "one") as first_worker, worker(url, work / "other", "127.0.0.2") as other:
             for begun in (first_worker, other):
                 begun.says("Successfully registered with master")
-            yield Cluster(url, work / "one", other, port)
-
-
-@pytest.fixture(scope="module")
-def master(cluster: Cluster) -> str:
-    return cluster.master
+            yield url
 
 
 @pytest.fixture(scope="module")
@@ -419,89 +377,6 @@ def test_a_killed_worker_loses_and_doubles_no_row(
     if build.returncode:  # Spark gives up on a task that failed four times; this one may have had bad luck
         assert output.splitlines()[-1].startswith("restante: ")
         finished(command(world, "build", "--master", master))
-    tables = built(world)
-    assert len(tables) > 5
-    assert all(rows == expected[name] for name, rows in tables.items() if name != "sources")
-
-
-class Attempt(NamedTuple):
-    """An attempt at a task, whose executor writes a file."""
-
-    executor: int
-    file: Path
-    stage: int
-    partition: int
-
-
-def attempts(worker: Daemon, lake: Path) -> Iterator[Attempt]:
-    """Yield the attempts that executors of a worker write now."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or has closed a file
-            if os.getpgid(int(process.name)) != worker.process.pid:
-                continue
-            for descriptor in (process / "fd").iterdir():
-                file = str(descriptor.readlink())
-                match = re.match(rf"{re.escape(str(lake))}/.*/attempt_\d+_(\d+)_m_(\d+)_\d+/.*\.parquet$", file)
-                if match:
-                    yield Attempt(int(process.name), Path(file), int(match[1]), int(match[2]))
-
-
-def stopped_attempt(worker: Daemon, lake: Path, build: subprocess.Popen[str]) -> Attempt:
-    """Stop an executor of a worker while it writes, and return what it writes."""
-    end = time.monotonic() + PATIENCE
-    while build.poll() is None and time.monotonic() < end:
-        for attempt in attempts(worker, lake):
-            os.kill(attempt.executor, signal.SIGSTOP)
-            if attempt in attempts(worker, lake):
-                return attempt
-            os.kill(attempt.executor, signal.SIGCONT)
-        time.sleep(0.001)
-    raise AssertionError("no executor of the worker was seen to write")
-
-
-def test_two_attempts_at_a_task_that_write_at_the_same_time_double_no_row(
-    cluster: Cluster, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
-) -> None:
-    """An executor stops while it writes, first until another attempt begins, then until that one's rows count."""
-    world = copied(here, tmp_path, "nameplates", "mailboxes", "client_versions", "live")
-    events = tmp_path / "events"
-    events.mkdir()
-    settings = SPECULATION | {"shuffle.service.port": str(cluster.shuffle_port), "eventLog.dir": events.as_uri()}
-    environ = cluster_environment(settings)
-    line = command(world, "build", "--master", cluster.master)
-
-    def logs() -> set[Path]:
-        return set(cluster.work.glob("app-*/*/stderr"))
-
-    old_logs = logs()
-
-    def another_begins(attempt: Attempt) -> bool:
-        running = rf"Running task {attempt.partition}\.\d+ in stage {attempt.stage}\."
-        return any(re.search(running, log.read_text()) for log in logs() - old_logs)
-
-    def another_counts(attempt: Attempt) -> bool:
-        return not attempt.file.exists()  # its folder is removed at the commit
-
-    stopped = []
-    with process_group(line, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as build:
-        for happens in (another_begins, another_counts):
-            attempt = stopped_attempt(cluster.other, world.path, build)
-            try:
-                wait_until(lambda: build.poll() is not None or happens(attempt))  # noqa: B023
-            finally:
-                os.kill(attempt.executor, signal.SIGCONT)
-            stopped.append(attempt)
-        output = build.communicate(timeout=PATIENCE)[1]
-    assert build.returncode == 0, output
-    lines = [line for log in events.rglob("events_*") for line in log.read_text().splitlines()]
-    tasks = [event for event in map(json.loads, lines) if event["Event"] == "SparkListenerTaskStart"]
-    for attempt in stopped:
-        of = [task["Task Info"] for task in tasks if task["Stage ID"] == attempt.stage]
-        hosts = sorted(task["Host"] for task in of if task["Index"] == attempt.partition)
-        assert hosts == ["127.0.0.1", "127.0.0.2"], of
-    with Lake.open(world.path, write=False) as lake:
-        files = [str(file.path) for table in BUILT_TABLES.values() for file in lake.table(table).files()]
-    assert not [file for file in files if "/_temporary/" in file]
     tables = built(world)
     assert len(tables) > 5
     assert all(rows == expected[name] for name, rows in tables.items() if name != "sources")
