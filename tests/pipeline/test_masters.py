@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from pyarrow.fs import S3FileSystem, copy_files
@@ -55,17 +55,10 @@ GUIDE = Document("docs/pipeline/clusters.md")
 """Hadoop's package for a bucket."""
 
 
-SETTINGS: Final = {
-    "driver.memory": "1g",
-    "executor.memory": "512m",
-    "sql.shuffle.partitions": "4",
-    "ui.enabled": "false",
-}
-
-
-def cluster_environment(settings: Mapping[str, str] = SETTINGS, /, **variables: str) -> dict[str, str]:
+def cluster_environment(**variables: str) -> dict[str, str]:
     """Return the environment of a cluster's machine: all of them are this one. It has settings of Spark, too."""
-    return environment({f"spark.{name}": value for name, value in settings.items()}) | {
+    small = {"driver.memory": "1g", "executor.memory": "512m", "sql.shuffle.partitions": "4", "ui.enabled": "false"}
+    return environment({f"spark.{name}": value for name, value in small.items()}) | {
         "JAVA_HOME": str(java.find_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_MASTER_WEBUI_PORT": "0",
@@ -114,10 +107,10 @@ def changed(block: str, changes: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def worker(master: str, work: Path, address: str = "127.0.0.1") -> Iterator[Daemon]:
+def worker(master: str, work: Path) -> Iterator[Daemon]:
     changes = {
         "spark://10.0.0.1:7077": master,
-        "10.0.0.2": address,
+        "10.0.0.2": "127.0.0.1",
         "--cores 4": "--cores 1",
         "--memory 4g": "--memory 1g",
         "/var/tmp/spark": str(work),
@@ -153,7 +146,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     work = tmp_path_factory.mktemp("cluster")
     with daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})) as started:
         url = started.says(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
-        with worker(url, work / "one") as first_worker, worker(url, work / "other", "127.0.0.2") as other:
+        with worker(url, work / "one") as first_worker, worker(url, work / "other") as other:
             for begun in (first_worker, other):
                 begun.says("Successfully registered with master")
             yield url
