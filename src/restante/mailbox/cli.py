@@ -136,7 +136,7 @@ def _where(context: typer.Context, data: Path, database: str | None) -> Path | s
         return data
     source = context.get_parameter_source("data")
     if source is not None and source.name == "COMMANDLINE":
-        raise Misuse("--data: there is a database, too (--database or RESTANTE_DATABASE): name one of both")
+        raise Misuse("--data: there is a database, too (--database or RESTANTE_DATABASE): name only one")
     require_extra("postgres")
     return database
 

@@ -138,7 +138,7 @@ def _check(settings: Serve, origins: Origins) -> None:
         raise Misuse(f"{origins['database']}: write postgresql://USER@HOST/DATABASE")
     # The variable is set in the image of containers.
     if settings.data != Serve().data and origins["data"] != f"{PREFIX}DATA":
-        raise Misuse(f"{origins['data']}: there is a database, too ({origins['database']}): name one of both")
+        raise Misuse(f"{origins['data']}: there is a database, too ({origins['database']}): name only one")
 
 
 def is_postgres_url(text: str) -> bool:

@@ -159,7 +159,8 @@ class LeaseWatch:
     def __init__(self, own: tuple[int, str] | None = None, longer: float = 0.0) -> None:
         """Begin. `longer`: seconds beyond TTL_SECONDS.
 
-        `own`: the last term of this server, which is over, and its name. In a new schema others have its terms again.
+        `own`: the last term of this server, which is over, and its name. Terms begin at 1 again in a schema that was
+        dropped and made anew, so another server may have the same term.
         """
         self._own = own
         self._longer = longer

@@ -289,7 +289,8 @@ MESSAGES: Final = "mailbox, sequence, side, phase, body, msg_id, server_rx"
 class StateReader:
     """Makes the live data of the rows of a database: first all mailboxes, then nameplates, then messages.
 
-    Rows come in the order of their keys, in which they were made: so a side is told of its first nameplate again.
+    Rows come in the order of their keys, in which they were made, so that a side that allocates again gets its first
+    nameplate.
     The methods raise an error of DAMAGE if a row's mailbox is missing or a row cannot be read.
     """
 

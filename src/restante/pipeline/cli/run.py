@@ -241,12 +241,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def ingest_into(
-    run: Run,
-    sources: Sequence[Source],
-    keep_days: Mapping[str, int],
-    *,
-    extracts: LakePath | None = None,
-    plan: bool,
+    run: Run, sources: Sequence[Source], keep_days: Mapping[str, int], *, extracts: LakePath | None = None, plan: bool
 ) -> list[IngestResult]:
     """Ingest the sources and extracts, and drop the days of clean tables that are older than `keep_days`."""
     results = ingest(run, sources, plan=plan) if sources else []

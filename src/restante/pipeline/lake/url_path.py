@@ -200,7 +200,7 @@ def path_below(path: LakePath, folder: LakePath) -> PurePath:
 
 def spark_path(path: LakePath) -> str:
     """Return how Spark names a path: Hadoop's connector calls s3 s3a."""
-    return re.sub("^s3:", "s3a:", str(path))
+    return re.sub("^s3://", "s3a://", str(path))
 
 
 def error_text(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """Makes a DataFrame of tasks that read a source; each task runs in one of Spark's workers.
 
-A task is pickled, and a pickle contains data and names: the worker must have the task's module, too, as those on this
-machine have.
+A task is pickled, and a pickle contains data and names, so the worker must have the task's module. Workers on this
+machine have it.
 """
 
 from __future__ import annotations

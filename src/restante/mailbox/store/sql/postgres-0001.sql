@@ -1,9 +1,9 @@
 -- The mailbox server's data on PostgreSQL (14 or newer), schema 1. Columns are described in sqlite-0001.sql to
 -- sqlite-0006.sql. All names are qualified, so that no session setting is needed.
 --
--- A database gets this file once, so a change of it, also of a function, reaches no database that exists: that takes a
--- migration, which `prepare` (postgres.py) does not know yet, with another version, in a term of the server that runs
--- it, so that those of an earlier version do not write any more.
+-- A database gets this file once. So a change here, also of a function, reaches only new databases. The others need a
+-- migration to another version, which `prepare` (postgres.py) cannot do yet. Run it in a term of its own: then servers
+-- of the earlier version write no more.
 
 CREATE TABLE restante.schema (
     version integer NOT NULL
