@@ -198,7 +198,8 @@ async def started(
 ) -> AsyncIterator[Serving]:
     """Start a server, on a free port unless the options name one, and do not wait for it. No process stays behind."""
     free = () if "--listen" in options else ("--listen", "127.0.0.1:0")
-    words = (*program, "serve", "--data", str(data), *free, "--admin", "off", "--log-format", "json", *options)
+    state = () if "--database" in options else ("--data", str(data))
+    words = (*program, "serve", *state, *free, "--admin", "off", "--log-format", "json", *options)
     async with Serving(await spawn(*words, stdout=stdout, variables=variables), data) as server:
         yield server
 
