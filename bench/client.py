@@ -69,7 +69,6 @@ start = time.perf_counter()
 print(time.perf_counter() - start)
 """
 NO_RELAY = f"tcp:{HOST}:1"
-_ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 @dataclass
@@ -95,7 +94,6 @@ async def run_python(*arguments: str, cpus: Collection[int] = (), under: Sequenc
         *under,
         sys.executable,
         *arguments,
-        env=_ENVIRONMENT,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=pipe,
         stderr=pipe,
@@ -279,7 +277,6 @@ async def interrupted_cpu(command: list[str], text: str) -> float:
     before = _cpu_of_ended_children()
     process = await asyncio.create_subprocess_exec(
         *command,
-        env=_ENVIRONMENT,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -455,12 +455,7 @@ class Bench:
         self.scratch = scratch
         self._servers: list[Server] = []
         self._folders = 0
-        self._environment = {
-            **os.environ,
-            # Bytecode is compiled once and kept, as in any installation, whatever the caller's shell says.
-            "PYTHONDONTWRITEBYTECODE": "",
-            "PYTHONPYCACHEPREFIX": str(scratch / "bytecode"),
-        }
+        self._environment = dict(os.environ)
         if counts_flushes:
             shim, source = scratch / "fsync_shim.so", Path(__file__).with_name("fsync_shim.c")
             subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(shim), str(source), "-ldl"], check=True)

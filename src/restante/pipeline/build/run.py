@@ -21,9 +21,7 @@ from restante.pipeline.build.row_budget import RowBudget
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, CommitInfo, TableCommit
 from restante.pipeline.lake.data_files import DataFile, Selected
-from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import StagedFiles
-from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.small_jobs import JobSize
 from restante.pipeline.steps import Step
@@ -48,10 +46,10 @@ class BuildResult(NamedTuple):
     rows: int = 0
 
 
-def missing_inputs(lake: Lake, build: Build) -> list[str]:
-    """Return the clean tables from which a table is built, if the lake has none of them."""
+def missing_inputs(existing: Collection[str], build: Build) -> list[str]:
+    """Return the clean tables from which a table is built, if none of them is among the existing tables."""
     names = list(dict.fromkeys(_clean_inputs(build)))
-    return names if all(lake.table(CLEAN_TABLES[name]).version is None for name in names) else []
+    return [] if {*names}.intersection(existing) else names
 
 
 def _clean_inputs(build: Build) -> Iterator[str]:

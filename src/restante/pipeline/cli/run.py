@@ -279,8 +279,9 @@ def build_into(
         results.append(build_sources(run, first_day, plan=plan, planned=planned))
     if not plan:
         _drop_old(run, {name: count for name, count in keep_days.items() if name in BUILT_TABLES})
+    existing = run.lake.tables()
     missing = [
-        missing_inputs(run.lake, BUILDS[result.table]) if result.table in BUILDS and not result.days else ()
+        missing_inputs(existing, BUILDS[result.table]) if result.table in BUILDS and not result.days else ()
         for result in results
     ]
     return [

@@ -150,7 +150,8 @@ class LakeTable:
         """
         if self._delta is None:
             return []
-        actions = pa.table(self._delta.get_add_actions(flatten=True))
+        # pa.table would import pandas, to ask whether this is a frame of it.
+        actions = pa.RecordBatchReader.from_stream(self._delta.get_add_actions(flatten=True)).read_all()
         names = [name for name in actions.column_names if not name.startswith(_STATISTICS)]
         names += [f"{prefix}{name}" for prefix in _STATISTICS for name in BY_DAY_AND_SOURCE]
         actions = self._in_partitions(actions.select([n for n in names if n in actions.column_names]), where or {})
