@@ -862,6 +862,15 @@ async def test_a_database_that_does_not_exist_is_the_operator_s_mistake(postgres
         await Node(postgres.url.replace("/postgres", "/nowhere"), "a").take_over()
 
 
+@pytest.mark.parametrize("parameter", ["bogus=1", "statement_timeout=soon"])
+async def test_a_parameter_that_the_database_does_not_know_is_the_operator_s_mistake(
+    postgres: Cluster, parameter: str
+) -> None:
+    with pytest.raises(Misuse, match=f"cannot use postgresql://.*{parameter.partition('=')[0]}"):
+        async with bounded("an error"):  # a server waits for a database that cannot be reached
+            await Node(f"{postgres.url}&{parameter}", "a").take_over()
+
+
 async def test_a_lost_lease_is_reported(postgres: Cluster, store: PostgresStore) -> None:
     async with postgres.connected() as connection:
         await connection.execute("DELETE FROM restante.lease")

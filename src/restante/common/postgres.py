@@ -66,6 +66,8 @@ async def connect(url: str, name: str = "restante") -> asyncpg.Connection:
         asyncpg.InvalidAuthorizationSpecificationError,
         asyncpg.InvalidCatalogNameError,
         asyncpg.ClientConfigurationError,
+        asyncpg.UndefinedObjectError,  # a parameter of the URL
+        asyncpg.InvalidParameterValueError,
         ValueError,
     ) as error:
         raise Misuse(f"cannot use {without_password(url)}: {reason_of(error)}") from error
