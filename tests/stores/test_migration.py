@@ -182,7 +182,10 @@ async def test_a_kill_leaves_the_target_as_it_was_and_the_next_attempt_succeeds(
     assert (await migrate(data, postgres.url)).copied
     back = tmp_path / "back"
     await killed(postgres, f"LOCK TABLE restante.{table} IN ACCESS EXCLUSIVE MODE", postgres.url, back)
-    assert not any(select(back / FILE, f"SELECT count(*) FROM {name}")[0][0] for name in migration.RECORDS)
+    if table == "nameplates":  # it is read first: a source without data leaves no target
+        assert not back.exists()
+    else:
+        assert not any(select(back / FILE, f"SELECT count(*) FROM {name}")[0][0] for name in migration.RECORDS)
     assert (await migrate(postgres.url, back)).copied
     assert rows(back) == rows(data)
 
