@@ -26,6 +26,7 @@ from pyspark.sql.types import StructField, StructType
 from restante.common.errors import InUse, Misuse, StoreError
 from restante.pipeline import views
 from restante.pipeline.lake import columns, delta_table, staging, url_files, url_path
+from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import partition_folder
@@ -274,6 +275,18 @@ def test_vacuum_removes_what_killed_runs_left_and_nothing_that_is_young(url: str
         assert {str(file.path) for file in removed} == {str(leftover / path) for path in LEFTOVERS}
         assert objects(url) == kept - {str(old)}
     assert stored(url) == [2]
+
+
+def test_vacuum_keeps_the_log_of_a_table_at_a_url(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
+    with Lake.open(url, write=True, make=True) as lake:
+        for number in (1, 2, 3):
+            put(lake.table(LETTERS), letter(number), replace={}, finished=1e9)
+        log = {path for path in objects(url) if "/_delta_log/" in path}
+        assert any(path.endswith(".checkpoint.parquet") for path in log)
+        assert len(vacuum(lake.table(LETTERS), grace=3600, now=LATER)) == 2
+        assert {path for path in objects(url) if "/_delta_log/" in path} == log
+    assert stored(url) == [3]
 
 
 def test_polars_reads_a_table_at_a_url_with_pyarrow(folder_url: str, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from restante.common.errors import StoreError, plain
 from restante.pipeline.lake import data_files, delta_log, staging
 from restante.pipeline.lake.lake import PROBE, Lake
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.lake.url_path import LakePath, UrlPath
+from restante.pipeline.lake.url_path import LakePath, UrlPath, path_below
 
 
 class UnneededFile(NamedTuple):
@@ -68,30 +67,22 @@ def vacuum_probes(lake: Lake, *, grace: float, now: float, plan: bool) -> list[U
 
 
 def _all_files(table: LakeTable) -> Iterator[LakePath]:
-    """Yield the files that may be of a version of the table, and at a URL all files of runs."""
+    """Yield the files that may be of a version of the table, and at a URL all files of runs. Raises OSError."""
     folder = table.folder
     if table.version is None:
         return
-    if not isinstance(folder, UrlPath):
-        yield from _parquet_files(folder)
-        return
-    try:
-        files = list(folder.files())
-    except OSError as error:
-        raise StoreError(f"cannot list {folder}: {plain(error)}") from error
+    other_folders: tuple[str, ...] = (delta_log.LOG_FOLDER,)
+    if isinstance(folder, UrlPath):
+        files: Iterator[LakePath] = folder.files()
+    else:
+        files = (path for path in folder.rglob("*.parquet") if path.is_file())
+        other_folders += (staging.RUN_PREFIX,)
     for file in files:
-        below = file.relative_to(folder)
-        if data_files.is_of_run(below) or file.name.endswith(".parquet"):
+        below = path_below(file, folder)
+        if not below.parts[0].startswith(other_folders) and (
+            data_files.is_of_run(below) or below.suffix == ".parquet"
+        ):
             yield file
-
-
-def _parquet_files(folder: Path) -> Iterator[Path]:
-    for top, folders, names in os.walk(folder):
-        if Path(top) == folder:
-            folders[:] = [
-                name for name in folders if name != delta_log.LOG_FOLDER and not name.startswith(staging.RUN_PREFIX)
-            ]
-        yield from (Path(top) / name for name in names if name.endswith(".parquet"))
 
 
 def vacuum(table: LakeTable, *, grace: float, now: float, plan: bool = False) -> list[UnneededFile]:
@@ -99,10 +90,10 @@ def vacuum(table: LakeTable, *, grace: float, now: float, plan: bool = False) ->
 
     `plan`: remove none. Raises StoreError.
     """
-    files = _unneeded_files(table, grace=grace, now=now)
-    if plan:
-        return files
     try:
+        files = _unneeded_files(table, grace=grace, now=now)
+        if plan:
+            return files
         for file in files:
             file.path.unlink()
         for job in staging.job_folders(table.folder):
