@@ -25,7 +25,7 @@ from pyspark.sql.types import StructField, StructType
 
 from restante.common.errors import InUse, Misuse, StoreError
 from restante.pipeline import views
-from restante.pipeline.lake import columns, delta_table, staging, url_files, url_path
+from restante.pipeline.lake import columns, delta_table, staging, url_path
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.compact import compact
@@ -391,7 +391,7 @@ def test_spark_writes_the_files_where_they_stay_and_reads_them_back(
             lake.table(LETTERS).stage(bad)
         empty = lake.table(LETTERS).stage(lakes.frame(spark, letters).where("false"))
         assert empty.rows == 0
-        monkeypatch.setattr(url_files, "_files_of", lambda *_: iter(spark_files.files[:1]))
+        monkeypatch.setattr(staging, "_files_read_back", lambda *_: iter(spark_files.files[:1]))
         with pytest.raises(StoreError, match=r"of 40 rows that Spark wrote to \S+ it reads \d+: these rows were not"):
             lake.table(LETTERS).stage(lakes.frame(spark, letters))
         assert objects(url) == before

@@ -568,7 +568,7 @@ def test_files_without_statistics_are_looked_into(tmp_path: Path) -> None:
         assert lakes.infos(table)[0].days == ["2026-11-02"]
 
 
-def test_the_rest_of_a_file_is_not_written_again_when_another_program_commits_first(tmp_path: Path) -> None:
+def test_an_attempt_at_a_commit_leaves_no_file_if_another_program_commits_first(tmp_path: Path) -> None:
     with opened(tmp_path, MONTHLY_LETTERS) as table:
         add(table, [FIRST, SECOND])
         lakes.add_foreign(tmp_path, [THIRD, OTHER], MONTHLY_LETTERS)

@@ -99,7 +99,7 @@ def compact(table: LakeTable, name: str, now: Callable[[], float]) -> list[Merge
             old = [file for merge in batch for file in merge.files]
             table.swap(old, new, CommitInfo(run=name, table=table.table.name, finished=now()))
         except BaseException:
-            StagedFiles(job, ()).discard()
+            staging.remove_job(job)
             raise
     return all_merges
 

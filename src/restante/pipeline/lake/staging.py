@@ -5,7 +5,8 @@ ones, into the partition folders, and flushes them to disk before the log names 
 lock, so the folders of other runs belong to runs that were killed: a job removes them first.
 
 At a URL, where to move a file is to copy it, files stay in the job's folder, run=RUN-JOB. `vacuum` removes those of
-runs that were killed.
+runs that were killed. The rows that Spark reads back must be as many as it wrote: a job's tasks may fail, and be
+repeated, so no listing of ours decides which files belong to the result.
 """
 
 from __future__ import annotations
@@ -16,25 +17,28 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from restante.common.atomic_file import flush
 from restante.common.errors import StoreError, plain
-from restante.pipeline.lake import columns, data_files, delta_table, statistics, url_files
+from restante.common.texts import counted
+from restante.pipeline.lake import columns, data_files, delta_table, statistics
 from restante.pipeline.lake.data_files import RUN_FOLDER, DataFile
-from restante.pipeline.lake.url_path import LakePath, UrlPath, path_below
+from restante.pipeline.lake.statistics import ColumnRange
+from restante.pipeline.lake.url_path import LakePath, UrlPath, path_below, spark_path
 from restante.pipeline.lake.writer import WRITTEN_DDL, OpenFile, task_writer
-from restante.pipeline.schemas import Table
+from restante.pipeline.schemas import MONTH_COLUMN, Table
 from restante.pipeline.spark import errors
 from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.spark.session import is_local
 from restante.pipeline.spark.small_jobs import is_small, one_task
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, DataFrameWriter
 
 RUN_PREFIX: Final = "run-"
 """Prefix of the name of a job's folder."""
@@ -43,6 +47,21 @@ GONE_SUFFIX: Final = ".gone"
 """Suffix of that name while the folder is being removed."""
 
 _JOB_FOLDER: Final = re.compile(rf"{RUN_PREFIX}[0-9a-f]{{32}}-[0-9a-f]{{32}}({re.escape(GONE_SUFFIX)})?")
+
+
+WRITER_OPTIONS: Final = {
+    # A task's files get their place when it ends, and are not moved again by the driver. Until the commit nobody
+    # reads them.
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""Options of Hadoop's committer (mapred-default.xml)."""
+
+_RANGED_TYPES: Final = ("BIGINT", "DATE", "INT", "STRING", "TIMESTAMP")
+"""Types of the columns of which a file's range is known, as from a footer (statistics.column_ranges)."""
+
+_ROWS: Final = "rows"
+_PARTS: Final = ("minimum", "maximum", "values")
 
 
 class StagedFiles(NamedTuple):
@@ -63,11 +82,11 @@ class StagedFiles(NamedTuple):
 
     def discard(self) -> None:
         """Remove the files: no commit will take them."""
-        _remove_job(self.folder)
+        remove_job(self.folder)
 
 
-def _remove_job(run: LakePath) -> None:
-    """Remove a job's folder. Rename it first, so that tasks that are still writing do not find it."""
+def remove_job(run: LakePath) -> None:
+    """Remove a job's folder, if it exists. Rename it first, so that tasks that are still writing do not find it."""
     if isinstance(run, UrlPath):
         with contextlib.suppress(OSError):  # `vacuum` removes the others
             run.remove_all()
@@ -107,20 +126,20 @@ def stage_rows(frame: DataFrame, folder: LakePath, table: Table, run: str) -> St
 
     for old_job in job_folders(folder):
         if not old_job.name.startswith(f"{RUN_PREFIX}{run}-"):
-            _remove_job(old_job)
+            remove_job(old_job)
     job = job_folder(folder, run)
     try:
         rows = _table_rows(frame, table)
         if isinstance(job, UrlPath):
-            return StagedFiles(job, tuple(url_files.write_rows(rows, job, table)))
+            return StagedFiles(job, tuple(_write_at_url(rows, job, table)))
         return StagedFiles(job, tuple(_written_files(_write_rows(rows, job, table), job, table)))
     except (PySparkException, Py4JError) as error:
-        _remove_job(job)
+        remove_job(job)
         if errors.java_has_ended(error):
             raise SparkError(errors.JAVA_ENDED) from error
         raise _job_failure(error, table, folder) from error
     except BaseException:
-        _remove_job(job)
+        remove_job(job)
         raise
 
 
@@ -138,7 +157,7 @@ def _write_rows(rows: DataFrame, run: Path, table: Table) -> list[Path]:
     """Write rows below `run` with Spark, and return the files that belong to the result."""
     spark = rows.sparkSession
     if not is_local(spark):  # workers on other machines may lack Python or our modules
-        url_files.sorted_writer(rows, table).parquet(str(run))
+        _sorted_writer(rows, table).parquet(str(run))
         # Not in _temporary, where a killed attempt at a task may still write (spark.speculation).
         return sorted(run.glob("/".join([*(f"{name}=*" for name in table.partitions), "*.parquet"])))
     try:
@@ -154,6 +173,74 @@ def _write_rows(rows: DataFrame, run: Path, table: Table) -> list[Path]:
     batches = rows.toArrow().to_batches()
     with _writing(run):
         return sorted(Path(path) for written in write(batches) for path in written.column("path").to_pylist())
+
+
+def _sorted_writer(rows: DataFrame, table: Table) -> DataFrameWriter:
+    """Return Spark's writer of rows, with a file per task and partition."""
+    from pyspark.sql import functions as f
+
+    if table.by_month:
+        rows = rows.withColumn(MONTH_COLUMN.name, f.trunc("day", "month"))
+    # Spark sorts by the partitions unless the rows are sorted by them already; then their order stays.
+    order = dict.fromkeys((*table.partitions, *table.order))
+    sorted_ = rows.sortWithinPartitions(*order) if order else rows
+    return sorted_.write.partitionBy(*table.partitions)
+
+
+def _write_at_url(rows: DataFrame, folder: UrlPath, table: Table) -> list[DataFile]:
+    """Write rows into a folder, and return the files. Raises StoreError if they do not have all rows, or a NULL."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    observation = Observation("written")
+    never = [column.name for column in table.columns if not column.null]
+    nulls = [f.count_if(f.col(f"`{name}`").isNull()).alias(name) for name in never]
+    observed = one_task(rows).observe(observation, f.count(f.lit(1)).alias(_ROWS), *nulls)
+    _sorted_writer(observed, table).options(**WRITER_OPTIONS).parquet(spark_path(folder))
+    counts = observation.get
+    written = int(counts.pop(_ROWS))
+    if missing := ", ".join(sorted(name for name, count in counts.items() if count)):
+        raise StoreError(f"a row for the table {table.name} has no {missing}: these rows were not committed")
+    files = list(_files_read_back(rows, folder, table)) if written else []
+    read = sum(file.rows for file in files)
+    if read != written:
+        raise StoreError(
+            f"of {counted(written, 'row')} that Spark wrote to {folder} it reads {read:,}: these rows were not"
+            " committed; run this again"
+        )
+    return files
+
+
+def _files_read_back(rows: DataFrame, folder: UrlPath, table: Table) -> Iterator[DataFile]:
+    """Yield the files of a folder, as Spark reads them."""
+    from pyspark.sql import functions as f
+
+    stored = rows.sparkSession.read.schema(columns.spark_schema(table)).parquet(spark_path(folder))
+    ranged = [c.name for c in table.columns if c.type in _RANGED_TYPES and c.name not in table.partitions]
+    ranges = [
+        aggregate(f.col(f"`{name}`")).alias(f"{part} {name}")
+        for name in ranged
+        for part, aggregate in zip(_PARTS, (f.min, f.max, f.count), strict=True)
+    ]
+    partition = [f.min(f.col(f"`{name}`").cast("string")).alias(f"partition {name}") for name in table.partitions]
+    files = stored.groupBy("_metadata.file_path", "_metadata.file_size").agg(
+        f.count(f.lit(1)).alias(_ROWS), *ranges, *partition
+    )
+    for row in files.toArrow().to_pylist():
+        # The path is a URL, whose special characters are encoded, and of whose scheme there may be another name.
+        _, _, below = row["file_path"].partition(f"/{folder.name}/")
+        yield DataFile(
+            folder / unquote(below),
+            {name: row[f"partition {name}"] for name in table.partitions},
+            row[_ROWS],
+            row["file_size"],
+            {name: _range(row, name) for name in ranged},
+        )
+
+
+def _range(row: Mapping[str, Any], name: str) -> ColumnRange:
+    minimum, maximum, values = (row[f"{part} {name}"] for part in _PARTS)
+    return ColumnRange(minimum, maximum, row[_ROWS] - values)
 
 
 def _job_failure(error: Exception, table: Table, folder: LakePath) -> SparkError | StoreError:

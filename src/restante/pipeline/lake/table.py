@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial, reduce
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -24,7 +25,6 @@ from restante.common.errors import InUse, StoreError
 from restante.pipeline.lake import columns, commit_info, data_files, delta_log, delta_table, staging
 from restante.pipeline.lake.commit_info import CommitInfo, Mark, TableCommit, TableState
 from restante.pipeline.lake.data_files import DataFile, Selected, Where
-from restante.pipeline.lake.replacing import NOTHING, Replacement, Replacer
 from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.statistics import ColumnRange
 from restante.pipeline.lake.url_path import LakePath, UrlPath, path_below, spark_path
@@ -50,8 +50,22 @@ LISTING_AT_URL: Final = {
 """Settings of a session for a lake or extracts at a URL: Spark looks up more files than these in a job of so many
 tasks, because each is a request. In a folder it looks them up one after the other (session.SESSION_SETTINGS)."""
 
+MAX_BATCH_ROWS: Final = 1 << 13
+"""Rows that are read at once to replace others: with three texts of 512 bytes in each, they take 13 MB in memory."""
+
 _STATISTICS: Final = ("min.", "max.", "null_count.")
 """How the names of the columns begin in which deltalake lists the statistics of a table's columns."""
+
+
+class Replacement(NamedTuple):
+    """The files that a commit removes, and the new files with those of their rows that stay."""
+
+    removed: list[DataFile]
+    added: list[DataFile]
+    rows: int
+    """How many rows are removed."""
+    days: set[str]
+    """The UTC days of these rows, ISO."""
 
 
 class LakeTable:
@@ -258,10 +272,8 @@ class LakeTable:
         }
         info = msgspec.structs.replace(info, sources=sources)
         added = [file for files in staged for file in staging.move_into_table(files, self.folder)]
-        if replace is None:
-            return self._commit(added, info, lambda: NOTHING, transactions or {})
-        replacer = Replacer(self.folder, self.job_folder, replace)
-        return self._commit(added, info, lambda: replacer.replace(self.files(replace)), transactions or {})
+        version, _ = self._commit(added, info, partial(self._replace_rows, replace), transactions or {})
+        return version
 
     def swap(self, old: Sequence[DataFile], new: StagedFiles, info: CommitInfo) -> None:
         """Replace files by staged ones that have the same rows, in one commit that changes no day.
@@ -290,17 +302,42 @@ class LakeTable:
         if not old["day"]:
             return 0
         kept_from = (date.fromisoformat(max(old["day"])) + timedelta(1)).isoformat()
-        replacer = Replacer(self.folder, self.job_folder, old)
-        dropped = 0
+        info = msgspec.structs.replace(info, kept=kept_from)
+        _, dropped = self._commit([], info, partial(self._replace_rows, old), {})
+        return dropped.rows
 
-        def without() -> Replacement:
-            nonlocal dropped
-            replaced = replacer.replace(self.files(old))
-            dropped = replaced.rows
-            return replaced
+    def _replace_rows(self, where: Where | None) -> Replacement:
+        """Return what a commit removes and adds so that the table has no selected rows; None: it removes none.
 
-        self._commit([], msgspec.structs.replace(info, kept=kept_from), without, {})
-        return dropped
+        The other rows of a file that has some are written into another one, one row group in memory at a time. Raises
+        StoreError if a file cannot be read, or these rows cannot be written.
+        """
+        files = [] if where is None else self.files(where)
+        replaced = [self._replace_rows_of(file, where or {}) for file in files]
+        return Replacement(
+            removed=[file for replacement in replaced for file in replacement.removed],
+            added=[file for replacement in replaced for file in replacement.added],
+            rows=sum(replacement.rows for replacement in replaced),
+            days={day for replacement in replaced for day in replacement.days},
+        )
+
+    def _replace_rows_of(self, file: DataFile, where: Where) -> Replacement:
+        if file.selected(where) is Selected.ALL:
+            return Replacement([file], [], file.rows, set(file.days()))
+        where = {column: values for column, values in where.items() if column not in file.partition}
+        rows, days = _count_selected(file, where)
+        if not rows:
+            return Replacement([], [], 0, set())
+        removed_days = data_files.all_days([file]) if "day" in file.partition else set(days)
+        if rows == file.rows:
+            return Replacement([file], [], rows, removed_days)
+        job = self.job_folder()
+        try:
+            added = staging.move_into_table(_write_unselected(file, where, job), self.folder)
+        except BaseException:
+            staging.remove_job(job)
+            raise
+        return Replacement([file], added, rows, removed_days)
 
     def _commit(
         self,
@@ -310,12 +347,13 @@ class LakeTable:
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> int:
+    ) -> tuple[int, Replacement]:
         """Commit, again if another program committed first; each attempt replaces rows of the table as it then is.
+
+        Return the version, and what it replaced.
 
         At a URL, where no lock keeps out other runs, one that committed first may have taken the same rows.
         """
-        new = list(added)
         for _ in range(1 if self._at_url else MAX_COMMIT_ATTEMPTS):
             if self._delta is not None and delta_table.missing_columns(self._delta, self.table):
                 # A commit of its own: deltalake adds no columns in a commit that adds files.
@@ -324,26 +362,24 @@ class LakeTable:
                 if self._write(bare, set(), add_columns) is None:
                     continue
             replaced = replace()
-            new = [*added, *replaced.added]
             touched = data_files.all_days(added) | replaced.days if data_change and not info.kept else set()
             append = partial(
                 delta_table.append_commit,
                 self._delta,
                 self.folder,
                 self.table,
-                added=new,
+                added=[*added, *replaced.added],
                 removed=replaced.removed,
                 transactions=transactions,
                 data_change=data_change,
             )
             version = self._write(info, touched, append)
             if version is not None:
-                return version
+                return version, replaced
+            _remove_files(replaced.added)
+        _remove_files(added)
         if not self._at_url:
             raise StoreError(f"another program keeps changing {self.folder}: stop it, and run this again")
-        with contextlib.suppress(OSError):  # `vacuum` removes the others
-            for file in new:
-                file.path.unlink()
         raise InUse(
             f"another run committed to {self.folder} first, so this one's rows were not committed: wait until it is"
             " done, and run this again"
@@ -415,3 +451,35 @@ def _logged_range(action: Mapping[str, Any], name: str) -> ColumnRange | None:
     if nulls is None or ((minimum is None or maximum is None) and nulls != action["num_records"]):
         return None
     return ColumnRange(minimum, maximum, nulls)
+
+
+def _count_selected(file: DataFile, where: Where) -> tuple[int, Mapping[str, int]]:
+    """Return how many rows of a file are selected, and how many of each day."""
+    rows = 0
+    days: Counter[str] = Counter()
+    with data_files.open_parquet(file.path) as parquet:
+        names = [name for name in parquet.schema_arrow.names if name in where or name == "day"]
+        for batch in parquet.iter_batches(columns=names):
+            selected = batch.filter(data_files.selected_rows(batch, where))
+            rows += selected.num_rows
+            if "day" in names:
+                days.update(data_files.rows_by_day(selected))
+    return rows, days
+
+
+def _write_unselected(file: DataFile, where: Where, job: LakePath) -> StagedFiles:
+    """Write the rows of a file that are not selected."""
+    path = job / data_files.partition_folder(file.partition.items()) / f"rest-{job.name.rpartition('-')[2]}.parquet"
+    with data_files.open_parquet(file.path) as parquet:
+        batches = (
+            batch.filter(pc.invert(data_files.selected_rows(batch, where)))
+            for batch in parquet.iter_batches(MAX_BATCH_ROWS)
+        )
+        return StagedFiles(job, (staging.write_file(path, file.partition, parquet.schema_arrow, batches),))
+
+
+def _remove_files(files: Iterable[DataFile]) -> None:
+    """Remove files that no commit has taken; `vacuum` removes those that cannot be removed now."""
+    with contextlib.suppress(OSError):
+        for file in files:
+            file.path.unlink()
