@@ -16,8 +16,13 @@ def files(lake: str | PathLike[str], table: str) -> list[Path]:
     `restante pipeline vacuum` has run. Raises Misuse if there is no such lake or table, or the lake is at a URL;
     StoreError if the lake is damaged.
     """
-    from restante.pipeline import views
+    from restante.pipeline.lake.data_files import existing_files
+    from restante.pipeline.lake.lake import Lake
+    from restante.pipeline.tables import TABLES
 
     if "://" in str(lake):
         raise Misuse(f"{lake} is a URL: read its tables with deltalake, as DeltaTable('{lake}/{table}')")
-    return [Path(str(path)) for path in views.table_files(Path(lake), table)]
+    if table not in TABLES:
+        raise Misuse(f"there is no table {table!r}: there are {', '.join(sorted(TABLES))}")
+    with Lake.open(Path(lake), write=False) as opened:
+        return [Path(str(file.path)) for file in existing_files(opened.table(TABLES[table]).files())]

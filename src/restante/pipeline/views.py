@@ -7,23 +7,20 @@ A view lists the files of one version. It keeps returning the rows of that versi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
 
-from restante.common.errors import Misuse
 from restante.pipeline.lake import columns, data_files
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.lake.url_path import LakePath, path_below
+from restante.pipeline.lake.url_path import path_below
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.tables import TABLES
 
 
-def all_views(lake: Lake, tables: Iterable[Table] = tuple(TABLES.values())) -> Iterator[str]:
+def all_views(lake: Lake) -> Iterator[str]:
     """Yield the statements of each table. Raises StoreError if the lake is damaged."""
-    for table in tables:
-        lake_table = lake.table(table)
-        yield f"{view_statement(lake_table)}{comment_statements(lake_table.table)}"
+    for table in TABLES.values():
+        yield f"{view_statement(lake.table(table))}{comment_statements(table)}"
 
 
 def comment_statements(table: Table) -> str:
@@ -108,14 +105,3 @@ def sql_name(identifier: str) -> str:
 def sql_text(literal: str) -> str:
     """Return a text literal of SQL."""
     return "'" + literal.replace("'", "''") + "'"
-
-
-def table_files(lake: Path, table: str) -> list[LakePath]:
-    """Return the current files of a table.
-
-    Raises Misuse if there is no lake or no such table, StoreError if the lake is damaged.
-    """
-    if table not in TABLES:
-        raise Misuse(f"there is no table {table!r}: there are {', '.join(sorted(TABLES))}")
-    with Lake.open(lake, write=False) as opened:
-        return [file.path for file in data_files.existing_files(opened.table(TABLES[table]).files())]

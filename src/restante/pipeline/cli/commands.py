@@ -185,11 +185,10 @@ def sql(lake: LakeAddress = DEFAULT_LAKE) -> None:
     They show the tables as they are now: restante pipeline sql > lake.sql
     """
     from restante.pipeline.lake.lake import Lake
-    from restante.pipeline.tables import TABLES
     from restante.pipeline.views import all_views
 
     with Lake.open(lake, write=False) as opened:
-        for statement in all_views(opened, TABLES.values()):
+        for statement in all_views(opened):
             print(statement)
 
 
