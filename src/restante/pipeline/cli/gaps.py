@@ -76,9 +76,8 @@ def gaps(
     clip, unlimited = _clips(begin, end, topic or [], retention, config or [], int(time.time()), holder)
     for_people = output is not None or sys.stdout.isatty()
     with Lake.open(lake, write=False) as opened:
-        requested_ranges = unlimited_ranges = table.ranges_to_request(table.read_gaps(opened, mailserver, clip), clip)
-        if for_people and unlimited != clip:
-            unlimited_ranges = table.ranges_to_request(table.read_gaps(opened, mailserver, unlimited), unlimited)
+        all_gaps = table.read_gaps(opened, mailserver, unlimited if for_people else clip)
+    requested_ranges = table.ranges_to_request(all_gaps, clip)
     missing = sum(range_.missing for range_ in requested_ranges)
     ranges = MissingRanges(mailserver=mailserver, missing=missing, ranges=tuple(requested_ranges))
     content = missing_ranges.write(ranges)
@@ -87,7 +86,7 @@ def gaps(
     if not for_people:
         sys.stdout.write(content.decode())
     else:
-        left_out = sum(range_.missing for range_ in unlimited_ranges) - missing
+        left_out = sum(range_.missing for range_ in table.ranges_to_request(all_gaps, unlimited)) - missing
         for line in text_lines(ranges, holder, left_out=left_out):
             print(line)
 
