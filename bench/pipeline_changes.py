@@ -20,7 +20,7 @@ import harness
 from restante.demo.events import Attack, BadRelease, MailserverGap, Outage, draw_events
 from restante.demo.fleet import Fleet
 from restante.pipeline.lake.lake import Lake
-from restante.pipeline.query import open_database
+from restante.pipeline.query import Database
 from restante.pipeline.report.changes.measure import MIN_DAYS_BEFORE, Compared
 from restante.pipeline.report.changes.rule import changes_of
 from restante.pipeline.report.model import ReportChange
@@ -92,7 +92,7 @@ def _changes_by_day(fleet: Fleet, scratch: Path) -> Iterator[tuple[date, tuple[R
     after = datetime.combine(fleet.last + timedelta(1), time_of_day(12), UTC)
     with (
         Lake.open(scratch / "demo" / "lake", write=False) as lake,
-        open_database(lake, "", scratch, [TABLES[name] for name in TABLE_NAMES]) as opened,
+        Database(lake, "", scratch, [TABLES[name] for name in TABLE_NAMES]) as opened,
     ):
 
         def fetch(sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -136,7 +136,7 @@ def test_the_lineage_has_each_table_with_all_of_its_inputs() -> None:
         branch, text = re.fullmatch(r"([│├└─ ]*)(.+)", line).groups()  # type: ignore[union-attr]
         made, _, report = text.partition(" → ")
         name, _, others = made.partition(" + ")
-        path[len(branch) // 3 :] = [name]
+        path[len(branch) // 4 :] = [name]
         drawn_inputs[name] = {*path[-2:-1], *filter(None, others.split(", "))}
         read |= {name} if report else set()
     inputs = {name: {SOURCES.get(name, "any source")} for name in CLEAN_TABLES}

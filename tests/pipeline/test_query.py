@@ -18,7 +18,7 @@ from restante.pipeline import query as module
 from restante.pipeline.cli import output
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
-from restante.pipeline.query import QueryResult, ResultColumn, open_database, tables_in_sql
+from restante.pipeline.query import Database, QueryResult, ResultColumn, tables_in_sql
 from restante.pipeline.tables import TABLES
 from support.pipeline.runs import LakeWorld, command
 from support.processes import RESTANTE, child, on_a_terminal, run
@@ -114,7 +114,7 @@ def test_no_text_steers_a_terminal(lake: LakeWorld, form: str) -> None:
 
 
 def test_long_texts_go_on_below_and_are_cut() -> None:
-    columns = [ResultColumn("text", "VARCHAR"), ResultColumn("number", "BIGINT")]
+    columns = [ResultColumn("text", "VARCHAR", is_number=False), ResultColumn("number", "BIGINT", is_number=True)]
     row = ("word " * 5, "9" * 19)
     assert list(output.table_lines(QueryResult(columns, iter([row])), 40)) == [
         "text" + " " * 30 + "number",
@@ -127,7 +127,7 @@ def test_long_texts_go_on_below_and_are_cut() -> None:
     for width, whole, characters in ((80, False, output.MAX_CHARACTERS), (80, True, 600), (None, False, 600)):
         printed = "".join(output.table_lines(QueryResult(columns, iter([long])), width, whole=whole))
         assert sum(printed.count(character) for character in "日本語") == characters
-    many = [ResultColumn(f"n{number}", "BIGINT") for number in range(9)]
+    many = [ResultColumn(f"n{number}", "BIGINT", is_number=True) for number in range(9)]
     printed = "".join(output.table_lines(QueryResult(many, iter([("123456789",) * 9])), 80))
     assert printed.count("123456789") == 9, "no number is cut"
 
@@ -192,7 +192,7 @@ def test_a_query_may_fill_neither_the_memory_nor_the_disk(lake: LakeWorld, tmp_p
         patch.object(module, "MEMORY_LIMIT", "50MB"),
         patch.object(module, "FREE_SHARE", 1e-9),
         Lake.open(lake.path, write=False) as opened,
-        open_database(opened, sql, tmp_path, ()) as db,
+        Database(opened, sql, tmp_path, ()) as db,
         pytest.raises(StoreError, match=r"^the query needs more than 50MB of the memory, or than half of the room"),
     ):
         list(db.run().rows)
@@ -220,7 +220,10 @@ def test_an_error_in_the_sql_is_one_sentence(lake: LakeWorld, sql: str, sentence
 @pytest.mark.parametrize("change", ["vacuum", None, b"", b"PAR1" + bytes(100) + b"PAR1"], ids=str)
 def test_a_file_lost_in_a_query_is_one_sentence(lake: LakeWorld, tmp_path: Path, change: str | bytes | None) -> None:
     sql = "SELECT count(app_id) FROM outcomes"
-    with Lake.open(lake.path, write=False) as opened, open_database(opened, sql, tmp_path, tables_in_sql(sql)) as db:
+    with (
+        Lake.open(lake.path, write=False) as opened,
+        Database(opened, sql, tmp_path, tables_in_sql(sql)) as db,
+    ):
         [file] = opened.table(TABLES["outcomes"]).files()
         sentence = f"the lake is damaged: {lake.path}/outcomes/"
         if change == "vacuum":

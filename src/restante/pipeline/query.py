@@ -10,9 +10,9 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import duckdb
 import msgspec
@@ -41,26 +41,9 @@ its memory writes to this disk, and servers on the same disk need space, too."""
 ROWS_PER_FETCH: Final = 2000
 """Rows that are in Python's memory at a time. With fewer, the calls take most of the time."""
 
-_NUMBER_TYPES: Final = (
-    "TINYINT",
-    "SMALLINT",
-    "INTEGER",
-    "BIGINT",
-    "HUGEINT",
-    "UTINYINT",
-    "USMALLINT",
-    "UINTEGER",
-    "UBIGINT",
-    "UHUGEINT",
-    "BIGNUM",
-    "DECIMAL",
-    "FLOAT",
-    "DOUBLE",
-)
-"""The types of numbers. A type's name begins with one of these."""
-
-_NON_TEXT_TYPES: Final = (*_NUMBER_TYPES, "BOOLEAN", "DATE", "TIME", "INTERVAL", "BLOB", "BIT", "UUID")
-"""The types whose values are no texts of strangers. A type's name begins with one of these: TIMESTAMP with TIME."""
+_NON_TEXT_TYPES: Final = ("BOOLEAN", "DATE", "TIME", "INTERVAL", "BLOB", "BIT", "UUID")
+"""The types, beside numbers, whose values are no texts of strangers. A type's name begins with one of these:
+TIMESTAMP with TIME."""
 
 _FLOAT_TYPES: Final = ("FLOAT", "DOUBLE", "VARIANT")
 """Types that have NaN and infinity, which JSON does not have. They are null there."""
@@ -72,16 +55,12 @@ class ResultColumn(NamedTuple):
     name: str
     type: str
     """DuckDB's name of it."""
+    is_number: bool
 
     @property
     def is_text(self) -> bool:
         """Return whether its values may be texts of strangers, and no numbers or times."""
-        return not self.type.startswith(_NON_TEXT_TYPES) or self.type.endswith("]")
-
-    @property
-    def is_number(self) -> bool:
-        """Return whether its values are numbers."""
-        return self.type.startswith(_NUMBER_TYPES) and not self.is_text
+        return not self.is_number and (not self.type.startswith(_NON_TEXT_TYPES) or self.type.endswith("]"))
 
 
 ResultRow = tuple[str | None, ...]
@@ -137,7 +116,10 @@ class Database:
         disk = int(shutil.disk_usage(scratch).free * FREE_SHARE)
         self._database.execute(f"SET max_temp_directory_size = '{disk}B'")
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Remove the views and temporary files."""
         self._database.close()
 
@@ -174,7 +156,10 @@ class Database:
         """Begin a statement. Return its columns."""
         with self._errors():
             result = self._database.execute(sql)
-            return [ResultColumn(name, str(type_).strip('"')) for name, type_, *_ in result.description or ()]
+            return [
+                ResultColumn(name, str(type_).strip('"'), type_ == duckdb.NUMBER)  # type: ignore[attr-defined]
+                for name, type_, *_ in result.description or ()
+            ]
 
     def _parse(self) -> tuple[str, str]:
         """Return EXPLAIN, EXPLAIN ANALYZE or "", and the query after it.
@@ -261,11 +246,6 @@ def tables_in_sql(sql: str) -> list[Table]:
     """Return the tables whose names are words of the SQL. To open all tables of a large lake takes seconds."""
     sql_words = set(re.findall(r"\w+", sql.lower()))
     return [table for name, table in TABLES.items() if name in sql_words]
-
-
-def open_database(lake: Lake, sql: str, scratch: Path, tables: Iterable[Table]) -> closing[Database]:
-    """Open a database for a query of these tables. Raises what Database raises."""
-    return closing(Database(lake, sql, scratch, tables))
 
 
 def _refuse_changes(statements: Sequence[duckdb.Statement]) -> None:

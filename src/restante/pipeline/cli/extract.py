@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -48,7 +47,7 @@ def extract(
     require_extra("extract")
     from restante.common.errors import Misuse, RestanteError
     from restante.pipeline.cli.options import check_names
-    from restante.pipeline.cli.output import ending_on_signals
+    from restante.pipeline.cli.output import scratch_until_a_signal
 
     if not source or not output:
         raise Misuse("name what to read, --source NAME=PATH, and the folder of the extracts, --output DIR or a URL")
@@ -57,16 +56,11 @@ def extract(
     except UnicodeEncodeError as error:
         raise Misuse("--output: the path is not UTF-8: name another folder") from error
     specs = check_names(source)
-    with contextlib.ExitStack() as stack:
-        folders = stack.enter_context(ending_on_signals())  # before a library starts threads
-
+    exit_code = 0
+    with scratch_until_a_signal() as temporary:
         from restante.pipeline.extract import extract as write_extracts
         from restante.pipeline.sources.extract_files import ExtractFolder
-        from restante.pipeline.sources.scratch import scratch
 
-        exit_code = 0
-        temporary = stack.enter_context(scratch())
-        folders.append(temporary)
         folder = ExtractFolder(output, temporary)
         for result in write_extracts(specs, folder, temporary, time.time(), say):
             if isinstance(result, RestanteError):

@@ -17,6 +17,8 @@ from restante.common.errors import StoreError, plain
 from restante.common.texts import END_OF_LINE, counted, csv_field, in_one_line, visible
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from restante.pipeline.query import QueryResult, ResultColumn, ResultRow
 
 MAX_ROWS: Final = 100
@@ -33,9 +35,13 @@ MAX_CELLS: Final = 1 << 20
 
 
 @contextmanager
-def ending_on_signals() -> Iterator[list[Path]]:
-    """End the process at once on SIGINT or SIGTERM. Yield a list for the folders that are removed then."""
+def scratch_until_a_signal() -> Iterator[Path]:
+    """Yield a folder for temporary files. SIGINT or SIGTERM removes it, and ends the process at once.
+
+    It must be entered before a library starts threads. Raises StoreError if there can be none.
+    """
     from restante.common.signals import ending_at_once
+    from restante.pipeline.sources.scratch import scratch
 
     folders: list[Path] = []
 
@@ -44,8 +50,9 @@ def ending_on_signals() -> Iterator[list[Path]]:
             shutil.rmtree(folder, ignore_errors=True)
         os.write(2, b"restante: stopped\n")
 
-    with ending_at_once(stopped):
-        yield folders
+    with ending_at_once(stopped), scratch() as folder:
+        folders.append(folder)
+        yield folder
 
 
 def write_output_lines(lines: Iterable[str], kind: str) -> None:
@@ -121,7 +128,6 @@ def _aligned(
     columns: Sequence[ResultColumn], rows: Sequence[ResultRow], width: int | None, limit: int | None
 ) -> Iterator[str]:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -133,9 +139,16 @@ def _aligned(
         table.add_row(*(Text(_value_in_line(value, limit)) for value in row))
     # The lines of a table with many columns are longer than those of the terminal, which breaks them.
     cells = MAX_CELLS if width is None else max(width, len(columns) * MIN_CELLS)
+    yield from rendered_lines(table, cells)
+
+
+def rendered_lines(drawing: RenderableType, cells: int) -> Iterator[str]:
+    """Yield the lines of a table or a tree of rich, in so many cells and without colours."""
+    from rich.console import Console
+
     console = Console(file=io.StringIO(), width=cells, color_system=None)
     with console.capture() as lines:
-        console.print(table)
+        console.print(drawing)
     yield from (line.rstrip() for line in lines.get().splitlines())
 
 

@@ -63,23 +63,21 @@ def query(
     """
     if sys.stdout is None:
         raise StoreError("cannot write the result: standard output is closed")
-    from restante.pipeline.cli.output import ending_on_signals
+    from restante.pipeline.cli.output import scratch_until_a_signal
 
     with contextlib.ExitStack() as stack:
-        folders = stack.enter_context(ending_on_signals())  # before a library starts threads
+        temporary = stack.enter_context(scratch_until_a_signal())
 
         from restante.pipeline.lake.lake import Lake
-        from restante.pipeline.query import open_database, tables_in_sql
-        from restante.pipeline.sources.scratch import scratch
+        from restante.pipeline.query import Database, tables_in_sql
 
         text = "" if describe else _read_sql(sql)
-        temporary = stack.enter_context(scratch())
-        folders.append(temporary)
         opened = stack.enter_context(Lake.open(lake, write=False))
         if describe:
             text = description_sql(opened, sql or "")
         tables = () if describe else tables_in_sql(text)
-        _print_result(stack.enter_context(open_database(opened, text, temporary, tables)), form, describe=describe)
+        database = stack.enter_context(Database(opened, text, temporary, tables))
+        _print_result(database, form, describe=describe)
 
 
 def _print_result(database: Database, form: Format, *, describe: bool) -> None:

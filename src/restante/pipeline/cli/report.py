@@ -55,22 +55,19 @@ def report(
     The tables are written as CSV and JSON, too, and a summary is printed. Every figure comes from the tables of the
     lake: run build first. Spark is not started.
     """
-    from restante.pipeline.cli.output import ending_on_signals
+    from restante.pipeline.cli.output import scratch_until_a_signal
 
     with contextlib.ExitStack() as stack:
-        folders = stack.enter_context(ending_on_signals())  # before a library starts threads
+        temporary = stack.enter_context(scratch_until_a_signal())
 
         from restante.pipeline.lake.lake import Lake
         from restante.pipeline.report.files import check_reports, write_report
         from restante.pipeline.report.periods import choose_period
         from restante.pipeline.report.reading import read_report
-        from restante.pipeline.sources.scratch import scratch
 
         now = datetime.now(UTC)
         chosen_periods = dict.fromkeys(choose_period(text, now.date()) for text in periods or [DEFAULT_PERIOD])
         check_reports(chosen_periods, output)
-        temporary = stack.enter_context(scratch())
-        folders.append(temporary)
         opened = stack.enter_context(Lake.open(lake, write=False))
         for period in chosen_periods:
             content = read_report(opened, period, now, temporary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final
 
@@ -51,31 +50,23 @@ def _lineage() -> Lineage:
 
 def _drawn_lines(lineage: Lineage) -> Iterator[str]:
     """Yield a tree of each source. A table is below the input that is made last, and names its others."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from restante.pipeline.cli.output import rendered_lines
+
     order = list(lineage)
-    children: dict[str, list[str]] = {}
-    last_input: dict[str, str] = {}
+    trees: dict[str, Tree] = {}
     for name, inputs in lineage.items():
-        if name != REPORT:
-            last_input[name] = max(inputs, key=lambda input_: order.index(input_) if input_ in lineage else -1)
-            children.setdefault(last_input[name], []).append(name)
-
-    def below(name: str, indent: str) -> Iterator[str]:
-        tables = children.get(name, [])
-        for table in tables:
-            is_last = table == tables[-1]
-            deeper = indent + ("   " if is_last else "│  ")
-            others = [input_ for input_ in lineage[table] if input_ != last_input[table]]
-            text = " + ".join([table, ", ".join(others)] if others else [table])
-            text += f" → {REPORT}" if table in lineage[REPORT] else ""
-            after = deeper + ("│    " if table in children else "     ")
-            yield from textwrap.wrap(
-                text, WIDTH, initial_indent=indent + ("└─ " if is_last else "├─ "), subsequent_indent=after
-            )
-            yield from below(table, deeper)
-
-    for source in children:
-        if source not in lineage:
-            yield source
-            yield from below(source, "")
+        if name == REPORT:
+            continue
+        last_input = max(inputs, key=lambda input_: order.index(input_) if input_ in lineage else -1)
+        others = ", ".join(input_ for input_ in inputs if input_ != last_input)
+        text = f"{name} + {others}" if others else name
+        above = trees.setdefault(last_input, Tree(last_input))
+        trees[name] = above.add(Text(f"{text} → {REPORT}" if name in lineage[REPORT] else text))
+    for name, tree in trees.items():
+        if name not in lineage:
+            yield from rendered_lines(tree, WIDTH)
     yield ""
     yield f"A table is below one of its inputs, + the others. → {REPORT}: reports read it."

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from restante.pipeline.lake.lake import Lake
-from restante.pipeline.query import open_database
+from restante.pipeline.query import Database
 from restante.pipeline.report.files import json_name, page_name
 from restante.pipeline.report.lacking import LakeState
 from restante.pipeline.report.making import DATED, TABLES_READ, lake_days, make_report
@@ -25,14 +25,14 @@ def read_report(lake: Lake, period: Period, made: datetime, scratch: Path) -> Re
     Raises StoreError if a table is damaged, or `vacuum` removed files while they were read.
     """
     was_written = lake.is_written_by_another()
-    with open_database(lake, "", scratch, [TABLES[name] for name in TABLES_READ]) as opened:
+    with Database(lake, "", scratch, [TABLES[name] for name in TABLES_READ]) as opened:
         state = lake_state(lake)._replace(is_written=was_written or lake.is_written_by_another())
         return make_report(opened.fetch, period, made.astimezone(UTC).date(), made, state)
 
 
 def days_of(lake: Lake, scratch: Path) -> LakeDays | None:
     """Return the days of which a lake has records, or None. Raises StoreError as `read_report` does."""
-    with open_database(lake, "", scratch, [TABLES[name] for name in DATED]) as opened:
+    with Database(lake, "", scratch, [TABLES[name] for name in DATED]) as opened:
         return lake_days(opened.fetch)
 
 
