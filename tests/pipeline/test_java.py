@@ -21,7 +21,7 @@ from restante.common.errors import Misuse
 from restante.pipeline.cli import run as pipeline_run
 from restante.pipeline.cli.options import RunOptions
 from restante.pipeline.ingest import Run
-from restante.pipeline.spark import class_archive, java, session
+from restante.pipeline.spark import java, session
 from support.bounds import PATIENCE
 from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import current, mailbox, nameplate, ours
@@ -113,15 +113,15 @@ with session("local[1]") as spark:
 def test_an_archive_belongs_to_one_java_and_one_spark_as_they_are_now(tmp_path: Path) -> None:
     home, spark, cache = a_java(tmp_path / "java"), tmp_path / "spark", {"XDG_CACHE_HOME": "/cache"}
     (spark / "jars").mkdir(parents=True)
-    path = class_archive.archive_path(home, spark, cache)
+    path = java.archive_path(home, spark, cache)
     assert path.parent == Path("/cache/restante")
-    assert class_archive.archive_path(home, spark, cache) == path
-    newer = class_archive.archive_path(a_java(home, "21.0.9"), spark, cache)
+    assert java.archive_path(home, spark, cache) == path
+    newer = java.archive_path(a_java(home, "21.0.9"), spark, cache)
     os.utime(spark / "jars", (1, 1))
-    newest = class_archive.archive_path(home, spark, cache)
+    newest = java.archive_path(home, spark, cache)
     assert len({path, newer, newest}) == 3
     [same] = {archive.name.rpartition("-")[0] for archive in (path, newer, newest)}  # one replaces the other
-    assert class_archive.archive_path(home, spark / "jars", cache).name.rpartition("-")[0] != same
+    assert java.archive_path(home, spark / "jars", cache).name.rpartition("-")[0] != same
 
 
 @pytest.mark.parametrize("variable", ["SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"])
@@ -129,9 +129,9 @@ def test_with_a_folder_of_settings_java_makes_no_archive(
     variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert class_archive.our_archive()
+    assert java.our_archive()
     monkeypatch.setenv(variable, str(tmp_path))
-    assert class_archive.our_archive() is None
+    assert java.our_archive() is None
 
 
 def test_without_a_cache_folder_or_with_one_that_spark_takes_apart_there_is_no_archive(
@@ -139,33 +139,33 @@ def test_without_a_cache_folder_or_with_one_that_spark_takes_apart_there_is_no_a
 ) -> None:
     for name in ('/of "mine"', "/of\\mine"):
         monkeypatch.setenv("XDG_CACHE_HOME", name)
-        assert class_archive.our_archive() is None
-    with patch.object(class_archive, "cache_folder", side_effect=RuntimeError):
-        assert class_archive.our_archive() is None
+        assert java.our_archive() is None
+    with patch.object(java, "cache_folder", side_effect=RuntimeError):
+        assert java.our_archive() is None
 
 
 def test_java_makes_an_archive_only_while_there_is_none_and_one_can_be_written(tmp_path: Path) -> None:
     home, cache = a_java(tmp_path / "java", "17.0.15"), tmp_path / "missing" / "cache"
     archive, makes = cache / "classes-a-b.jsa", f'"-XX:ArchiveClassesAtExit={cache}/classes-a-b.jsa"'
-    assert class_archive.archive_option(archive, home, make=False) == ""
-    assert makes in class_archive.archive_option(archive, home, make=True)
+    assert java.archive_option(archive, home, make=False) == ""
+    assert makes in java.archive_option(archive, home, make=True)
     (home / "lib" / "server" / "classes.jsa").rename(tmp_path / "classes.jsa")
-    assert class_archive.archive_option(archive, home, make=True) == "", "as the wheel's"
+    assert java.archive_option(archive, home, make=True) == "", "as the wheel's"
     (tmp_path / "classes.jsa").rename(home / "lib" / "server" / "classes.jsa")
-    assert class_archive.archive_option(archive, a_java(tmp_path / "other", "21.0.8"), make=True) == ""
+    assert java.archive_option(archive, a_java(tmp_path / "other", "21.0.8"), make=True) == ""
     archive.write_bytes(bytes(9))
-    assert makes in class_archive.archive_option(archive, home, make=True), "a Java was killed while it made it"
+    assert makes in java.archive_option(archive, home, make=True), "a Java was killed while it made it"
     archive.write_bytes(b"whole")
     for make in (True, False):
-        assert class_archive.archive_option(archive, home, make=make) == f'"-XX:SharedArchiveFile={archive}"'
+        assert java.archive_option(archive, home, make=make) == f'"-XX:SharedArchiveFile={archive}"'
     (tmp_path / "file").touch()
-    assert class_archive.archive_option(tmp_path / "file" / "cache" / "classes-a-b.jsa", home, make=True) == ""
+    assert java.archive_option(tmp_path / "file" / "cache" / "classes-a-b.jsa", home, make=True) == ""
 
 
 def test_a_new_archive_replaces_those_of_the_same_java_and_spark(tmp_path: Path) -> None:
     for name in ("classes-a-old.jsa", "classes-b-old.jsa", "java-1"):
         (tmp_path / name).touch()
-    class_archive.archive_option(tmp_path / "classes-a-new.jsa", a_java(tmp_path / "java", "17.0.15"), make=True)
+    java.archive_option(tmp_path / "classes-a-new.jsa", a_java(tmp_path / "java", "17.0.15"), make=True)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["classes-b-old.jsa", "java", "java-1"]
 
 

@@ -21,7 +21,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from restante.common.errors import Misuse, RestanteError, StoreError
-from restante.pipeline.spark import class_archive, errors, java
+from restante.pipeline.spark import errors, java
 from restante.pipeline.spark import java as java_opts
 from restante.pipeline.spark import session as spark_module
 from restante.pipeline.spark.errors import SparkError
@@ -125,7 +125,7 @@ def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
     of_small = (
         java_opts.SMALL_JOBS_COLLECTOR_OPTION,
         java_opts.SMALL_JOBS_COMPILER_OPTIONS,
-        f'"-XX:ArchiveClassesAtExit={class_archive.our_archive()}"',
+        f'"-XX:ArchiveClassesAtExit={java.our_archive()}"',
     )
     assert [option in options for option in of_small] == [small] * 3
     assert [option in options for option in (COLLECTOR_OPTION, COMPILER_OPTIONS)] == [not small] * 2

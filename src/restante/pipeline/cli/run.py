@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from restante.common.line_writer import LAST_LINES_SECONDS, unblock_standard_error
 from restante.common.terminal import SHOW_CURSOR, can_rewrite
@@ -31,7 +31,7 @@ from restante.pipeline.lake.url_path import LakePath, UrlPath
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.sources.source import Source
-from restante.pipeline.spark import class_archive, session
+from restante.pipeline.spark import java, session
 from restante.pipeline.spark.errors import translated_errors
 from restante.pipeline.steps import Steps
 
@@ -40,22 +40,6 @@ if TYPE_CHECKING:
 
     from restante.pipeline.build.freshness import DayRange
     from restante.pipeline.build.run import BuildResult
-
-
-class SparkMaster(NamedTuple):
-    """Where a session runs."""
-
-    url: str
-    remote: str | None = None
-    """The address of a Spark Connect server, which has the master."""
-
-    @property
-    def is_local(self) -> bool:
-        """Return whether it runs in this process and its Java."""
-        return self.remote is None and session.is_local_master(self.url)
-
-
-THIS_MACHINE: Final = SparkMaster(session.LOCAL_MASTER)
 
 
 class Sessions:
@@ -67,20 +51,22 @@ class Sessions:
 
     def __init__(
         self,
-        master: SparkMaster,
+        options: RunOptions,
         folder: Path,
         steps: Steps,
         started: Callable[[], None],
         *,
         settings: dict[str, str],
-        verbose: bool,
         archive_classes: bool,
     ) -> None:
         """Start nothing yet. `started` is called after each start. The rest is for session.session."""
-        self._master, self._folder, self._steps, self._started = master, folder, steps, started
-        self._settings, self._verbose, self._archive_classes = settings, verbose, archive_classes
+        self._options, self._folder, self._steps, self._started = options, folder, steps, started
+        self._settings, self._archive_classes = settings, archive_classes
+        self._all_here = options.remote is None and session.is_local_master(options.master)
         self._small_jobs = True
-        self._existing: tuple[SparkMaster, SparkSession] | None = None
+        self._here = True
+        self._spark: SparkSession | None = None
+        """The session that exists. It is on this machine if `_here`."""
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -91,41 +77,43 @@ class Sessions:
 
     def spark(self) -> SparkSession:
         """Return the session on this machine or on the master that the operator named. Start it at the first call."""
-        return self._session_on(self._master)
+        return self._session(here=self._all_here)
 
     @property
     def local(self) -> Callable[[], SparkSession] | None:
         """Return a function for a session on this machine, or None if `spark` returns that one."""
-        return None if self._master.is_local else partial(self._session_on, THIS_MACHINE)
+        return None if self._all_here else partial(self._session, here=True)
 
     def large_jobs(self) -> None:
         """End a session whose Java was started for small jobs. Sessions from now on are for large jobs, too."""
-        if self._small_jobs and self._existing and self._existing[0].is_local:
+        if self._small_jobs and self._here:
             self._end()
         self._small_jobs = False
 
-    def _session_on(self, master: SparkMaster) -> SparkSession:
-        if self._existing and self._existing[0] == master:
-            return self._existing[1]
+    def _session(self, *, here: bool) -> SparkSession:
+        if self._spark is not None and self._here is here:
+            return self._spark
         self._end()
-        with self._steps.step("Spark" if master == self._master else "Spark on this machine") as step:
-            spark = self._open.enter_context(
+        is_second = here and not self._all_here
+        with self._steps.step("Spark on this machine" if is_second else "Spark") as step:
+            self._spark = self._open.enter_context(
                 session.session(
-                    *master,
+                    session.LOCAL_MASTER if is_second else self._options.master,
+                    None if is_second else self._options.remote,
                     settings=self._settings,
                     folder=self._folder,
-                    verbose=self._verbose,
-                    small_jobs=self._small_jobs and master.is_local,
-                    archive_classes=self._archive_classes and master.is_local,
+                    verbose=self._options.verbose,
+                    small_jobs=self._small_jobs and here,
+                    archive_classes=self._archive_classes and here,
                 )
             )
             step.done("ready")
-        self._existing = master, spark
+        self._here = here
         self._started()
-        return spark
+        return self._spark
 
     def _end(self) -> None:
-        self._existing = None
+        self._spark = None
         self._open.close()
 
 
@@ -156,12 +144,11 @@ def open_run(
         handle_signals = partial(end_run_on_signals, folder)
         handle_signals()
         sessions = Sessions(
-            SparkMaster(options.master, options.remote),
+            options,
             folder,
             steps,
             handle_signals,  # Spark has set a handler of its own
             settings=settings,
-            verbose=options.verbose,
             archive_classes=archive_classes,
         )
         stack.enter_context(sessions)
@@ -186,7 +173,7 @@ def _end_java(steps: Steps, archive: Path) -> None:
         signal.signal(number, stop)
     with steps.step("archive of Java's classes") as step:
         session.end_java()
-        if class_archive.is_whole(archive):
+        if java.is_whole(archive):
             step.done("made, so that later runs start faster")
         else:
             steps.say(f"Java could not make {archive}, so later runs start as slowly as this one (XDG_CACHE_HOME)")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from restante.common.errors import Misuse
-from restante.pipeline.spark import class_archive, errors, java
+from restante.pipeline.spark import errors, java
 from restante.pipeline.spark.errors import SparkError
 
 if TYPE_CHECKING:
@@ -127,15 +127,31 @@ def session(
     then run, but slower. `archive_classes`: this Java makes an archive of its classes when it ends, unless there is
     one. Raises Misuse if there is no Java, SparkError if the session does not start.
     """
-    options = {"verbose": verbose, "small_jobs": small_jobs, "archive_classes": archive_classes}
-    spark = _connect(remote) if remote else _start(master, settings or {}, folder, **options)
+    try:
+        import pyspark  # noqa: F401 - is it there?
+    except ImportError as error:
+        raise Misuse(SPARK_MISSING) from error
+
+    chosen = settings or {}
+    if remote:
+        spark = _connect(remote)
+    else:
+        _check_master(master)
+        _set_environment(master)
+        spark = _start(
+            _start_settings(
+                master, chosen, folder, verbose=verbose, small_jobs=small_jobs, archive_classes=archive_classes
+            ),
+            folder,
+            verbose=verbose,
+        )
     try:
         if remote:
             _check_version(spark, remote)
         if not verbose:
             _silence()
-        chosen = {name: value for name, value in (settings or {}).items() if name.startswith("spark.sql.")}
-        for name, value in (SESSION_SETTINGS | (CONNECT_SETTINGS if remote else {}) | chosen).items():
+        of_session = {name: value for name, value in chosen.items() if name.startswith("spark.sql.")}
+        for name, value in (SESSION_SETTINGS | (CONNECT_SETTINGS if remote else {}) | of_session).items():
             spark.conf.set(name, value)
         yield spark
     finally:
@@ -163,11 +179,8 @@ def _silence() -> None:
 
 
 def _connect(remote: str) -> SparkSession:
-    try:
-        from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise Misuse(SPARK_MISSING) from error
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
     url = urlsplit(remote)
     if url.scheme != "sc" or not url.hostname:
@@ -191,39 +204,7 @@ def _check_version(spark: SparkSession, remote: str) -> None:
         raise SparkError(f"the Spark Connect server at {remote} runs Spark {version}: it must run {oldest} or newer")
 
 
-def _settings(master: str, chosen: Mapping[str, str], local: Mapping[str, str], *, verbose: bool) -> dict[str, str]:
-    """Return all settings of a session with a master: the `chosen` ones, and those of a `local` one."""
-    settings = {**CONTEXT_SETTINGS, "spark.master": master, "spark.app.name": "restante", **local}
-    settings |= {**SESSION_SETTINGS, **chosen}
-    options = [local.get(JAVA_OPTIONS_SETTING, ""), chosen.get(JAVA_OPTIONS_SETTING, "")]
-    if not verbose:
-        quiet = Path(__file__).with_name("log4j2.properties")
-        options.append(f"-Dlog4j2.configurationFile={quiet.as_uri()}")
-    if joined := " ".join(option for option in options if option):
-        settings[JAVA_OPTIONS_SETTING] = joined
-    return settings
-
-
-def _local_settings(
-    chosen: Mapping[str, str], folder: Path | None, *, small_jobs: bool, archive_classes: bool
-) -> dict[str, str]:
-    """Return the settings of a session whose Java runs the jobs on this machine."""
-    options = [java.java_options(chosen.get(JAVA_OPTIONS_SETTING, ""), os.environ, small_jobs=small_jobs)]
-    if archive := class_archive.our_archive():
-        options.append(class_archive.archive_option(archive, java.find_home(), make=archive_classes))
-    settings = {
-        **LOCAL_SETTINGS,
-        SMALL_JOBS_SETTING: str(small_jobs).lower(),
-        "spark.driver.memory": LOCAL_JAVA_MEMORY,
-        "spark.sql.shuffle.partitions": str(min(PARTITIONS_PER_CORE * (os.cpu_count() or 1), 512)),
-    }
-    if folder is not None:
-        settings["spark.local.dir"] = str(folder)
-        options.append(f'"-Djava.io.tmpdir={folder}"')
-    return settings | {JAVA_OPTIONS_SETTING: " ".join(option for option in options if option)}
-
-
-def _start(
+def _start_settings(
     master: str,
     chosen: Mapping[str, str],
     folder: Path | None,
@@ -231,29 +212,44 @@ def _start(
     verbose: bool,
     small_jobs: bool,
     archive_classes: bool,
-) -> SparkSession:
-    try:
-        from py4j.protocol import Py4JError
-        from pyspark import SparkConf, SparkContext
-        from pyspark.errors import PySparkException
-        from pyspark.java_gateway import launch_gateway
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise Misuse(SPARK_MISSING) from error
-
-    if master.startswith("spark://"):
-        urls = (urlsplit(f"spark://{address}") for address in master.removeprefix("spark://").split(","))
-        if not any(_is_listening(url.hostname or "", url.port or MASTER_PORT) for url in urls):
-            raise SparkError(f"no Spark master answers at {master} (--master)")
-    _set_environment(master)
-    local: Mapping[str, str] = {}
+) -> dict[str, str]:
+    """Return all settings of a session with a master, among them the `chosen` ones."""
+    settings = {**CONTEXT_SETTINGS, "spark.master": master, "spark.app.name": "restante"}
+    options = [chosen.get(JAVA_OPTIONS_SETTING, "")]
     if master.startswith("local"):
-        local = _local_settings(chosen, folder, small_jobs=small_jobs, archive_classes=archive_classes)
-    settings = _settings(master, chosen, local, verbose=verbose)
+        settings |= LOCAL_SETTINGS | {
+            SMALL_JOBS_SETTING: str(small_jobs).lower(),
+            "spark.driver.memory": LOCAL_JAVA_MEMORY,
+            "spark.sql.shuffle.partitions": str(min(PARTITIONS_PER_CORE * (os.cpu_count() or 1), 512)),
+        }
+        ours = [java.java_options(options[0], os.environ, small_jobs=small_jobs)]
+        if archive := java.our_archive():
+            ours.append(java.archive_option(archive, java.find_home(), make=archive_classes))
+        if folder is not None:
+            settings["spark.local.dir"] = str(folder)
+            ours.append(f'"-Djava.io.tmpdir={folder}"')
+        options = [*ours, *options]
+    if not verbose:
+        quiet = Path(__file__).with_name("log4j2.properties")
+        options.append(f"-Dlog4j2.configurationFile={quiet.as_uri()}")
+    settings |= {**SESSION_SETTINGS, **chosen}
+    if joined := " ".join(option for option in options if option):
+        settings[JAVA_OPTIONS_SETTING] = joined
+    return settings
+
+
+def _start(settings: Mapping[str, str], folder: Path | None, *, verbose: bool) -> SparkSession:
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
     _end_other_java(settings)  # before a SparkConf, which is in this process's Java
     conf = SparkConf(loadDefaults=False)
     for name, value in settings.items():
         conf.set(name, value)
+    master = settings["spark.master"]
     with _temporary_files_in(folder), tempfile.TemporaryFile() as java_output:  # it is shown if Java does not start
         popen: dict[str, Any] = {} if verbose else {"stderr": java_output, "stdout": java_output}
         try:
@@ -265,6 +261,14 @@ def _start(
             output = str(error) if isinstance(error, Py4JError) else java_output.read().decode(errors="replace")
             reason = _start_failure(master, output or str(error))
             raise SparkError(f"Spark did not start with master {master}: {reason} (-v shows Spark's log)") from error
+
+
+def _check_master(master: str) -> None:
+    """Raise SparkError if no standalone cluster's master answers."""
+    if master.startswith("spark://"):
+        urls = (urlsplit(f"spark://{address}") for address in master.removeprefix("spark://").split(","))
+        if not any(_is_listening(url.hostname or "", url.port or MASTER_PORT) for url in urls):
+            raise SparkError(f"no Spark master answers at {master} (--master)")
 
 
 def _set_environment(master: str) -> None:
@@ -301,7 +305,7 @@ def archive_to_make() -> Path | None:
 
     try:
         gateway = SparkContext._gateway
-        path = gateway.jvm.System.getProperty(class_archive.ARCHIVE_PROPERTY) if gateway else None
+        path = gateway.jvm.System.getProperty(java.ARCHIVE_PROPERTY) if gateway else None
     except (Py4JError, OSError):  # it has ended
         return None
     return Path(path) if path else None
