@@ -71,34 +71,32 @@ class DataFile(NamedTuple):
 
     def selected(self, where: Where) -> Selected:
         """Return which of the file's rows are selected."""
-        parts = [
-            _selected_by_value(self.partition[column], values)
-            if column in self.partition
-            else _selected_by_range(self.ranges.get(column), values)
-            for column, values in where.items()
-        ]
+        parts = [_selected(self._range(column), values) for column, values in where.items()]
         return min(parts, key=lambda part: part.value, default=Selected.ALL)
+
+    def _range(self, column: str) -> ColumnRange | None:
+        """Return the range of a column, also of a partition's, or None if only the rows show it."""
+        if column in self.partition:
+            value = self.partition[column]
+            return ColumnRange(value, value, self.rows if value is None else 0)
+        return self.ranges.get(column)
 
     @property
     def first_day(self) -> str:
         """Return the first UTC day of the rows, ISO, or "" if only the rows show it."""
-        range_ = self.ranges.get("day")
-        return self.partition.get("day") or (str(range_.minimum) if range_ and range_.minimum else "")
+        days = self._range("day")
+        return str(days.minimum) if days and days.minimum else ""
 
     @property
     def last_day(self) -> str:
         """Return the last UTC day of the rows, ISO, or "" if only the rows show it."""
-        range_ = self.ranges.get("day")
-        return self.partition.get("day") or (str(range_.maximum) if range_ and range_.maximum else "")
+        days = self._range("day")
+        return str(days.maximum) if days and days.maximum else ""
 
     def days(self) -> Mapping[str, int]:
         """Return the number of rows of each UTC day, ISO. Raises StoreError if the file cannot be read for it."""
-        if "day" in self.partition:
-            day = self.partition["day"]
-            return {} if day is None else {day: self.rows}
-        if (range_ := self.ranges.get("day")) is not None and range_.only is not None:
-            return {str(range_.only): self.rows}
-        return _read_rows_by_day(self.path)
+        day = self._only("day")
+        return {day: self.rows} if day else _read_rows_by_day(self.path)
 
     def latest_days(self) -> Mapping[str, str]:
         """Return the latest UTC day, ISO, of each source. Raises StoreError if the file cannot be read for it."""
@@ -112,26 +110,22 @@ class DataFile(NamedTuple):
 
     def _only(self, column: str) -> str:
         """Return the value of day or source that all rows have, or "" if only the rows show it."""
-        range_ = self.ranges.get(column)
-        return self.partition.get(column) or (str(range_.only) if range_ and range_.only else "")
+        values = self._range(column)
+        return str(values.only) if values and values.only else ""
 
 
-def _selected_by_value(value: str | None, values: Collection[str | None]) -> Selected:
-    return Selected.ALL if value in values else Selected.NONE
-
-
-def _selected_by_range(range_: ColumnRange | None, values: Collection[str | None]) -> Selected:
+def _selected(range_: ColumnRange | None, values: Collection[str | None]) -> Selected:
     """Return which rows have one of the values, given the range of their column."""
     if range_ is None or not isinstance(range_.minimum, date | str | None):
         return Selected.SOME if values else Selected.NONE
     if range_.minimum is None:
-        return _selected_by_value(None, values)
+        return Selected.ALL if None in values else Selected.NONE
     low, high = str(range_.minimum), str(range_.maximum)
     within = {value for value in values if value is not None and low <= value <= high}
-    nulls = Selected.ALL if not range_.nulls else _selected_by_value(None, values)
     if not within:
-        return Selected.SOME if range_.nulls and nulls is Selected.ALL else Selected.NONE
-    return Selected.ALL if nulls is Selected.ALL and len(within) == _possible_values(range_) else Selected.SOME
+        return Selected.SOME if range_.nulls and None in values else Selected.NONE
+    all_nulls = not range_.nulls or None in values
+    return Selected.ALL if all_nulls and len(within) == _possible_values(range_) else Selected.SOME
 
 
 def _possible_values(range_: ColumnRange) -> int | None:

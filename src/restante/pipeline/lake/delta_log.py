@@ -44,7 +44,7 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
     """A file that was added or removed."""
 
     path: str
-    """Relative to the table, percent-encoded."""
+    """Relative to the table, percent-encoded (Delta protocol, "Add File and Remove File")."""
     partition_values: dict[str, str | None] = msgspec.field(default_factory=dict)
     data_change: bool = True
     """False if the commit moved the same rows to other files."""
@@ -100,7 +100,7 @@ def read_info(table: LakePath, version: int) -> CommitInfo:
 
 def _changed_days(table: LakePath, change: Change) -> Collection[str]:
     """Return the days of which a file has rows, or may have had some."""
-    path, partition = table / decoded_path(change.path), change.partition_values
+    path, partition = table / unquote(change.path), change.partition_values
     if path.exists():
         return DataFile(path, partition, 0, 0).days()
     if day := partition.get("day"):
@@ -142,9 +142,9 @@ def removals(table: LakePath, last_version: int) -> dict[LakePath, float]:
             break
         for line in _lines(path, _read(path), _LOG_LINE):
             if line.remove:
-                removed[table / decoded_path(line.remove.path)] = (line.remove.deletion_timestamp or 0) / 1000
+                removed[table / unquote(line.remove.path)] = (line.remove.deletion_timestamp or 0) / 1000
             elif line.add:
-                removed.pop(table / decoded_path(line.add.path), None)
+                removed.pop(table / unquote(line.add.path), None)
     return removed
 
 
@@ -175,11 +175,6 @@ def expired_entries(table: LakePath, needed_versions: Collection[int], now: floa
 def _versions(table: LakePath, kind: re.Pattern[str]) -> list[tuple[int, LakePath]]:
     """Return the log's files of a kind, each with its version."""
     return [(int(match[1]), path) for path in (table / LOG_FOLDER).iterdir() if (match := kind.fullmatch(path.name))]
-
-
-def decoded_path(path: str) -> str:
-    """Return the path of a file as the system knows it (Delta protocol, "Add File and Remove File")."""
-    return unquote(path)
 
 
 def _read(path: LakePath) -> bytes:

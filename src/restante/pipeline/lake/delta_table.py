@@ -7,7 +7,6 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -167,31 +166,26 @@ def has_conditional_puts(lake: UrlPath, name: str) -> bool:
         for _ in range(MAX_PROBES):
             probe = lake / f"{name}-{uuid.uuid4().hex}"
             try:
-                outcomes = set(pool.map(_make_probe, [str(probe)] * 2))
+                refusals = list(pool.map(_is_refused, [str(probe)] * 2))
             finally:
                 probe.remove_all()
-            if _Probe.SEEN not in outcomes:
-                return _Probe.REFUSED in outcomes
+            if None not in refusals:
+                return True in refusals
     raise OSError("it is too busy to find out whether it has conditional puts; run this again")
 
 
-class _Probe(Enum):
-    MADE = "made"
-    REFUSED = "refused when it was put"
-    SEEN = "seen before it was put"
-
-
-def _make_probe(url: str) -> _Probe:
+def _is_refused(url: str) -> bool | None:
+    """Make a table. Return whether its first entry was refused when it was put; None if it was seen before that."""
     schema = Schema.from_arrow(pa.schema([("number", pa.int64())]))
     try:
         DeltaTable.create(url, schema, commit_properties=CommitProperties(max_commit_retries=0))
     except CommitFailedError:
-        return _Probe.REFUSED
+        return True
     except DeltaError as error:
         if "already exists" in str(error):
-            return _Probe.SEEN
+            return None
         raise
-    return _Probe.MADE
+    return False
 
 
 def add_columns(delta: DeltaTable, table: Table, info: CommitInfo) -> None:

@@ -168,25 +168,22 @@ def _check_commits(path: UrlPath) -> None:
 
 def _check_new_path(path: LakePath, *, make: bool) -> None:
     """Raise Misuse unless a lake may be made at the path: `make` is set, and no other file is there."""
-    if isinstance(path, UrlPath):
-        if not make:
-            raise Misuse(f"there is no lake in {path}: `restante pipeline run` creates one (--lake names another)")
-        names = path.names()
-        others = [name for name in names if not name.startswith(LAKE_FILE)]
-        if others and LAKE_FILE not in names:  # it is there if another run has just made the lake
-            raise Misuse(f"{path} contains other files, such as {min(others)}: name an empty folder (--lake)")
-        return
-    for folder in (path, *path.parents):
-        if (folder / delta_log.LOG_FOLDER).exists():
-            raise Misuse(
-                f"{folder} is a Delta table, not a lake: name the folder with the tables, or a new one (--lake)"
-            )
-    if file := next((entry for entry in (path, *path.parents) if entry.exists() and not entry.is_dir()), None):
-        raise Misuse(f"{file} is not a folder: name the folder of the lake, or a new one (--lake)")
+    if not isinstance(path, UrlPath):
+        for folder in (path, *path.parents):
+            if (folder / delta_log.LOG_FOLDER).exists():
+                raise Misuse(
+                    f"{folder} is a Delta table, not a lake: name the folder with the tables, or a new one (--lake)"
+                )
+        if file := next((entry for entry in (path, *path.parents) if entry.exists() and not entry.is_dir()), None):
+            raise Misuse(f"{file} is not a folder: name the folder of the lake, or a new one (--lake)")
     if not make:
         raise Misuse(f"there is no lake in {path}: `restante pipeline run` creates one (--lake names another)")
-    names = [entry.name for entry in path.iterdir()] if path.exists() else []
-    if others := [name for name in names if name != LOCK_FILE and not name.startswith(f"{LAKE_FILE}.")]:
+    if isinstance(path, UrlPath):
+        names = path.names()
+    else:
+        names = [entry.name for entry in path.iterdir()] if path.exists() else []
+    others = [name for name in names if name != LOCK_FILE and not name.startswith(LAKE_FILE)]
+    if others and LAKE_FILE not in names:  # it is there if another run has just made the lake
         raise Misuse(f"{path} contains other files, such as {min(others)}: name a new or an empty folder (--lake)")
 
 

@@ -14,6 +14,7 @@ from datetime import date, timedelta
 from functools import partial, reduce
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -184,7 +185,7 @@ class LakeTable:
         return actions
 
     def _data_file(self, action: Mapping[str, Any]) -> DataFile:
-        below = PurePosixPath(delta_log.decoded_path(action["path"]))
+        below = PurePosixPath(unquote(action["path"]))
         path = self.folder / below
         values = {name: action[f"partition.{name}"] for name in self.table.partitions}
         partition = {name: None if value is None else str(value) for name, value in values.items()}
