@@ -22,8 +22,7 @@ from restante.pipeline.build import freshness
 from restante.pipeline.build import run as build_run
 from restante.pipeline.build import sources as build_module
 from restante.pipeline.build.freshness import TableWithInputs
-from restante.pipeline.build.row_budget import RowBudget
-from restante.pipeline.build.run import BuildResult, commit_info_of
+from restante.pipeline.build.run import BuildResult, RowBudget, commit_info_of
 from restante.pipeline.build.sources import build_sources
 from restante.pipeline.lake import commit_info, delta_log
 from restante.pipeline.lake.commit_info import Ledger, Mark

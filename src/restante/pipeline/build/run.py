@@ -9,15 +9,16 @@ removed and made again or restored from a backup, all days are built again.
 from __future__ import annotations
 
 import functools
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from datetime import date
 from typing import Final, NamedTuple
 
 from restante.common.texts import counted
 from restante.pipeline.build.freshness import DayRange, TableWithInputs, due_days
-from restante.pipeline.build.row_budget import RowBudget
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, CommitInfo, TableCommit
 from restante.pipeline.lake.data_files import DataFile, Selected
@@ -44,6 +45,40 @@ class BuildResult(NamedTuple):
     days: Sequence[date]
     """The days that were built again, or are due (`plan`)."""
     rows: int = 0
+
+
+class RowBudget:
+    """The number of rows that concurrent jobs may read together."""
+
+    def __init__(self, rows: int) -> None:
+        self._limit: Final = rows
+        self._reserved = 0
+        self._closed = False
+        self._changed: Final = threading.Condition()
+
+    @contextmanager
+    def reserve(self, rows: int) -> Iterator[None]:
+        """Wait until the rows fit into the budget, or no other job has a reservation; release them at the end.
+
+        Raises CancelledError if no more jobs may start.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._reserved or self._reserved + rows <= self._limit)
+            if self._closed:
+                raise CancelledError
+            self._reserved += rows
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._reserved -= rows
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Refuse all further reservations, including those that are waiting."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 def missing_inputs(existing: Collection[str], build: Build) -> list[str]:
