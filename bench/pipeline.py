@@ -374,7 +374,7 @@ def _ingest(run: Run, folder: Path, new_day: int, rows: int, start_day: date) ->
         target = run.lake.table(table)
         read = run.spark().read.schema(spark_schema(table)).parquet(str(folder / table.name))
         staged = target.stage(read.hint("rebalance", "day"))
-        target.commit([staged], info=CommitInfo(run="bench", table=table.name, finished=time.time()))
+        target.commit([staged], info=CommitInfo(run="bench", finished=time.time()))
 
 
 def _time_build(run: Run, only: DayRange | None = None) -> tuple[float, dict[str, int]]:

@@ -423,7 +423,7 @@ def test_a_source_has_one_row_with_the_sums_of_its_ledgers_and_its_last_row(spar
 
 def read_rows(world: LakeWorld, name: str, number: int, *, last: float = 0.0, **fields: Any) -> None:
     started = datetime.fromtimestamp(T0 + last, UTC).isoformat()[:-6]
-    ledger = Ledger(read=number, clean=number, counted=number, **fields)
+    ledger = Ledger(read=number, clean=number, **fields)
     world.write("nameplates", {"source": name, "_times": number, "started": started}, source=name, ledger=ledger)
 
 
@@ -437,7 +437,7 @@ def test_the_rows_are_those_of_the_lake(world: LakeWorld) -> None:
     world.merge("nameplates")
     marks = {"waku": {"": Mark(1, "a", 1, "a")}, "export": {"x.rlp": Mark(1, "a", 1, "a")}}
     for name, of_source in marks.items():
-        world.add("archived", [], source=name, ledger=Ledger(read=1, duplicate=1, counted=1), marks=of_source)
+        world.add("archived", [], source=name, ledger=Ledger(read=1, duplicate=1), marks=of_source)
     assert make(world).rows == 5
     table = {row["source"]: row for row in world.rows("sources")}
     kinds = {**dict.fromkeys(ends, "usage"), "waku": "archive", "export": "files"}
@@ -480,7 +480,7 @@ def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld) -> Non
     built.merge("nameplates")
     built.add("nameplates", [])
     assert not days_due(built)
-    built.add("nameplates", [], source="mailbox", ledger=Ledger(read=1, duplicate=1, counted=1))
+    built.add("nameplates", [], source="mailbox", ledger=Ledger(read=1, duplicate=1))
     assert days_due(built), "it read a duplicate"
     bring_up_to_date(built)
     add_foreign(built.path, [built.rows("nameplates")[0] | {"id": 99}], NAMEPLATES)
@@ -501,7 +501,7 @@ def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld) -> Non
 def test_the_table_stays_while_an_input_is_removed(built: LakeWorld) -> None:
     version = built.version("sources")
     shutil.rmtree(built.path / "nameplates")
-    built.add("mailboxes", [], source="mailbox", ledger=Ledger(read=1, duplicate=1, counted=1))
+    built.add("mailboxes", [], source="mailbox", ledger=Ledger(read=1, duplicate=1))
     assert not days_due(built), "the sources of nameplates would vanish from it"
     sentence = "because nameplates was removed: ingest it again, or remove the folder of sources, too"
     assert f"sources: stays as it was built, {sentence}" in built.messages

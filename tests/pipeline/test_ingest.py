@@ -50,8 +50,7 @@ def test_rows_go_to_the_lake_and_a_second_run_reads_new_ones(world: LakeWorld, t
         second = world.ledger("nameplates", *specs)
         world.spark = no_spark
         assert {(result.span, result.ledger) for result in world.ingest(*specs)} == {(None, None)}
-    ledgers = [(ledger.read, ledger.first, ledger.last) for ledger in (results[1].ledger, second) if ledger]
-    assert ledgers == [(2, 1, 2), (2, 3, 4)]
+    assert [ledger.read for ledger in (results[1].ledger, second) if ledger] == [2, 2]
     nameplates = DeltaTable(world.path / "nameplates")
     assert [nameplates.transaction_version(name) for name in ("mailbox", "west")] == [4, 1]
     [row] = world.rows("mailboxes")

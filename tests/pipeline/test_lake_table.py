@@ -34,7 +34,7 @@ from restante.pipeline.lake.commit_info import (
     TableCommit,
 )
 from restante.pipeline.lake.compact import compact
-from restante.pipeline.lake.data_files import DataFile, Selected
+from restante.pipeline.lake.data_files import DataFile, Selected, all_days
 from restante.pipeline.lake.statistics import ColumnRange
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
@@ -151,13 +151,10 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any
 def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactions(tmp_path: Path) -> None:
     made = CommitInfo(
         run="r1",
-        table="letters",
         finished=1_795_000_000.25,
         sources={
-            "main": SourceCommit(
-                Ledger(read=4, clean=3, duplicate=1, counted=4, first=1, last=4), {"": Mark(4, "d4", 1, "d1")}
-            ),
-            "west": SourceCommit(Ledger(read=1, clean=1, counted=1), {"": Mark(1, "d1", 1, "d1")}),
+            "main": SourceCommit(Ledger(read=4, clean=3, duplicate=1), {"": Mark(4, "d4", 1, "d1")}),
+            "west": SourceCommit(Ledger(read=1, clean=1), {"": Mark(1, "d1", 1, "d1")}),
         },
         inputs={"other": TableCommit("id", 7, "abcd")},
     )
@@ -165,7 +162,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
     days = ["2026-11-01", "2026-11-02"]
     with opened(tmp_path) as table:
         staged = table.stage(held(letters))
-        assert (staged.rows, staged.days) == (3, set(days))
+        assert (staged.rows, all_days(staged.files)) == (3, set(days))
         assert seen(tmp_path).version is None
         assert table.commit([staged], info=made, transactions={"main": 4, "other": 2**40}) == 0
         assert not list(local(table.folder).glob("run-*"))
@@ -205,7 +202,7 @@ def test_spark_stages_rows_and_reads_all_or_some_partitions(spark: SparkSession,
         empty = table.read(spark)
         assert (empty.count(), empty.columns) == (0, [column.name for column in LETTERS.columns])
         staged, nothing = table.stage(lakes.frame(spark, letters)), table.stage(lakes.frame(spark, []))
-        assert (staged.rows, len(staged.files), staged.days) == (4, 4, {"2026-11-01", "2026-11-02"})
+        assert (staged.rows, len(staged.files), all_days(staged.files)) == (4, 4, {"2026-11-01", "2026-11-02"})
         assert (nothing.rows, nothing.files) == (0, ())
         table.commit([staged, nothing], info=info())
         assert table.read(spark, {"day": ()}).schema == table.read(spark).schema == empty.schema
@@ -482,7 +479,7 @@ def test_the_days_and_sources_of_a_month_are_one_sorted_file(
     letters = [THIRD, OTHER, SECOND, OCTOBER, FIRST]
     staged = staging.stage_rows(lakes.frame(spark, letters), tmp_path, MONTHLY_LETTERS, "r")
     assert [file.partition for file in staged.files] == [{"month": "2026-10-01"}, {"month": "2026-11-01"}]
-    assert staged.days == {"2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03"}
+    assert all_days(staged.files) == {"2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03"}
     ids = [pq.ParquetFile(file.path).read(columns=["id"]).column("id").to_pylist() for file in staged.files]
     assert ids == [[1], [2, 3, 9, 4]]
     [_, november] = staged.files

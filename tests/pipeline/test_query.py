@@ -228,7 +228,7 @@ def test_a_file_lost_in_a_query_is_one_sentence(lake: LakeWorld, tmp_path: Path,
         sentence = f"the lake is damaged: {lake.path}/outcomes/"
         if change == "vacuum":
             with lake.run() as run_:
-                run_.lake.table(TABLES["outcomes"]).commit(info=lake.info("outcomes"), replace={})
+                run_.lake.table(TABLES["outcomes"]).commit(info=lake.info(), replace={})
             command("vacuum", "--lake", lake.path, "--grace", "0")
             assert not file.path.exists()
             sentence = "the table outcomes was changed while the query ran, and `vacuum` removed "

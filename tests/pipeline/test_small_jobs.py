@@ -81,7 +81,7 @@ def builds(*names: str) -> Callable[[Run], object]:
 
 
 def add(lake: LakeWorld, *days: str, source: str = "mailbox") -> None:
-    ledger = Ledger(read=len(days), clean=len(days), counted=len(days))
+    ledger = Ledger(read=len(days), clean=len(days))
     records = ({"started": f"{day}T12:00:00", "source": source} for day in days)
     lake.write("nameplates", *records, source=source, ledger=ledger)
 

@@ -291,7 +291,6 @@ def commit_spans(run: Run, target: LakeTable, staged: StagedFiles, spans: Mappin
         [staged],
         info=CommitInfo(
             run=run.name,
-            table=target.table.name,
             finished=run.now(),
             sources={source: SourceCommit(ledger, dict(span.marks)) for source, (span, ledger) in spans.items()},
         ),
@@ -306,9 +305,6 @@ def span_ledger(span: Span, **counts: int) -> Ledger:
     return Ledger(
         **counts,
         missed=span.missed,
-        counted=span.counted,
-        first=min((part.first_id for part in span.parts), default=None),
-        last=max((part.last_id for part in span.parts), default=None),
         replaced=span.replace,
     )
 
@@ -319,9 +315,9 @@ def _clock_faults(source: Source) -> Sequence[str]:
 
 
 def _check_counts(ledger: Ledger, source: Source, span: Span) -> None:
-    if ledger.read != ledger.counted:
+    if ledger.read != span.counted:
         raise SourceError(
-            f"source {source.name}: {span.table} counts {counted(ledger.counted, 'row')}, but {ledger.read:,} could"
+            f"source {source.name}: {span.table} counts {counted(span.counted, 'row')}, but {ledger.read:,} could"
             " be read; none was taken. The file is damaged, or was changed by hand: check it"
         )
     if ledger.read != ledger.clean + ledger.duplicate + ledger.quarantined:
@@ -358,4 +354,4 @@ def quarantine(run: Run, spark: SparkSession, table: str, sources: Collection[st
         new.discard()
         return
     names = {name: SourceCommit() for name in sources}
-    target.commit([new], info=CommitInfo(run=run.name, table=QUARANTINE.name, finished=run.now(), sources=names))
+    target.commit([new], info=CommitInfo(run=run.name, finished=run.now(), sources=names))

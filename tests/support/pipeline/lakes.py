@@ -116,11 +116,11 @@ def held(rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
     return cast(DataFrame, Held(pa.Table.from_pylist(list(rows), arrow(table))))
 
 
-def info(run: str = "r", finished: float = 1_795_000_000.0, table: str = "letters", **others: Any) -> CommitInfo:
+def info(run: str = "r", finished: float = 1_795_000_000.0, **others: Any) -> CommitInfo:
     """Return a commit info, of one source if `source`, and perhaps `ledger` and `marks`, are among the others."""
     if source := others.pop("source", None):
         others["sources"] = {source: SourceCommit(others.pop("ledger", None), others.pop("marks", {}))}
-    return CommitInfo(run=run, table=table, finished=finished, **others)
+    return CommitInfo(run=run, finished=finished, **others)
 
 
 def local(path: LakePath) -> Path:

@@ -101,12 +101,12 @@ class LakeWorld:
         with self.run() as run:
             return {built.table: built for built in build_tables(run, days, plan=plan, builds=chosen)}
 
-    def info(self, table: str) -> CommitInfo:
-        return CommitInfo(run="by hand", table=table, finished=self.now)
+    def info(self) -> CommitInfo:
+        return CommitInfo(run="by hand", finished=self.now)
 
     def keep(self, table: str, first: str) -> int:
         with self.run() as run:
-            return run.lake.table(TABLES[table]).drop_before(first, self.info(table))
+            return run.lake.table(TABLES[table]).drop_before(first, self.info())
 
     def rows(self, table: str) -> list[Row]:
         """Return a table's rows, in an order that has nothing to do with how they came."""
@@ -122,7 +122,7 @@ class LakeWorld:
         """Commit rows without Spark, as if an ingest had taken them."""
         with self.run() as run:
             target = run.lake.table(TABLES[table])
-            info = lakes.info("by hand", self.now, table, **fields)
+            info = lakes.info("by hand", self.now, **fields)
             transactions = {
                 name: sum(mark.last for mark in commit.marks.values()) for name, commit in info.sources.items()
             }
@@ -150,7 +150,7 @@ class LakeWorld:
         with self.run() as run:
             marks = {table: dict(run.lake.table(TABLES[table]).marks(source)) for table in tables}
         for table, new in read(spec, self.folder / "scratch", marks).items():
-            ledger = Ledger(read=len(new.rows), clean=len(new.clean), counted=new.span.counted)
+            ledger = Ledger(read=len(new.rows), clean=len(new.clean))
             if table in tables:
                 self.add(table, new.clean, source=source, ledger=ledger, marks=dict(new.span.marks))
 

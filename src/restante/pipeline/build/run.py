@@ -196,7 +196,6 @@ def commit_info_of(run: Run, tables: TableWithInputs, inputs: Mapping[str, Table
     """Return the info of a commit to a built table, which is then up to date with these commits of its inputs."""
     return CommitInfo(
         run=run.name,
-        table=tables.target.table.name,
         finished=run.now(),
         inputs=dict(inputs),
         definition=tables.build.definition if inputs else None,

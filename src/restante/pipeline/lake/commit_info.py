@@ -57,11 +57,6 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: int = 0
     missed: int = 0
     """Ids that were assigned, but whose rows were deleted before they were read."""
-    counted: int = 0
-    """The source's own count of the rows between the same ids, which must equal `read`."""
-    first: int | None = None
-    """The least id that was read; None if there was no row."""
-    last: int | None = None
     replaced: bool = False
     """Whether the source was read again from the start and its earlier rows were replaced."""
 
@@ -150,7 +145,6 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     run: str
     """The run that made it; '' if another program made it without a commit info."""
-    table: str
     finished: float
     """When all its rows were written, in seconds since 1970."""
     sources: dict[str, SourceCommit] = msgspec.field(default_factory=dict)

@@ -97,7 +97,7 @@ def compact(table: LakeTable, name: str, now: Callable[[], float]) -> list[Merge
         try:
             new = StagedFiles(job, tuple(_write_merged(merge, table.table, job) for merge in batch))
             old = [file for merge in batch for file in merge.files]
-            table.swap(old, new, CommitInfo(run=name, table=table.table.name, finished=now()))
+            table.swap(old, new, CommitInfo(run=name, finished=now()))
         except BaseException:
             staging.remove_job(job)
             raise

@@ -89,7 +89,7 @@ def read_info(table: LakePath, version: int) -> CommitInfo:
     commit = base64.b64encode(hashlib.sha256(raw).digest())[:COMMIT_ID_CHARACTERS].decode()
     changes = [change for line in lines if (change := line.add or line.remove) and change.data_change]
     days = {day for change in changes for day in _changed_days(table, change)}
-    return CommitInfo(run="", table=table.name, finished=action.timestamp / 1000, days=sorted(days), commit=commit)
+    return CommitInfo(run="", finished=action.timestamp / 1000, days=sorted(days), commit=commit)
 
 
 def _changed_days(table: LakePath, change: Change) -> Collection[str]:

@@ -75,11 +75,6 @@ class StagedFiles(NamedTuple):
         """Return the number of rows."""
         return sum(file.rows for file in self.files)
 
-    @property
-    def days(self) -> set[str]:
-        """Return the UTC days of the rows, ISO."""
-        return data_files.all_days(self.files)
-
     def discard(self) -> None:
         """Remove the files: no commit will take them."""
         remove_job(self.folder)

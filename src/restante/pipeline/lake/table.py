@@ -359,7 +359,7 @@ class LakeTable:
             if self._delta is not None and delta_table.missing_columns(self._delta, self.table):
                 # A commit of its own: deltalake adds no columns in a commit that adds files.
                 add_columns = partial(delta_table.add_columns, self._delta, self.table)
-                bare = CommitInfo(run=info.run, table=info.table, finished=info.finished)
+                bare = CommitInfo(run=info.run, finished=info.finished)
                 if self._write(bare, set(), add_columns) is None:
                     continue
             replaced = replace()
