@@ -26,7 +26,7 @@ from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.small_jobs import JobSize
 from restante.pipeline.steps import Step
-from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables import BUILDS, clean_inputs
 from restante.pipeline.tables.build import FOLDERS, Build, Folder
 
 MAX_JOB_ROWS: Final = 5_000_000
@@ -81,19 +81,10 @@ class RowBudget:
             self._changed.notify_all()
 
 
-def missing_inputs(existing: Collection[str], build: Build) -> list[str]:
+def missing_inputs(existing: Collection[str], name: str) -> list[str]:
     """Return the clean tables from which a table is built, if none of them is among the existing tables."""
-    names = list(dict.fromkeys(_clean_inputs(build)))
+    names = clean_inputs(name)
     return [] if {*names}.intersection(existing) else names
-
-
-def _clean_inputs(build: Build) -> Iterator[str]:
-    """Yield the clean tables from which a table is built, also by way of other built tables."""
-    for name in build.inputs:
-        if name in BUILDS:
-            yield from _clean_inputs(BUILDS[name])
-        else:
-            yield name
 
 
 def build_tables(

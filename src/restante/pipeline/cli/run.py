@@ -268,7 +268,7 @@ def build_into(
         _drop_old(run, {name: count for name, count in keep_days.items() if name in BUILT_TABLES})
     existing = run.lake.tables()
     missing = [
-        missing_inputs(existing, BUILDS[result.table]) if result.table in BUILDS and not result.days else ()
+        missing_inputs(existing, result.table) if result.table in BUILDS and not result.days else ()
         for result in results
     ]
     return [

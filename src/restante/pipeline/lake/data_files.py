@@ -276,8 +276,5 @@ def existing_files(files: list[DataFile]) -> list[DataFile]:
         except OSError as error:
             raise unreadable_file(file.path, plain(error)) from error
         if not exists:
-            raise StoreError(
-                f"the lake is damaged: {file.path} is missing, which its table's log lists: restore it from a backup,"
-                " or remove that table's folder and run ingest and build again"
-            )
+            raise unreadable_file(file.path, "it is missing")
     return files

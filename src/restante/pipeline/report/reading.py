@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from restante.pipeline.report.making import DATED, TABLES_READ, lake_days, make_
 from restante.pipeline.report.model import Report
 from restante.pipeline.report.periods import LakeDays, Period
 from restante.pipeline.schemas import CLEAN_TABLES, SOURCES
-from restante.pipeline.tables import BUILDS, BUILT_TABLES, TABLES
+from restante.pipeline.tables import BUILT_TABLES, TABLES, clean_inputs
 
 
 def read_report(lake: Lake, period: Period, made: datetime, scratch: Path) -> Report:
@@ -43,23 +43,12 @@ def lake_state(lake: Lake) -> LakeState:
     for name in TABLES_READ:
         if name in tables or name not in BUILT_TABLES:  # rows that are rejected make the table `quarantine`
             continue
-        inputs = dict.fromkeys(_clean_inputs(name))
+        inputs = [clean for clean in clean_inputs(name) if clean in SOURCES]
         if any(input_name in tables and lake.table(CLEAN_TABLES[input_name]).files() for input_name in inputs):
             unbuilt.append(name)
         else:
             without_rows[name] = " or ".join(dict.fromkeys(SOURCES[input_name] for input_name in inputs))
     return LakeState(unbuilt, without_rows)
-
-
-def _clean_inputs(name: str) -> Iterator[str]:
-    """Yield the ingested tables that a table is built from, also by way of others. `sources` is built from all."""
-    if name in SOURCES:
-        yield name
-    elif name in BUILDS:
-        for input_name in BUILDS[name].inputs:
-            yield from _clean_inputs(input_name)
-    else:
-        yield from SOURCES
 
 
 class _Made(msgspec.Struct):

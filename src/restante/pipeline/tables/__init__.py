@@ -57,3 +57,11 @@ BUILT_TABLES: Final[Mapping[str, Table]] = {
 
 TABLES: Final[Mapping[str, Table]] = {**CLEAN_TABLES, **BUILT_TABLES}
 """All tables of a lake, in the order in which they are made."""
+
+
+def clean_inputs(name: str) -> list[str]:
+    """Return the clean tables from which a table is made, also by way of other built tables."""
+    if name in CLEAN_TABLES:
+        return [name]
+    inputs = BUILDS.get(name, sources.BUILD).inputs
+    return list(dict.fromkeys(clean for input_name in inputs for clean in clean_inputs(input_name)))
