@@ -45,9 +45,6 @@ _NON_TEXT_TYPES: Final = ("BOOLEAN", "DATE", "TIME", "INTERVAL", "BLOB", "BIT", 
 """The types, beside numbers, whose values are no texts of strangers. A type's name begins with one of these:
 TIMESTAMP with TIME."""
 
-_FLOAT_TYPES: Final = ("FLOAT", "DOUBLE", "VARIANT")
-"""Types that have NaN and infinity, which JSON does not have. They are null there."""
-
 
 class ResultColumn(NamedTuple):
     """A column of a result."""
@@ -135,14 +132,14 @@ class Database:
         select, end = "SELECT * FROM (\n", "\n) AS restante_result"
         if explain:
             columns = self._execute(f"{explain} {select}{query}{end}")
-            return QueryResult(columns, self._rows(()), is_plan=True)
+            return QueryResult(columns, self._rows(), is_plan=True)
         columns = self._execute(f"{select}{query}{end} LIMIT 0")
         aliases = [f"c{number}" for number in range(len(columns))]
         form = _json_sql if as_json else _text_sql
         values = ", ".join(form(alias, column.type) for alias, column in zip(aliases, columns, strict=True))
         self._execute(f"SELECT {values} FROM (\n{query}{end}({', '.join(aliases)})")  # noqa: S608 - they are our names
-        repaired = [number for number, column in enumerate(columns) if as_json and _may_have_nan(column.type)]
-        return QueryResult(columns, self._rows(repaired))
+        rows = self._rows()
+        return QueryResult(columns, (tuple(map(_finite, row)) for row in rows) if as_json else rows)
 
     def fetch(self, sql: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Run a query of ours with named parameters. Return all rows, with Python's values.
@@ -184,18 +181,13 @@ class Database:
             _refuse_changes(self._database.extract_statements(query))
         return "EXPLAIN ANALYZE" if analyze else "EXPLAIN", query
 
-    def _rows(self, repaired: Sequence[int]) -> Iterator[ResultRow]:
-        """Yield the rows. In columns that are `repaired`, NaN and infinity become null."""
+    def _rows(self) -> Iterator[ResultRow]:
         while True:
             with self._errors():
                 rows: list[ResultRow] = self._database.fetchmany(ROWS_PER_FETCH)
             if not rows:
                 return
-            for row in rows:
-                if repaired:
-                    yield tuple(_finite(value) if n in repaired else value for n, value in enumerate(row))
-                else:
-                    yield row
+            yield from rows
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -284,20 +276,16 @@ def _json_sql(column: str, kind: str) -> str:
     if kind == "NULL":
         return "NULL"
     text = _text_sql(column, kind)
-    if kind in _FLOAT_TYPES[:2]:
+    if kind in {"FLOAT", "DOUBLE"}:
         return f"CASE WHEN isfinite({column}) THEN {text} END"
     if kind.startswith("DECIMAL") and not kind.endswith("]"):
         return text  # to_json makes a DOUBLE of it
     return f"CAST(to_json({column if text.startswith('CAST') else text}) AS VARCHAR)"
 
 
-def _may_have_nan(kind: str) -> bool:
-    return kind not in _FLOAT_TYPES[:2] and any(name in kind for name in _FLOAT_TYPES)
-
-
 def _finite(value: str | None) -> str | None:
-    """Return JSON in which NaN and infinity, as DuckDB writes them, are null."""
-    if value is None or not any(word in value for word in ("NaN", "Infinity")):
+    """Return JSON in which NaN and infinity, as DuckDB writes them in lists and structs, are null."""
+    if value is None or ("NaN" not in value and "Infinity" not in value):
         return value
     nothing: Callable[[str], None] = lambda _: None  # noqa: E731
     return json.dumps(json.loads(value, parse_constant=nothing), ensure_ascii=False)
