@@ -245,8 +245,10 @@ def _ingest_span(
     """Read a span, and commit its rows. It is read a second time if rows go into quarantine."""
     from pyspark.sql import functions as f
 
+    from restante.pipeline.sources import tasks  # imports Spark
+
     fault = f.col("fault")
-    rows = opened.read(spark, span)
+    rows = tasks.frame(spark, target.table, opened.tasks(span))
     staged, counts = stage_clean(
         rows,
         "fault IS NULL",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import LIVE, Table
+from restante.pipeline.schemas import CLEAN_TABLES, LIVE
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import IngestContext, OpenedSource, Source, Span
-from restante.pipeline.sources.tasks import Task
 from support.pipeline.servers import CONTEXT
 
 Row = dict[str, Any]
@@ -77,16 +75,10 @@ def read(
 
 def rows_of(opened: OpenedSource, span: Span) -> list[Row]:
     """Do the tasks of a span, one after the other; they give as many rows as the source counts."""
-
-    def frame(_spark: None, table: Table, tasks: Sequence[Task]) -> list[Row]:
-        rows = [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
-        for row in rows:
-            missing = [column.name for column in table.columns if not column.null and row[column.name] is None]
-            assert bool(missing) <= (row["fault"] is not None)
-            assert (row["fault"] is None) == (row["identity"] is None) == (row["digest"] is None)
-        return rows
-
-    with patch("restante.pipeline.sources.tasks.frame", frame):
-        rows: Any = opened.read(None, span)  # type: ignore[arg-type]
+    rows = [row for task in opened.tasks(span) for batch in task.batches() for row in batch.to_pylist()]
+    never_null = [column.name for column in CLEAN_TABLES[span.table].columns if not column.null]
+    for row in rows:
+        assert (None in map(row.get, never_null)) <= (row["fault"] is not None)
+        assert (row["fault"] is None) == (row["identity"] is None) == (row["digest"] is None)
     assert len(rows) == span.counted
-    return rows  # type: ignore[no-any-return]
+    return rows

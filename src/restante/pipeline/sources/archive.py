@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +36,9 @@ from restante.pipeline.sources.source import (
     SourceSpec,
     Span,
     SpanPart,
+    Task,
 )
 from restante.waku.envelope.envelope import U32
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from restante.pipeline.sources.tasks import Task
 
 ARCHIVE_FILE: Final = "archive.sqlite"
 """The archive's file in a Mailserver's data directory (restante.waku.archive.schema, which is not imported: sources
@@ -155,12 +151,6 @@ class OpenedArchive:
             marks={"": self._mark(Mark(0, "", first_arrival, first_digest), last_arrival)},
             envelope_bytes=counted * self._mean_bytes(),
         )
-
-    def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Copy the new envelopes and return them as rows. They are verified when the rows are read."""
-        from restante.pipeline.sources import tasks  # imports Spark
-
-        return tasks.frame(spark, ARCHIVED, self.tasks(span))
 
     def tasks(self, span: Span) -> list[Task]:
         """Copy the new envelopes and return the tasks that read and verify them. It can be called once."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +32,9 @@ from restante.pipeline.sources.source import (
     SourceSpec,
     Span,
     SpanPart,
+    Task,
 )
 from restante.waku.files.rlp_file import split_items
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 ENVELOPE_SUFFIXES: Final = frozenset({".rlp", ".parquet"})
 """The suffixes that `restante waku export` gives complete files; other files of a folder are ignored."""
@@ -123,14 +121,13 @@ class OpenedFiles:
                 del self._files[digest]
         return counts
 
-    def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Return the new envelopes as rows. A file is one task, because its duplicates must be found."""
-        from restante.pipeline.sources import tasks  # imports Spark
-
+    def tasks(self, span: Span) -> list[Task]:
+        """Return the tasks that read the new files. One reads a whole file, because its duplicates must be found."""
         latest = int(self._context.latest)
         new_files = [(part.name, self._files[part.name].absolute) for part in span.parts]
-        tasks_with_bytes = ((FileTask(file, self._origin(digest), latest), file.size) for digest, file in new_files)
-        return tasks.frame(spark, ARCHIVED, tasks.group_tasks(tasks_with_bytes))
+        return paths.group_tasks(
+            (FileTask(file, self._origin(digest), latest), file.size) for digest, file in new_files
+        )
 
     def _origin(self, digest: str) -> Origin:
         return Origin(

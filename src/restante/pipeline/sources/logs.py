@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -22,13 +22,8 @@ from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
 from restante.pipeline.sources import paths, traces
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import fault_row, row_batches
-from restante.pipeline.sources.source import IngestContext, PathPreview, Say, Source, SourceSpec, Span, SpanPart
+from restante.pipeline.sources.source import IngestContext, PathPreview, Say, Source, SourceSpec, Span, SpanPart, Task
 from restante.timing.logs import EventItem, log_items
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from restante.pipeline.sources.tasks import Task
 
 MAX_LOG_BYTES: Final = 256 << 20
 """Bytes of the largest log that is read, which is read whole: 600,000 events."""
@@ -166,17 +161,14 @@ class OpenedLogs:
             marks=paths.new_marks(self._logs, new, marks, self._now),
         )
 
-    def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Return the new lines or events as rows."""
-        from restante.pipeline.sources import tasks  # imports Spark
-
+    def tasks(self, span: Span) -> list[Task]:
+        """Return the tasks that read the new lines or events."""
         if span.table == SERVER_COMMANDS.name:
-            return tasks.frame(spark, SERVER_COMMANDS, list(chain.from_iterable(map(self._trace_tasks, span.parts))))
+            return list(chain.from_iterable(map(self._trace_tasks, span.parts)))
         new_files = [(part.name, self._logs[part.name].absolute) for part in span.parts]
-        tasks_with_bytes = (
+        return paths.group_tasks(
             (LogTask(file, name, self._server, self._name, self._limits), file.size) for name, file in new_files
         )
-        return tasks.frame(spark, CLIENT_EVENTS, tasks.group_tasks(tasks_with_bytes))
 
     def _trace_tasks(self, part: SpanPart) -> Iterator[Task]:
         new = self._new_lines[part.name]

@@ -11,17 +11,22 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pyarrow as pa
 from msgspec import structs
 
 from restante.common.errors import plain
 from restante.common.texts import counted
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import MAX_TEXT_CHARACTERS
-from restante.pipeline.sources.source import PREVIEW_BYTES, Inode, Say, SourceError, is_glob
+from restante.pipeline.sources.source import PREVIEW_BYTES, Inode, Say, SourceError, Task, is_glob
 
 STABLE_AFTER_SECONDS: Final = 10.0
 """Seconds after which a file's change time reveals every later change: file systems have a resolution of up to
 two."""
+
+TASK_GROUP_BYTES: Final = 4 << 20
+"""Bytes up to which small tasks are grouped: Spark takes a tenth of a second per task, and a client's log has 8
+kB."""
 
 
 class SourceFile(NamedTuple):
@@ -198,3 +203,28 @@ def changed_error(path: Path) -> SourceError:
 def missing_error(name: str, path: Path) -> SourceError:
     """Return the error for a source whose files disappeared after it was recognised."""
     return SourceError(f"source {name}: the files of {path} disappeared: put them back, and run this again")
+
+
+class TaskGroup(NamedTuple):
+    """Small tasks that run one after the other."""
+
+    tasks: tuple[Task, ...]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all of them."""
+        for task in self.tasks:
+            yield from task.batches()
+
+
+def group_tasks(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
+    """Return few tasks made of many small ones, given with their bytes. Their order stays."""
+    groups: list[Task] = []
+    group: list[Task] = []
+    size = 0
+    for task, task_bytes in tasks:
+        if group and size + task_bytes > TASK_GROUP_BYTES:
+            groups.append(TaskGroup(tuple(group)))
+            group, size = [], 0
+        group.append(task)
+        size += task_bytes
+    return [*groups, TaskGroup(tuple(group))] if group else groups

@@ -1,27 +1,24 @@
 """The interface of sources: data of servers and clients as rows for the lake. The new rows of a database are copied.
 
-A source returns what is new since the marks of the last run (`find_new`), and then its rows (`read`), each clean or
-with a fault. It does not decide what becomes of them, and writes nothing but its copies.
+A source returns what is new since the marks of the last run (`find_new`), and then the tasks that read its rows, each
+clean or with a fault. It does not decide what becomes of them, and writes nothing but its copies.
 """
 
 from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+import pyarrow as pa
 
 from restante.common.errors import Misuse, RestanteError, plain
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import Table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from restante.pipeline.sources.tasks import Task
 
 Inode = tuple[int, int]
 """Device and inode number of a file: all names of one file have the same."""
@@ -95,7 +92,7 @@ class Span(NamedTuple):
     table: str
     parts: tuple[SpanPart, ...]
     counted: int
-    """Rows in all parts: those that were copied of a database, or the file's lines. `read` must return as many."""
+    """Rows in all parts: those that were copied of a database, or the file's lines. The tasks must read as many."""
     missed: int
     """Ids in all parts that were assigned and have no row any more."""
     replace: bool
@@ -109,6 +106,13 @@ class Span(NamedTuple):
     """About how many bytes its envelopes have; 0 if its rows are no envelopes. Other rows are short."""
 
 
+class Task(Protocol):
+    """A part of a source, which a worker of Spark may read."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows: the table's columns, and `fault`, `identity`, `digest` (sources.rows)."""
+
+
 class OpenedSource(Protocol):
     """A source up to where it had come when it was opened."""
 
@@ -119,19 +123,15 @@ class OpenedSource(Protocol):
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new since the marks ({} for none), or None if nothing is. Raises SourceError."""
 
-    def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Return the new rows: the table's columns, and `fault`, `identity`, `digest` (sources.rows).
+    def tasks(self, span: Span) -> list[Task]:
+        """Return the tasks that read the new rows, before the source is closed. It can be called once for a span.
 
-        Every row of the source gives one row. The session must be local. Spark reads the rows when a job runs, which
-        must be before the source is closed.
+        Every row of the source gives one row.
         """
 
 
 class OpenedDatabase(OpenedSource, Protocol):
     """A database up to where it had come when it was opened."""
-
-    def tasks(self, span: Span) -> list[Task]:
-        """Return the tasks that read the new rows."""
 
     def mark_at(self, span: Span, last_id: int) -> Mark:
         """Return the mark that says that a span of rows with ids was read up to an id."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import base64
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,49 +19,17 @@ from pyspark.sql.types import StructType
 
 from restante.pipeline.schemas import Table
 from restante.pipeline.sources import rows
+from restante.pipeline.sources.source import Task
 from restante.pipeline.spark.small_jobs import is_small, one_task
 
 DATA_SOURCE: Final = "restante.tasks"
 
-TASK_GROUP_BYTES: Final = 4 << 20
-"""Bytes up to which small tasks are grouped: Spark takes a tenth of a second per task, and a client's log has 8
-kB."""
-
-
-class Task(Protocol):
-    """A part of a source."""
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, with the columns of restante.pipeline.sources.rows."""
-
-
-class TaskGroup(NamedTuple):
-    """Small tasks that run one after the other."""
-
-    tasks: tuple[Task, ...]
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all of them."""
-        for task in self.tasks:
-            yield from task.batches()
-
-
-def group_tasks(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
-    """Return few tasks made of many small ones, given with their bytes. Their order stays."""
-    groups: list[Task] = []
-    group: list[Task] = []
-    size = 0
-    for task, task_bytes in tasks:
-        if group and size + task_bytes > TASK_GROUP_BYTES:
-            groups.append(TaskGroup(tuple(group)))
-            group, size = [], 0
-        group.append(task)
-        size += task_bytes
-    return [*groups, TaskGroup(tuple(group))] if group else groups
-
 
 def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame:
-    """Return the rows that the tasks read for a table of the lake."""
+    """Return the rows that the tasks read for a table of the lake. Spark reads them when a job runs.
+
+    The session must be on this machine.
+    """
     if not tasks:
         return spark.createDataFrame(rows.arrow_schema(table).empty_table(), rows.ddl(table))
     if is_small(spark):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
@@ -21,7 +21,7 @@ from restante.common.extras import require_extra
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import RULES
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE
+from restante.pipeline.schemas import CLIENT_VERSIONS, LIVE
 from restante.pipeline.sources import live, paths, schema
 from restante.pipeline.sources.databases import (
     CopyFile,
@@ -56,13 +56,9 @@ from restante.pipeline.sources.source import (
     SourceSpec,
     Span,
     SpanPart,
+    Task,
 )
 from restante.pipeline.sources.usage_scan import ROWS_PER_TASK, UsageScan, UsageTask, copy_earlier_binds
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from restante.pipeline.sources.tasks import Task
 
 OUR_SHAPES: Final[Mapping[int, Shape]] = {MAILBOX_APPLICATION_ID: OUR_SHAPE, RELAY_APPLICATION_ID: OUR_RELAY_SHAPE}
 """By SQLite's application id."""
@@ -192,12 +188,6 @@ class OpenedUsage:
             reason=reason,
             marks={"": end} | {origin: Mark(0, "", 0, "") for origin in duplicates},
         )
-
-    def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Return the new rows."""
-        from restante.pipeline.sources import tasks  # imports Spark
-
-        return tasks.frame(spark, CLEAN_TABLES[span.table], self.tasks(span))
 
     def tasks(self, span: Span) -> list[Task]:
         """Return the tasks that read the new rows."""
