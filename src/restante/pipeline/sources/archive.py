@@ -146,7 +146,6 @@ class OpenedArchive:
             parts=(SpanPart("", start + 1, last_arrival),) if counted else (),
             counted=counted,
             missed=last_arrival - start - counted,
-            replace=False,
             reason=f"{reason}; the rows that the lake has of it stay" if reason else "",
             marks={"": self._mark(Mark(0, "", first_arrival, first_digest), last_arrival)},
             envelope_bytes=counted * self._mean_bytes(),

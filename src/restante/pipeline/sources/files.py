@@ -31,7 +31,6 @@ from restante.pipeline.sources.source import (
     SourceError,
     SourceSpec,
     Span,
-    SpanPart,
     Task,
 )
 from restante.waku.files.rlp_file import split_items
@@ -66,11 +65,7 @@ def _opened(path: Path, name: str, scratch: Path, say: Say, context: IngestConte
     Files that are no tables of envelopes are left out. At the end they raise SourceError, when the rows of the others
     are committed.
     """
-    files = paths.find_files(path, ENVELOPE_SUFFIXES)
-    if not files:  # an unmounted file system leaves an empty folder
-        raise paths.missing_error(name, path)
-    paths.say_empty(name, files, say)
-    opened = OpenedFiles(name, files, context)
+    opened = OpenedFiles(name, paths.files_to_read(name, path, say, ENVELOPE_SUFFIXES), context)
     yield opened
     if opened.left_out:
         others = len(opened.left_out) - 1
@@ -87,39 +82,25 @@ class OpenedFiles:
         self._name, self._context = name, context
         self._all_files = [file for file in files if file.size]
         self._files: dict[str, SourceFile] = {}
-        """Digest → file, as `find_new` found them; of several names, the quarantine shows the first."""
+        """Digest → new file, as `find_new` found them."""
         self.left_out: list[str] = []
-        """Why new files are no tables of envelopes, as `find_new` found them. They get no marks, so that every run
-        examines them again."""
+        """Why new files are no tables of envelopes, as `find_new` found them."""
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is. Raises SourceError."""
-        self._files = paths.files_by_digest(self._all_files, marks, self._context.now)
-        new = self._count_readable({digest: file for digest, file in self._files.items() if digest not in marks})
-        if not new:
-            return None
-        return Span(
-            table=table,
-            parts=tuple(SpanPart(digest, 0, rows - 1) for digest, rows in new.items() if rows),
-            counted=sum(new.values()),
-            missed=0,
-            replace=False,
-            reason="",
-            marks=paths.new_marks(self._files, new, marks, self._context.now),
-            envelope_bytes=sum(self._files[digest].size for digest in new),
-        )
-
-    def _count_readable(self, new: Mapping[str, SourceFile]) -> dict[str, int]:
-        """Return the number of items in each new file, by digest. Leave out those that are no tables of envelopes."""
-        counts: dict[str, int] = {}
         self.left_out = []
-        for digest, file in new.items():
-            try:
-                counts[digest] = _count_items(file)
-            except StoreError as error:
-                self.left_out.append(f"{paths.path_text(file.path)} {error}")
-                del self._files[digest]
-        return counts
+        span, self._files = paths.find_new_files(
+            table, self._all_files, marks, self._context.now, self._count_readable
+        )
+        return span and span._replace(envelope_bytes=sum(file.size for file in self._files.values()))
+
+    def _count_readable(self, file: SourceFile) -> int | None:
+        """Return the number of items in a file. Leave it out if it is no table of envelopes."""
+        try:
+            return _count_items(file)
+        except StoreError as error:
+            self.left_out.append(f"{paths.path_text(file.path)} {error}")
+            return None
 
     def tasks(self, span: Span) -> list[Task]:
         """Return the tasks that read the new files. One reads a whole file, because its duplicates must be found."""

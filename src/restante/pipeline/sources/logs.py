@@ -63,11 +63,7 @@ def _kind(file: SourceFile) -> str:
 
 @contextmanager
 def _opened(spec: SourceSpec, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedLogs]:  # noqa: ARG001 - nothing is copied
-    files = paths.find_files(spec.path)
-    if not files:  # what unmounting leaves is an empty folder
-        raise paths.missing_error(spec.name, spec.path)
-    paths.say_empty(spec.name, files, say)
-    yield OpenedLogs(spec.name, spec.server, files, context, say)
+    yield OpenedLogs(spec.name, spec.server, paths.files_to_read(spec.name, spec.path, say), context, say)
 
 
 class OpenedLogs:
@@ -85,7 +81,7 @@ class OpenedLogs:
         self._other_files: list[SourceFile] = []
         """All other files that are not empty; they are read as logs."""
         self._logs: dict[str, SourceFile] = {}
-        """Digest → file, as `find_new` found them."""
+        """Digest → new file, as `find_new` found them."""
         self._new_lines: dict[str, traces.NewLines] = {}
         """First line's digest → new lines, as `find_new` found them."""
         for file in files:
@@ -104,7 +100,10 @@ class OpenedLogs:
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is. Raises SourceError."""
-        return self._find_new_lines(marks) if table == SERVER_COMMANDS.name else self._find_new_logs(marks)
+        if table == SERVER_COMMANDS.name:
+            return self._find_new_lines(marks)
+        span, self._logs = paths.find_new_files(table, self._other_files, marks, self._now, _count_events)
+        return span
 
     def _find_new_lines(self, marks: Mapping[str, Mark]) -> Span | None:
         rewritten = self._rewritten(marks)
@@ -131,10 +130,9 @@ class OpenedLogs:
             table=SERVER_COMMANDS.name,
             parts=tuple(SpanPart(name, new.cuts[0], new.mark.last) for name, new in lines_by_trace.items()),
             counted=sum(new.lines for new in lines_by_trace.values()),
-            missed=0,
+            marks={**valid_marks, **{name: new.mark for name, new in lines_by_trace.items()}},
             replace=bool(rewritten),
             reason=reason,
-            marks={**valid_marks, **{name: new.mark for name, new in lines_by_trace.items()}},
         )
 
     def _rewritten(self, marks: Mapping[str, Mark]) -> Path | None:
@@ -145,21 +143,6 @@ class OpenedLogs:
                     if traces.last_line_state(data, marks[name]) is traces.LastLine.CHANGED:
                         return file.path
         return None
-
-    def _find_new_logs(self, marks: Mapping[str, Mark]) -> Span | None:
-        self._logs = paths.files_by_digest(self._other_files, marks, self._now)
-        new = {name: _count_events(file) for name, file in self._logs.items() if name not in marks}
-        if not new:
-            return None
-        return Span(
-            table=CLIENT_EVENTS.name,
-            parts=tuple(SpanPart(name, 0, count - 1) for name, count in new.items() if count),
-            counted=sum(new.values()),
-            missed=0,
-            replace=False,
-            reason="",
-            marks=paths.new_marks(self._logs, new, marks, self._now),
-        )
 
     def tasks(self, span: Span) -> list[Task]:
         """Return the tasks that read the new lines or events."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -18,7 +18,16 @@ from restante.common.errors import plain
 from restante.common.texts import counted
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import MAX_TEXT_CHARACTERS
-from restante.pipeline.sources.source import PREVIEW_BYTES, Inode, Say, SourceError, Task, is_glob
+from restante.pipeline.sources.source import (
+    PREVIEW_BYTES,
+    Inode,
+    Say,
+    SourceError,
+    Span,
+    SpanPart,
+    Task,
+    is_glob,
+)
 
 STABLE_AFTER_SECONDS: Final = 10.0
 """Seconds after which a file's change time reveals every later change: file systems have a resolution of up to
@@ -90,16 +99,21 @@ def find_files(path: Path, suffixes: frozenset[str] | None = None) -> list[Sourc
     return [_stat_file(file) for file in file_paths]
 
 
-def say_empty(source: str, files: Sequence[SourceFile], say: Say) -> None:
-    """Show the operator that files are empty, in one sentence."""
-    empty = [file for file in files if not file.size]
-    if not empty:
-        return
-    path, more = path_text(empty[0].path), len(empty) - 1
-    if more:
-        say(f"source {source}: {path} and {counted(more, 'other file')} are empty: nothing was written to them yet")
-    else:
-        say(f"source {source}: {path} is empty: nothing was written to it yet")
+def files_to_read(name: str, path: Path, say: Say, suffixes: frozenset[str] | None = None) -> list[SourceFile]:
+    """Return the files of a source of this name that was recognised before, and say which are empty.
+
+    Raises SourceError, also if there are none: what unmounting leaves is an empty folder.
+    """
+    files = find_files(path, suffixes)
+    if not files:
+        raise SourceError(f"source {name}: the files of {path} disappeared: put them back, and run this again")
+    if empty := [file for file in files if not file.size]:
+        text, more = path_text(empty[0].path), len(empty) - 1
+        if more:
+            say(f"source {name}: {text} and {counted(more, 'other file')} are empty: nothing was written to them yet")
+        else:
+            say(f"source {name}: {text} is empty: nothing was written to it yet")
+    return files
 
 
 def _paths(path: Path, suffixes: frozenset[str] | None) -> list[Path]:
@@ -172,37 +186,37 @@ def file_digest(file: SourceFile) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def new_marks(
-    files: Mapping[str, SourceFile], rows: Mapping[str, int], marks: Mapping[str, Mark], now: float
-) -> dict[str, Mark]:
-    """Return the marks by digest: new ones with the rows that were read, found ones with their current state."""
-    new = {name: Mark(last=count - 1, last_digest="", first=0, first_digest="") for name, count in rows.items()}
-    all_marks = {**marks, **new}
-    for name, file in files.items():
-        all_marks[name] = structs.replace(all_marks[name], seen=file.fingerprint(now))
-    return all_marks
+def find_new_files(
+    table: str,
+    files: Iterable[SourceFile],
+    marks: Mapping[str, Mark],
+    now: float,
+    count_rows: Callable[[SourceFile], int | None],
+) -> tuple[Span | None, dict[str, SourceFile]]:
+    """Return what is new of files that are read whole, or None if nothing is; and the new files by digest.
 
-
-def files_by_digest(files: Iterable[SourceFile], marks: Mapping[str, Mark], now: float) -> dict[str, SourceFile]:
-    """Return the files by digest. A file that is unchanged since it was marked is not read again. Raises SourceError.
-
-    A file with two names is returned once, under the first of them.
+    A file that is unchanged since it was marked is not read again. Of a file with two names the first counts.
+    `count_rows` returns the rows of a new file; None leaves it out, without a mark, so that every run examines it
+    again. Raises SourceError.
     """
-    digests = {mark.seen: name for name, mark in marks.items() if mark.seen}
+    digests = {mark.seen: digest for digest, mark in marks.items() if mark.seen}
     by_digest: dict[str, SourceFile] = {}
     for file in files:
         by_digest.setdefault(digests.get(file.fingerprint(now)) or file_digest(file), file)
-    return by_digest
+    counts = {digest: count_rows(file) for digest, file in by_digest.items() if digest not in marks}
+    rows = {digest: count for digest, count in counts.items() if count is not None}
+    if not rows:
+        return None, {}
+    all_marks = dict(marks) | {digest: Mark(count - 1, "", 0, "") for digest, count in rows.items()}
+    for digest in by_digest.keys() & all_marks.keys():
+        all_marks[digest] = structs.replace(all_marks[digest], seen=by_digest[digest].fingerprint(now))
+    parts = tuple(SpanPart(digest, 0, count - 1) for digest, count in rows.items() if count)
+    return Span(table, parts, sum(rows.values()), all_marks), {digest: by_digest[digest] for digest in rows}
 
 
 def changed_error(path: Path) -> SourceError:
     """Return the error for a file that changed while it was read."""
     return SourceError(f"{path_text(path)} changed while it was read: ingest it again when it does not")
-
-
-def missing_error(name: str, path: Path) -> SourceError:
-    """Return the error for a source whose files disappeared after it was recognised."""
-    return SourceError(f"source {name}: the files of {path} disappeared: put them back, and run this again")
 
 
 class TaskGroup(NamedTuple):

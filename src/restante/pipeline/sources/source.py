@@ -93,15 +93,15 @@ class Span(NamedTuple):
     parts: tuple[SpanPart, ...]
     counted: int
     """Rows in all parts: those that were copied of a database, or the file's lines. The tasks must read as many."""
-    missed: int
-    """Ids in all parts that were assigned and have no row any more."""
-    replace: bool
-    """Whether the lake's rows of this source and table are to be removed, because the data that they came from is
-    gone."""
-    reason: str
-    """Why the source is read again, for the operator; "" if it is not."""
     marks: Mapping[str, Mark]
     """Where reading stands afterwards, by part: all parts, including those that are not read this time."""
+    missed: int = 0
+    """Ids in all parts that were assigned and have no row any more."""
+    replace: bool = False
+    """Whether the lake's rows of this source and table are to be removed, because the data that they came from is
+    gone."""
+    reason: str = ""
+    """Why the source is read again, for the operator; "" if it is not."""
     envelope_bytes: int = 0
     """About how many bytes its envelopes have; 0 if its rows are no envelopes. Other rows are short."""
 

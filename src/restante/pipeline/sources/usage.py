@@ -258,10 +258,8 @@ class OpenedUsage:
             table=LIVE.name,
             parts=(SpanPart("", 1, current.rows),) if current.rows else (),
             counted=current.rows,
-            missed=0,
-            replace=True,
-            reason="",
             marks={"": current.mark},
+            replace=True,
         )
 
     def _table(self, database: UsageDatabase, table: str) -> UsageTable:
