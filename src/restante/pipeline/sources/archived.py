@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, StoredValues, Verified, verify
+from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, StoredValues, verify
 from restante.pipeline.clean.fields import Numbers, Truths
 from restante.pipeline.clean.rules import MICROSECONDS_PER_SECOND, SECONDS_PER_DAY
 from restante.pipeline.schemas import ARCHIVED
@@ -30,12 +30,6 @@ UNREADABLE_REST: Final = "the rest of the file cannot be read"
 """The fault of the part of a file from the first unreadable byte or row on."""
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
-
-TOPIC_TEXT_BYTES: Final = 10
-"""Length of a topic as text."""
-
-_DIGITS: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
-"""Each byte as two hexadecimal digits."""
 
 
 class Origin(NamedTuple):
@@ -95,25 +89,15 @@ def verify_batch(envelopes: EnvelopeBatch, origin: Origin, seen: set[bytes] | No
                 faults[index] = DUPLICATE
             elif index not in faults:
                 seen.add(name)
-    columns = _columns(envelopes, verified, origin, faults)
-    columns["fault"] = _sparse(len(envelopes.raws), faults)
-    positions = envelopes.arrivals if envelopes.positions is None else envelopes.positions
-    prefix = f"{origin.name}:" if origin.name else ""
-    columns["identity"] = _sparse(len(envelopes.raws), {index: f"{prefix}{positions[index]}" for index in faults})
-    digests = {raw: hashlib.sha256(raw).hexdigest() for raw in {envelopes.raws[index] for index in faults}}
-    columns["digest"] = _sparse(len(envelopes.raws), {index: digests[envelopes.raws[index]] for index in faults})
-    return pa.record_batch([columns[field.name] for field in ARCHIVED_SCHEMA], schema=ARCHIVED_SCHEMA)
-
-
-def _columns(
-    envelopes: EnvelopeBatch, verified: Verified, origin: Origin, faults: Collection[int]
-) -> dict[str, pa.Array]:
     count = len(envelopes.raws)
     bad = np.zeros(count, np.bool_)
     bad[list(faults)] = True
+    positions = envelopes.arrivals if envelopes.positions is None else envelopes.positions
+    prefix = f"{origin.name}:" if origin.name else ""
+    digests = {raw: hashlib.sha256(raw).hexdigest() for raw in {envelopes.raws[index] for index in faults}}
     sent = verified.sent
-    return {
-        "hash": _bytes(verified.hash, faults),
+    columns = {
+        "hash": pa.array(verified.hash, pa.binary(), mask=bad),
         "topic": _topics(verified.topic, bad),
         "sent": _times(sent, bad),
         "expiry": _times(verified.expiry, bad),
@@ -125,11 +109,15 @@ def _columns(
         "arrived": pa.nulls(count, TIMESTAMP_TYPE)
         if envelopes.arrived is None
         else _times(envelopes.arrived, bad | (envelopes.arrived < 0)),
-        "raw": _bytes(envelopes.raws, faults),
+        "raw": pa.array(envelopes.raws, pa.binary(), mask=bad),
         "day": pa.array((sent // SECONDS_PER_DAY).astype(np.int32), pa.int32(), mask=bad).cast(pa.date32()),
         "source_kind": pa.repeat(origin.source_kind, count),
         "source": pa.repeat(origin.source, count),
+        "fault": _sparse(count, faults),
+        "identity": _sparse(count, {index: f"{prefix}{positions[index]}" for index in faults}),
+        "digest": _sparse(count, {index: digests[envelopes.raws[index]] for index in faults}),
     }
+    return pa.record_batch([columns[field.name] for field in ARCHIVED_SCHEMA], schema=ARCHIVED_SCHEMA)
 
 
 def _sparse(count: int, texts: Mapping[int, str]) -> pa.Array:
@@ -139,23 +127,11 @@ def _sparse(count: int, texts: Mapping[int, str]) -> pa.Array:
     return pa.array([texts.get(index) for index in range(count)], pa.string())
 
 
-def _bytes(values: Sequence[bytes | None], left_out: Collection[int]) -> pa.Array:
-    if left_out:
-        values = [None if index in left_out else value for index, value in enumerate(values)]
-    return pa.array(values, pa.binary())
-
-
 def _times(seconds: Numbers, unknown: Truths) -> pa.Array:
     return pa.array(seconds * MICROSECONDS_PER_SECOND, pa.int64(), mask=unknown).cast(TIMESTAMP_TYPE)
 
 
 def _topics(topics: Numbers, unknown: Truths) -> pa.Array:
     """Return topics as text: 0x and eight digits."""
-    count = len(topics)
-    text = np.empty((count, TOPIC_TEXT_BYTES // 2), np.uint16)
-    text[:, 0] = np.frombuffer(b"0x", np.uint16)
-    text[:, 1:] = _DIGITS[topics.astype(">u4").view(np.uint8).reshape(-1, 4)]
-    ends = np.arange(0, TOPIC_TEXT_BYTES * (count + 1), TOPIC_TEXT_BYTES, dtype=np.int32)
-    validity = pa.array(~unknown).buffers()[1] if unknown.any() else None
-    # All texts have the same length. So Arrow can use these bytes, and no Python object is made for each text.
-    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(text), validity)
+    digits = topics.astype(">u4").tobytes().hex()
+    return pa.array([f"0x{digits[at : at + 8]}" for at in range(0, len(digits), 8)], pa.string(), mask=unknown)
