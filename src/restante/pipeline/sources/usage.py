@@ -58,7 +58,13 @@ from restante.pipeline.sources.source import (
     SpanPart,
     Task,
 )
-from restante.pipeline.sources.usage_scan import ROWS_PER_TASK, UsageScan, UsageTask, copy_earlier_binds
+from restante.pipeline.sources.usage_scan import (
+    ROWS_PER_TASK,
+    UsageScan,
+    UsageTask,
+    copy_earlier_binds,
+    mark_new_addresses,
+)
 
 OUR_SHAPES: Final[Mapping[int, Shape]] = {MAILBOX_APPLICATION_ID: OUR_SHAPE, RELAY_APPLICATION_ID: OUR_RELAY_SHAPE}
 """By SQLite's application id."""
@@ -227,9 +233,9 @@ class OpenedUsage:
         rows = f"SELECT {columns} FROM {name} WHERE {id_} BETWEEN ? AND ? ORDER BY {id_} LIMIT ?"  # noqa: S608
         counted = database.copy_range(table, rows, after + 1, ids.last_id)
         if table == CLIENT_VERSIONS.name:
-            database.copy.execute(f"CREATE INDEX copy.times ON {table} (connect_time)")
             if after and selected[ADDRESS_ID] == ADDRESS_ID:
-                copy_earlier_binds(database, table, name, after + 1, ids.last_id)
+                copy_earlier_binds(database, table, name, after + 1)
+            mark_new_addresses(database.copy, table)
         return counted
 
     def _copy_live(self, database: UsageDatabase) -> _Live:

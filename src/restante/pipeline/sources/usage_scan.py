@@ -1,7 +1,7 @@
 """Tasks that read a usage table: Spark's workers read the copies of new rows and clean them.
 
 Our servers store a hash of the client's address with each bind. Whoever has the hashes knows which binds of a day
-came from the same address. So they stay in the task: a row only says whether it is the first from its address.
+came from the same address. So they stay in the copy: a row only says whether it is the first from its address.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ from restante.pipeline.clean.rules import (
 )
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS
 from restante.pipeline.sources.databases import UsageDatabase, reading
-from restante.pipeline.sources.rows import row_batches
+from restante.pipeline.sources.rows import fault_row, row_batches
 from restante.pipeline.sources.schema import ADDRESS_ID
 from restante.pipeline.sources.source import DUPLICATE
 
@@ -55,70 +55,34 @@ class UsageScan(NamedTuple):
 
 _HAS_ADDRESS: Final = f"{ADDRESS_ID} IS NOT NULL AND abs(connect_time) < {MAX_BIND_SECONDS}"
 
-_EARLIER: Final = f"{_HAS_ADDRESS} AND +id < ? AND connect_time >= ? AND connect_time < ?"
-"""Selects binds before an id, between two times. `+` keeps SQLite from using the ids: the index of times finds fewer
-rows."""
+_DAY: Final = f"CAST(connect_time / {SECONDS_PER_DAY} AS INTEGER)"
+"""The day of a bind, since 1970."""
 
-IsNew: TypeAlias = tuple[bool | None, bool | None]
-"""Whether a bind is the first of the day from its address, and the first for its application; None: not known."""
-
-
-class SeenAddresses:
-    """The addresses of the binds of each day, for all applications and for each.
-
-    Binds are compared as the source has them, also those that are put into quarantine. So whatever is read in one run
-    or in several, the same binds are the first.
-    """
-
-    def __init__(self) -> None:
-        self._of_day: set[tuple[int, Any]] = set()
-        self._of_app: set[tuple[int, Any, Any]] = set()
-
-    def add(self, app_id: Any, connect_time: Any, address: Any) -> IsNew:
-        """Add a bind, and return whether its address is new. The time is in seconds since 1970."""
-        if address is None or not isinstance(connect_time, int | float) or not abs(connect_time) < MAX_BIND_SECONDS:
-            return None, None
-        day = int(connect_time // SECONDS_PER_DAY)
-        of_day, of_app = (day, address), (day, app_id, address)
-        new = of_day not in self._of_day, of_app not in self._of_app
-        self._of_day.add(of_day)
-        self._of_app.add(of_app)
-        return new
+NEW_ADDRESS: Final = ("new_address", "new_address_of_app")
+"""Columns of copied binds: whether a bind is the first of its day from its address, and the first for its
+application. NULL: not known."""
 
 
-_BIND_COLUMNS: Final = [rule.source for rule in (ORIGIN_RULE, *RULES[CLIENT_VERSIONS.name])]
-_APP_ID: Final = _BIND_COLUMNS.index("app_id")
-_CONNECT_TIME: Final = _BIND_COLUMNS.index("connect_time")
-
-
-def clean_rows(
-    scan: UsageScan, rows: Iterable[tuple[Any, ...]], seen: SeenAddresses | None = None
-) -> Iterator[tuple[Any, ...]]:
+def clean_rows(scan: UsageScan, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Yield each row as a row of the lake's table and its fault. A row with a fault has no other values.
 
-    `seen` has the addresses of earlier rows.
+    Behind the columns that have rules, a bind has those of `NEW_ADDRESS`.
     """
-    seen = seen or SeenAddresses()
-    are_binds = scan.table == CLIENT_VERSIONS.name
-    new: tuple[bool | None, ...] = (None, None) if are_binds else ()
-    rules, limits, source = (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table]), scan.limits, scan.source
+    rules, table = (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table]), CLEAN_TABLES[scan.table]
     when = next(index for index, rule in enumerate(rules) if rule.column in {"started", "connect_time"})
-    nothing = (None,) * (len(rules) + len(new) + 1)  # one value for each rule and of the address, and one for the day
-    for row_id, *row in rows:
-        if are_binds:
-            address = row.pop()
-            new = seen.add(row[_APP_ID], row[_CONNECT_TIME], address)
-        if row[0] in scan.duplicates:
-            fault: str = DUPLICATE
-        else:
-            values = clean_values(rules, row, limits)
+    for row_id, *columns in rows:
+        row, flags = columns[: len(rules)], columns[len(rules) :]
+        fault: str = DUPLICATE
+        if row[0] not in scan.duplicates:
+            values = clean_values(rules, row, scan.limits)
             if not isinstance(values, Fault):
                 own = values[0] == ""  # another server wrote an imported row, with its own setting
                 values[-1] = blur_us(values[-1], scan.setting_us if own else None, values[when])
-                yield (row_id, *values, *new, values[when] // MICROSECONDS_PER_DAY, source, None, None, None)
+                new = [None if flag is None else bool(flag) for flag in flags]
+                yield (row_id, *values, *new, values[when] // MICROSECONDS_PER_DAY, scan.source, None, None, None)
                 continue
-            fault = str(values)
-        yield (row_id, *nothing, source, fault, str(row_id), row_digest(row))
+            fault = values
+        yield fault_row(table, (row_id,), scan.source, fault, str(row_id), row_digest(row))
 
 
 class UsageTask(NamedTuple):
@@ -131,39 +95,40 @@ class UsageTask(NamedTuple):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, cleaned."""
         scan, ids = self.scan, (self.first_id, self.last_id)
+        names = ["id", *(rule.source for rule in (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table]))]
+        names += NEW_ADDRESS if scan.table == CLIENT_VERSIONS.name else ()
+        select = f"SELECT {', '.join(names)} FROM {scan.table} WHERE id BETWEEN ? AND ? ORDER BY id"  # noqa: S608
         with reading(Path(scan.copy), scan.source) as database:
-            rows = database.execute(f"SELECT * FROM {scan.table} WHERE id BETWEEN ? AND ? ORDER BY id", ids)  # noqa: S608
-            seen = self._seen_before(database) if scan.table == CLIENT_VERSIONS.name else None
-            yield from row_batches(CLEAN_TABLES[scan.table], clean_rows(scan, rows, seen))
-
-    def _seen_before(self, database: sqlite3.Connection) -> SeenAddresses:
-        """Return the addresses of earlier rows, of the days on which this task has rows."""
-        seen = SeenAddresses()
-        of_day = f"SELECT DISTINCT app_id, {ADDRESS_ID} FROM {self.scan.table} WHERE {_EARLIER}"  # noqa: S608
-        for day in days_of_binds(database, self.scan.table, self.first_id, self.last_id):
-            begin = day * SECONDS_PER_DAY
-            for app_id, address in database.execute(of_day, (self.first_id, begin, begin + SECONDS_PER_DAY)):
-                seen.add(app_id, begin, address)
-        return seen
+            yield from row_batches(CLEAN_TABLES[scan.table], clean_rows(scan, database.execute(select, ids)))
 
 
-def days_of_binds(database: sqlite3.Connection, table: str, first_id: int, last_id: int) -> list[int]:
-    """Return the days, since 1970, of the binds with an address in a range of ids."""
-    day = f"CAST(connect_time / {SECONDS_PER_DAY} AS INTEGER)"
-    days = f"SELECT DISTINCT {day} FROM {table} WHERE {_HAS_ADDRESS} AND id BETWEEN ? AND ?"  # noqa: S608
-    return [day for (day,) in database.execute(days, (first_id, last_id))]
+def mark_new_addresses(copy: sqlite3.Connection, table: str) -> None:
+    """Write into copied binds whether each is the first of its day from its address, and for its application.
+
+    Binds are compared as the source has them, also those that are put into quarantine. So whatever is read in one run
+    or in several, the same binds are the first.
+    """
+    is_known = f"{_HAS_ADDRESS} AND typeof(connect_time) IN ('integer', 'real')"
+    firsts = f"SELECT min(id) FROM copy.{table} WHERE {is_known} GROUP BY {_DAY}, {ADDRESS_ID}"  # noqa: S608
+    of_day, of_app = NEW_ADDRESS
+    for name in NEW_ADDRESS:
+        copy.execute(f"ALTER TABLE copy.{table} ADD COLUMN {name}")
+    marked = f"{of_day} = id IN ({firsts}), {of_app} = id IN ({firsts}, app_id)"
+    copy.execute(f"UPDATE copy.{table} SET {marked} WHERE {is_known}")  # noqa: S608
 
 
-def copy_earlier_binds(database: UsageDatabase, copied: str, table: str, first_id: int, last_id: int) -> None:
-    """Copy the earlier binds of the days on which a range of ids has binds: one of each application and address.
+def copy_earlier_binds(database: UsageDatabase, copied: str, table: str, first_id: int) -> None:
+    """Copy the binds before an id of the days of those that were copied: one of each hour, application and address.
 
     Only our servers have addresses, and no commit of theirs waits for a reader. One statement reads an hour.
     """
+    # `+` keeps SQLite from using the ids: the index of times finds fewer rows.
     earlier = (
-        f"SELECT min(id), app_id, min(connect_time), {ADDRESS_ID} FROM {table} WHERE {_EARLIER}"  # noqa: S608
-        f" GROUP BY app_id, {ADDRESS_ID}"
+        f"SELECT min(id), app_id, min(connect_time), {ADDRESS_ID} FROM {table} WHERE {_HAS_ADDRESS}"  # noqa: S608
+        f" AND +id < ? AND connect_time >= ? AND connect_time < ? GROUP BY app_id, {ADDRESS_ID}"
     )
-    for day in days_of_binds(database.copy, f"copy.{copied}", first_id, last_id):
+    days = f"SELECT DISTINCT {_DAY} FROM copy.{copied} WHERE {_HAS_ADDRESS}"  # noqa: S608
+    for (day,) in database.copy.execute(days).fetchall():
         for begin in range(day * SECONDS_PER_DAY, (day + 1) * SECONDS_PER_DAY, 3600):
             into = f"{copied} (id, app_id, connect_time, {ADDRESS_ID})"
             database.insert(into, earlier, (first_id, begin, begin + 3600))
