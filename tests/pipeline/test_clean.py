@@ -24,7 +24,7 @@ from restante.pipeline.clean.fields import Fields
 from restante.pipeline.clean.rules import ORIGIN_RULE, OWN_RULES, USAGE_FAULTS, Fault, TimeLimits, time_limits
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_EVENTS, MAX_TEXT_CHARACTERS, SERVER_COMMANDS
 from restante.pipeline.sources import extracts, rows
-from restante.pipeline.sources.usage_scan import UsageScan, clean_rows
+from restante.pipeline.sources.usage import UsageScan, clean_rows
 from restante.timing import logs
 from restante.timing.logs import log_items
 from restante.waku.envelope import rlp

@@ -28,8 +28,7 @@ from restante.pipeline.sources.marks import IdRange, contradiction, mark_after
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError, SourceSpec, Span, SpanPart, files_by_origin, parse_spec
 from restante.pipeline.sources.tasks import frame
-from restante.pipeline.sources.usage import OpenedUsage
-from restante.pipeline.sources.usage_scan import UsageTask
+from restante.pipeline.sources.usage import OpenedUsage, UsageTask
 from support.effort import examples
 from support.mailbox.reference_sources import Their, usage_v1
 from support.pipeline import servers

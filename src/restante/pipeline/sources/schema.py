@@ -26,7 +26,7 @@ RELAY_APPLICATION_ID: Final = 0x52737452
 
 ADDRESS_ID: Final = "address_id"
 """The column of a bind with the keyed hash of the client's address. It is compared with those of other binds, and
-never leaves the copy of new rows (restante.pipeline.sources.usage_scan). That of a transfer is not read."""
+never leaves the copy of new rows (restante.pipeline.sources.usage). That of a transfer is not read."""
 
 
 class Dialect(NamedTuple):
