@@ -27,7 +27,8 @@ from pyspark.sql import SparkSession
 from restante.common.errors import StoreError
 from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, MAX_CLOCK_SKEW_SECONDS, StoredValues, verify
 from restante.pipeline.clean.rules import SECONDS_PER_DAY
-from restante.pipeline.sources import parquets, paths
+from restante.pipeline.sources import paths
+from restante.pipeline.sources.files import read_parquet
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import IngestContext, SourceError
 from restante.waku import read_envelopes
@@ -314,7 +315,7 @@ def test_a_value_that_a_file_has_once_for_many_rows_is_in_memory_once(kind: pa.D
     repeated = pa.table({"raw": pa.array([bytes(1 << 18)] * 500, kind)})
     pq.write_table(repeated, tmp_path / "x.parquet", compression="zstd")
     before = pa.total_allocated_bytes()
-    for batch in parquets.read_envelopes(tmp_path / "x.parquet", int(T0)):
+    for batch in read_parquet(tmp_path / "x.parquet", int(T0)):
         assert len(set(map(id, batch.raws))) == 1
         assert pa.total_allocated_bytes() - before < 64 << 20
     assert len(read_new(tmp_path / "x.parquet").faults) == 500

@@ -1,7 +1,11 @@
 """Reads files of envelopes as `restante waku export` writes them: RLP, or Parquet with a column `raw`.
 
 A file is read once, completely, and identified by its digest from then on, whatever its name. An envelope that occurs
-twice in it counts once.
+twice in it counts once. Of Parquet's columns those of `restante waku export` are read.
+
+The functions `read` of restante.waku.files parse each envelope by itself: they take 0.72 s for a Parquet file of
+100,000, which takes 0.3 s here. They also do not limit the bytes of a batch, and skip the rows of a damaged group of
+Parquet, which must be counted here.
 """
 
 from __future__ import annotations
@@ -14,14 +18,24 @@ from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from restante.common.errors import StoreError
 from restante.common.texts import counted
 from restante.pipeline.clean.envelopes import StoredValues
+from restante.pipeline.clean.fields import Numbers
+from restante.pipeline.clean.rules import SECONDS_PER_DAY
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_FILES
-from restante.pipeline.sources import archived, parquets, paths
-from restante.pipeline.sources.archived import UNREADABLE_REST, EnvelopeBatch, Origin, group_rows
+from restante.pipeline.sources import archived, paths
+from restante.pipeline.sources.archived import (
+    BATCH_BYTES,
+    BATCH_ENVELOPES,
+    UNREADABLE_REST,
+    EnvelopeBatch,
+    Origin,
+    group_rows,
+)
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.source import (
     IngestContext,
@@ -33,10 +47,15 @@ from restante.pipeline.sources.source import (
     Span,
     Task,
 )
+from restante.waku.envelope.envelope import TOPIC
+from restante.waku.files import parquet
 from restante.waku.files.rlp_file import split_items
 
 ENVELOPE_SUFFIXES: Final = frozenset({".rlp", ".parquet"})
 """The suffixes that `restante waku export` gives complete files; other files of a folder are ignored."""
+
+PARQUET_MAGIC: Final = b"PAR1"
+"""The first bytes of a Parquet file (parquet.apache.org, "File Format")."""
 
 RLP_LIST_TAG: Final = 0xC0
 """The smallest first byte of an RLP list."""
@@ -55,7 +74,7 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> Source | None:
 
 
 def _is_envelopes(head: bytes) -> bool:
-    return head.startswith(parquets.PARQUET_MAGIC) or (head != b"" and head[0] >= RLP_LIST_TAG)
+    return head.startswith(PARQUET_MAGIC) or (head != b"" and head[0] >= RLP_LIST_TAG)
 
 
 @contextmanager
@@ -124,14 +143,14 @@ def _count_items(file: SourceFile) -> int:
     """
     with paths.open_unchanged(file) as data:
         if _is_parquet(data):
-            return parquets.count_rows(file.path)
+            return _count_rows(file.path)
         return sum(1 for _ in split_items(data, file.size, lists=True))
 
 
 def _is_parquet(data: BinaryIO) -> bool:
-    head = data.read(len(parquets.PARQUET_MAGIC))
+    head = data.read(len(PARQUET_MAGIC))
     data.seek(0)
-    return head == parquets.PARQUET_MAGIC
+    return head == PARQUET_MAGIC
 
 
 class FileTask(NamedTuple):
@@ -154,16 +173,13 @@ class FileTask(NamedTuple):
             yield from _rlp_batches(data, self.file.size, self.latest)
             return
         try:
-            yield from parquets.read_envelopes(self.file.path, self.latest)
+            yield from read_parquet(self.file.path, self.latest)
         except StoreError as error:  # it was a table when its rows were counted
             raise paths.changed_error(self.file.path) from error
 
 
 def _rlp_batches(data: BinaryIO, size: int, latest: int) -> Iterator[EnvelopeBatch]:
-    """Yield the lists in a file as envelopes that arrived by `latest`. Raises OSError.
-
-    `rlp_file.read` parses each envelope, which is slower than `verify_batch`.
-    """
+    """Yield the lists in a file as envelopes that arrived by `latest`. Raises OSError."""
     position = 0
     for items in group_rows(split_items(data, size, lists=True), lambda item: len(item.raw)):
         yield EnvelopeBatch(
@@ -177,3 +193,82 @@ def _rlp_batches(data: BinaryIO, size: int, latest: int) -> Iterator[EnvelopeBat
             },
         )
         position += len(items)
+
+
+def _count_rows(path: Path) -> int:
+    """Return the number of rows. Raises StoreError, whose text is to follow the file's name, if it is no table."""
+    with parquet.open_table(path) as table:
+        return table.metadata.num_rows  # type: ignore[no-any-return]
+
+
+def read_parquet(path: Path, latest: int) -> Iterator[EnvelopeBatch]:
+    """Yield the rows as envelopes that arrived by `latest`; a row that cannot be read has a fault."""
+    with parquet.open_table(path) as table:
+        columns = [name for name in ("raw", "hash", "topic", "arrived") if _usable(table.schema_arrow, name)]
+        first_row = 0
+        for group in range(table.num_row_groups):
+            rows: int = table.metadata.row_group(group).num_rows
+            yield from _read_group(table, group, columns, first_row, first_row + rows, latest)
+            first_row += rows
+
+
+def _usable(schema: pa.Schema, name: str) -> bool:
+    """Return whether a column is read. A hash or topic that is text is something else than the bytes of one."""
+    if name == "arrived":
+        return schema.names.count(name) == 1 and bool(pa.types.is_int64(schema.field(name).type))
+    return parquet.has_byte_strings(schema, name) and (name == "raw" or not _is_text(schema.field(name).type))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+
+def _read_group(
+    table: pq.ParquetFile, group: int, columns: list[str], first_row: int, stop: int, latest: int
+) -> Iterator[EnvelopeBatch]:
+    """Yield the rows of a group. From the first that cannot be read on, each has a fault."""
+    group_bytes = max(table.metadata.row_group(group).total_byte_size, 1)
+    rows = max(1, min(BATCH_ENVELOPES, BATCH_BYTES * (stop - first_row) // group_bytes))
+    try:
+        for batch in parquet.batches(table, group, columns, rows):
+            yield _envelope_batch(batch, columns, first_row, latest)
+            first_row += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        if parquet.is_system_error(error):
+            raise
+    while first_row < stop:
+        count = min(BATCH_ENVELOPES, stop - first_row)
+        yield _faulty(first_row, count, UNREADABLE_REST)
+        first_row += count
+
+
+def _envelope_batch(batch: pa.RecordBatch, columns: list[str], first_row: int, latest: int) -> EnvelopeBatch:
+    values = {name: parquet.byte_strings(batch.column(name)) for name in columns if name != "arrived"}
+    times = batch.column("arrived").to_pylist() if "arrived" in columns else [None] * batch.num_rows
+    arrival_times = np.array([_time(value, latest) for value in times], np.int64)
+    topics = np.array([_topic(value) for value in values["topic"]], np.int64) if "topic" in values else None
+    return EnvelopeBatch(
+        raws=[raw or b"" for raw in values["raw"]],
+        arrivals=np.arange(first_row, first_row + batch.num_rows),
+        arrived=arrival_times,
+        stored=StoredValues(np.where(arrival_times < 0, latest, arrival_times), values.get("hash"), topics),
+    )
+
+
+def _time(seconds: int | None, latest: int) -> int:
+    return seconds if seconds is not None and 0 <= seconds <= latest + SECONDS_PER_DAY else -1
+
+
+def _topic(topic: bytes | None) -> int:
+    """Return a topic as a number: -1 if there is none, and a number that no topic has if the length is wrong."""
+    if topic is None:
+        return -1
+    return int.from_bytes(topic) if len(topic) == TOPIC else 1 << 32
+
+
+def _faulty(first_row: int, count: int, fault: str) -> EnvelopeBatch:
+    arrivals: Numbers = np.arange(first_row, first_row + count)
+    return EnvelopeBatch(
+        [b""] * count, arrivals, None, StoredValues(arrivals), faults=dict.fromkeys(range(count), fault)
+    )
