@@ -44,7 +44,7 @@ from restante.pipeline.sources.source import (
     Span,
     parse_spec,
     read_preview,
-    shared_sources,
+    read_twice,
 )
 
 MAX_ROWS: Final = 1_000_000
@@ -116,13 +116,10 @@ def extract(
             sources.append(recognise(spec))
         except SourceError as error:
             yield error
-    twice = shared_sources(sources)
+    errors = read_twice(sources)
     for source in sources:
-        if source.name in twice:
-            yield SourceError(
-                f"source {source.name}: what is in {source.path} is read as source {twice[source.name]}, too, and"
-                " would be counted twice: leave one of them out"
-            )
+        if source.name in errors:
+            yield errors[source.name]
             continue
         try:
             with folder.locked(source.name):

@@ -33,7 +33,7 @@ from restante.pipeline.sources.source import (
     another_kind,
     files_by_origin,
     parse_spec,
-    shared_sources,
+    read_twice,
 )
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.errors import SparkError
@@ -154,18 +154,12 @@ def _clock_message(context: IngestContext) -> str:
 
 def _refusals(sources: Sequence[Source], targets: Iterable[LakeTable]) -> dict[str, str]:
     """Return why sources are not read, by name: two sources read the same file, or a source's kind has changed."""
-    refusals = {}
-    twice = shared_sources(sources)
+    errors = read_twice(sources)
     for source in sources:
         fed_tables = [target.table.name for target in targets if source.name in target.state.sources]
-        if source.name in twice:
-            refusals[source.name] = (
-                f"source {source.name}: what is in {source.path} is read as source {twice[source.name]}, too, and"
-                " would be counted twice: leave one of them out"
-            )
-        elif fed_tables and not {table.name for table in source.feeds}.intersection(fed_tables):
-            refusals[source.name] = str(another_kind(source, ", ".join(fed_tables)))
-    return refusals
+        if fed_tables and not {table.name for table in source.feeds}.intersection(fed_tables):
+            errors.setdefault(source.name, another_kind(source, ", ".join(fed_tables)))
+    return {name: str(error) for name, error in errors.items()}
 
 
 def _ingest_table(

@@ -143,7 +143,8 @@ def _count_items(file: SourceFile) -> int:
     """
     with paths.open_unchanged(file) as data:
         if _is_parquet(data):
-            return _count_rows(file.path)
+            with parquet.open_table(file.path) as table:
+                return table.metadata.num_rows  # type: ignore[no-any-return]
         return sum(1 for _ in split_items(data, file.size, lists=True))
 
 
@@ -193,12 +194,6 @@ def _rlp_batches(data: BinaryIO, size: int, latest: int) -> Iterator[EnvelopeBat
             },
         )
         position += len(items)
-
-
-def _count_rows(path: Path) -> int:
-    """Return the number of rows. Raises StoreError, whose text is to follow the file's name, if it is no table."""
-    with parquet.open_table(path) as table:
-        return table.metadata.num_rows  # type: ignore[no-any-return]
 
 
 def read_parquet(path: Path, latest: int) -> Iterator[EnvelopeBatch]:

@@ -18,7 +18,7 @@ from restante.pipeline.clean.rules import MICROSECONDS_PER_DAY, Faulty, TimeLimi
 from restante.pipeline.schemas import LIVE, LIVE_LISTENER, LIVE_MAILBOX, LIVE_NAMEPLATE
 from restante.pipeline.sources.databases import UsageDatabase, reading
 from restante.pipeline.sources.rows import fault_row, row_batches
-from restante.pipeline.sources.schema import Dialect
+from restante.pipeline.sources.schema import Shape
 
 _TABLES: Final = {LIVE_NAMEPLATE: "nameplates", LIVE_MAILBOX: "mailboxes"}
 """Kind → our server's table of what is live (restante/mailbox/store/sql)."""
@@ -37,11 +37,7 @@ SELECT blur_time FROM usage_client_versions WHERE id = (SELECT max(id) FROM usag
 class LiveScan(NamedTuple):
     """How to read what is live."""
 
-    current: str
-    """Name of the table that every prune rewrites."""
-    own: bool
-    """Whether it is our server. The reference server stores what is live in another file."""
-    sql: Dialect
+    shape: Shape
     limits: TimeLimits
     blur_us: int | None
     """What the server rounds times down to; 0: nothing; None: not known. Then starts are not read."""
@@ -79,7 +75,8 @@ def recorded_blur_us(
 
 def find_live(database: UsageDatabase, scan: LiveScan) -> list[LiveRow]:
     """Return what is live, in an order that depends on nothing else."""
-    starts = list(_starts(database, scan)) if scan.own and scan.blur_us is not None else []
+    # The reference server stores what is live in another file.
+    starts = list(_starts(database, scan)) if scan.shape.own and scan.blur_us is not None else []
     return sorted(
         [*starts, *_listeners(database, scan)], key=lambda row: (row.kind, row.started or 0, row.digest or "")
     )
@@ -92,7 +89,7 @@ def _starts(database: UsageDatabase, scan: LiveScan) -> Iterator[LiveRow]:
     )
     for kind, table in _TABLES.items():
         counts: Counter[tuple[int, int]] = Counter()
-        for joined, count in database.execute(_STARTS.format(scan.sql.joined, table)):
+        for joined, count in database.execute(_STARTS.format(scan.shape.sql.joined, table)):
             try:
                 times = (rules.clean_time(value, scan.limits) for value in (joined, max(saved, updated)))
                 started, as_of = (_floored(value, scan) for value in times)
@@ -105,10 +102,10 @@ def _starts(database: UsageDatabase, scan: LiveScan) -> Iterator[LiveRow]:
 
 def _listeners(database: UsageDatabase, scan: LiveScan) -> Iterator[LiveRow]:
     """Yield the number of connections that had a mailbox open at the last prune."""
-    present = {name for (name,) in database.execute(scan.sql.columns, (scan.current,))}
+    present = {name for (name,) in database.execute(scan.shape.sql.columns, (scan.shape.current,))}
     if not {"updated", "connections_websocket"} <= present:
         return
-    rows = list(database.execute(f"SELECT updated, connections_websocket FROM {scan.current}"))  # noqa: S608
+    rows = list(database.execute(f"SELECT updated, connections_websocket FROM {scan.shape.current}"))  # noqa: S608
     if not rows or None in rows[-1]:
         return
     updated, connections = rows[-1]

@@ -250,8 +250,8 @@ def files_by_origin(sources: Sequence[Source]) -> dict[str, list[Path]]:
     return files
 
 
-def shared_sources(sources: Sequence[Source]) -> dict[str, str]:
-    """Return, for each source that reads a file which another one reads, the name of that other one."""
+def read_twice(sources: Sequence[Source]) -> dict[str, SourceError]:
+    """Return an error for each source that reads a file which another one reads, by name."""
     readers: dict[Inode, list[str]] = {}
     for source in sources:
         for inode in source.inodes:
@@ -261,7 +261,14 @@ def shared_sources(sources: Sequence[Source]) -> dict[str, str]:
         for other in others:
             partners.setdefault(first, other)
             partners.setdefault(other, first)
-    return partners
+    return {
+        source.name: SourceError(
+            f"source {source.name}: what is in {source.path} is read as source {partners[source.name]}, too, and would"
+            " be counted twice: leave one of them out"
+        )
+        for source in sources
+        if source.name in partners
+    }
 
 
 def refuse_special(path: Path, name: str) -> None:

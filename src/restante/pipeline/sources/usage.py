@@ -265,8 +265,7 @@ class OpenedUsage:
         if self._shape.own:
             of_binds = self._version >= self._shape.since[rules.BLUR_RULE.source]
             blur_us = live.recorded_blur_us(database, self._setting, self._limits, of_binds=of_binds)
-        scan = LiveScan(self._shape.current, self._shape.own, self._shape.sql, self._limits, blur_us)
-        rows = live.find_live(database, scan)
+        rows = live.find_live(database, LiveScan(self._shape, self._limits, blur_us))
         live.copy_rows(database, rows)
         last_ids = sum(ids.last_id for ids, _ in self._ends.values())
         return _Live(
