@@ -263,8 +263,8 @@ def read_twice(sources: Sequence[Source]) -> dict[str, SourceError]:
             partners.setdefault(other, first)
     return {
         source.name: SourceError(
-            f"source {source.name}: what is in {source.path} is read as source {partners[source.name]}, too, and would"
-            " be counted twice: leave one of them out"
+            f"source {source.name}: what is in {source.path} is read as source {partners[source.name]}, too, and"
+            " would be counted twice: leave one of them out"
         )
         for source in sources
         if source.name in partners

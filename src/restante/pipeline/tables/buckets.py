@@ -37,6 +37,13 @@ BUCKET_COLUMN: Final = Column(
 )
 FROM_COLUMN: Final = us_column("from_us", "Shortest duration of the bucket. NULL: the bucket is NULL.", null=True)
 
+KNOWN_BUCKET_COLUMN: Final = Column(
+    "bucket",
+    "INT",
+    f"Bucket of the duration: floor(log(milliseconds) / log(1.02)); {ZERO_BUCKET}: a duration of 0.",
+)
+KNOWN_FROM_COLUMN: Final = us_column("from_us", "Shortest duration of the bucket.")
+
 
 @cache
 def bucket_edges() -> tuple[int, ...]:

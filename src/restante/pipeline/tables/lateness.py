@@ -28,12 +28,8 @@ LATENESS: Final = Table(
             " clocks differ; after first: from the first arrival at any mailserver to the arrival at this one, if"
             " several mailservers have the envelope.",
         ),
-        Column(
-            buckets.BUCKET_COLUMN.name,
-            "INT",
-            f"Bucket of the duration: floor(log(milliseconds) / log(1.02)); {buckets.ZERO_BUCKET}: a duration of 0.",
-        ),
-        Column(buckets.FROM_COLUMN.name, "BIGINT", "Shortest duration of the bucket.", unit=buckets.FROM_COLUMN.unit),
+        buckets.KNOWN_BUCKET_COLUMN,
+        buckets.KNOWN_FROM_COLUMN,
         Column("count", "BIGINT", "Envelopes in the bucket, each counted once: by its first arrival."),
         SENT_DAY_COLUMN,
         SOURCE_COLUMN,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 from typing import TYPE_CHECKING, Final, get_args
 
 from pyspark.sql import functions as f
@@ -70,8 +69,8 @@ def outcomes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the count of each result."""
     keys = ("source", "day", "app_id", "kind")
     visited = f.sum((f.col("visitors") > 0).cast("bigint")).alias("visited")  # NULL if all are
-    counted = ended_rows(inputs, "result", "visitors").groupBy(*keys).agg(*result_counts(), visited)
-    counted = counted.withColumn("ended", reduce(lambda a, b: a + b, (f.col(result) for result in RESULTS)))
+    rows = ended_rows(inputs, "result", "visitors").groupBy(*keys)
+    counted = rows.agg(f.count("*").alias("ended"), *result_counts(), visited)
     together = group_rare(task_per_day(counted), "ended", "app_id").groupBy(*keys)
     return together.agg(*(f.sum(name).alias(name) for name in ("ended", *RESULTS, "visited")))
 

@@ -86,12 +86,8 @@ RELAY_DURATIONS: Final = Table(
             "What was measured. waiting: from the first side to the second, or to the end if no second side came;"
             " relaying: from the second side to the end.",
         ),
-        buckets.BUCKET_COLUMN._replace(
-            meaning=f"Bucket of the duration: floor(log(milliseconds) / log(1.02)); {buckets.ZERO_BUCKET}: a duration"
-            " of 0.",
-            null=False,
-        ),
-        buckets.FROM_COLUMN._replace(meaning="Shortest duration of the bucket.", null=False),
+        buckets.KNOWN_BUCKET_COLUMN,
+        buckets.KNOWN_FROM_COLUMN,
         Column("count", "BIGINT", "Transfers, or connections without a partner, in the bucket."),
         _BEGAN_DAY_COLUMN,
         SOURCE_COLUMN,

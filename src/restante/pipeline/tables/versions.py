@@ -9,7 +9,6 @@ blurred by more than that, the mailbox is attributed to no version and counted s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
@@ -67,6 +66,7 @@ VERSIONS: Final = Table(
 """Invariants: `connections` adds up to the rows of client_versions, `mailboxes` to those of mailboxes."""
 
 _CLIENT_COLUMNS: Final = ("implementation", "version")
+_NUMBERS: Final = ("connections", "mailboxes", *RESULTS)
 _VERSION_KEY: Final = ("source", "day", "app_id", "attribution", *_CLIENT_COLUMNS)
 
 
@@ -75,20 +75,16 @@ def versions(inputs: Mapping[str, DataFrame]) -> DataFrame:
     binds = inputs["client_versions"].groupBy(
         "source", "day", "app_id", f.lit("version").alias("attribution"), *_CLIENT_COLUMNS
     )
-    no_results = [f.lit(0).cast("bigint").alias(result) for result in RESULTS]
-    bound = binds.agg(f.count("*").alias("connections"), *no_results)
-    no_connections = f.lit(0).cast("bigint").alias("connections")
-    results = _attributed_mailboxes(inputs).groupBy(*_VERSION_KEY).agg(no_connections, *result_counts())
-    mailboxes = reduce(lambda a, b: a + b, (f.col(result) for result in RESULTS))
-    rows = _sums(task_per_day(bound.unionAll(results).withColumn("mailboxes", mailboxes)))
+    bound = binds.agg(f.count("*").alias("connections"))
+    mailboxes = _attributed_mailboxes(inputs).groupBy(*_VERSION_KEY)
+    results = mailboxes.agg(f.count("*").alias("mailboxes"), *result_counts())
+    rows = _sums(task_per_day(bound.unionByName(results, allowMissingColumns=True).fillna(0, _NUMBERS)))
     weighed = group_rare(rows.withColumn("weight", f.col("connections") + f.col("mailboxes")), "weight", "app_id")
     return _sums(group_rare(weighed, "weight", *_CLIENT_COLUMNS, where=f.col("attribution") == "version"))
 
 
 def _sums(rows: DataFrame) -> DataFrame:
-    return rows.groupBy(*_VERSION_KEY).agg(
-        *(f.sum(name).alias(name) for name in ("connections", "mailboxes", *RESULTS))
-    )
+    return rows.groupBy(*_VERSION_KEY).agg(*(f.sum(name).alias(name) for name in _NUMBERS))
 
 
 def _attributed_mailboxes(inputs: Mapping[str, DataFrame]) -> DataFrame:
