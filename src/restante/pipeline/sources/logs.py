@@ -106,43 +106,36 @@ class OpenedLogs:
         return span
 
     def _find_new_lines(self, marks: Mapping[str, Mark]) -> Span | None:
-        rewritten = self._rewritten(marks)
-        valid_marks = {} if rewritten else marks
+        digests: dict[str, str] = {}
+        """Those of the lines that were read last; "" if a trace is shorter than it was."""
+        for name in (name for name in self._traces if name in marks):
+            with paths.open_growing(self._traces[name]) as data:
+                digests[name] = traces.line_digest(data, marks[name].last)
+        changed = (name for name, digest in digests.items() if digest not in {"", marks[name].last_digest})
+        reason, valid_marks = "", marks
+        if rewritten := next(changed, ""):
+            path = paths.path_text(self._traces[rewritten].path)
+            reason, valid_marks = f"{path} was rewritten: an older copy was put back, or its lines were changed", {}
         lines_by_trace = {}
         for name, file in self._traces.items():
+            if name in valid_marks and not digests[name]:
+                self._say(f"source {self._name}: {paths.path_text(file.path)} is shorter than it was and is left out")
+                continue
             with paths.open_growing(file) as data:
-                mark = valid_marks.get(name)
-                if mark is not None and traces.last_line_state(data, mark) is traces.LastLine.GONE:
-                    self._say(
-                        f"source {self._name}: {paths.path_text(file.path)} is shorter than it was and is left out"
-                    )
-                elif (new := traces.find_new_lines(data, name, file.size, mark)) is not None:
-                    lines_by_trace[name] = new
+                new = traces.find_new_lines(data, name, file.size, valid_marks.get(name))
+            if new is not None:
+                lines_by_trace[name] = new
         self._new_lines = lines_by_trace
         if not lines_by_trace:
             return None
-        reason = (
-            f"{paths.path_text(rewritten)} was rewritten: an older copy was put back, or its lines were changed"
-            if rewritten
-            else ""
-        )
         return Span(
             table=SERVER_COMMANDS.name,
             parts=tuple(SpanPart(name, new.cuts[0], new.mark.last) for name, new in lines_by_trace.items()),
             counted=sum(new.lines for new in lines_by_trace.values()),
             marks={**valid_marks, **{name: new.mark for name, new in lines_by_trace.items()}},
-            replace=bool(rewritten),
+            replace=bool(reason),
             reason=reason,
         )
-
-    def _rewritten(self, marks: Mapping[str, Mark]) -> Path | None:
-        """Return the path of a trace in which the last line that was read has changed, or None."""
-        for name, file in self._traces.items():
-            if name in marks:
-                with paths.open_growing(file) as data:
-                    if traces.last_line_state(data, marks[name]) is traces.LastLine.CHANGED:
-                        return file.path
-        return None
 
     def tasks(self, span: Span) -> list[Task]:
         """Return the tasks that read the new lines or events."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from enum import Enum
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -52,23 +51,6 @@ def trace_digest(data: BufferedReader) -> str:
     return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else ""
 
 
-class LastLine(Enum):
-    """The state of the line that was read last."""
-
-    SAME = "same"
-    CHANGED = "changed"
-    GONE = "gone"
-    """The trace is shorter than it was."""
-
-
-def last_line_state(data: BufferedReader, mark: Mark) -> LastLine:
-    """Return the state of the line that was read last."""
-    digest = _line_digest(data, mark.last)
-    if not digest:
-        return LastLine.GONE
-    return LastLine.SAME if digest == mark.last_digest else LastLine.CHANGED
-
-
 def find_new_lines(data: BufferedReader, name: str, size: int, mark: Mark | None) -> NewLines | None:
     """Return the lines behind the mark among the first `size` bytes, or None if there is no complete one."""
     start = 0 if mark is None else _line_end(data, mark.last)
@@ -88,11 +70,11 @@ def find_new_lines(data: BufferedReader, name: str, size: int, mark: Mark | None
         position += len(chunk)
     if not lines:
         return None
-    mark = Mark(last=last_start, last_digest=_line_digest(data, last_start), first=0, first_digest=name)
+    mark = Mark(last=last_start, last_digest=line_digest(data, last_start), first=0, first_digest=name)
     return NewLines(stop, tuple(cut for cut in cuts if cut < stop), lines, mark)
 
 
-def _line_digest(data: BufferedReader, offset: int) -> str:
+def line_digest(data: BufferedReader, offset: int) -> str:
     """Return the digest of the line that begins there; "" if it is incomplete."""
     data.seek(offset)
     line = data.readline(MAX_LINE_BYTES)
