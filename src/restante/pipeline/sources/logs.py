@@ -106,8 +106,7 @@ class OpenedLogs:
         return span
 
     def _find_new_lines(self, marks: Mapping[str, Mark]) -> Span | None:
-        digests: dict[str, str] = {}
-        """Those of the lines that were read last; "" if a trace is shorter than it was."""
+        digests: dict[str, str] = {}  # of the lines that were read last; "" if a trace is shorter than it was
         for name in (name for name in self._traces if name in marks):
             with paths.open_growing(self._traces[name]) as data:
                 digests[name] = traces.line_digest(data, marks[name].last)
