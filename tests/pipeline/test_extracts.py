@@ -264,41 +264,70 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a-long-mark": (rewritten(mark=Mark(2, "x" * (16 << 10), 0, "")), "is no extract:"),
     "more-rows": (rewritten(rows=3), "the counts of .* are wrong"),
     "fewer-faults": (rewritten(rejected=1), "2 rows, 1 with a fault, but 2 were read, 0 with a fault"),
-    "another-source": (rewritten(lambda row: row | {"source": "east"}), "it is of another source in a row"),
-    "an-id-of-another-file": (rewritten(lambda row: row | {"id": 3}), "its id is not in the file's name in a row"),
-    "a-missing-value": (rewritten(lambda row: row | {"app_id": None}), "a value is missing in a row"),
-    "no-id": (rewritten(lambda row: row | {"id": None}), "its id is not in the file's name in a row"),
-    "an-ancient-day": (rewritten(lambda row: row | {"day": date(1, 1, 1)}), "a day is out of range in a row"),
-    "an-ancient-time": (rewritten(lambda row: row | {"started": row["started"].replace(year=1)}), "a day is out of"),
-    "a-later-day": (rewritten(lambda row: row | {"day": date(2024, 1, 1)}), "a day is out of range in a row"),
-    "a-long-text": (rewritten(lambda row: row | {"app_id": "x" * 129}), "a text is too long in a row"),
-    "a-nul": (rewritten(lambda row: row | {"app_id": "x\0"}), "a text has NUL or is not UTF-8 in a row"),
-    "no-utf-8": (not_utf_8, "a text has NUL or is not UTF-8 in a row"),
-    "a-great-number": (rewritten(lambda row: row | {"total_us": 1 << 62}), "a number is out of range in a row"),
-    "a-negative-number": (rewritten(lambda row: row | {"waiting_us": -1}), "a number is out of range in a row"),
-    "an-unknown-result": (rewritten(lambda row: row | {"result": "canary"}), "a value is not known in a row"),
-    "a-fault-without-a-digest": (rewritten(lambda row: row | FAULTY | {"digest": None}), "fault is not complete"),
+    "a-broken-rule": (rewritten(lambda row: row | {"app_id": None}), "a value is missing in a row of its extracts"),
+}
+
+BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "another-source": (rewritten(lambda row: row | {"source": "east"}), "it is of another source"),
+    "an-id-of-another-file": (rewritten(lambda row: row | {"id": 3}), "its id is not in the file's name"),
+    "a-missing-value": (rewritten(lambda row: row | {"app_id": None}), "a value is missing"),
+    "no-id": (rewritten(lambda row: row | {"id": None}), "its id is not in the file's name"),
+    "an-ancient-day": (rewritten(lambda row: row | {"day": date(1, 1, 1)}), "a day is out of range"),
+    "an-ancient-time": (
+        rewritten(lambda row: row | {"started": row["started"].replace(year=1)}),
+        "a day is out of range",
+    ),
+    "a-later-day": (rewritten(lambda row: row | {"day": date(2024, 1, 1)}), "a day is out of range"),
+    "a-long-text": (rewritten(lambda row: row | {"app_id": "x" * 129}), "a text is too long"),
+    "a-nul": (rewritten(lambda row: row | {"app_id": "x\0"}), "a text has NUL or is not UTF-8"),
+    "no-utf-8": (not_utf_8, "a text has NUL or is not UTF-8"),
+    "a-great-number": (rewritten(lambda row: row | {"total_us": 1 << 62}), "a number is out of range"),
+    "a-negative-number": (rewritten(lambda row: row | {"waiting_us": -1}), "a number is out of range"),
+    "an-unknown-result": (rewritten(lambda row: row | {"result": "canary"}), "a value is not known"),
+    "a-fault-without-a-digest": (rewritten(lambda row: row | FAULTY | {"digest": None}), "its fault is not complete"),
     "a-duplicate": (
         rewritten(lambda row: row | FAULTY | {"fault": "duplicate"}, rejected=2),
-        "fault is not complete",
+        "its fault is not complete",
     ),
     "a-long-fault": (rewritten(lambda row: row | FAULTY | {"fault": "x" * 129}, rejected=2), "a text is too long"),
 }
 
 
-def test_sources_with_bad_files_are_left_out_and_the_others_are_read(world: LakeWorld, tmp_path: Path) -> None:
-    paths, intact = {}, {}
-    for source in ("a", *DAMAGE, "z"):
-        with ours(tmp_path / source) as server:
-            [paths[source]] = Host(world, server).extract(1, 2)
-            intact[source] = paths[source].read_bytes()
+def other_host(path: Path, source: str) -> Path:
+    """Write the same rows as an extract of another host."""
+    root, rows = path.parents[4], pq.read_table(path)
+    file = parse_path(path.relative_to(root).as_posix())
+    assert file is not None
+    names = pa.array([source] * rows.num_rows)
+    rows = rows.set_column(rows.schema.get_field_index("source"), "source", names)
+    return write_file(root, file._replace(source=source), rows, info_of(path))
+
+
+def test_every_rule_that_a_row_breaks_is_named(world: LakeWorld, west: Host) -> None:
+    [path] = west.extract(1, 2)
+    new = []
+    for source, (change, _) in BROKEN.items():
+        change(other_host(path, source))
+        found, _ = extracts.find_new(folder(world), source, NAMEPLATES, None, CONTEXT, 1)
+        new += [found] if found else []
+    spark = small_jobs.session_for(world.spark(), small_jobs.JobSize(0))
+    rows = extracts.read(spark, NAMEPLATES, new, CONTEXT).select("extract", "broken").collect()
+    assert {(file.partition("/")[0], broken) for file, broken in rows} == {
+        (source, rule) for source, (_, rule) in BROKEN.items()
+    }
+
+
+def test_sources_with_bad_files_are_left_out_and_the_others_are_read(world: LakeWorld, west: Host) -> None:
+    [path] = west.extract(1, 2)
+    paths = {"west": path} | {source: other_host(path, source) for source in ("a", *DAMAGE, "z")}
+    intact = {source: path.read_bytes() for source, path in paths.items()}
     for source, (damage, _) in DAMAGE.items():
         damage(paths[source])
     refused = {result.source: result.failure for result in take(world) if result.failure}
     assert refused.keys() == DAMAGE.keys()
     for source, (_, sentence) in DAMAGE.items():
         assert re.fullmatch(f"source {source}: .*{sentence}.*", refused[source])
-    assert ids(world) == [(source, number) for source in "az" for number in (1, 2)]
+    assert ids(world) == [(source, number) for source in ("a", "west", "z") for number in (1, 2)]
     assert world.rows("quarantine") == []
     for source, path in paths.items():
         path.write_bytes(intact[source])
