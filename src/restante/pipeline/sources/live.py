@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ import pyarrow as pa
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import MICROSECONDS_PER_DAY, Faulty, TimeLimits
 from restante.pipeline.schemas import LIVE, LIVE_LISTENER, LIVE_MAILBOX, LIVE_NAMEPLATE
-from restante.pipeline.sources.databases import UsageDatabase, reading
+from restante.pipeline.sources.databases import UsageDatabase
 from restante.pipeline.sources.rows import fault_row, row_batches
 from restante.pipeline.sources.schema import Shape
 
@@ -129,24 +128,16 @@ def digest(rows: Iterable[LiveRow]) -> str:
     return rules.row_digest(values) if values else ""
 
 
-def copy_rows(database: UsageDatabase, rows: Iterable[LiveRow]) -> None:
-    """Copy the rows into the database's `copy`."""
-    database.copy.execute(f"CREATE TABLE copy.live ({', '.join(LiveRow._fields)})")
-    database.copy.executemany("INSERT INTO copy.live VALUES (?, ?, ?, ?, ?, ?)", rows)
-
-
 class LiveTask(NamedTuple):
-    """The task that reads the copy of what is live."""
+    """The task that returns what is live."""
 
-    copy: str
+    rows: tuple[LiveRow, ...]
     source: str
     blur_us: int | None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, cleaned."""
-        with reading(Path(self.copy), self.source) as database:
-            rows = map(LiveRow._make, database.execute("SELECT * FROM live ORDER BY rowid"))
-            yield from row_batches(LIVE, (_values(row, self) for row in rows))
+        yield from row_batches(LIVE, (_values(row, self) for row in self.rows))
 
 
 def _values(row: LiveRow, task: LiveTask) -> tuple[Any, ...]:

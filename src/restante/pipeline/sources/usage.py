@@ -266,11 +266,9 @@ class OpenedUsage:
             of_binds = self._version >= self._shape.since[rules.BLUR_RULE.source]
             blur_us = live.recorded_blur_us(database, self._setting, self._limits, of_binds=of_binds)
         rows = live.find_live(database, LiveScan(self._shape, self._limits, blur_us))
-        live.copy_rows(database, rows)
         last_ids = sum(ids.last_id for ids, _ in self._ends.values())
         return _Live(
-            LiveTask(str(self._copies.file), self._name, blur_us),
-            len(rows),
+            LiveTask(tuple(rows), self._name, blur_us),
             Mark(last=last_ids, last_digest=live.digest(rows), first=0, first_digest=""),
         )
 
@@ -279,12 +277,13 @@ class OpenedUsage:
 
         The time alone is no reason: a run that finds nothing else new would start Spark for it.
         """
-        if mark == current.mark or (mark is None and not current.rows):
+        rows = len(current.task.rows)
+        if mark == current.mark or (mark is None and not rows):
             return None
         return Span(
             table=LIVE.name,
-            parts=(SpanPart("", 1, current.rows),) if current.rows else (),
-            counted=current.rows,
+            parts=(SpanPart("", 1, rows),) if rows else (),
+            counted=rows,
             marks={"": current.mark},
             replace=True,
         )
@@ -329,7 +328,6 @@ class _Live(NamedTuple):
     """What was live when the database was opened."""
 
     task: LiveTask
-    rows: int
     mark: Mark
 
 
