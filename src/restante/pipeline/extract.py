@@ -295,7 +295,6 @@ class _Draft:
         self.path = path
         self.rows = self.rejected = self.out_of_range = self.last_id = 0
         schema = rows.arrow_schema(table)
-        id_column = "arrival" if "arrival" in schema.names else "id"
         group: list[pa.RecordBatch] = []
         group_bytes = 0
         with self._writing():
@@ -306,7 +305,7 @@ class _Draft:
                 self.rejected += batch.num_rows - faults.null_count
                 self.out_of_range += pc.sum(pc.equal(faults, OUT_OF_RANGE)).as_py() or 0
                 if table is not LIVE:
-                    self.last_id = batch.column(id_column)[-1].as_py()
+                    self.last_id = batch.column(rows.id_column(table))[-1].as_py()
                 group.append(batch)
                 group_bytes += batch.nbytes
                 if group_bytes > GROUP_BYTES:

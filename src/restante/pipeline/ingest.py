@@ -192,16 +192,15 @@ def _ingest_table(
 
 def say_same_start(run: Run, target: LakeTable, source: str, span: Span) -> None:
     """Say which other sources in the lake have the first row of this new source."""
-    for other in _sources_with_same_start(target, source, span):
-        twice = (
-            "it counts as another holder of its envelopes"
-            if target.table is ARCHIVED
-            else "its rows are counted twice"
-        )
-        run.steps.say(
-            f"source {source}: {target.table.name} begins with the same row as that of source {other} in the lake:"
-            f" if it is the same database under another name, or a copy, {twice}"
-        )
+    table = target.table
+    twice = "it counts as another holder of its envelopes" if table is ARCHIVED else "its rows are counted twice"
+    first_digests = {mark.first_digest for mark in span.marks.values()} - {""}
+    for other in target.state.sources:
+        if other != source and first_digests & {mark.first_digest for mark in target.marks(other).values()}:
+            run.steps.say(
+                f"source {source}: {table.name} begins with the same row as that of source {other} in the lake:"
+                f" if it is the same database under another name, or a copy, {twice}"
+            )
 
 
 def say_reason(run: Run, source: str, span: Span) -> None:
@@ -209,16 +208,6 @@ def say_reason(run: Run, source: str, span: Span) -> None:
     if span.reason:
         rows = ", and its rows replaced" if span.replace else ""
         run.steps.say(f"source {source}: {span.table} is read again from the beginning{rows}: {span.reason}")
-
-
-def _sources_with_same_start(target: LakeTable, source: str, span: Span) -> list[str]:
-    """Return the other sources in the lake whose first row is the first one of this new source."""
-    first_digests = {mark.first_digest for mark in span.marks.values()} - {""}
-    return [
-        other
-        for other in target.state.sources
-        if other != source and first_digests & {mark.first_digest for mark in target.marks(other).values()}
-    ]
 
 
 def _source_error(error: SparkError) -> SparkError | SourceError:

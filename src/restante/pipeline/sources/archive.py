@@ -27,6 +27,7 @@ from restante.pipeline.sources import archived, paths
 from restante.pipeline.sources.archived import EnvelopeBatch, Origin
 from restante.pipeline.sources.databases import CopyFile, SqliteDatabase, copy_file, open_sqlite, reading, task_ranges
 from restante.pipeline.sources.marks import RECENT_ROWS, IdRange, contradiction
+from restante.pipeline.sources.schema import printable_name
 from restante.pipeline.sources.source import (
     IngestContext,
     PathPreview,
@@ -207,7 +208,7 @@ def _check_schema(database: sqlite3.Connection, name: str, say: Say) -> None:
         for column in sorted(expected - present):
             raise SourceError(f"source {name}: table {table} has no column {column}")
         for column in sorted(present - expected):
-            say(f"source {name}: column {table}.{ascii(column[:64])[1:-1]} is not known and is left out")
+            say(f"source {name}: column {table}.{printable_name(column)} is not known and is left out")
 
 
 class ArchiveTask(NamedTuple):

@@ -63,9 +63,6 @@ OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
 SECONDS_PER_HOUR: Final = 3600
 """A source is written at most once in an hour of UTC."""
 
-MAX_PATH_CHARACTERS: Final = 200
-"""Maximum characters of a path below the folder of all extracts."""
-
 GENERATION: Final = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 """How a generation is named: by its first second in UTC (ISO 8601, basic format)."""
 
@@ -140,7 +137,7 @@ class ExtractFile(NamedTuple):
 
 def parse_path(path: str) -> ExtractFile | None:
     """Return the extract that a path below the folder of all extracts names, or None if it is no extract's."""
-    match = _PATH.fullmatch(path) if len(path) <= MAX_PATH_CHARACTERS else None
+    match = _PATH.fullmatch(path)
     if match is None or match["table"] not in CLEAN_TABLES:
         return None
     try:

@@ -440,10 +440,6 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
     return info, NewFile(file.path, path, size)
 
 
-def _id_column(table: Table) -> str:
-    return "arrival" if table is ARCHIVED else "id"
-
-
 def _read_up_to(listing: _Listing, file: ExtractFile, last: int, known: _Known) -> _Overlap:
     """Return what the rows of a file with ids up to `last` are. Raises SourceError."""
     table, path, count, rejected = listing.table, listing.folder / file.path, 0, 0
@@ -452,17 +448,17 @@ def _read_up_to(listing: _Listing, file: ExtractFile, last: int, known: _Known) 
     try:
         # A text that many rows have is in memory once.
         with native_file(path) as opened, pq.ParquetFile(opened, read_dictionary=["fault", *names]) as parquet:
-            for batch in parquet.iter_batches(columns=[_id_column(table), "fault", *names]):
-                before = batch.filter(pc.less_equal(batch.column(_id_column(table)), last))
+            for batch in parquet.iter_batches(columns=[rows.id_column(table), "fault", *names]):
+                before = batch.filter(pc.less_equal(batch.column(rows.id_column(table)), last))
                 faults = before.column("fault")
                 count += before.num_rows
                 rejected += before.num_rows - faults.null_count
-                marked = pc.is_in(before.column(_id_column(table)), pa.array(list(known.recent), pa.int64()))
+                marked = pc.is_in(before.column(rows.id_column(table)), pa.array(list(known.recent), pa.int64()))
                 same = before.filter(pc.and_(marked, faults.is_null()))
                 columns = [same.column(name) for name in names]
                 columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in columns]
                 values = zip(*(column.to_pylist() for column in columns), strict=True)
-                ids = same.column(_id_column(table)).to_pylist()
+                ids = same.column(rows.id_column(table)).to_pylist()
                 recent.update(zip(ids, map(rules.value_digest, values), strict=True))
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"source {listing.source}: {path} cannot be read: {WRITE_AGAIN}") from error
@@ -484,7 +480,7 @@ def read(spark: SparkSession, table: Table, new: Sequence[NewExtracts], context:
     if after:
         left_out = one_task(spark.createDataFrame(pa.Table.from_pylist(after)))
         frame = frame.join(f.broadcast(left_out), "extract", "left")
-        frame = frame.where(f"after IS NULL OR coalesce({_id_column(table)} > after, true)")
+        frame = frame.where(f"after IS NULL OR coalesce({rows.id_column(table)} > after, true)")
     broken = f.lit(None).cast("string")
     for rule, condition in reversed(row_rules(table, context).items()):
         broken = f.when(~f.coalesce(f.expr(condition), f.lit(False)), rule).otherwise(broken)
@@ -526,7 +522,7 @@ def row_rules(table: Table, context: IngestContext) -> dict[str, str]:
     if table is not LIVE:
         name = "substring_index(extract, '/', -1)"
         of_all["its id is not in the file's name"] = (
-            f"{_id_column(table)} BETWEEN CAST(substring({name}, 1, 19) AS BIGINT)"
+            f"{rows.id_column(table)} BETWEEN CAST(substring({name}, 1, 19) AS BIGINT)"
             f" AND CAST(substring({name}, 21, 19) AS BIGINT)"
         )
     return of_all | {

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from restante.pipeline.lake import columns as lake_columns
-from restante.pipeline.schemas import Column, Table
+from restante.pipeline.schemas import ARCHIVED, Column, Table
 
 ROWS_PER_BATCH: Final = 8192
 """Rows that are handed to Spark at once. More rows are not faster."""
@@ -29,6 +29,11 @@ def columns(table: Table) -> tuple[Column, ...]:
 def ddl(table: Table) -> str:
     """Return the schema of rows from a source in Spark's DDL."""
     return ", ".join(f"`{column.name}` {column.type}" for column in columns(table))
+
+
+def id_column(table: Table) -> str:
+    """Return the name of the column with the id of a row in its database."""
+    return "arrival" if table is ARCHIVED else "id"
 
 
 def arrow_schema(table: Table) -> pa.Schema:
