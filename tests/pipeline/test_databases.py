@@ -17,7 +17,7 @@ import pytest
 
 from restante.common.errors import StoreError
 from restante.pipeline.sources import databases
-from restante.pipeline.sources.databases import FIRST_STEP_ROWS, MIN_REST_SECONDS, copy_file, open_sqlite, task_ranges
+from restante.pipeline.sources.databases import FIRST_STEP_ROWS, MIN_REST_SECONDS, copy_file, open_sqlite
 from restante.pipeline.sources.scratch import SCRATCH_PREFIX, scratch
 from restante.pipeline.sources.source import SourceError
 from support.sqlite import beside
@@ -102,13 +102,6 @@ def test_the_greatest_id_that_sqlite_has_is_the_last(tmp_path: Path) -> None:
     last = 2**63 - 1
     with database_of(tmp_path, range(last - FIRST_STEP_ROWS + 1, last + 1)):
         assert copied(tmp_path, 1, last, time.sleep)[-1] == (last, f"row {last}")
-
-
-def test_ranges_of_tasks_have_as_many_rows_wherever_ids_are_missing(tmp_path: Path) -> None:
-    with database_of(tmp_path, range(1, 100, 10)) as server:
-        assert list(task_ranges(server, "rows", 3, 99, 4)) == [(3, 50), (51, 90), (91, 99)]
-        assert list(task_ranges(server, "rows", 3, 60, 4)) == [(3, 50), (51, 60)]
-        assert list(task_ranges(server, "rows", 500, 600, 4)) == [(500, 600)]
 
 
 def test_a_database_that_another_program_has_locked_is_given_up(

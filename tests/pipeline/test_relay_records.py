@@ -165,18 +165,3 @@ def test_no_address_and_no_key_leaves_the_copy_and_faulty_rows_have_no_content(t
     ]
     assert messages == ["source a: column transfers.token is not known and is left out"]
     assert "canary" not in repr(found) + repr(marks)
-
-
-@pytest.mark.parametrize(
-    ("did", "sentence"),
-    [
-        ("PRAGMA user_version = 2", "it has schema 2, this program knows up to 1: use a newer restante"),
-        ("ALTER TABLE transfers RENAME COLUMN result TO mood", "table transfers has no column result"),
-        ("DROP TABLE transfers", "transfers is missing, and should be a table"),
-    ],
-)
-def test_a_database_of_another_schema_is_refused(did: str, sentence: str, tmp_path: Path, scratch: Path) -> None:
-    file = our_relay(tmp_path / "relay", transfer(1))
-    alter(file, did)
-    with pytest.raises(SourceError, match=sentence):
-        read(f"a={file}", scratch)
