@@ -21,13 +21,13 @@ from pyspark.sql.functions import spark_partition_id
 from restante.common.errors import Misuse
 from restante.common.usage_records import ClientVersion
 from restante.mailbox.reference_import.importing import import_databases
+from restante.pipeline.ingest import read_tasks
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources import schema, usage
 from restante.pipeline.sources.marks import IdRange, contradiction, mark_after
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError, SourceSpec, Span, SpanPart, files_by_origin, parse_spec
-from restante.pipeline.sources.tasks import frame
 from restante.pipeline.sources.usage import OpenedUsage, UsageTask
 from support.effort import examples
 from support.mailbox.reference_sources import Their, usage_v1
@@ -448,7 +448,7 @@ def test_tasks_have_as_many_rows_wherever_ids_are_missing(tmp_path: Path, monkey
 def test_tasks_run_in_parallel_and_each_once(spark: SparkSession, tmp_path: Path) -> None:
     parts = (SpanPart("", 1, 7), SpanPart("", 8, 17), SpanPart("", 18, 20))
     with ours(tmp_path / "data", *map(nameplate, range(20))), opened_usage(tmp_path / "data") as (opened, span):
-        rows = frame(spark, NAMEPLATES, opened.tasks(span._replace(parts=parts)))
+        rows = read_tasks(spark, NAMEPLATES, opened.tasks(span._replace(parts=parts)))
         taken = rows.select("id", spark_partition_id().alias("task")).collect()
     assert sorted(tuple(row) for row in taken) == [(id_, (id_ > 7) + (id_ > 17)) for id_ in range(1, 21)]
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
 
 from restante.common.errors import StoreError
 from restante.common.texts import counted
@@ -21,8 +24,9 @@ from restante.pipeline.lake.commit_info import CommitInfo, Ledger, SourceCommit
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import StagedFiles
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import ARCHIVED, CLEAN_TABLES, QUARANTINE
+from restante.pipeline.schemas import ARCHIVED, CLEAN_TABLES, QUARANTINE, Table
 from restante.pipeline.sources.recognise import recognise
+from restante.pipeline.sources.rows import arrow_schema, ddl
 from restante.pipeline.sources.source import (
     DUPLICATE,
     IngestContext,
@@ -30,6 +34,7 @@ from restante.pipeline.sources.source import (
     Source,
     SourceError,
     Span,
+    Task,
     another_kind,
     files_by_origin,
     parse_spec,
@@ -228,10 +233,8 @@ def _ingest_span(
     """Read a span, and commit its rows. It is read a second time if rows go into quarantine."""
     from pyspark.sql import functions as f
 
-    from restante.pipeline.sources import tasks  # imports Spark
-
     fault = f.col("fault")
-    rows = tasks.frame(spark, target.table, opened.tasks(span))
+    rows = read_tasks(spark, target.table, opened.tasks(span))
     staged, counts = stage_clean(
         rows,
         "fault IS NULL",
@@ -253,6 +256,22 @@ def _ingest_span(
         raise
     commit_spans(run, target, staged, {source.name: (span, ledger)})
     return ledger
+
+
+def read_tasks(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame:
+    """Return the rows that tasks read for a table, by this process if the job is small, else by Spark's workers.
+
+    These read them when the job runs, with a Spark task each. They are on this machine, where the sources are.
+    """
+    if not tasks or small_jobs.is_small(spark):
+        batches = [batch for task in tasks for batch in task.batches()]
+        return small_jobs.one_task(spark.createDataFrame(pa.Table.from_batches(batches, arrow_schema(table))))
+
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in chain.from_iterable(batch.column("id").to_pylist() for batch in numbers):
+            yield from tasks[number].batches()
+
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, ddl(table))
 
 
 def stage_clean(
