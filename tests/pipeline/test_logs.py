@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources import logs as log_source
-from restante.pipeline.sources import paths, traces
+from restante.pipeline.sources import traces
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError
 from support.effort import examples
@@ -213,18 +213,6 @@ UNPARSABLE: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
     "an empty list": (b"[]", [], 0),
     "nothing": (b"", [], 0),
 }
-
-
-def test_small_logs_share_tasks_and_a_large_one_has_its_own(tmp_path: Path) -> None:
-    for number in range(100):
-        (tmp_path / f"{number:03}.json").write_bytes(log({"start": T0 + number}))
-    (tmp_path / "050.json").write_bytes(log({}) + b" " * paths.TASK_GROUP_BYTES)
-    with recognise(f"main={tmp_path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
-        span = opened.find_new("client_events", {})
-        assert span is not None
-        tasks = opened.tasks(span)
-    assert len(tasks) == 3
-    assert sum(batch.num_rows for task in tasks for batch in task.batches()) == span.counted == 100
 
 
 @pytest.mark.parametrize("name", UNPARSABLE)

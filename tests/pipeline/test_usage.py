@@ -446,11 +446,14 @@ def test_tasks_have_as_many_rows_wherever_ids_are_missing(tmp_path: Path, monkey
 
 
 def test_tasks_run_in_parallel_and_each_once(spark: SparkSession, tmp_path: Path) -> None:
-    parts = (SpanPart("", 1, 7), SpanPart("", 8, 17), SpanPart("", 18, 20))
+    """On two cores there are eight of Spark's tasks."""
+    parts = tuple(SpanPart("", id_, id_) for id_ in range(1, 21))
     with ours(tmp_path / "data", *map(nameplate, range(20))), opened_usage(tmp_path / "data") as (opened, span):
-        rows = read_tasks(spark, NAMEPLATES, opened.tasks(span._replace(parts=parts)))
-        taken = rows.select("id", spark_partition_id().alias("task")).collect()
-    assert sorted(tuple(row) for row in taken) == [(id_, (id_ > 7) + (id_ > 17)) for id_ in range(1, 21)]
+        for count in (3, 20):
+            rows = read_tasks(spark, NAMEPLATES, opened.tasks(span._replace(parts=parts[:count])))
+            taken = rows.select("id", spark_partition_id().alias("task")).collect()
+            assert sorted(row["id"] for row in taken) == [*range(1, count + 1)]
+            assert {row["task"] for row in taken} == {*range(min(count, 8))}
 
 
 CASES = json.loads((Path(__file__).parent / "drift.json").read_text())["cases"]

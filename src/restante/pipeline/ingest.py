@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -47,6 +47,11 @@ from restante.pipeline.steps import Step, Steps
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
+
+
+PARTITIONS_PER_CORE: Final = 4
+"""Spark's tasks that read a source, by core: Spark takes a tenth of a second per task, and a client's log has 8 kB.
+Several, because some take longer than others."""
 
 
 class Run(NamedTuple):
@@ -261,7 +266,7 @@ def _ingest_span(
 def read_tasks(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame:
     """Return the rows that tasks read for a table, by this process if the job is small, else by Spark's workers.
 
-    These read them when the job runs, with a Spark task each. They are on this machine, where the sources are.
+    These read them when the job runs. They are on this machine, where the sources are.
     """
     if not tasks or small_jobs.is_small(spark):
         batches = [batch for task in tasks for batch in task.batches()]
@@ -271,7 +276,8 @@ def read_tasks(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> Data
         for number in chain.from_iterable(batch.column("id").to_pylist() for batch in numbers):
             yield from tasks[number].batches()
 
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, ddl(table))
+    partitions = min(len(tasks), PARTITIONS_PER_CORE * spark.sparkContext.defaultParallelism)
+    return spark.range(0, len(tasks), 1, partitions).mapInArrow(read, ddl(table))
 
 
 def stage_clean(

@@ -123,16 +123,12 @@ class OpenedFiles:
 
     def tasks(self, span: Span) -> list[Task]:
         """Return the tasks that read the new files. One reads a whole file, because its duplicates must be found."""
-        latest = int(self._context.latest)
-        new_files = [(part.name, self._files[part.name].absolute) for part in span.parts]
-        return paths.group_tasks(
-            (FileTask(file, self._origin(digest), latest), file.size) for digest, file in new_files
-        )
-
-    def _origin(self, digest: str) -> Origin:
-        return Origin(
-            self._name, SOURCE_KIND_FILES, digest, self._files[digest].printable_name, self._context.first_day
-        )
+        name, first_day, latest = self._name, self._context.first_day, int(self._context.latest)
+        files = {part.name: self._files[part.name].absolute for part in span.parts}
+        return [
+            FileTask(file, Origin(name, SOURCE_KIND_FILES, digest, file.printable_name, first_day), latest)
+            for digest, file in files.items()
+        ]
 
 
 def _count_items(file: SourceFile) -> int:

@@ -140,10 +140,10 @@ class OpenedLogs:
         """Return the tasks that read the new lines or events."""
         if span.table == SERVER_COMMANDS.name:
             return list(chain.from_iterable(map(self._trace_tasks, span.parts)))
-        new_files = [(part.name, self._logs[part.name].absolute) for part in span.parts]
-        return paths.group_tasks(
-            (LogTask(file, name, self._server, self._name, self._limits), file.size) for name, file in new_files
-        )
+        return [
+            LogTask(self._logs[part.name].absolute, part.name, self._server, self._name, self._limits)
+            for part in span.parts
+        ]
 
     def _trace_tasks(self, part: SpanPart) -> Iterator[Task]:
         new = self._new_lines[part.name]

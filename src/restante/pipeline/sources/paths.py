@@ -11,7 +11,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pyarrow as pa
 from msgspec import structs
 
 from restante.common.errors import plain
@@ -25,17 +24,12 @@ from restante.pipeline.sources.source import (
     SourceError,
     Span,
     SpanPart,
-    Task,
     is_glob,
 )
 
 STABLE_AFTER_SECONDS: Final = 10.0
 """Seconds after which a file's change time reveals every later change: file systems have a resolution of up to
 two."""
-
-TASK_GROUP_BYTES: Final = 4 << 20
-"""Bytes up to which small tasks are grouped: Spark takes a tenth of a second per task, and a client's log has 8
-kB."""
 
 
 class SourceFile(NamedTuple):
@@ -217,28 +211,3 @@ def find_new_files(
 def changed_error(path: Path) -> SourceError:
     """Return the error for a file that changed while it was read."""
     return SourceError(f"{path_text(path)} changed while it was read: ingest it again when it does not")
-
-
-class TaskGroup(NamedTuple):
-    """Small tasks that run one after the other."""
-
-    tasks: tuple[Task, ...]
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all of them."""
-        for task in self.tasks:
-            yield from task.batches()
-
-
-def group_tasks(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
-    """Return few tasks made of many small ones, given with their bytes. Their order stays."""
-    groups: list[Task] = []
-    group: list[Task] = []
-    size = 0
-    for task, task_bytes in tasks:
-        if group and size + task_bytes > TASK_GROUP_BYTES:
-            groups.append(TaskGroup(tuple(group)))
-            group, size = [], 0
-        group.append(task)
-        size += task_bytes
-    return [*groups, TaskGroup(tuple(group))] if group else groups
