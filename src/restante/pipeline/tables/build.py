@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import functions as f
 
+from restante.pipeline.lake.columns import row_schema
 from restante.pipeline.schemas import SOURCE_COLUMN, Table, day_of
 from restante.pipeline.spark.small_jobs import is_small
 
@@ -73,12 +74,8 @@ class Build(NamedTuple):
 
     def folders_frame(self, spark: SparkSession, folders: Collection[Folder]) -> DataFrame:
         """Return folders as the frame FOLDERS."""
-        ordered = sorted(folders)
-        days = pa.array([day for day, _ in ordered], pa.date32())
-        return spark.createDataFrame(
-            pa.table({"day": days, "source": pa.array([source for _, source in ordered], pa.string())}),
-            "day DATE, source STRING",  # Connect cannot infer it if there are no folders
-        )
+        rows = [{"day": day, "source": source} for day, source in sorted(folders)]
+        return spark.createDataFrame(pa.Table.from_pylist(rows, row_schema(FOLDERS.columns)))
 
     def rows(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """Return the table's rows, with the columns in the order and the types of its schema."""
