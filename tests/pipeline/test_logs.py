@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources import logs as log_source
-from restante.pipeline.sources import traces
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError
 from support.effort import examples
@@ -113,8 +112,8 @@ STEPS = ("write", "write half", "read", "rotate", "copy", "delete", "restore")
 def test_each_line_is_read_once_however_reading_is_split(steps: list[str], task_bytes: int) -> None:
     """Of copies the longest is read; files that were read may be deleted, and come back."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(traces, "TASK_BYTES", task_bytes)
-        patch.setattr(traces, "CHUNK_BYTES", 64)
+        patch.setattr(log_source, "TASK_BYTES", task_bytes)
+        patch.setattr(log_source, "CHUNK_BYTES", 64)
         logs = Path(folder) / "logs"
         logs.mkdir()
         path = logs / "trace"
@@ -177,7 +176,7 @@ def test_a_trace_that_is_rewritten_is_read_again_and_a_shorter_or_empty_one_is_r
 
 def test_a_very_long_line_does_not_affect_the_others(tmp_path: Path) -> None:
     path = tmp_path / "trace"
-    path.write_bytes(LINES[0] + b"x" * (3 * traces.MAX_LINE_BYTES) + b"\n" + LINES[1])
+    path.write_bytes(LINES[0] + b"x" * (3 * log_source.MAX_LINE_BYTES) + b"\n" + LINES[1])
     result = commands(path)
     assert result.faults == [(f"trace:{len(LINES[0])}", "not JSON")]
     assert ids(result) == [0, 1]
@@ -207,7 +206,7 @@ UNPARSABLE: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
     "zeros": (bytes(9), [("x:0", "not a timing log")], 0),
     "cut off": (WHOLE[:-1], [(f"x:{SECOND}", "not a timing log")], 1),
     "two": (WHOLE + b"\n" + WHOLE, [(f"x:{len(WHOLE) + 1}", "not a timing log")], 2),
-    "a trace's endless line": (b'{"a":"' + bytes(traces.MAX_LINE_BYTES), [("x:0", "not a timing log")], 0),
+    "a trace's endless line": (b'{"a":"' + bytes(log_source.MAX_LINE_BYTES), [("x:0", "not a timing log")], 0),
     "deep": (b"[" + b"[" * 10**5 + b"]" * 10**5 + b", " + WHOLE[1:], [("x:1", "wrong type")], 2),
     "too large": (b"[" + bytes(1 << 20), [("x:0", "larger than any timing log")], 0),
     "an empty list": (b"[]", [], 0),

@@ -1,6 +1,9 @@
 """Reads clients' timing logs, from `wormhole --dump-timing`, and servers' traces; from a file, a folder or a glob.
 
 A file's first character shows its kind: a log is a JSON list, a trace has a JSON object on each line.
+
+A server appends lines to its trace. When the file is moved away, it starts a new one. A trace is identified by its
+first line, whatever its name; a line by its offset. A line without its end is left for the next run.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from io import BufferedReader
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,14 +23,23 @@ from restante.pipeline.clean import timing
 from restante.pipeline.clean.rules import Fault, TimeLimits, time_limits
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
-from restante.pipeline.sources import paths, traces
+from restante.pipeline.sources import paths
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import fault_row, row_batches
 from restante.pipeline.sources.source import IngestContext, PathPreview, Say, Source, SourceSpec, Span, SpanPart, Task
-from restante.timing.logs import EventItem, log_items
+from restante.timing.logs import NOT_JSON, EventItem, log_items
 
 MAX_LOG_BYTES: Final = 256 << 20
 """Bytes of the largest log that is read, which is read whole: 600,000 events."""
+
+MAX_LINE_BYTES: Final = 1 << 16
+"""Bytes of a line that are read; a server's lines have about 200."""
+
+CHUNK_BYTES: Final = 1 << 20
+"""Bytes that are read at a time."""
+
+TASK_BYTES: Final = 16 << 20
+"""Approximate number of bytes that one task reads: a second of work, so that every core has tasks."""
 
 LOG_TOO_LARGE: Final = "larger than any timing log"
 
@@ -66,6 +79,17 @@ def _opened(spec: SourceSpec, scratch: Path, say: Say, context: IngestContext) -
     yield OpenedLogs(spec.name, spec.server, paths.files_to_read(spec.name, spec.path, say), context, say)
 
 
+class _NewLines(NamedTuple):
+    """The complete lines of a trace that were not read yet."""
+
+    stop: int
+    """Where the last line ends."""
+    cuts: tuple[int, ...]
+    """Where tasks begin."""
+    lines: int
+    mark: Mark
+
+
 class OpenedLogs:
     """Files as they were found. Lines that are appended to a trace later are read by the next run."""
 
@@ -82,7 +106,7 @@ class OpenedLogs:
         """All other files that are not empty; they are read as logs."""
         self._logs: dict[str, SourceFile] = {}
         """Digest → new file, as `find_new` found them."""
-        self._new_lines: dict[str, traces.NewLines] = {}
+        self._new_lines: dict[str, _NewLines] = {}
         """First line's digest → new lines, as `find_new` found them."""
         for file in files:
             if _kind(file) == "{":
@@ -92,8 +116,8 @@ class OpenedLogs:
 
     def _add_trace(self, file: SourceFile) -> None:
         with paths.open_growing(file) as data:
-            name = traces.trace_digest(data)
-        if not name and file.size >= traces.MAX_LINE_BYTES:
+            name = _trace_digest(data)
+        if not name and file.size >= MAX_LINE_BYTES:
             self._other_files.append(file)
         elif name and (name not in self._traces or self._traces[name].size < file.size):
             self._traces[name] = file
@@ -109,7 +133,7 @@ class OpenedLogs:
         digests: dict[str, str] = {}  # of the lines that were read last; "" if a trace is shorter than it was
         for name in (name for name in self._traces if name in marks):
             with paths.open_growing(self._traces[name]) as data:
-                digests[name] = traces.line_digest(data, marks[name].last)
+                digests[name] = _line_digest(data, marks[name].last)
         changed = (name for name, digest in digests.items() if digest not in {"", marks[name].last_digest})
         reason, valid_marks = "", marks
         if rewritten := next(changed, ""):
@@ -121,7 +145,7 @@ class OpenedLogs:
                 self._say(f"source {self._name}: {paths.path_text(file.path)} is shorter than it was and is left out")
                 continue
             with paths.open_growing(file) as data:
-                new = traces.find_new_lines(data, name, file.size, valid_marks.get(name))
+                new = _find_new_lines(data, name, file.size, valid_marks.get(name))
             if new is not None:
                 lines_by_trace[name] = new
         self._new_lines = lines_by_trace
@@ -148,7 +172,7 @@ class OpenedLogs:
     def _trace_tasks(self, part: SpanPart) -> Iterator[Task]:
         new = self._new_lines[part.name]
         for start, stop in pairwise((*new.cuts, new.stop)):
-            yield traces.TraceTask(self._traces[part.name].absolute, part.name, start, stop, self._name, self._limits)
+            yield TraceTask(self._traces[part.name].absolute, part.name, start, stop, self._name, self._limits)
 
 
 def _count_events(file: SourceFile) -> int:
@@ -185,3 +209,86 @@ class LogTask(NamedTuple):
                 yield fault_row(CLIENT_EVENTS, ids, self.source, values, identity, digest)
             else:
                 yield (self.digest, index, self.server, *values, self.source, None, None, None)
+
+
+def _trace_digest(data: BufferedReader) -> str:
+    """Return the digest that identifies a trace; "" if its first line is incomplete, or too long for a trace."""
+    data.seek(0)
+    line = data.readline(MAX_LINE_BYTES)
+    return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else ""
+
+
+def _find_new_lines(data: BufferedReader, name: str, size: int, mark: Mark | None) -> _NewLines | None:
+    """Return the lines behind the mark among the first `size` bytes, or None if there is no complete one."""
+    start = 0 if mark is None else _line_end(data, mark.last)
+    position = last_start = stop = start
+    data.seek(start)
+    lines = 0
+    cuts = [start]
+    while chunk := data.read(min(CHUNK_BYTES, size - position)):
+        lines += chunk.count(b"\n")
+        end = chunk.rfind(b"\n")
+        if end >= 0:
+            before = chunk.rfind(b"\n", 0, end)
+            last_start = position + before + 1 if before >= 0 else stop
+            stop = position + end + 1
+            if stop - cuts[-1] >= TASK_BYTES:
+                cuts.append(stop)
+        position += len(chunk)
+    if not lines:
+        return None
+    mark = Mark(last=last_start, last_digest=_line_digest(data, last_start), first=0, first_digest=name)
+    return _NewLines(stop, tuple(cut for cut in cuts if cut < stop), lines, mark)
+
+
+def _line_digest(data: BufferedReader, offset: int) -> str:
+    """Return the digest of the line that begins there; "" if it is incomplete."""
+    data.seek(offset)
+    line = data.readline(MAX_LINE_BYTES)
+    return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") or len(line) == MAX_LINE_BYTES else ""
+
+
+class TraceTask(NamedTuple):
+    """A task that reads a range of a trace's lines."""
+
+    file: SourceFile
+    name: str
+    """The digest that identifies the trace."""
+    start: int
+    stop: int
+    source: str
+    limits: TimeLimits
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the lines, cleaned."""
+        with paths.open_growing(self.file) as data:
+            yield from row_batches(SERVER_COMMANDS, self._rows(data))
+
+    def _rows(self, data: BufferedReader) -> Iterator[tuple[Any, ...]]:
+        for offset, line in _lines(data, self.start, self.stop):
+            values = Fault(NOT_JSON) if len(line) == MAX_LINE_BYTES else timing.clean_command(line, self.limits)
+            if isinstance(values, Fault):
+                digest = hashlib.sha256(line).hexdigest()
+                identity = f"{self.file.printable_name}:{offset}"
+                yield fault_row(SERVER_COMMANDS, (self.name, offset), self.source, values, identity, digest)
+            else:
+                yield (self.name, offset, *values, self.source, None, None, None)
+
+
+def _lines(data: BufferedReader, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """Yield each line with its offset; of a line longer than MAX_LINE_BYTES, only the beginning."""
+    offset = start
+    while offset < stop:
+        data.seek(offset)
+        line = data.readline(MAX_LINE_BYTES)
+        yield offset, line
+        offset = offset + len(line) if line.endswith(b"\n") else _line_end(data, offset)
+
+
+def _line_end(data: BufferedReader, offset: int) -> int:
+    """Return where the line that begins there ends."""
+    data.seek(offset)
+    while not (piece := data.readline(MAX_LINE_BYTES)).endswith(b"\n"):
+        if not piece:
+            raise paths.changed_error(Path(data.name))
+    return data.tell()
