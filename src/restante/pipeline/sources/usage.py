@@ -257,7 +257,7 @@ class OpenedUsage:
         if table == CLIENT_VERSIONS.name:
             if after and selected[ADDRESS_ID] == ADDRESS_ID:
                 copy_earlier_binds(database, table, name, after + 1)
-            mark_new_addresses(database.copy, table)
+            mark_new_addresses(database.copy, table, after + 1)
         return counted
 
     def _copy_live(self, database: UsageDatabase) -> _Live:
@@ -444,8 +444,8 @@ class UsageTask(NamedTuple):
             yield from row_batches(CLEAN_TABLES[scan.table], clean_rows(scan, database.execute(select, ids)))
 
 
-def mark_new_addresses(copy: sqlite3.Connection, table: str) -> None:
-    """Write into copied binds whether each is the first of its day from its address, and for its application.
+def mark_new_addresses(copy: sqlite3.Connection, table: str, first_id: int) -> None:
+    """Write `NEW_ADDRESS` into the copied binds from an id on; earlier ones are only compared.
 
     Binds are compared as the source has them, also those that are put into quarantine. So whatever is read in one run
     or in several, the same binds are the first.
@@ -456,7 +456,7 @@ def mark_new_addresses(copy: sqlite3.Connection, table: str) -> None:
     for name in NEW_ADDRESS:
         copy.execute(f"ALTER TABLE copy.{table} ADD COLUMN {name}")
     marked = f"{of_day} = id IN ({firsts}), {of_app} = id IN ({firsts}, app_id)"
-    copy.execute(f"UPDATE copy.{table} SET {marked} WHERE {is_known}")  # noqa: S608
+    copy.execute(f"UPDATE copy.{table} SET {marked} WHERE {is_known} AND id >= ?", (first_id,))  # noqa: S608
 
 
 def copy_earlier_binds(database: UsageDatabase, copied: str, table: str, first_id: int) -> None:
