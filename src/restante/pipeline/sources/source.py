@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from restante.common.errors import Misuse, RestanteError, plain
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Inode = tuple[int, int]
 """Device and inode number of a file: all names of one file have the same."""
