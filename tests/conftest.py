@@ -54,7 +54,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/pipeline/test_lake_files.py": (6, 12),
     "tests/pipeline/test_lake_readers.py": (1, 60),
     "tests/pipeline/test_lake_table.py": (7, 4),
-    "tests/pipeline/test_masters.py": (1, 230),
+    "tests/pipeline/test_masters.py": (1, 280),
     "tests/pipeline/test_masters.py::test_spark_connect_builds_equal_tables": (1, 68),
     "tests/pipeline/test_masters.py::test_the_next_run_completes_what_a_killed_driver_left": (1, 40),
     "tests/pipeline/test_query.py": (14, 2),

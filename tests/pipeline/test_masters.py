@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from pyarrow.fs import S3FileSystem, copy_files
@@ -107,10 +107,10 @@ def changed(block: str, changes: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def worker(master: str, work: Path) -> Iterator[Daemon]:
+def worker(master: str, work: Path, address: str = "127.0.0.1") -> Iterator[Daemon]:
     changes = {
         "spark://10.0.0.1:7077": master,
-        "10.0.0.2": "127.0.0.1",
+        "10.0.0.2": address,
         "--cores 4": "--cores 1",
         "--memory 4g": "--memory 1g",
         "/var/tmp/spark": str(work),
@@ -146,7 +146,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     work = tmp_path_factory.mktemp("cluster")
     with daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})) as started:
         url = started.says(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
-        with worker(url, work / "one") as first_worker, worker(url, work / "other") as other:
+        with worker(url, work / "one") as first_worker, worker(url, work / "other", "127.0.0.2") as other:
             for begun in (first_worker, other):
                 begun.says("Successfully registered with master")
             yield url
@@ -370,6 +370,135 @@ def test_a_killed_worker_loses_and_doubles_no_row(
     if build.returncode:  # Spark gives up on a task that failed four times; this one may have had bad luck
         assert output.splitlines()[-1].startswith("restante: ")
         finished(command(world, "build", "--master", master))
+    tables = built(world)
+    assert len(tables) > 5
+    assert all(rows == expected[name] for name, rows in tables.items() if name != "sources")
+
+
+COMMITTER: Final = """
+import java.io.File;
+import java.io.IOException;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.mapreduce.JobContext;
+import org.apache.hadoop.mapreduce.TaskAttemptContext;
+
+/** Calls for each attempt at a task before it creates a file, and for each job when it ends. */
+public class Committer extends org.apache.parquet.hadoop.ParquetOutputCommitter {
+    private final Path output;
+    private final File marks;
+    private boolean slow;
+
+    public Committer(Path output, TaskAttemptContext context) throws IOException {
+        super(output, context);
+        this.output = output;
+        marks = new File(context.getConfiguration().get("marks"));
+    }
+
+    private boolean writes(String table) {
+        return output.getParent().getName().equals(table);
+    }
+
+    /** The first attempt at a task of one table fails. That of another table is slow: its job ends without it. */
+    public Path getWorkPath() throws IOException {
+        if (writes("durations") && mark("failed")) throw new IOException("an attempt that fails");
+        if (writes("outcomes") && mark("slow")) {
+            slow = true;
+            boolean killed = false;
+            while (!killed || !has("ended")) killed |= interrupted();
+        }
+        return super.getWorkPath();
+    }
+
+    /** What the slow attempt has written stays, as if its machine had failed. */
+    public void abortTask(TaskAttemptContext context) throws IOException {
+        Path folder = super.getWorkPath();
+        if (!slow) super.abortTask(context);
+        else if (folder.getFileSystem(context.getConfiguration()).exists(folder)) mark("written");
+    }
+
+    public void commitJob(JobContext context) throws IOException {
+        super.commitJob(context);
+        if (writes("outcomes") && has("slow")) {
+            mark("ended");
+            while (!has("written")) interrupted();
+        }
+    }
+
+    private boolean mark(String name) throws IOException {
+        return new File(marks, name).createNewFile();
+    }
+
+    private boolean has(String name) {
+        return new File(marks, name).exists();
+    }
+
+    /** Waits for a moment. Spark interrupts an attempt when another one has succeeded. */
+    private static boolean interrupted() {
+        try {
+            Thread.sleep(10);
+            return false;
+        } catch (InterruptedException e) {
+            return true;
+        }
+    }
+}
+"""
+
+
+def compiled(spark: SparkSession, source: str, folder: Path) -> None:
+    """Compile a class of Java with the compiler of Spark's own, which needs no JDK."""
+    java: Any = spark._jvm
+    compiler = java.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(java.Thread.currentThread().getContextClassLoader())
+    compiler.cook(source)
+    for name, code in compiler.getBytecodes().items():
+        (folder / f"{name}.class").write_bytes(code)
+
+
+@pytest.mark.parametrize("at_url", [False, True], ids=["folder", "bucket"])
+def test_a_failed_attempt_and_one_that_writes_after_its_job_ended_double_no_row(
+    spark: SparkSession,
+    master: str,
+    here: LakeWorld,
+    expected: dict[str, list[Row]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    at_url: bool,
+) -> None:
+    """Spark makes another attempt at a failed and at a slow task, the second one with spark.speculation."""
+    world = copied(here, tmp_path, "nameplates", "mailboxes", "client_versions", "live")
+    store, line = None, ["build", "--master", master]
+    variables = {"SPARK_CONF_DIR": str(tmp_path / "conf")}
+    if at_url:
+        store = file_system(request.getfixturevalue("bucket"))
+        copy_files(str(world.path), "bucket/lake", destination_filesystem=store)
+        monkeypatch.setattr(world, "path", "s3://bucket/lake")
+        variables = connector_settings(tmp_path / "conf")
+        line += ["--packages", with_sdk(CONNECTOR)]
+    else:
+        (tmp_path / "conf").mkdir()
+    for folder in ("classes", "marks"):
+        (tmp_path / folder).mkdir()
+    compiled(spark, COMMITTER, tmp_path / "classes")
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.task.duration.threshold": "1s",  # of the only task of a stage
+        "spark.driver.extraClassPath": str(tmp_path / "classes"),
+        "spark.executor.extraClassPath": str(tmp_path / "classes"),
+        "spark.hadoop.spark.sql.parquet.output.committer.class": "Committer",
+        "spark.hadoop.marks": str(tmp_path / "marks"),
+    }
+    with (tmp_path / "conf" / "spark-defaults.conf").open("a") as defaults:
+        defaults.writelines(f"{name} {value}\n" for name, value in settings.items())
+    done = run(*command(world, *line), variables=cluster_environment(**variables), bound=PATIENCE)
+    if "unresolved dependency" in done.stderr:
+        pytest.skip(f"Spark does not reach a repository of Maven, which it needs once: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    assert {mark.name for mark in (tmp_path / "marks").iterdir()} == {"failed", "slow", "ended", "written"}
+    if store:
+        copy_files("bucket/lake", str(tmp_path / "back"), source_filesystem=store)
+        monkeypatch.setattr(world, "path", tmp_path / "back")
     tables = built(world)
     assert len(tables) > 5
     assert all(rows == expected[name] for name, rows in tables.items() if name != "sources")
