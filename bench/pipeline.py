@@ -1,4 +1,4 @@
-"""The pipeline's heaviest tables beside DuckDB, which makes the same ones, what it costs to add a day, and its runs.
+"""The pipeline's heaviest tables beside DuckDB and Polars, which make the same ones; a day more; its runs.
 
 See bench/README.md.
 """
@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -67,12 +68,16 @@ from restante.waku.envelope.keccak import keccaks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LIBRARIES = ("restante", "pyspark", "duckdb", "pyarrow")
+LIBRARIES = ("restante", "pyspark", "duckdb", "polars", "pyarrow")
 FIGURES = {
     "envelopes": own("envelopes: dedupe, partition, write, times DuckDB's time", 2.4, 1.6),
-    "envelopes_seconds": Figure("  s"),
+    "envelopes_seconds": Figure("  s; DuckDB"),
+    "envelopes_over_polars": Figure("  times Polars' time"),
+    "envelopes_polars_seconds": Figure("  s; Polars"),
     "outcomes": own("outcomes by server, app and day, times DuckDB's time", 5.5, 3),
-    "outcomes_seconds": Figure("  s"),
+    "outcomes_seconds": Figure("  s; DuckDB"),
+    "outcomes_over_polars": Figure("  times Polars' time"),
+    "outcomes_polars_seconds": Figure("  s; Polars"),
     "verification": own("envelopes verified, times the host's hash rate", 0.36, 0.42, higher_is_better=True),
     "verification_rate": Figure("  a second of a core's time", higher_is_better=True),
     "next_day": own("build of the next day, median, s", 6.6, 4),
@@ -241,7 +246,7 @@ def write_usage_files(
         pq.write_table(pa.table(written), file, compression="zstd")
 
 
-# ── The same tables by Spark and by DuckDB ──
+# ── The same tables by Spark, DuckDB and Polars ──
 
 
 def by_spark(spark: SparkSession, table: str) -> Callable[[Path, Path], None]:
@@ -296,6 +301,32 @@ def outcomes_by_duckdb(into: Path, out: Path) -> None:
     with connection(out) as db:
         query = OUTCOMES_SQL.format(into=into, counts=counts)
         db.execute(f"COPY ({query}) TO '{out}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (day, source))")
+
+
+def envelopes_by_polars(into: Path, out: Path) -> None:
+    rows = pl.scan_parquet(f"{into}/*/*.parquet", hive_partitioning=True, row_index_name="row")
+    rows = rows.with_columns(sent_hour=pl.col("sent").dt.hour())
+    many = rows.group_by("day", "sent_hour").len().filter(pl.col("len") >= MIN_HOUR_ROWS)
+    chosen = rows.group_by("hash").agg(
+        pl.col("row").min_by(pl.struct("source", "arrival")),
+        holder=pl.col("source").min(),
+        holders=pl.col("source").n_unique().cast(pl.Int32),
+    )
+    joined = rows.join(chosen.drop("hash"), "row").join(
+        many.select("day", "sent_hour", hour="sent_hour"), ["day", "sent_hour"], "left"
+    )
+    _write_by_polars(joined.drop("row", "sent_hour", "file", "arrival", "source_kind", "source"), out, "day", "hour")
+
+
+def outcomes_by_polars(into: Path, out: Path) -> None:
+    kind = pl.when("for_nameplate").then(pl.lit("claimed")).otherwise(pl.lit("opened")).alias("kind")
+    counts = {result: (pl.col("result") == result).sum().cast(pl.Int64) for result in RESULTS}
+    groups = pl.scan_parquet(f"{into}/*/*.parquet", hive_partitioning=True).group_by("app_id", kind, "source", "day")
+    _write_by_polars(groups.agg(ended=pl.len().cast(pl.Int64), **counts), out, "day", "source")
+
+
+def _write_by_polars(rows: pl.LazyFrame, out: Path, *partitions: str) -> None:
+    rows.sink_parquet(pl.PartitionBy(out, key=partitions), maintain_order=False, mkdir=True)
 
 
 # ── The next day, and the verification of envelopes ──
@@ -540,10 +571,11 @@ async def _slowest_commit(data: Path) -> float:
 
 
 class Job(NamedTuple):
-    """What both make from the same files."""
+    """What all make from the same files."""
 
     write_inputs: Callable[[Path, int], None]
     by_duckdb: Callable[[Path, Path], None]
+    by_polars: Callable[[Path, Path], None]
     columns: str
     """SQL expressions by which the results are compared."""
 
@@ -552,39 +584,42 @@ JOBS = {
     "envelopes": Job(
         write_envelope_files,
         envelopes_by_duckdb,
+        envelopes_by_polars,
         "hash::BLOB, topic, epoch_us(sent), epoch_us(expiry), ttl, size, pow, epoch_us(arrived), raw, holder,"
         " holders, nullif(hour::VARCHAR, '__HIVE_DEFAULT_PARTITION__'), day::VARCHAR",
     ),
     "outcomes": Job(
-        write_month_files, outcomes_by_duckdb, f"app_id, kind, ended, {', '.join(RESULTS)}, day::VARCHAR, source"
+        write_month_files,
+        outcomes_by_duckdb,
+        outcomes_by_polars,
+        f"app_id, kind, ended, {', '.join(RESULTS)}, day::VARCHAR, source",
     ),
 }
 
 
 def compare_engines(spark: SparkSession, name: str, folder: Path, rows: int, rounds: int, results: Results) -> None:
-    """Let both make a table, in turns. One round runs before the first that counts: its results are compared."""
+    """Let all make a table, in turns. One round runs before the first that counts: its results are compared."""
     job, inputs = JOBS[name], folder / f"{name} inputs"
     job.write_inputs(inputs, rows)
-    engines: Mapping[harness.Kind, Callable[[Path, Path], None]] = {
-        "restante": by_spark(spark, name),
-        "reference": job.by_duckdb,
-    }
+    engines = {"restante": by_spark(spark, name), "DuckDB": job.by_duckdb, "Polars": job.by_polars}
     for number in range(rounds + 1):
         seconds, sums = {}, {}
-        for kind, make in engines.items():
-            out = folder / f"{name} by {kind}"
+        for engine, make in engines.items():
+            out = folder / f"{name} by {engine}"
             os.sync()
             start = time.perf_counter()
             make(inputs, out)
-            seconds[kind] = time.perf_counter() - start
-            if number:
-                results.add(f"{name}_seconds", seconds[kind], kind)
-            else:
-                sums[kind] = sum_of_hashes(out, job.columns)
+            seconds[engine] = time.perf_counter() - start
+            if not number:
+                sums[engine] = sum_of_hashes(out, job.columns)
             shutil.rmtree(out)
         if number:
-            results.add(name, seconds["restante"] / seconds["reference"])
-        elif sums["restante"] != sums["reference"]:
+            results.add(f"{name}_seconds", seconds["restante"])
+            results.add(f"{name}_seconds", seconds["DuckDB"], "reference")
+            results.add(f"{name}_polars_seconds", seconds["Polars"], "reference")
+            results.add(name, seconds["restante"] / seconds["DuckDB"])
+            results.add(f"{name}_over_polars", seconds["restante"] / seconds["Polars"])
+        elif len(set(sums.values())) > 1:
             results.failures.append(f"{name}: not the same rows: {sums}")
 
 
@@ -603,7 +638,7 @@ def main() -> int:
     options = parser.parse_args()
     rows, rounds = (300_000, 1) if options.quick else (options.rows, options.rounds)
     database_rows = 1_000_000 if options.quick else DATABASE_ROWS
-    results = Results(FIGURES, {"database_rows": database_rows}, peer="DuckDB")
+    results = Results(FIGURES, {"database_rows": database_rows}, peer="peer")
 
     def measure(scratch: Path) -> None:
         if "verification" in options.only:
