@@ -62,7 +62,7 @@ ROW_BYTES: Final = 64
 """Bytes of a copied row in addition to its envelope, rounded up."""
 
 ENVELOPES_PER_TASK: Final = 50_000
-"""Envelopes that one task verifies: half a second of work, so that every core has tasks and progress is visible."""
+"""Envelopes that one task verifies: half a second of work, so that every core has tasks."""
 
 _CREATE_COPY: Final = """
 CREATE TABLE copy.copied (

@@ -76,7 +76,7 @@ OUR_SHAPES: Final[Mapping[int, Shape]] = {MAILBOX_APPLICATION_ID: OUR_SHAPE, REL
 """By SQLite's application id."""
 
 ROWS_PER_TASK: Final = 100_000
-"""Rows that one task reads: a second of work, so that every core has tasks and progress is visible."""
+"""Rows that one task reads: a second of work, so that every core has tasks."""
 
 MAX_BIND_SECONDS: Final = 10**12
 """Seconds since 1970 from which the day of a bind is not looked at: a clock that shows the year 33,000 is wrong, and
