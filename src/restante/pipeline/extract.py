@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Final, NamedTuple, cast
@@ -177,10 +177,8 @@ class _SourceExtract:
             following = datetime.fromtimestamp((hour + 1) * SECONDS_PER_HOUR, UTC)
             yield f"{self._source.name}: written in this hour; what is new is written after {following:%H:%M} UTC"
             return
-        start = datetime.combine(self._first_day, time(), UTC).timestamp()
-        context = IngestContext(
-            self._now, self._first_day, last_commit=max([start, *(info.written for info in infos)])
-        )
+        last_commit = max((info.written for info in infos), default=0.0)
+        context = IngestContext(self._now, self._first_day, last_commit=last_commit)
         with self._source.opened(self._scratch, self._say, context) as source:
             opened = cast("OpenedDatabase", source)
             spans = [span for table in opened.tables if (span := self._find_new(opened, table))]

@@ -143,21 +143,16 @@ def ingest_context(
     run: Run, tables: Iterable[LakeTable], origins: Mapping[str, Sequence[Path]] | None = None
 ) -> IngestContext:
     """Return the values that sources are read with, and say so if our clock was set back."""
-    context = IngestContext(run.now(), run.lake.first_day, origins or {}, _last_commit(run.lake, tables))
+    last_commit = max((table.last_commit or 0.0 for table in tables), default=0.0)
+    context = IngestContext(run.now(), run.lake.first_day, origins or {}, last_commit)
     if context.set_back:
         run.steps.say(_clock_message(context))
     return context
 
 
-def _last_commit(lake: Lake, tables: Iterable[LakeTable]) -> float:
-    """Return when the lake was last written to, in seconds since 1970: not before its first day."""
-    start = datetime(lake.first_day.year, lake.first_day.month, lake.first_day.day, tzinfo=UTC).timestamp()
-    return max([start, *(seconds for table in tables if (seconds := table.last_commit) is not None)])
-
-
 def _clock_message(context: IngestContext) -> str:
     """Return the text about a clock that was set back."""
-    times = (context.now, context.last_commit)
+    times = (context.now, context.before)
     now, latest = (datetime.fromtimestamp(int(seconds), UTC).isoformat(" ") for seconds in times)
     return f"this machine's clock says {now}, before the lake's last commit or first day, {latest}: set the clock"
 

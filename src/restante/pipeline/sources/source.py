@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import date
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -61,12 +61,17 @@ class IngestContext(NamedTuple):
     origins: Mapping[str, Sequence[Path]] = {}
     """Origin of imported rows → the files of that name that are themselves sources of the run."""
     last_commit: float = 0.0
-    """When the lake was last written to, in seconds since 1970."""
+    """When the lake was last written to, in seconds since 1970; 0: never."""
+
+    @property
+    def before(self) -> float:
+        """Return when the lake was last written to, not before its first day."""
+        return max(self.last_commit, datetime.combine(self.first_day, time(), UTC).timestamp())
 
     @property
     def set_back(self) -> bool:
         """Return whether our clock was set back since the lake was last written to."""
-        return self.last_commit - self.now > MAX_CLOCK_DIFFERENCE_SECONDS
+        return self.before - self.now > MAX_CLOCK_DIFFERENCE_SECONDS
 
     @property
     def latest(self) -> float:
@@ -74,7 +79,7 @@ class IngestContext(NamedTuple):
 
         If our clock was set back, this is the time of the last commit: then rows were read that are as late.
         """
-        return self.last_commit if self.set_back else self.now
+        return self.before if self.set_back else self.now
 
 
 class SpanPart(NamedTuple):
