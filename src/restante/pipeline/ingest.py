@@ -358,5 +358,4 @@ def quarantine(run: Run, spark: SparkSession, table: str, sources: Collection[st
     if not new.rows:
         new.discard()
         return
-    names = {name: SourceCommit() for name in sources}
-    target.commit([new], info=CommitInfo(run=run.name, finished=run.now(), sources=names))
+    target.commit([new], info=CommitInfo(run=run.name, finished=run.now()))

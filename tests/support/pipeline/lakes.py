@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from restante.pipeline.lake import columns, data_files, delta_log
-from restante.pipeline.lake.commit_info import CommitInfo, SourceCommit
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger, SourceCommit
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
@@ -119,7 +119,7 @@ def held(rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
 def info(run: str = "r", finished: float = 1_795_000_000.0, **others: Any) -> CommitInfo:
     """Return a commit info, of one source if `source`, and perhaps `ledger` and `marks`, are among the others."""
     if source := others.pop("source", None):
-        others["sources"] = {source: SourceCommit(others.pop("ledger", None), others.pop("marks", {}))}
+        others["sources"] = {source: SourceCommit(others.pop("ledger", Ledger()), others.pop("marks", {}))}
     return CommitInfo(run=run, finished=finished, **others)
 
 

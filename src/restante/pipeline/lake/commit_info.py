@@ -64,8 +64,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 class SourceCommit(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a commit has of a source."""
 
-    ledger: Ledger | None = None
-    """None if the commit says nothing about where reading the source stopped."""
+    ledger: Ledger = Ledger()
     marks: dict[str, Mark] = msgspec.field(default_factory=dict)
     """A part of the source ('' for a database's table, else the file) → where reading it stopped."""
     adds_marks: bool = False
@@ -173,15 +172,14 @@ def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> T
     for version, info in infos:
         commits.append(info.commit)
         changed.update(dict.fromkeys(info.days, version))
-        ledgers = {source: commit.ledger for source, commit in info.sources.items() if commit.ledger}
-        if info.days or info.kept or ledgers:
+        if info.days or info.kept or info.sources:
             last_change = version
         if info.kept:
             kept_from = max(kept_from or "", info.kept)
-        for source, ledger in ledgers.items():
-            earlier = sources.get(source, []) if info.sources[source].adds_marks else []
+        for source, commit in info.sources.items():
+            earlier = sources.get(source, []) if commit.adds_marks else []
             sources[source] = [*earlier, version]
-            totals[source] = _add_ledger(totals.get(source), ledger, info.finished)
+            totals[source] = _add_ledger(totals.get(source), commit.ledger, info.finished)
         inputs.update(info.inputs)
         definition = info.definition or definition
     return TableState(
