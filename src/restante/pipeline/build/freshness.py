@@ -71,7 +71,7 @@ class TableWithInputs(NamedTuple):
             if table.version is None:  # an input that does not exist yet changes nothing
                 continue
             read_commit = self.target.state.inputs.get(name)
-            if read_commit is None or name in replaced or table.changed_after(read_commit.version):
+            if read_commit is None or name in replaced or table.state.last_change > read_commit.version:
                 return True
         return False
 

@@ -136,13 +136,6 @@ class LakeTable:
             and self.state.commit(commit.version, now.version) == commit.commit
         )
 
-    def changed_after(self, version: int) -> bool:
-        """Return whether a commit after a version changed rows or has a ledger.
-
-        Raises StoreError if the log is damaged.
-        """
-        return self.state.last_change > version
-
     def marks(self, source: str) -> Mapping[str, Mark]:
         """Return the marks after the last commit from a source, or {} if there is none.
 
