@@ -714,7 +714,7 @@ def test_an_installation_that_cannot_be_imported_is_refused_by_the_check(
 async def test_as_many_connections_as_the_descriptors_allow_stay(tmp_path: Path) -> None:
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     number = min(20_000, descriptors * 3 // 4)
-    options = ("--trust-proxy", PROXY[0], "--limit", "connections=0")
+    options = ("--trust-proxy", PROXY[0], "--limit", "connections=0", "--limit", "handshake=60")
     async with serving(tmp_path / "data", options=options) as server:
         sockets = []
         for begin in range(0, number, 100):
