@@ -27,6 +27,7 @@ from restante.mailbox.core import model
 from restante.pipeline import extract as extracting
 from restante.pipeline.extract import extract, recognise
 from restante.pipeline.schemas import CLEAN_TABLES, FIRST_DAY
+from restante.pipeline.sources import extract_files
 from restante.pipeline.sources.extract_files import (
     DRAFT,
     INFO_KEY,
@@ -43,6 +44,7 @@ from support.pipeline.archives import Keeping
 from support.pipeline.relays import our_relay, reference_relay, transfer
 from support.pipeline.servers import NOW, T0, Ours, client, current, mailbox, nameplate, ours
 from support.pipeline.source_reads import Row, read, read_source
+from support.ports import held_port
 from support.processes import called, run
 from support.s3 import s3_server
 from support.sqlite import alter
@@ -527,6 +529,16 @@ def test_an_error_of_a_url_names_no_secret(world: World) -> None:
             ExtractFolder(url, world.scratch)
         assert str(refused.value).startswith(f"{url.partition(':')[0]}://***@bucket/x is no URL of a folder: write ")
         assert "canary" not in str(refused.value)
+
+
+def test_requests_to_google_are_repeated_for_a_time_and_not_for_a_quarter_of_an_hour(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extract_files, "GCS_SECONDS", 1)
+    with held_port() as nobody_listens:
+        url = f"gs://anonymous@bucket/x?scheme=http&endpoint_override=127.0.0.1:{nobody_listens}"
+        with pytest.raises(StoreError, match="bucket/x"):
+            ExtractFolder(url, world.scratch).files("a")
 
 
 @pytest.mark.thorough

@@ -57,6 +57,10 @@ DRAFT: Final = ".draft.parquet"
 LOCK: Final = ".lock"
 """The name of the file in the folder of a source that is locked while its extracts are written."""
 
+GCS_SECONDS: Final = 60
+"""Seconds for which a request to gs:// is repeated, also if there are no credentials. By default pyarrow repeats it for
+a quarter of an hour."""
+
 OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
 """The types of Arrow's file systems in which an object exists once it was uploaded."""
 
@@ -203,6 +207,8 @@ class ExtractFolder:
         if "://" in target:
             self._text = redacted_url(target).partition("?")[0]  # options may be secrets, too
             try:
+                if target.startswith("gs://") and "retry_limit_seconds=" not in target:
+                    target += f"{'&' if '?' in target else '?'}retry_limit_seconds={GCS_SECONDS}"
                 self._fs, base = file_systems.FileSystem.from_uri(target)
                 if not base:
                     raise pa.ArrowInvalid
