@@ -124,15 +124,28 @@ def stage_rows(frame: DataFrame, folder: LakePath, table: Table, run: str) -> St
             remove_job(old_job)
     job = job_folder(folder, run)
     try:
-        rows = frame.to(columns.spark_schema(table))
+        rows = _table_rows(frame, table)
         if isinstance(job, UrlPath):
             return StagedFiles(job, tuple(_write_at_url(rows, job, table)))
         return StagedFiles(job, tuple(_written_files(_write_rows(rows, job, table), job, table)))
-    except BaseException as error:
+    except (PySparkException, Py4JError) as error:
         remove_job(job)
-        if isinstance(error, PySparkException | Py4JError):
-            raise _job_failure(error, table, folder) from error
+        if errors.java_has_ended(error):
+            raise SparkError(errors.JAVA_ENDED) from error
+        raise _job_failure(error, table, folder) from error
+    except BaseException:
+        remove_job(job)
         raise
+
+
+def _table_rows(frame: DataFrame, table: Table) -> DataFrame:
+    """Return rows with the columns and types of a table."""
+    schema = columns.spark_schema(table)
+    if missing := set(schema.names).difference(frame.columns):  # DataFrame.to would add the missing columns
+        raise SparkError(
+            f"the rows for the table {table.name} could not be computed: there is no column {min(missing)}"
+        )
+    return frame.to(schema)
 
 
 def _write_rows(rows: DataFrame, run: Path, table: Table) -> list[Path]:
@@ -146,7 +159,9 @@ def _write_rows(rows: DataFrame, run: Path, table: Table) -> list[Path]:
         run.mkdir(parents=True)
     except OSError as error:
         raise StoreError(f"cannot write to {run.parent}: {plain(error)}; these rows were not committed") from error
-    rows = one_task(rows).sortWithinPartitions(*table.order)
+    rows = one_task(rows)
+    if table.order:
+        rows = rows.sortWithinPartitions(*table.order)
     write = task_writer(run, table.partitions)
     if not is_small(spark):
         return sorted(Path(row["path"]) for row in rows.mapInArrow(write, WRITTEN_DDL).collect())
@@ -163,7 +178,8 @@ def _sorted_writer(rows: DataFrame, table: Table) -> DataFrameWriter:
         rows = rows.withColumn(MONTH_COLUMN.name, f.trunc("day", "month"))
     # Spark sorts by the partitions unless the rows are sorted by them already; then their order stays.
     order = dict.fromkeys((*table.partitions, *table.order))
-    return rows.sortWithinPartitions(*order).write.partitionBy(*table.partitions)
+    sorted_ = rows.sortWithinPartitions(*order) if order else rows
+    return sorted_.write.partitionBy(*table.partitions)
 
 
 def _write_at_url(rows: DataFrame, folder: UrlPath, table: Table) -> list[DataFile]:
@@ -224,8 +240,6 @@ def _range(row: Mapping[str, Any], name: str) -> ColumnRange:
 
 def _job_failure(error: Exception, table: Table, folder: LakePath) -> SparkError | StoreError:
     message = str(error)
-    if errors.java_has_ended(error):
-        return SparkError(errors.JAVA_ENDED)
     if "No space left on device" in message:  # ENOSPC, as Java words it
         return StoreError(
             f"the disk has no room for {folder}, or for Spark's temporary files: make room and run this again;"
@@ -246,6 +260,8 @@ def _written_files(paths: Iterable[Path], run: Path, table: Table) -> list[DataF
             raise StoreError(
                 f"what Spark wrote to {path} cannot be read: {error}; these rows were not committed"
             ) from error
+        if not footer.num_rows:
+            continue  # Spark writes an empty file if there are no rows and no partitions
         partition = data_files.partition_of_path(path.relative_to(run))
         nulls = _null_columns(footer) | {name for name, value in partition.items() if value is None}
         if nulls & never:
