@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from hypothesis import given
 from hypothesis import strategies as st
@@ -573,6 +574,22 @@ def test_an_attempt_at_a_commit_leaves_no_file_if_another_program_commits_first(
         assert [row["id"] for row in stored(tmp_path, MONTHLY_LETTERS)] == [2, 4, 20]
         written = {path.name for path in (tmp_path / "letters").rglob("rest-*.parquet")}
         assert len(written) == 2, "one of our file, one of theirs"
+
+
+def test_a_commit_that_was_made_and_refused_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder on another host may refuse an entry that it has made, when it is asked for it again."""
+    append = delta_table.append_commit
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        append(*arguments, **options)
+        raise CommitFailedError
+
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        add(table, [FIRST, SECOND])
+        monkeypatch.setattr(delta_table, "append_commit", refuse)
+        add(table, [letter(20, day="2026-11-02")], replace={"day": {"2026-11-02"}})
+        assert table.version == 1
+    assert [row["id"] for row in stored(tmp_path, MONTHLY_LETTERS)] == [2, 20]
 
 
 def test_a_full_disk_or_a_damaged_file_is_reported_and_nothing_is_replaced(tmp_path: Path) -> None:

@@ -95,6 +95,14 @@ def test_every_type_of_duckdb_is_printed_in_every_form(lake: LakeWorld) -> None:
     assert query(lake, all_types).endswith("(3 rows)\n")
 
 
+def test_numbers_beside_texts_of_strangers_stay_as_they_are_in_json(lake: LakeWorld) -> None:
+    """Only numbers that JSON lacks become null."""
+    long = "1234567890123456789012.5"
+    struct = f"{{'n': {long}::DECIMAL(38, 1), 'd': [1e0, '-inf'::DOUBLE], 't': '\"NaN, -Infinity'}}"
+    printed = query(lake, f"SELECT '[1e400, \"NaN\"]'::JSON AS j, {struct} AS s", "--format", "json")
+    assert printed == f'[\n{{"j": [1e400,"NaN"], "s": {{"n":{long},"d":[1.0,null],"t":"\\"NaN, -Infinity"}}}}\n]\n'
+
+
 def test_a_table_has_a_hundred_rows_and_a_plan_is_printed_as_it_is_drawn(lake: LakeWorld) -> None:
     *rows, note = query(lake, "FROM range(101)").splitlines()
     assert len(rows) == 2 + output.MAX_ROWS

@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from restante.common.errors import Misuse
+from restante.common.errors import Misuse, StoreError
 from restante.pipeline.lake import data_files
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import ARCHIVED
@@ -28,7 +29,7 @@ at once from an address, then 60 a minute. Above this, gaps that are further apa
 the mailserver has are fetched as well, which import leaves out."""
 
 
-_COLUMNS: Final = ["day", "source", "topic", "first", "last", "missing", "holders"]
+_COLUMNS: Final = ["day", "topic", "first", "last", "missing", "holders"]
 
 
 class Gap(NamedTuple):
@@ -83,13 +84,20 @@ def read_gaps(lake: Lake, mailserver: str, gap_filter: GapFilter) -> list[Gap]:
     for file in data_files.existing_files(table.files({"source": {mailserver}})):
         if file.first_day > last_day.isoformat() or (file.last_day or first_day.isoformat()) < first_day.isoformat():
             continue
-        with data_files.open_parquet(file.path) as parquet:
-            for batch in parquet.iter_batches(columns=_COLUMNS):
-                gaps += _gaps_of_rows(batch.filter(condition))
+        try:
+            # From a path, pyarrow would take columns, too.
+            with data_files.native_file(file.path) as opened:
+                rows = pq.read_table(opened, columns=_COLUMNS, filters=condition)
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(
+                f"the lake is damaged: {file.path} cannot be read: restore it from a backup,"
+                " or remove the folder of the table gaps and run build again"
+            ) from error
+        gaps += _gaps_of_rows(rows)
     return gaps
 
 
-def _gaps_of_rows(rows: pa.RecordBatch) -> Iterable[Gap]:
+def _gaps_of_rows(rows: pa.Table) -> Iterable[Gap]:
     # Envelopes are sent at whole seconds.
     first, last = (
         pc.cast(rows[name], pa.timestamp("s", "UTC"), safe=False).cast(pa.int64()).to_pylist()

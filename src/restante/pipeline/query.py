@@ -6,10 +6,9 @@ The values of a result are texts that DuckDB makes. Python's types do not have a
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -44,6 +43,9 @@ ROWS_PER_FETCH: Final = 2000
 _NON_TEXT_TYPES: Final = ("BOOLEAN", "DATE", "TIME", "INTERVAL", "BLOB", "BIT", "UUID")
 """The types, beside numbers, whose values are no texts of strangers. A type's name begins with one of these:
 TIMESTAMP with TIME."""
+
+_TEXT_OR_NO_NUMBER: Final = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")|-?(?:NaN|Infinity)')
+"""What DuckDB's JSON may have: texts, and numbers that JSON does not have."""
 
 
 class ResultColumn(NamedTuple):
@@ -287,8 +289,7 @@ def _finite(value: str | None) -> str | None:
     """Return JSON in which NaN and infinity, as DuckDB writes them in lists and structs, are null."""
     if value is None or ("NaN" not in value and "Infinity" not in value):
         return value
-    nothing: Callable[[str], None] = lambda _: None  # noqa: E731
-    return json.dumps(json.loads(value, parse_constant=nothing), ensure_ascii=False)
+    return _TEXT_OR_NO_NUMBER.sub(lambda match: match["text"] or "null", value)
 
 
 class _DuckDBError(msgspec.Struct):

@@ -389,7 +389,7 @@ complete --command restante --condition '__restante_at pipeline' --arguments tab
 complete --command restante --condition '__restante_at pipeline' --arguments gaps --description 'List what to fetch for a Mailserver that lacks envelopes. Spark is not started.'
 complete --command restante --condition '__restante_at pipeline' --long-option help --description 'Show the help and exit.'
 complete --command restante --condition '__restante_at pipeline demo' --long-option seed --exclusive --description 'Another number makes another fleet. Default: 1.'
-complete --command restante --condition '__restante_at pipeline demo' --long-option days --exclusive --description 'Days of the fleet. Default: 30.'
+complete --command restante --condition '__restante_at pipeline demo' --long-option days --exclusive --description 'Days of the fleet, 14 to 366. Default: 30.'
 complete --command restante --condition '__restante_at pipeline demo' --long-option last --exclusive --description 'Last day of the fleet, like 2026-11-21. Default: yesterday.'
 complete --command restante --condition '__restante_at pipeline demo' --long-option transfers --exclusive --description 'Conversations a day, at all mailbox servers together. Default: 360.'
 complete --command restante --condition '__restante_at pipeline demo' --long-option memory --exclusive --description 'Memory of Spark\'s Java process on this machine, like 512m or 4g.'

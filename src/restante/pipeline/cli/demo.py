@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
+from msgspec import Meta
 
 from restante.common.errors import Misuse
 from restante.demo.events import Attack, BadRelease, EventSpan, GroundTruth, MailserverGap, Outage
@@ -26,7 +27,7 @@ from restante.demo.fleet import (
     RELAY,
     Fleet,
 )
-from restante.pipeline.cli.options import DEFAULT_MEMORY, Memory, RunOptions, Verbose, read_day
+from restante.pipeline.cli.options import DEFAULT_MEMORY, Memory, RunOptions, Verbose
 
 if TYPE_CHECKING:
     from restante.pipeline.report.periods import Period
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
 DEMO_FOLDER: Final = Path("restante-demo")
 
 MAX_SEED: Final = 2**63 - 1
+
+_TYPES: Final[dict[str, Any]] = {
+    "--seed": Annotated[int, Meta(ge=0, le=MAX_SEED)],
+    "--days": Annotated[int, Meta(ge=MIN_DAYS, le=MAX_DAYS)],
+    "--transfers": Annotated[int, Meta(ge=MIN_TRANSFERS, le=MAX_TRANSFERS)],
+}
 
 
 def demo(
@@ -44,29 +51,20 @@ def demo(
         ),
     ] = DEMO_FOLDER,
     seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=0, max=MAX_SEED, help=f"Another number makes another fleet. Default: {DEFAULT_SEED}."
-        ),
+        str | None,
+        typer.Option(metavar="N", help=f"Another number makes another fleet. Default: {DEFAULT_SEED}."),
     ] = None,
     days: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=MIN_DAYS,
-            max=MAX_DAYS,
-            help=f"Days of the fleet. Default: {DEFAULT_DAYS}.",
-        ),
+        str | None,
+        typer.Option(metavar="N", help=f"Days of the fleet, {MIN_DAYS} to {MAX_DAYS}. Default: {DEFAULT_DAYS}."),
     ] = None,
     last: Annotated[
         str | None, typer.Option(metavar="DAY", help="Last day of the fleet, like 2026-11-21. Default: yesterday.")
     ] = None,
     transfers: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             metavar="N",
-            min=MIN_TRANSFERS,
-            max=MAX_TRANSFERS,
             help=f"Conversations a day, at all mailbox servers together. Default: {DEFAULT_TRANSFERS}.",
         ),
     ] = None,
@@ -92,9 +90,8 @@ def demo(
     from restante.pipeline.sources.recognise import recognise
     from restante.pipeline.steps import Steps
 
-    last_day = None if last is None else read_day("--last", last)
-    values = {"seed": seed, "days": days, "transfers": transfers, "last": last_day}
-    options = {name: value for name, value in values.items() if value is not None}
+    texts = {"--seed": seed, "--days": days, "--transfers": transfers, "--last": last}
+    options = {flag.removeprefix("--"): _read_option(flag, text) for flag, text in texts.items() if text is not None}
     truth = find_demo(folder)
     unblock_pipe()
     steps = Steps("demo")
@@ -128,6 +125,14 @@ def _make_fleet(options: dict[str, Any]) -> Fleet:
     if fleet.last < FIRST_DAY + timedelta(fleet.days):  # the day before the first is built, too
         raise Misuse(f"--last {fleet.last}: the fleet would begin before {FIRST_DAY}, the first day of a lake")
     return fleet
+
+
+def _read_option(flag: str, text: str) -> Any:
+    """Return the value of an option. Raises Misuse."""
+    from restante.common.settings import convert
+    from restante.pipeline.cli.options import read_day
+
+    return read_day(flag, text) if flag == "--last" else convert(text, _TYPES[flag], flag)
 
 
 def _check_same(truth: GroundTruth, options: dict[str, Any], folder: Path) -> None:

@@ -95,8 +95,9 @@ class DataFile(NamedTuple):
 
     def days(self) -> Mapping[str, int]:
         """Return the number of rows of each UTC day, ISO. Raises StoreError if the file cannot be read for it."""
-        day = self._only("day")
-        return {day: self.rows} if day else _read_rows_by_day(self.path)
+        if day := self._only("day"):
+            return {day: self.rows}
+        return {} if "day" in self.partition else _read_rows_by_day(self.path)
 
     def latest_days(self) -> Mapping[str, str]:
         """Return the latest UTC day, ISO, of each source. Raises StoreError if the file cannot be read for it."""

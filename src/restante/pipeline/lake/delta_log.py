@@ -13,7 +13,7 @@ import re
 from calendar import monthrange
 from collections.abc import Collection
 from datetime import date, timedelta
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -24,6 +24,8 @@ from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo,
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.url_path import LakePath
 from restante.pipeline.schemas import MONTH_COLUMN
+
+L = TypeVar("L")
 
 LOG_FOLDER: Final = "_delta_log"
 
@@ -58,6 +60,9 @@ class _CommitInfoAction(msgspec.Struct, frozen=True):
 class _LogLine(msgspec.Struct, rename="camel", frozen=True):
     add: Change | None = None
     remove: Change | None = None
+
+
+class _InfoLine(_LogLine, rename="camel", frozen=True):
     commit_info: _CommitInfoAction | None = None
 
 
@@ -66,6 +71,7 @@ class _LastCheckpoint(msgspec.Struct, frozen=True):
 
 
 _LOG_LINE: Final = msgspec.json.Decoder(_LogLine)
+_INFO_LINE: Final = msgspec.json.Decoder(_InfoLine)
 _LAST_CHECKPOINT: Final = msgspec.json.Decoder(_LastCheckpoint)
 
 
@@ -82,7 +88,7 @@ def read_info(table: LakePath, version: int) -> CommitInfo:
     """
     path = entry_path(table, version)
     raw = _read(path)
-    lines = _lines(path, raw)
+    lines = _lines(path, raw, _INFO_LINE)
     action = next((line.commit_info for line in lines if line.commit_info), _CommitInfoAction())
     if action.restante is not None:
         return action.restante
@@ -134,7 +140,7 @@ def removals(table: LakePath, last_version: int) -> dict[LakePath, float]:
     for version, path in entries:
         if version > last_version:
             break
-        for line in _lines(path, _read(path)):
+        for line in _lines(path, _read(path), _LOG_LINE):
             if line.remove:
                 removed[table / unquote(line.remove.path)] = (line.remove.deletion_timestamp or 0) / 1000
             elif line.add:
@@ -178,8 +184,8 @@ def _read(path: LakePath) -> bytes:
         raise data_files.unreadable_file(path, plain(error)) from error
 
 
-def _lines(path: LakePath, raw: bytes) -> list[_LogLine]:
+def _lines(path: LakePath, raw: bytes, decoder: msgspec.json.Decoder[L]) -> list[L]:
     try:
-        return _LOG_LINE.decode_lines(raw)
+        return decoder.decode_lines(raw)
     except msgspec.DecodeError as error:
         raise data_files.unreadable_file(path, str(error)) from error

@@ -182,7 +182,8 @@ def _check_new_path(path: LakePath, *, make: bool) -> None:
         names = path.names()
     else:
         names = [entry.name for entry in path.iterdir()] if path.exists() else []
-    others = [name for name in names if name != LOCK_FILE and not name.startswith(LAKE_FILE)]
+    own = (LOCK_FILE, LAKE_FILE)
+    others = [name for name in names if name not in own and not name.startswith(f"{LAKE_FILE}.")]
     if others and LAKE_FILE not in names:  # it is there if another run has just made the lake
         raise Misuse(f"{path} contains other files, such as {min(others)}: name a new or an empty folder (--lake)")
 

@@ -388,20 +388,21 @@ class LakeTable:
         try:
             write(stamped)
         except (DeltaError, OSError) as error:
-            refused = isinstance(error, CommitFailedError)
+            refused, exists = isinstance(error, CommitFailedError), False
             if refused or self._at_url:
                 self._delta = delta_table.open_table(self.folder, self.table)
-            if self._at_url and self.version is not None and self.version >= version:
-                # A store may make an object whose confirmation is lost, and refuses it when it is put again.
-                made = delta_log.read_info(self.folder, version)
-                if (made.run, made.commit) == (stamped.run, stamped.commit):
-                    return version
-                refused = True
-            if refused:
+                exists = self.version is not None and self.version >= version
+            if not exists:
+                if refused:
+                    return None
+                raise StoreError(
+                    f"cannot commit to {self.folder}: {delta_table.error_message(error)}; this commit was not made"
+                ) from error
+            # A store, or the host of a folder, may make an entry whose confirmation is lost, and refuse it when it is
+            # put again.
+            made = delta_log.read_info(self.folder, version)
+            if (made.run, made.commit) != (stamped.run, stamped.commit):
                 return None
-            raise StoreError(
-                f"cannot commit to {self.folder}: {delta_table.error_message(error)}; this commit was not made"
-            ) from error
         self._flush_commit(version, info.finished)
         return version
 
