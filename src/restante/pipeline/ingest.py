@@ -265,7 +265,9 @@ def read_tasks(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> Data
     """
     if not tasks or small_jobs.is_small(spark):
         batches = [batch for task in tasks for batch in task.batches()]
-        return small_jobs.one_task(spark.createDataFrame(pa.Table.from_batches(batches, arrow_schema(table))))
+        return small_jobs.one_task(
+            spark.createDataFrame(pa.Table.from_batches(batches, arrow_schema(table)), ddl(table))
+        )
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in chain.from_iterable(batch.column("id").to_pylist() for batch in numbers):

@@ -4,7 +4,7 @@ Of usage records only the columns that have a rule in restante.pipeline.clean.ru
 times and counts (restante.pipeline.sources.live). No side, nameplate, mailbox id or address is copied.
 
 Our servers store a hash of the client's address with each bind. Whoever has the hashes knows which binds of a day
-came from the same address. So they stay in the copy: a row only says whether it is the first from its address.
+came from the same address. So they stay in the task: a row only says whether it is the first from its address.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from msgspec import structs
@@ -84,12 +84,9 @@ SQLite has no integer for the day of infinity."""
 
 _HAS_ADDRESS: Final = f"{ADDRESS_ID} IS NOT NULL AND abs(connect_time) < {MAX_BIND_SECONDS}"
 
-_DAY: Final = f"CAST(connect_time / {SECONDS_PER_DAY} AS INTEGER)"
-"""The day of a bind, since 1970."""
-
-NEW_ADDRESS: Final = ("new_address", "new_address_of_app")
-"""Columns of copied binds: whether a bind is the first of its day from its address, and the first for its
-application. NULL: not known."""
+_EARLIER: Final = f"{_HAS_ADDRESS} AND +id < ? AND connect_time >= ? AND connect_time < ?"
+"""Selects binds before an id, between two times. `+` keeps SQLite from using the ids: the index of times finds fewer
+rows."""
 
 _ANY_TIME: Final = TimeLimits(-(1 << 62), 1 << 62)
 """The digest of a row must not depend on when it is computed."""
@@ -255,9 +252,9 @@ class OpenedUsage:
         rows = f"SELECT {columns} FROM {name} WHERE {id_} BETWEEN ? AND ? ORDER BY {id_} LIMIT ?"  # noqa: S608
         counted = database.copy_range(table, rows, after + 1, ids.last_id)
         if table == CLIENT_VERSIONS.name:
+            database.copy.execute(f"CREATE INDEX copy.times ON {table} (connect_time)")
             if after and selected[ADDRESS_ID] == ADDRESS_ID:
-                copy_earlier_binds(database, table, name, after + 1)
-            mark_new_addresses(database.copy, table, after + 1)
+                copy_earlier_binds(database, table, name, after + 1, ids.last_id)
         return counted
 
     def _copy_live(self, database: UsageDatabase) -> _Live:
@@ -401,30 +398,64 @@ class UsageScan(NamedTuple):
     """Origins whose rows another source has."""
 
 
-def clean_rows(scan: UsageScan, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+IsNew: TypeAlias = tuple[bool | None, bool | None]
+"""Whether a bind is the first of the day from its address, and the first for its application; None: not known."""
+
+
+class SeenAddresses:
+    """The addresses of the binds of each day, for all applications and for each.
+
+    Binds are compared as the source has them, also those that are put into quarantine. So whatever is read in one run
+    or in several, the same binds are the first.
+    """
+
+    def __init__(self) -> None:
+        self._of_day: set[tuple[int, Any]] = set()
+        self._of_app: set[tuple[int, Any, Any]] = set()
+
+    def add(self, app_id: Any, connect_time: Any, address: Any) -> IsNew:
+        """Add a bind, and return whether its address is new. The time is in seconds since 1970."""
+        if address is None or not isinstance(connect_time, int | float) or not abs(connect_time) < MAX_BIND_SECONDS:
+            return None, None
+        day = int(connect_time // SECONDS_PER_DAY)
+        of_day, of_app = (day, address), (day, app_id, address)
+        new = of_day not in self._of_day, of_app not in self._of_app
+        self._of_day.add(of_day)
+        self._of_app.add(of_app)
+        return new
+
+
+_BIND_COLUMNS: Final = [rule.source for rule in (ORIGIN_RULE, *RULES[CLIENT_VERSIONS.name])]
+_APP_ID: Final = _BIND_COLUMNS.index("app_id")
+_CONNECT_TIME: Final = _BIND_COLUMNS.index("connect_time")
+
+
+def clean_rows(
+    scan: UsageScan, rows: Iterable[tuple[Any, ...]], seen: SeenAddresses | None = None
+) -> Iterator[tuple[Any, ...]]:
     """Yield each row as a row of the lake's table and its fault. A row with a fault has no other values.
 
-    Behind the columns that have rules, a bind has those of `NEW_ADDRESS`.
+    `seen` has the addresses of earlier rows.
     """
-    table, of_row = CLEAN_TABLES[scan.table], _rules(scan.table)
+    seen = seen or SeenAddresses()
+    are_binds = scan.table == CLIENT_VERSIONS.name
+    new: tuple[bool | None, ...] = ()
+    table, of_row = CLEAN_TABLES[scan.table], (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table])
     when = next(index for index, rule in enumerate(of_row) if rule.column in {"started", "connect_time"})
-    for row_id, *columns in rows:
-        row, flags = columns[: len(of_row)], columns[len(of_row) :]
+    for row_id, *row in rows:
+        if are_binds:
+            address = row.pop()
+            new = seen.add(row[_APP_ID], row[_CONNECT_TIME], address)
         fault: str = DUPLICATE
         if row[0] not in scan.duplicates:
             values = rules.clean_values(of_row, row, scan.limits)
             if not isinstance(values, Fault):
                 own = values[0] == ""  # another server wrote an imported row, with its own setting
                 values[-1] = rules.blur_us(values[-1], scan.setting_us if own else None, values[when])
-                new = [None if flag is None else bool(flag) for flag in flags]
                 yield (row_id, *values, *new, values[when] // MICROSECONDS_PER_DAY, scan.source, None, None, None)
                 continue
             fault = values
         yield fault_row(table, (row_id,), scan.source, fault, str(row_id), rules.row_digest(row))
-
-
-def _rules(table: str) -> tuple[rules.Rule, ...]:
-    return ORIGIN_RULE, *RULES[table], *OWN_RULES[table]
 
 
 class UsageTask(NamedTuple):
@@ -437,40 +468,39 @@ class UsageTask(NamedTuple):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, cleaned."""
         scan, ids = self.scan, (self.first_id, self.last_id)
-        names = ["id", *(rule.source for rule in _rules(scan.table))]
-        names += NEW_ADDRESS if scan.table == CLIENT_VERSIONS.name else ()
-        select = f"SELECT {', '.join(names)} FROM {scan.table} WHERE id BETWEEN ? AND ? ORDER BY id"  # noqa: S608
         with reading(Path(scan.copy), scan.source) as database:
-            yield from row_batches(CLEAN_TABLES[scan.table], clean_rows(scan, database.execute(select, ids)))
+            rows = database.execute(f"SELECT * FROM {scan.table} WHERE id BETWEEN ? AND ? ORDER BY id", ids)  # noqa: S608
+            seen = self._seen_before(database) if scan.table == CLIENT_VERSIONS.name else None
+            yield from row_batches(CLEAN_TABLES[scan.table], clean_rows(scan, rows, seen))
+
+    def _seen_before(self, database: sqlite3.Connection) -> SeenAddresses:
+        """Return the addresses of earlier rows, of the days on which this task has rows."""
+        seen = SeenAddresses()
+        of_day = f"SELECT DISTINCT app_id, {ADDRESS_ID} FROM {self.scan.table} WHERE {_EARLIER}"  # noqa: S608
+        for day in days_of_binds(database, self.scan.table, self.first_id, self.last_id):
+            begin = day * SECONDS_PER_DAY
+            for app_id, address in database.execute(of_day, (self.first_id, begin, begin + SECONDS_PER_DAY)):
+                seen.add(app_id, begin, address)
+        return seen
 
 
-def mark_new_addresses(copy: sqlite3.Connection, table: str, first_id: int) -> None:
-    """Write `NEW_ADDRESS` into the copied binds from an id on; earlier ones are only compared.
-
-    Binds are compared as the source has them, also those that are put into quarantine. So whatever is read in one run
-    or in several, the same binds are the first.
-    """
-    is_known = f"{_HAS_ADDRESS} AND typeof(connect_time) IN ('integer', 'real')"
-    firsts = f"SELECT min(id) FROM copy.{table} WHERE {is_known} GROUP BY {_DAY}, {ADDRESS_ID}"  # noqa: S608
-    of_day, of_app = NEW_ADDRESS
-    for name in NEW_ADDRESS:
-        copy.execute(f"ALTER TABLE copy.{table} ADD COLUMN {name}")
-    marked = f"{of_day} = id IN ({firsts}), {of_app} = id IN ({firsts}, app_id)"
-    copy.execute(f"UPDATE copy.{table} SET {marked} WHERE {is_known} AND id >= ?", (first_id,))  # noqa: S608
+def days_of_binds(database: sqlite3.Connection, table: str, first_id: int, last_id: int) -> list[int]:
+    """Return the days, since 1970, of the binds with an address in a range of ids."""
+    day = f"CAST(connect_time / {SECONDS_PER_DAY} AS INTEGER)"
+    days = f"SELECT DISTINCT {day} FROM {table} WHERE {_HAS_ADDRESS} AND id BETWEEN ? AND ?"  # noqa: S608
+    return [day for (day,) in database.execute(days, (first_id, last_id))]
 
 
-def copy_earlier_binds(database: UsageDatabase, copied: str, table: str, first_id: int) -> None:
-    """Copy the binds before an id of the days of those that were copied: one of each hour, application and address.
+def copy_earlier_binds(database: UsageDatabase, copied: str, table: str, first_id: int, last_id: int) -> None:
+    """Copy the earlier binds of the days on which a range of ids has binds: one of each application and address.
 
     Only our servers have addresses, and no commit of theirs waits for a reader. One statement reads an hour.
     """
-    # `+` keeps SQLite from using the ids: the index of times finds fewer rows.
     earlier = (
-        f"SELECT min(id), app_id, min(connect_time), {ADDRESS_ID} FROM {table} WHERE {_HAS_ADDRESS}"  # noqa: S608
-        f" AND +id < ? AND connect_time >= ? AND connect_time < ? GROUP BY app_id, {ADDRESS_ID}"
+        f"SELECT min(id), app_id, min(connect_time), {ADDRESS_ID} FROM {table} WHERE {_EARLIER}"  # noqa: S608
+        f" GROUP BY app_id, {ADDRESS_ID}"
     )
-    days = f"SELECT DISTINCT {_DAY} FROM copy.{copied} WHERE {_HAS_ADDRESS}"  # noqa: S608
-    for (day,) in database.copy.execute(days).fetchall():
+    for day in days_of_binds(database.copy, f"copy.{copied}", first_id, last_id):
         for begin in range(day * SECONDS_PER_DAY, (day + 1) * SECONDS_PER_DAY, 3600):
             into = f"{copied} (id, app_id, connect_time, {ADDRESS_ID})"
             database.insert(into, earlier, (first_id, begin, begin + 3600))

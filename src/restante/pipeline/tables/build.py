@@ -75,7 +75,10 @@ class Build(NamedTuple):
     def folders_frame(self, spark: SparkSession, folders: Collection[Folder]) -> DataFrame:
         """Return folders as the frame FOLDERS."""
         rows = [{"day": day, "source": source} for day, source in sorted(folders)]
-        return spark.createDataFrame(pa.Table.from_pylist(rows, row_schema(FOLDERS.columns)))
+        return spark.createDataFrame(
+            pa.Table.from_pylist(rows, row_schema(FOLDERS.columns)),
+            "day DATE, source STRING",  # Connect cannot infer it if there are no folders
+        )
 
     def rows(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """Return the table's rows, with the columns in the order and the types of its schema."""
