@@ -165,3 +165,10 @@ def test_no_address_and_no_key_leaves_the_copy_and_faulty_rows_have_no_content(t
     ]
     assert messages == ["source a: column transfers.token is not known and is left out"]
     assert "canary" not in repr(found) + repr(marks)
+
+
+def test_a_database_of_a_newer_schema_is_refused(tmp_path: Path, scratch: Path) -> None:
+    file = our_relay(tmp_path / "relay", transfer(1))
+    alter(file, "PRAGMA user_version = 2")
+    with pytest.raises(SourceError, match="it has schema 2, this program knows up to 1: use a newer restante"):
+        read(f"a={file}", scratch)
