@@ -532,7 +532,6 @@ async def test_a_server_makes_and_removes_its_own_unix_socket_and_no_other_file(
 
 
 def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(tmp_path: Path) -> None:
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     guide = Document("docs/mailbox/operating.md").text.partition("## When something is wrong")[2]
     table = guide.partition("The server stops, or hangs:")[0]
     rows = re.findall(r"^\| (.+?) \| .+ \|$", table, re.MULTILINE)
@@ -573,6 +572,5 @@ def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(t
             clear |= message.endswith(("(--trace)", "in use", "is no socket"))
             assert clear or any(re.search(text, done.stderr) for text in explained), done.stderr
             assert not data.exists()
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
     assert "signals" not in {thread.name for thread in threading.enumerate()}
     assert (tmp_path / "file").read_text() == "mine"

@@ -317,9 +317,11 @@ def _process_as_it_was() -> Iterator[None]:
     os.umask(mask)
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         os.umask(mask)
