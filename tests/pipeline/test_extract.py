@@ -531,9 +531,7 @@ def test_an_error_of_a_url_names_no_secret(world: World) -> None:
         assert "canary" not in str(refused.value)
 
 
-def test_requests_to_google_are_repeated_for_a_time_and_not_for_a_quarter_of_an_hour(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_to_google_are_repeated_for_a_limited_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extract_files, "GCS_SECONDS", 1)
     with held_port() as nobody_listens:
         url = f"gs://anonymous@bucket/x?scheme=http&endpoint_override=127.0.0.1:{nobody_listens}"

@@ -58,8 +58,8 @@ LOCK: Final = ".lock"
 """The name of the file in the folder of a source that is locked while its extracts are written."""
 
 GCS_SECONDS: Final = 60
-"""Seconds for which a request to gs:// is repeated, also if there are no credentials. By default pyarrow repeats it
-for a quarter of an hour."""
+"""Seconds for which a request to gs:// is repeated, also if there are no credentials. Without this limit pyarrow
+repeated it for minutes (30 November 2026)."""
 
 OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
 """The types of Arrow's file systems in which an object exists once it was uploaded."""
