@@ -529,7 +529,7 @@ def read_new_rows(folder: Path, rows: int, rounds: int, results: Results) -> Non
         with _opened(folder) as opened:
             span = opened.find_new(table, {"": mark})
             assert span is not None
-            cleaned = sum(batch.num_rows for task in opened.tasks(span) for batch in task.batches())
+            cleaned = sum(batch.num_rows for task in span.tasks for batch in task())
         results.add("new_rows", time.perf_counter() - start)
         assert cleaned == DAY_ROWS, cleaned
 

@@ -24,7 +24,7 @@ from restante.pipeline.clean.fields import Fields
 from restante.pipeline.clean.rules import ORIGIN_RULE, OWN_RULES, USAGE_FAULTS, Fault, TimeLimits, time_limits
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_EVENTS, MAX_TEXT_CHARACTERS, SERVER_COMMANDS
 from restante.pipeline.sources import extracts, rows
-from restante.pipeline.sources.usage import UsageScan, clean_rows
+from restante.pipeline.sources.usage import FirstBinds, UsageScan, clean_rows
 from restante.timing import logs
 from restante.timing.logs import log_items
 from restante.waku.envelope import rlp
@@ -182,7 +182,7 @@ def scan(table: str, within: TimeLimits = WITHIN, blur_us: int | None = None, *d
 def test_only_the_id_and_the_digest_of_a_faulty_row_are_kept() -> None:
     bad = (7, "", *row("nameplates", result="canary"))
     double = (8, "theirs.sqlite", *row("nameplates", app_id="canary"))
-    assert list(clean_rows(scan("nameplates", WITHIN, 1, "theirs.sqlite"), [bad, double])) == [
+    assert list(clean_rows(scan("nameplates", WITHIN, 1, "theirs.sqlite"), [bad, double], FirstBinds())) == [
         (7, *[None] * 8, "north", "unknown result", "7", rules.row_digest(bad[1:])),
         (8, *[None] * 8, "north", "duplicate", "8", rules.row_digest(double[1:])),
     ]
@@ -191,7 +191,7 @@ def test_only_the_id_and_the_digest_of_a_faulty_row_are_kept() -> None:
 def test_a_day_is_that_of_the_first_time_in_utc() -> None:
     for started, day in ((86_399.999999, 0), (86_400, 1), (-0.5, -1)):
         rows = [(1, "", *row("mailboxes", started=started))]
-        [cleaned_row] = clean_rows(scan("mailboxes", TimeLimits(-(2**60), 2**60)), rows)
+        [cleaned_row] = clean_rows(scan("mailboxes", TimeLimits(-(2**60), 2**60)), rows, FirstBinds())
         assert cleaned_row[10] == day
 
 
@@ -218,7 +218,9 @@ def test_blur_is_recorded_or_inferred(recorded: int | None, setting: int | None,
 
 def test_the_setting_of_our_server_does_not_apply_to_imported_rows() -> None:
     rows = [(1, origin, *row("nameplates", started=T0, blur_us=None)) for origin in ("", "theirs.sqlite")]
-    assert [cleaned_row[7] for cleaned_row in clean_rows(scan("nameplates", WITHIN, 40_000_000), rows)] == [
+    assert [
+        cleaned_row[7] for cleaned_row in clean_rows(scan("nameplates", WITHIN, 40_000_000), rows, FirstBinds())
+    ] == [
         40_000_000,
         1_000_000,
     ]

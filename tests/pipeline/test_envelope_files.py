@@ -401,7 +401,7 @@ def test_a_file_that_changes_before_it_is_read_is_refused(tmp_path: Path, name: 
         path.write_bytes(changed.ljust(path.stat().st_size, b"\0"))
         os.utime(path, (NOW, NOW))
         with pytest.raises(SourceError, match=f"{name} changed while it was read: ingest it again"):
-            rows_of(opened, span)
+            rows_of(span)
 
 
 ARRIVED = 1_700_000_000

@@ -192,11 +192,11 @@ def test_a_trace_that_is_moved_while_it_is_read_is_refused_with_one_sentence(tmp
         assert span is not None
         with path.open("ab") as file:  # that it grows is as it should be
             file.write(line(77))
-        assert len(rows_of(opened, span)) == len(LINES)
+        assert len(rows_of(span)) == len(LINES)
         path.rename(tmp_path / "trace.1")
         path.write_bytes(line(78))
         with pytest.raises(SourceError, match="changed while it was read"):
-            rows_of(opened, span)
+            rows_of(span)
 
 
 WHOLE = log({}, {})

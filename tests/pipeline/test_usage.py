@@ -27,8 +27,7 @@ from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources import schema, usage
 from restante.pipeline.sources.marks import IdRange, contradiction, mark_after
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.source import SourceError, SourceSpec, Span, SpanPart, files_by_origin, parse_spec
-from restante.pipeline.sources.usage import OpenedUsage, UsageTask
+from restante.pipeline.sources.source import SourceError, SourceSpec, Task, files_by_origin, parse_spec
 from support.effort import examples
 from support.mailbox.reference_sources import Their, usage_v1
 from support.pipeline import servers
@@ -190,7 +189,7 @@ def test_what_is_done_to_a_file_of_the_reference_server_is_noticed(tmp_path: Pat
     their.usage.rename(tmp_path / "usage-2023.sqlite")
     Their(tmp_path / "their").stop()
     tables = read(source, scratch, marks)
-    assert {(new.span.replace, new.span.parts, len(new.rows)) for new in tables.values()} == {(True, (), 0)}
+    assert {(new.span.replace, new.span.counted, len(new.rows)) for new in tables.values()} == {(True, 0, 0)}
     assert read(source, scratch, marks) == {}
     transfers(Their(tmp_path / "their"), 2)
     assert {new.span.replace for new in read(source, scratch, marks).values()} == {False}
@@ -275,7 +274,8 @@ def test_each_usage_record_is_read_once_or_counted_as_missed_whenever_one_reads(
             for table in read(source, folder / "scratch", marks).values() if what == "read" else ():
                 last = len(seen) + missed
                 assert (table.span.replace, table.span.missed) == (False, max(0, dropped - last))
-                assert (table.span.parts, table.span.counted) == ((SpanPart("", last + 1, written),), len(table.rows))
+                assert (table.span.first_id, table.marks[""].last) == (last + 1, written)
+                assert table.span.counted == len(table.rows)
                 seen += table.rows
                 missed += table.span.missed
         left = read(source, folder / "scratch").get("nameplates")
@@ -401,7 +401,7 @@ def test_rows_that_come_after_a_database_was_opened_are_new_for_the_next_run(tmp
             server.write(nameplate(2), mailbox(2))
             server.forget(T0 + 1)
             spans = {name: opened.find_new(name, {}) for name in ("nameplates", "mailboxes")}
-            rows = {name: [row["id"] for row in rows_of(opened, span)] for name, span in spans.items() if span}
+            rows = {name: [row["id"] for row in rows_of(span)] for name, span in spans.items() if span}
         assert rows == {"nameplates": [2], "mailboxes": [1]}
         assert [(span.counted, span.missed) for span in spans.values() if span] == [(1, 1), (1, 0)]
         marks = {name: dict(span.marks) for name, span in spans.items() if span}
@@ -422,35 +422,34 @@ def test_a_database_of_utf_16_texts_is_read(tmp_path: Path, scratch: Path) -> No
 
 
 @contextmanager
-def opened_usage(data: Path) -> Iterator[tuple[OpenedUsage, Span]]:
+def usage_tasks(data: Path) -> Iterator[list[Task]]:
     with recognise(f"a={data}").opened(data.parent / "scratch", print, CONTEXT) as opened:
-        assert isinstance(opened, OpenedUsage)
         span = opened.find_new("nameplates", {})
         assert span is not None
-        yield opened, span
-
-
-def usage_tasks(opened: OpenedUsage, span: Span) -> list[UsageTask]:
-    return [task for task in opened.tasks(span) if isinstance(task, UsageTask)]
+        yield list(span.tasks)
 
 
 def test_tasks_have_as_many_rows_wherever_ids_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ours(tmp_path / "data", *map(nameplate, range(20))) as server:
         server.forget(T0 + 2)
         alter(server.file, "DELETE FROM usage_nameplates WHERE id BETWEEN 8 AND 12")
-        with opened_usage(tmp_path / "data") as (opened, span):
-            assert [task[1:] for task in usage_tasks(opened, span)] == [(1, 20)]
-            monkeypatch.setattr(usage, "ROWS_PER_TASK", 5)
-            assert [task[1:] for task in usage_tasks(opened, span)] == [(1, 12), (13, 17), (18, 20)]
-            assert [row["id"] for row in rows_of(opened, span)] == [*range(3, 8), *range(13, 21)]
+        for rows_per_task, ids in (
+            (100, [[*range(3, 8), *range(13, 21)]]),
+            (5, [[*range(3, 8)], [*range(13, 18)], [*range(18, 21)]]),
+        ):
+            monkeypatch.setattr(usage, "ROWS_PER_TASK", rows_per_task)
+            with usage_tasks(tmp_path / "data") as tasks:
+                assert [[id_ for batch in task() for id_ in batch["id"].to_pylist()] for task in tasks] == ids
 
 
-def test_tasks_run_in_parallel_and_each_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_run_in_parallel_and_each_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On two cores there are eight of Spark's tasks."""
-    parts = tuple(SpanPart("", id_, id_) for id_ in range(1, 21))
-    with ours(tmp_path / "data", *map(nameplate, range(20))), opened_usage(tmp_path / "data") as (opened, span):
+    monkeypatch.setattr(usage, "ROWS_PER_TASK", 1)
+    with ours(tmp_path / "data", *map(nameplate, range(20))), usage_tasks(tmp_path / "data") as tasks:
         for count in (3, 20):
-            rows = read_tasks(spark, NAMEPLATES, opened.tasks(span._replace(parts=parts[:count])))
+            rows = read_tasks(spark, NAMEPLATES, tasks[:count])
             taken = rows.select("id", spark_partition_id().alias("task")).collect()
             assert sorted(row["id"] for row in taken) == [*range(1, count + 1)]
             assert {row["task"] for row in taken} == {*range(min(count, 8))}

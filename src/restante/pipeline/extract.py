@@ -205,9 +205,8 @@ class _SourceExtract:
                 f"source {self._source.name}: {table.name} is written again from the beginning, as generation"
                 f" {generation}: {span.reason}"
             )
-        first = span.parts[0].first_id if span.parts else 1
         day = datetime.fromtimestamp(self._now, UTC).date()
-        extract = ExtractFile(self._source.name, table.name, generation, day, first, 0)
+        extract = ExtractFile(self._source.name, table.name, generation, day, span.first_id, 0)
         info = ExtractInfo(
             format=EXTRACT_FORMAT,
             written=self._now,
@@ -220,7 +219,7 @@ class _SourceExtract:
             replaced=bool(span.reason) or (newest is not None and newest.info.replaced),
             complete=False,
         )
-        batches = chain.from_iterable(task.batches() for task in opened.tasks(span))
+        batches = chain.from_iterable(task() for task in span.tasks)
         groups: Iterable[tuple[int, Iterable[pa.RecordBatch]]] = groupby(batches, _FileNumbers())
         if table is LIVE and not span.counted:
             groups = [(1, ())]  # nothing is live any more

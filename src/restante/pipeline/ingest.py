@@ -188,7 +188,7 @@ def _ingest_table(
         spark = small_jobs.session_for(spark, size)
     with run.step(f"{source.name}: {table.name}", spark) as step:
         try:
-            ledger = _ingest_span(run, spark, source, opened, span, target, context)
+            ledger = _ingest_span(run, spark, source, span, target, context)
         except SparkError as error:
             raise _source_error(error) from error
         step.done(counted(ledger.read, "row"))
@@ -225,7 +225,6 @@ def _ingest_span(
     run: Run,
     spark: SparkSession,
     source: Source,
-    opened: OpenedSource,
     span: Span,
     target: LakeTable,
     context: IngestContext,
@@ -234,7 +233,7 @@ def _ingest_span(
     from pyspark.sql import functions as f
 
     fault = f.col("fault")
-    rows = read_tasks(spark, target.table, opened.tasks(span))
+    rows = read_tasks(spark, target.table, list(span.tasks))
     staged, counts = stage_clean(
         rows,
         "fault IS NULL",
@@ -264,14 +263,14 @@ def read_tasks(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> Data
     These read them when the job runs. They are on this machine, where the sources are.
     """
     if not tasks or small_jobs.is_small(spark):
-        batches = [batch for task in tasks for batch in task.batches()]
+        batches = [batch for task in tasks for batch in task()]
         return small_jobs.one_task(
             spark.createDataFrame(pa.Table.from_batches(batches, arrow_schema(table)), ddl(table))
         )
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in chain.from_iterable(batch.column("id").to_pylist() for batch in numbers):
-            yield from tasks[number].batches()
+            yield from tasks[number]()
 
     partitions = min(len(tasks), PARTITIONS_PER_CORE * spark.sparkContext.defaultParallelism)
     return spark.range(0, len(tasks), 1, partitions).mapInArrow(read, ddl(table))

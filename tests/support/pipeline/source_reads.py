@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLEAN_TABLES, LIVE
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.source import IngestContext, OpenedSource, Source, Span
+from restante.pipeline.sources.source import IngestContext, Source, Span
 from support.pipeline.servers import CONTEXT
 
 Row = dict[str, Any]
@@ -47,7 +47,7 @@ def read_source(
     messages: list[str] = []
     with recognise(spec).opened(scratch, messages.append, context) as opened:
         span = opened.find_new(table, marks or {})
-        rows = [] if span is None else rows_of(opened, span)
+        rows = [] if span is None else rows_of(span)
     assert list(scratch.glob("*")) == []  # nothing is left behind
     return SourceRead(span, rows, messages)
 
@@ -68,14 +68,14 @@ def read(
         for name in (table.name for table in opened.tables if table is not LIVE):
             span = opened.find_new(name, marks.get(name, {}))
             if span is not None:
-                tables[name] = SourceRead(span, rows_of(opened, span), messages)
+                tables[name] = SourceRead(span, rows_of(span), messages)
                 marks[name] = dict(span.marks)
     return tables
 
 
-def rows_of(opened: OpenedSource, span: Span) -> list[Row]:
+def rows_of(span: Span) -> list[Row]:
     """Do the tasks of a span, one after the other; they give as many rows as the source counts."""
-    rows = [row for task in opened.tasks(span) for batch in task.batches() for row in batch.to_pylist()]
+    rows = [row for task in span.tasks for batch in task() for row in batch.to_pylist()]
     never_null = [column.name for column in CLEAN_TABLES[span.table].columns if not column.null]
     for row in rows:
         assert (None in map(row.get, never_null)) <= (row["fault"] is not None)

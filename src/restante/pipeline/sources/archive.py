@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,6 @@ from restante.pipeline.sources.source import (
     SourceError,
     SourceSpec,
     Span,
-    SpanPart,
     Task,
 )
 from restante.waku.envelope.envelope import U32
@@ -119,7 +118,8 @@ class OpenedArchive:
         totals = database.execute("SELECT next_arrival, envelopes, bytes FROM totals").fetchall()
         if len(totals) != 1:
             raise SourceError(f"source {name}: the archive is damaged: run `restante waku check` for details")
-        [(next_arrival, self._envelopes, self._bytes)] = totals
+        [(next_arrival, envelopes, bytes_)] = totals
+        self._mean_bytes: int = bytes_ // max(envelopes, 1)
         self._rows = _Arrivals(database.copy)
         ends = database.execute("SELECT min(arrival), max(arrival) FROM arrivals").fetchone()
         min_arrival, max_arrival = (end or 0 for end in ends)
@@ -144,26 +144,24 @@ class OpenedArchive:
             first_digest = self._rows.digest(first_arrival)
         return Span(
             table=table,
-            parts=(SpanPart("", start + 1, last_arrival),) if counted else (),
             counted=counted,
+            tasks=self._copied(start + 1, counted, first_digest) if counted else (),
             missed=last_arrival - start - counted,
             reason=f"{reason}; the rows that the lake has of it stay" if reason else "",
             marks={"": self._mark(Mark(0, "", first_arrival, first_digest), last_arrival)},
-            envelope_bytes=counted * self._mean_bytes(),
+            envelope_bytes=counted * self._mean_bytes,
         )
 
-    def tasks(self, span: Span) -> list[Task]:
-        """Copy the new envelopes and return the tasks that read and verify them. It can be called once."""
-        if not span.parts:
-            return []
-        [part] = span.parts
-        self._copies.require_space(span.counted * (self._mean_bytes() + ROW_BYTES))
+    def _copied(self, first_arrival: int, counted: int, first_digest: str) -> Iterator[Task]:
+        """Copy the new envelopes, and yield the tasks that read and verify them."""
+        self._copies.require_space(counted * (self._mean_bytes + ROW_BYTES))
         self._database.execute(_CREATE_COPY)
-        self._database.copy_range("copied", _ARRIVALS, part.first_id, part.last_id)
+        self._database.copy_range("copied", _ARRIVALS, first_arrival, self._ids.last_id)
         self._database.execute("COMMIT")  # the server may reset its log again
-        origin = Origin(self._name, SOURCE_KIND_ARCHIVE, span.marks[""].first_digest, "", self._context.first_day)
-        ranges = task_ranges(self._database.copy, "copy.copied", part.first_id, part.last_id, ENVELOPES_PER_TASK)
-        return [ArchiveTask(str(self._copies.file), *arrivals, origin) for arrivals in ranges]
+        origin = Origin(self._name, SOURCE_KIND_ARCHIVE, first_digest, "", self._context.first_day)
+        database, last = self._database.copy, self._ids.last_id
+        for arrivals in task_ranges(database, "copy.copied", first_arrival, last, ENVELOPES_PER_TASK):
+            yield partial(read_copy, str(self._copies.file), *arrivals, origin)
 
     def mark_at(self, span: Span, last_arrival: int) -> Mark:
         """Return the mark that says that a span was read up to an arrival."""
@@ -171,10 +169,6 @@ class OpenedArchive:
 
     def _mark(self, mark: Mark, last: int) -> Mark:
         return structs.replace(mark, last=last, last_digest=self._rows.digest(last), recent=self._rows.recent(last))
-
-    def _mean_bytes(self) -> int:
-        mean: int = self._bytes // max(self._envelopes, 1)
-        return mean
 
 
 class _Arrivals:
@@ -211,21 +205,13 @@ def _check_schema(database: sqlite3.Connection, name: str, say: Say) -> None:
             say(f"source {name}: column {table}.{printable_name(column)} is not known and is left out")
 
 
-class ArchiveTask(NamedTuple):
-    """A task that reads a range of the copied arrivals."""
-
-    copy: str
-    first_arrival: int
-    last_arrival: int
-    origin: Origin
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the envelopes, verified."""
-        select = "SELECT arrival, id, arrived, topic, raw FROM copied WHERE arrival BETWEEN ? AND ? ORDER BY arrival"
-        with closing(sqlite3.connect(self.copy)) as database:
-            arrivals = database.execute(select, (self.first_arrival, self.last_arrival))
-            for rows in archived.group_rows(arrivals, lambda row: len(row[4] or b"")):
-                yield archived.verify_batch(_envelope_batch(rows), self.origin)
+def read_copy(copy: str, first_arrival: int, last_arrival: int, origin: Origin) -> Iterator[pa.RecordBatch]:
+    """Yield a range of the copied envelopes, verified."""
+    select = "SELECT arrival, id, arrived, topic, raw FROM copied WHERE arrival BETWEEN ? AND ? ORDER BY arrival"
+    with closing(sqlite3.connect(copy)) as database:
+        arrivals = database.execute(select, (first_arrival, last_arrival))
+        for rows in archived.group_rows(arrivals, lambda row: len(row[4] or b"")):
+            yield archived.verify_batch(_envelope_batch(rows), origin)
 
 
 def _envelope_batch(rows: list[tuple[Any, ...]]) -> EnvelopeBatch:

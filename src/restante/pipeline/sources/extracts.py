@@ -55,7 +55,7 @@ from restante.pipeline.sources.extract_files import (
     read_footer,
 )
 from restante.pipeline.sources.marks import changed_ids
-from restante.pipeline.sources.source import DUPLICATE, SOURCE_NAME, IngestContext, SourceError, Span, SpanPart
+from restante.pipeline.sources.source import DUPLICATE, SOURCE_NAME, IngestContext, SourceError, Span
 from restante.pipeline.spark.small_jobs import one_task
 from restante.waku.files.parquet import MAX_EXPANSION, MAX_ROWS_PER_BYTE, UNSUSPICIOUS_BYTES
 
@@ -346,12 +346,10 @@ def _new_rows(
         raise SourceError(f"source {listing.source}: the counts of {files[-1].path} are wrong: {WRITE_AGAIN}")
     last = chain[-1][0]
     marks = {"": msgspec.structs.replace(info.mark, seen=f"{last.generation}/{last.last}")}
-    first = max(chain[0][0].first, chain[0][1] + 1)
     return NewExtracts(
         listing.source,
         Span(
             table=table.name,
-            parts=(SpanPart("", first, last.last),) if table is not LIVE else (),
             counted=read,
             missed=missed,
             replace=table is LIVE or bool(reason),

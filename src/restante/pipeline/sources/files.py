@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -99,19 +99,14 @@ class OpenedFiles:
 
     def __init__(self, name: str, files: list[SourceFile], context: IngestContext) -> None:
         self._name, self._context = name, context
-        self._all_files = [file for file in files if file.size]
-        self._files: dict[str, SourceFile] = {}
-        """Digest → new file, as `find_new` found them."""
+        self._files = [file for file in files if file.size]
         self.left_out: list[str] = []
         """Why new files are no tables of envelopes, as `find_new` found them."""
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is. Raises SourceError."""
         self.left_out = []
-        span, self._files = paths.find_new_files(
-            table, self._all_files, marks, self._context.now, self._count_readable
-        )
-        return span and span._replace(envelope_bytes=sum(file.size for file in self._files.values()))
+        return paths.find_new_files(table, self._files, marks, self._context.now, self._count_readable, self._task)
 
     def _count_readable(self, file: SourceFile) -> int | None:
         """Return the number of items in a file. Leave it out if it is no table of envelopes."""
@@ -121,14 +116,10 @@ class OpenedFiles:
             self.left_out.append(f"{paths.path_text(file.path)} {error}")
             return None
 
-    def tasks(self, span: Span) -> list[Task]:
-        """Return the tasks that read the new files. One reads a whole file, because its duplicates must be found."""
-        name, first_day, latest = self._name, self._context.first_day, int(self._context.latest)
-        files = {part.name: self._files[part.name].absolute for part in span.parts}
-        return [
-            FileTask(file, Origin(name, SOURCE_KIND_FILES, digest, file.printable_name, first_day), latest)
-            for digest, file in files.items()
-        ]
+    def _task(self, file: SourceFile, digest: str) -> Task:
+        """Return the task that reads a whole file, because its duplicates must be found."""
+        origin = Origin(self._name, SOURCE_KIND_FILES, digest, file.printable_name, self._context.first_day)
+        return partial(read_file, file, origin, int(self._context.latest))
 
 
 def _count_items(file: SourceFile) -> int:
@@ -150,29 +141,22 @@ def _is_parquet(data: BinaryIO) -> bool:
     return head == PARQUET_MAGIC
 
 
-class FileTask(NamedTuple):
-    """A task that reads a file."""
+def read_file(file: SourceFile, origin: Origin, latest: int) -> Iterator[pa.RecordBatch]:
+    """Yield a file's envelopes, verified. All arrived before `latest`, the time in seconds since 1970."""
+    seen: set[bytes] = set()
+    with paths.open_unchanged(file) as data:
+        for batch in _envelope_batches(file, data, latest):
+            yield archived.verify_batch(batch, origin, seen)
 
-    file: SourceFile
-    origin: Origin
-    latest: int
-    """When the file was read, in seconds since 1970; all its envelopes arrived before."""
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the file's envelopes, verified."""
-        seen: set[bytes] = set()
-        with paths.open_unchanged(self.file) as data:
-            for batch in self._envelope_batches(data):
-                yield archived.verify_batch(batch, self.origin, seen)
-
-    def _envelope_batches(self, data: BinaryIO) -> Iterator[EnvelopeBatch]:
-        if not _is_parquet(data):
-            yield from _rlp_batches(data, self.file.size, self.latest)
-            return
-        try:
-            yield from read_parquet(self.file.path, self.latest)
-        except StoreError as error:  # it was a table when its rows were counted
-            raise paths.changed_error(self.file.path) from error
+def _envelope_batches(file: SourceFile, data: BinaryIO, latest: int) -> Iterator[EnvelopeBatch]:
+    if not _is_parquet(data):
+        yield from _rlp_batches(data, file.size, latest)
+        return
+    try:
+        yield from read_parquet(file.path, latest)
+    except StoreError as error:  # it was a table when its rows were counted
+        raise paths.changed_error(file.path) from error
 
 
 def _rlp_batches(data: BinaryIO, size: int, latest: int) -> Iterator[EnvelopeBatch]:

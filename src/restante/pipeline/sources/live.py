@@ -7,16 +7,14 @@ the lake has no finer times of what is live than of what has ended.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
-
-import pyarrow as pa
 
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import MICROSECONDS_PER_DAY, Faulty, TimeLimits
 from restante.pipeline.schemas import LIVE, LIVE_LISTENER, LIVE_MAILBOX, LIVE_NAMEPLATE
 from restante.pipeline.sources.databases import UsageDatabase
-from restante.pipeline.sources.rows import fault_row, row_batches
+from restante.pipeline.sources.rows import fault_row
 from restante.pipeline.sources.schema import Shape
 
 _TABLES: Final = {LIVE_NAMEPLATE: "nameplates", LIVE_MAILBOX: "mailboxes"}
@@ -28,30 +26,20 @@ WHERE joined IS NOT NULL GROUP BY joined ORDER BY joined"""
 """When the first side joined, as in usage records (restante.mailbox.core.usage), and of how many that is the start. A
 mailbox that all sides have left has no start. A damaged row has none either; the server refuses to load it."""
 
-
 _LAST_BIND_BLUR: Final = """
 SELECT blur_time FROM usage_client_versions WHERE id = (SELECT max(id) FROM usage_client_versions)"""
+
+_AS_OF: Final = [column.name for column in LIVE.columns].index("as_of")
 
 
 class LiveScan(NamedTuple):
     """How to read what is live."""
 
+    source: str
     shape: Shape
     limits: TimeLimits
     blur_us: int | None
     """What the server rounds times down to; 0: nothing; None: not known. Then starts are not read."""
-
-
-class LiveRow(NamedTuple):
-    """What is live of one kind, and started at the same time. All times are in microseconds since 1970."""
-
-    kind: str
-    started: int | None
-    number: int
-    as_of: int | None
-    fault: str | None = None
-    digest: str | None = None
-    """Of a row with a fault: the digest of the original."""
 
 
 def recorded_blur_us(
@@ -72,16 +60,19 @@ def recorded_blur_us(
     return max(blurs, default=None)
 
 
-def find_live(database: UsageDatabase, scan: LiveScan) -> list[LiveRow]:
-    """Return what is live, in an order that depends on nothing else."""
+def find_live(database: UsageDatabase, scan: LiveScan) -> tuple[list[tuple[Any, ...]], str]:
+    """Return what is live as rows of the lake's table, each with its fault, and a digest of it.
+
+    The digest is "" if there are no nameplates and mailboxes, and the same whenever they are read. The number of
+    connections is left out: the server writes it at each prune.
+    """
     # The reference server stores what is live in another file.
-    starts = list(_starts(database, scan)) if scan.shape.own and scan.blur_us is not None else []
-    return sorted(
-        [*starts, *_listeners(database, scan)], key=lambda row: (row.kind, row.started or 0, row.digest or "")
-    )
+    starts = sorted(_starts(database, scan), key=str) if scan.shape.own and scan.blur_us is not None else []
+    digest = rules.row_digest([(*row[:_AS_OF], *row[_AS_OF + 1 :]) for row in starts]) if starts else ""
+    return [*_listeners(database, scan), *starts], digest
 
 
-def _starts(database: UsageDatabase, scan: LiveScan) -> Iterator[LiveRow]:
+def _starts(database: UsageDatabase, scan: LiveScan) -> Iterator[tuple[Any, ...]]:
     """Yield the nameplates and mailboxes. They were live when the server last wrote to its database."""
     [(saved, updated)] = database.execute(
         "SELECT saved, coalesce((SELECT max(updated) FROM usage_current), 0.0) FROM service"
@@ -90,16 +81,15 @@ def _starts(database: UsageDatabase, scan: LiveScan) -> Iterator[LiveRow]:
         counts: Counter[tuple[int, int]] = Counter()
         for joined, count in database.execute(_STARTS.format(scan.shape.sql.joined, table)):
             try:
-                times = (rules.clean_time(value, scan.limits) for value in (joined, max(saved, updated)))
-                started, as_of = (_floored(value, scan) for value in times)
-                counts[started, as_of] += count
+                started, as_of = (rules.clean_time(value, scan.limits) for value in (joined, max(saved, updated)))
+                counts[_floored(started, scan), _floored(as_of, scan)] += count
             except Faulty as faulty:
-                yield LiveRow(kind, None, count, None, faulty.fault, rules.row_digest((kind, joined)))
+                yield _fault(kind, faulty, (kind, joined), scan)
         for (started, as_of), count in counts.items():
-            yield LiveRow(kind, started, count, as_of)
+            yield _row(kind, started, count, as_of, scan)
 
 
-def _listeners(database: UsageDatabase, scan: LiveScan) -> Iterator[LiveRow]:
+def _listeners(database: UsageDatabase, scan: LiveScan) -> Iterator[tuple[Any, ...]]:
     """Yield the number of connections that had a mailbox open at the last prune."""
     present = {name for (name,) in database.execute(scan.shape.sql.columns, (scan.shape.current,))}
     if not {"updated", "connections_websocket"} <= present:
@@ -110,40 +100,19 @@ def _listeners(database: UsageDatabase, scan: LiveScan) -> Iterator[LiveRow]:
     updated, connections = rows[-1]
     try:
         as_of = _floored(rules.clean_time(updated, scan.limits), scan)
-        yield LiveRow(LIVE_LISTENER, None, rules.clean_number(connections, scan.limits), as_of)
+        yield _row(LIVE_LISTENER, None, rules.clean_number(connections, scan.limits), as_of, scan)
     except Faulty as faulty:
-        yield LiveRow(LIVE_LISTENER, None, 0, None, faulty.fault, rules.row_digest((updated, connections)))
+        yield _fault(LIVE_LISTENER, faulty, (updated, connections), scan)
 
 
 def _floored(us: int, scan: LiveScan) -> int:
     return us - us % scan.blur_us if scan.blur_us else us
 
 
-def digest(rows: Iterable[LiveRow]) -> str:
-    """Return a digest of the nameplates and mailboxes, whenever they were read; "" if there are none.
-
-    The number of connections is left out: the server writes it at each prune.
-    """
-    values = [(row.kind, row.started, row.number, row.fault, row.digest) for row in rows if row.kind != LIVE_LISTENER]
-    return rules.row_digest(values) if values else ""
+def _row(kind: str, started: int | None, count: int, as_of: int, scan: LiveScan) -> tuple[Any, ...]:
+    day = (as_of if started is None else started) // MICROSECONDS_PER_DAY
+    return (kind, started, count, as_of, scan.blur_us or None, day, scan.source, None, None, None)
 
 
-class LiveTask(NamedTuple):
-    """The task that returns what is live."""
-
-    rows: tuple[LiveRow, ...]
-    source: str
-    blur_us: int | None
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, cleaned."""
-        yield from row_batches(LIVE, (_values(row, self) for row in self.rows))
-
-
-def _values(row: LiveRow, task: LiveTask) -> tuple[Any, ...]:
-    """Return a row of the lake's table and its fault. A row with a fault has no other values."""
-    if row.fault is not None:
-        return fault_row(LIVE, (), task.source, row.fault, row.kind, row.digest)
-    when = row.as_of if row.started is None else row.started
-    day = None if when is None else when // MICROSECONDS_PER_DAY
-    return (row.kind, row.started, row.number, row.as_of, task.blur_us or None, day, task.source, None, None, None)
+def _fault(kind: str, faulty: Faulty, original: tuple[Any, ...], scan: LiveScan) -> tuple[Any, ...]:
+    return fault_row(LIVE, (), scan.source, faulty.fault, kind, rules.row_digest(original))

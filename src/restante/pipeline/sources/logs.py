@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from io import BufferedReader
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-
-import pyarrow as pa
 
 from restante.pipeline.clean import timing
 from restante.pipeline.clean.rules import Fault, TimeLimits, time_limits
@@ -26,7 +24,7 @@ from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
 from restante.pipeline.sources import paths
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import fault_row, row_batches
-from restante.pipeline.sources.source import IngestContext, PathPreview, Say, Source, SourceSpec, Span, SpanPart, Task
+from restante.pipeline.sources.source import IngestContext, PathPreview, Say, Source, SourceSpec, Span, Task
 from restante.timing.logs import NOT_JSON, EventItem, log_items
 
 MAX_LOG_BYTES: Final = 256 << 20
@@ -82,10 +80,8 @@ def _opened(spec: SourceSpec, scratch: Path, say: Say, context: IngestContext) -
 class _NewLines(NamedTuple):
     """The complete lines of a trace that were not read yet."""
 
-    stop: int
-    """Where the last line ends."""
     cuts: tuple[int, ...]
-    """Where tasks begin."""
+    """Where tasks begin, and where the last line ends."""
     lines: int
     mark: Mark
 
@@ -104,10 +100,6 @@ class OpenedLogs:
         self._traces: dict[str, SourceFile] = {}
         self._other_files: list[SourceFile] = []
         """All other files that are not empty; they are read as logs."""
-        self._logs: dict[str, SourceFile] = {}
-        """Digest → new file, as `find_new` found them."""
-        self._new_lines: dict[str, _NewLines] = {}
-        """First line's digest → new lines, as `find_new` found them."""
         for file in files:
             if _kind(file) == "{":
                 self._add_trace(file)
@@ -126,8 +118,10 @@ class OpenedLogs:
         """Return what is new, or None if nothing is. Raises SourceError."""
         if table == SERVER_COMMANDS.name:
             return self._find_new_lines(marks)
-        span, self._logs = paths.find_new_files(table, self._other_files, marks, self._now, _count_events)
-        return span
+        return paths.find_new_files(table, self._other_files, marks, self._now, _count_events, self._log_task)
+
+    def _log_task(self, file: SourceFile, digest: str) -> Task:
+        return partial(row_batches, CLIENT_EVENTS, read_log, file, digest, self._server, self._name, self._limits)
 
     def _find_new_lines(self, marks: Mapping[str, Mark]) -> Span | None:
         digests: dict[str, str] = {}  # of the lines that were read last; "" if a trace is shorter than it was
@@ -139,7 +133,8 @@ class OpenedLogs:
         if rewritten := next(changed, ""):
             path = paths.path_text(self._traces[rewritten].path)
             reason, valid_marks = f"{path} was rewritten: an older copy was put back, or its lines were changed", {}
-        lines_by_trace = {}
+        new_lines: dict[str, _NewLines] = {}
+        tasks: list[Task] = []
         for name, file in self._traces.items():
             if name in valid_marks and not digests[name]:
                 self._say(f"source {self._name}: {paths.path_text(file.path)} is shorter than it was and is left out")
@@ -147,32 +142,19 @@ class OpenedLogs:
             with paths.open_growing(file) as data:
                 new = _find_new_lines(data, name, file.size, valid_marks.get(name))
             if new is not None:
-                lines_by_trace[name] = new
-        self._new_lines = lines_by_trace
-        if not lines_by_trace:
+                new_lines[name] = new
+                read = partial(row_batches, SERVER_COMMANDS, read_trace, file.absolute, name)
+                tasks += [partial(read, *ends, self._name, self._limits) for ends in pairwise(new.cuts)]
+        if not new_lines:
             return None
         return Span(
             table=SERVER_COMMANDS.name,
-            parts=tuple(SpanPart(name, new.cuts[0], new.mark.last) for name, new in lines_by_trace.items()),
-            counted=sum(new.lines for new in lines_by_trace.values()),
-            marks={**valid_marks, **{name: new.mark for name, new in lines_by_trace.items()}},
+            counted=sum(new.lines for new in new_lines.values()),
+            marks={**valid_marks, **{name: new.mark for name, new in new_lines.items()}},
+            tasks=tasks,
             replace=bool(reason),
             reason=reason,
         )
-
-    def tasks(self, span: Span) -> list[Task]:
-        """Return the tasks that read the new lines or events."""
-        if span.table == SERVER_COMMANDS.name:
-            return list(chain.from_iterable(map(self._trace_tasks, span.parts)))
-        return [
-            LogTask(self._logs[part.name].absolute, part.name, self._server, self._name, self._limits)
-            for part in span.parts
-        ]
-
-    def _trace_tasks(self, part: SpanPart) -> Iterator[Task]:
-        new = self._new_lines[part.name]
-        for start, stop in pairwise((*new.cuts, new.stop)):
-            yield TraceTask(self._traces[part.name].absolute, part.name, start, stop, self._name, self._limits)
 
 
 def _count_events(file: SourceFile) -> int:
@@ -182,33 +164,21 @@ def _count_events(file: SourceFile) -> int:
         return sum(1 for _ in log_items(data.read()))
 
 
-class LogTask(NamedTuple):
-    """A task that reads a log."""
-
-    file: SourceFile
-    digest: str
-    """The file's digest."""
-    server: str | None
-    source: str
-    limits: TimeLimits
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the log's events, cleaned."""
-        yield from row_batches(CLIENT_EVENTS, self._rows())
-
-    def _rows(self) -> Iterator[tuple[Any, ...]]:
-        with paths.open_unchanged(self.file) as data:
-            log = data.read(MAX_LOG_BYTES + 1)
-        items = log_items(log) if len(log) <= MAX_LOG_BYTES else [EventItem(0, log, LOG_TOO_LARGE)]
-        for index, item in enumerate(items):
-            values = Fault(item.fault) if item.fault else timing.clean_event(item.raw, self.limits)
-            if isinstance(values, Fault):
-                digest = hashlib.sha256(item.raw).hexdigest()
-                identity = f"{self.file.printable_name}:{item.offset}"
-                ids = (self.digest, index, self.server)
-                yield fault_row(CLIENT_EVENTS, ids, self.source, values, identity, digest)
-            else:
-                yield (self.digest, index, self.server, *values, self.source, None, None, None)
+def read_log(
+    file: SourceFile, file_digest: str, server: str | None, source: str, limits: TimeLimits
+) -> Iterator[tuple[Any, ...]]:
+    """Yield a log's events, cleaned."""
+    with paths.open_unchanged(file) as data:
+        log = data.read(MAX_LOG_BYTES + 1)
+    items = log_items(log) if len(log) <= MAX_LOG_BYTES else [EventItem(0, log, LOG_TOO_LARGE)]
+    for index, item in enumerate(items):
+        values = Fault(item.fault) if item.fault else timing.clean_event(item.raw, limits)
+        ids = (file_digest, index, server)
+        if isinstance(values, Fault):
+            digest = hashlib.sha256(item.raw).hexdigest()
+            yield fault_row(CLIENT_EVENTS, ids, source, values, f"{file.printable_name}:{item.offset}", digest)
+        else:
+            yield (*ids, *values, source, None, None, None)
 
 
 def _trace_digest(data: BufferedReader) -> str:
@@ -238,7 +208,7 @@ def _find_new_lines(data: BufferedReader, name: str, size: int, mark: Mark | Non
     if not lines:
         return None
     mark = Mark(last=last_start, last_digest=_line_digest(data, last_start), first=0, first_digest=name)
-    return _NewLines(stop, tuple(cut for cut in cuts if cut < stop), lines, mark)
+    return _NewLines((*(cut for cut in cuts if cut < stop), stop), lines, mark)
 
 
 def _line_digest(data: BufferedReader, offset: int) -> str:
@@ -248,31 +218,19 @@ def _line_digest(data: BufferedReader, offset: int) -> str:
     return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") or len(line) == MAX_LINE_BYTES else ""
 
 
-class TraceTask(NamedTuple):
-    """A task that reads a range of a trace's lines."""
-
-    file: SourceFile
-    name: str
-    """The digest that identifies the trace."""
-    start: int
-    stop: int
-    source: str
-    limits: TimeLimits
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the lines, cleaned."""
-        with paths.open_growing(self.file) as data:
-            yield from row_batches(SERVER_COMMANDS, self._rows(data))
-
-    def _rows(self, data: BufferedReader) -> Iterator[tuple[Any, ...]]:
-        for offset, line in _lines(data, self.start, self.stop):
-            values = Fault(NOT_JSON) if len(line) == MAX_LINE_BYTES else timing.clean_command(line, self.limits)
+def read_trace(
+    file: SourceFile, name: str, start: int, stop: int, source: str, limits: TimeLimits
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the lines of a trace between two offsets, cleaned. `name` is the digest that identifies the trace."""
+    with paths.open_growing(file) as data:
+        for offset, line in _lines(data, start, stop):
+            values = Fault(NOT_JSON) if len(line) == MAX_LINE_BYTES else timing.clean_command(line, limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(line).hexdigest()
-                identity = f"{self.file.printable_name}:{offset}"
-                yield fault_row(SERVER_COMMANDS, (self.name, offset), self.source, values, identity, digest)
+                identity = f"{file.printable_name}:{offset}"
+                yield fault_row(SERVER_COMMANDS, (name, offset), source, values, identity, digest)
             else:
-                yield (self.name, offset, *values, self.source, None, None, None)
+                yield (name, offset, *values, source, None, None, None)
 
 
 def _lines(data: BufferedReader, start: int, stop: int) -> Iterator[tuple[int, bytes]]:

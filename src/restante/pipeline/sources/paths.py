@@ -16,14 +16,14 @@ from msgspec import structs
 from restante.common.errors import plain
 from restante.common.texts import counted
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import MAX_TEXT_CHARACTERS
+from restante.pipeline.schemas import ARCHIVED, MAX_TEXT_CHARACTERS
 from restante.pipeline.sources.source import (
     PREVIEW_BYTES,
     Inode,
     Say,
     SourceError,
     Span,
-    SpanPart,
+    Task,
     is_glob,
 )
 
@@ -186,12 +186,13 @@ def find_new_files(
     marks: Mapping[str, Mark],
     now: float,
     count_rows: Callable[[SourceFile], int | None],
-) -> tuple[Span | None, dict[str, SourceFile]]:
-    """Return what is new of files that are read whole, or None if nothing is; and the new files by digest.
+    task: Callable[[SourceFile, str], Task],
+) -> Span | None:
+    """Return what is new of files that are read whole, each by one task, or None if nothing is.
 
     A file that is unchanged since it was marked is not read again. Of a file with two names the first counts.
     `count_rows` returns the rows of a new file; None leaves it out, without a mark, so that every run examines it
-    again. Raises SourceError.
+    again. `task` returns the task that reads a file, given with its digest. Raises SourceError.
     """
     digests = {mark.seen: digest for digest, mark in marks.items() if mark.seen}
     by_digest: dict[str, SourceFile] = {}
@@ -200,12 +201,14 @@ def find_new_files(
     counts = {digest: count_rows(file) for digest, file in by_digest.items() if digest not in marks}
     rows = {digest: count for digest, count in counts.items() if count is not None}
     if not rows:
-        return None, {}
+        return None
     all_marks = dict(marks) | {digest: Mark(count - 1, "", 0, "") for digest, count in rows.items()}
     for digest in by_digest.keys() & all_marks.keys():
         all_marks[digest] = structs.replace(all_marks[digest], seen=by_digest[digest].fingerprint(now))
-    parts = tuple(SpanPart(digest, 0, count - 1) for digest, count in rows.items() if count)
-    return Span(table, parts, sum(rows.values()), all_marks), {digest: by_digest[digest] for digest in rows}
+    new = {digest: by_digest[digest].absolute for digest, count in rows.items() if count}
+    envelope_bytes = sum(file.size for file in new.values()) if table == ARCHIVED.name else 0
+    tasks = [task(file, digest) for digest, file in new.items()]
+    return Span(table, sum(rows.values()), all_marks, tasks, envelope_bytes=envelope_bytes)
 
 
 def changed_error(path: Path) -> SourceError:

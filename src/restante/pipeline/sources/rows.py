@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -48,10 +48,12 @@ def fault_row(
     return (*ids, *(None,) * (len(table.columns) - len(ids) - 1), source, str(fault), identity, digest)
 
 
-def row_batches(table: Table, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, each with a value per column, as Arrow batches."""
+def row_batches(
+    table: Table, read: Callable[..., Iterable[tuple[Any, ...]]], *arguments: Any
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that a function returns, each with a value per column, as Arrow batches."""
     schema = arrow_schema(table)
-    remaining = iter(rows)
+    remaining = iter(read(*arguments))
     while batch := list(islice(remaining, ROWS_PER_BATCH)):
         arrays = [
             pa.array(values, field.type) for values, field in zip(zip(*batch, strict=True), schema, strict=True)

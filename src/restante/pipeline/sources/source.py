@@ -1,6 +1,6 @@
 """The interface of sources: data of servers and clients as rows for the lake. The new rows of a database are copied.
 
-A source returns what is new since the marks of the last run (`find_new`), and then the tasks that read its rows, each
+A source returns what is new since the marks of the last run (`find_new`), with the tasks that read its rows, each
 clean or with a fault. It does not decide what becomes of them, and writes nothing but its copies.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime, time
 from pathlib import Path
@@ -82,27 +82,23 @@ class IngestContext(NamedTuple):
         return self.before if self.set_back else self.now
 
 
-class SpanPart(NamedTuple):
-    """What is read of one file, or of one table of a database."""
-
-    name: str
-    """"" for a database's table, else the id of the file."""
-    first_id: int
-    last_id: int
-    """The greatest id. Both ends are included, and ids between them may be missing."""
+Task = Callable[[], "Iterator[pa.RecordBatch]"]
+"""Reads a part of a source, in a worker of Spark, too. The batches have the table's columns, and `fault`, `identity`,
+`digest` (sources.rows)."""
 
 
 class Span(NamedTuple):
     """The new rows of a source for one table of the lake."""
 
     table: str
-    parts: tuple[SpanPart, ...]
     counted: int
-    """Rows in all parts: those that were copied of a database, or the file's lines. The tasks must read as many."""
+    """Rows that were copied of a database, or a file's lines or items. The tasks must read as many."""
     marks: Mapping[str, Mark]
     """Where reading stands afterwards, by part: all parts, including those that are not read this time."""
+    tasks: Iterable[Task] = ()
+    """The tasks that read the rows. They are iterated over once, before the source is closed. Extracts have none."""
     missed: int = 0
-    """Ids in all parts that were assigned and have no row any more."""
+    """New ids that were assigned and have no row any more."""
     replace: bool = False
     """Whether the lake's rows of this source and table are to be removed, because the data that they came from is
     gone."""
@@ -111,12 +107,10 @@ class Span(NamedTuple):
     envelope_bytes: int = 0
     """About how many bytes its envelopes have; 0 if its rows are no envelopes. Other rows are short."""
 
-
-class Task(Protocol):
-    """A part of a source, which a worker of Spark may read."""
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows: the table's columns, and `fault`, `identity`, `digest` (sources.rows)."""
+    @property
+    def first_id(self) -> int:
+        """Return the least new id of a database, whether it still has a row or not."""
+        return self.marks[""].last - self.counted - self.missed + 1
 
 
 class OpenedSource(Protocol):
@@ -127,10 +121,7 @@ class OpenedSource(Protocol):
         """Return the tables of the lake that it feeds."""
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Return what is new since the marks ({} for none), or None if nothing is. Raises SourceError."""
-
-    def tasks(self, span: Span) -> list[Task]:
-        """Return the tasks that read the new rows, before the source is closed. It can be called once for a span.
+        """Return what is new since the marks ({} for none), or None if nothing is. Raises SourceError.
 
         Every row of the source gives one row.
         """

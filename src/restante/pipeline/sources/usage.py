@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
 from msgspec import structs
 
 from restante.common.extras import require_extra
@@ -42,7 +41,7 @@ from restante.pipeline.sources.databases import (
     reading,
     task_ranges,
 )
-from restante.pipeline.sources.live import LiveScan, LiveTask
+from restante.pipeline.sources.live import LiveScan
 from restante.pipeline.sources.marks import RECENT_ROWS, IdRange, contradiction, mark_after
 from restante.pipeline.sources.rows import fault_row, row_batches
 from restante.pipeline.sources.schema import (
@@ -68,8 +67,6 @@ from restante.pipeline.sources.source import (
     SourceError,
     SourceSpec,
     Span,
-    SpanPart,
-    Task,
 )
 
 OUR_SHAPES: Final[Mapping[int, Shape]] = {MAILBOX_APPLICATION_ID: OUR_SHAPE, RELAY_APPLICATION_ID: OUR_RELAY_SHAPE}
@@ -179,7 +176,7 @@ class OpenedUsage:
             self._setting = schema.blur_us(database, shape, name, self._limits)
             with database.snapshot():  # what is live now is in no usage record up to these ids
                 self._ends = {table: self._table(database, table).end() for table in self._ids}
-                self._live = self._copy_live(database) if LIVE in self.tables else None
+                self._live = self._read_live(database) if LIVE in self.tables else None
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Copy what is new, or return None if nothing is.
@@ -188,7 +185,9 @@ class OpenedUsage:
         whose parts have the origins' names, since not every run has all sources. Raises SourceError.
         """
         if self._live and table == LIVE.name:
-            return self._find_live(self._live, marks.get(""))
+            # The time alone is no reason to read it: a run that finds nothing else new would start Spark for it.
+            mark = marks.get("")
+            return None if mark == self._live.marks[""] or not (mark or self._live.counted) else self._live
         known_origins = frozenset(marks) - {""}
         ids, end = self._ends[table]
         with self._opening() as database:
@@ -204,34 +203,18 @@ class OpenedUsage:
             counted = self._copy(database, table, after, ids)
             if contradiction(end, rows.ids(), rows):
                 raise SourceError(f"source {self._name}: it was replaced while it was read: run this again")
+            ranges = list(task_ranges(database.copy, f"copy.{table}", after + 1, ids.last_id, ROWS_PER_TASK))
+        scan = UsageScan(self._name, table, str(self._copies.file), self._limits, self._setting, duplicates)
+        read = partial(row_batches, CLEAN_TABLES[table], read_copy, scan)
         return Span(
             table=table,
-            parts=(SpanPart("", after + 1, ids.last_id),) if ids.last_id > after else (),
             counted=counted,
+            tasks=[partial(read, *ends) for ends in ranges] if counted else (),
             missed=ids.last_id - after - counted,
             replace=bool(reason),
             reason=reason,
             marks={"": end} | {origin: Mark(0, "", 0, "") for origin in duplicates},
         )
-
-    def tasks(self, span: Span) -> list[Task]:
-        """Return the tasks that read the new rows."""
-        if span.table == LIVE.name:
-            return [self._live.task] if self._live and span.parts else []
-        scan = UsageScan(
-            source=self._name,
-            table=span.table,
-            copy=str(self._copies.file),
-            limits=self._limits,
-            setting_us=self._setting,
-            duplicates=frozenset(span.marks) - {""},
-        )
-        with reading(self._copies.file, self._name) as copy:
-            return [
-                UsageTask(scan, *ids)
-                for part in span.parts
-                for ids in task_ranges(copy, span.table, part.first_id, part.last_id, ROWS_PER_TASK)
-            ]
 
     def mark_at(self, span: Span, last_id: int) -> Mark:
         """Return the mark that says that a span of usage records was read up to an id."""
@@ -257,31 +240,19 @@ class OpenedUsage:
                 copy_earlier_binds(database, table, name, after + 1, ids.last_id)
         return counted
 
-    def _copy_live(self, database: UsageDatabase) -> _Live:
+    def _read_live(self, database: UsageDatabase) -> Span:
+        """Return all that is live. Its mark differs if there are new usage records, or if something else is live."""
         blur_us: int | None = self._setting or 0
         if self._shape.own:
             of_binds = self._version >= self._shape.since[rules.BLUR_RULE.source]
             blur_us = live.recorded_blur_us(database, self._setting, self._limits, of_binds=of_binds)
-        rows = live.find_live(database, LiveScan(self._shape, self._limits, blur_us))
+        rows, digest = live.find_live(database, LiveScan(self._name, self._shape, self._limits, blur_us))
         last_ids = sum(ids.last_id for ids, _ in self._ends.values())
-        return _Live(
-            LiveTask(tuple(rows), self._name, blur_us),
-            Mark(last=last_ids, last_digest=live.digest(rows), first=0, first_digest=""),
-        )
-
-    def _find_live(self, current: _Live, mark: Mark | None) -> Span | None:
-        """Return all that is live if it is to be read: if there are new usage records, or something else is live.
-
-        The time alone is no reason: a run that finds nothing else new would start Spark for it.
-        """
-        rows = len(current.task.rows)
-        if mark == current.mark or (mark is None and not rows):
-            return None
         return Span(
             table=LIVE.name,
-            parts=(SpanPart("", 1, rows),) if rows else (),
-            counted=rows,
-            marks={"": current.mark},
+            counted=len(rows),
+            marks={"": Mark(last=last_ids, last_digest=digest, first=0, first_digest="")},
+            tasks=[partial(row_batches, LIVE, iter, rows)] if rows else (),
             replace=True,
         )
 
@@ -319,13 +290,6 @@ class OpenedUsage:
                 return bool(other.execute(select, row).fetchone())
         except SourceError:
             return False  # a file that cannot be read is not a source
-
-
-class _Live(NamedTuple):
-    """What was live when the database was opened."""
-
-    task: LiveTask
-    mark: Mark
 
 
 class UsageTable:
@@ -398,54 +362,30 @@ class UsageScan(NamedTuple):
     """Origins whose rows another source has."""
 
 
-IsNew: TypeAlias = tuple[bool | None, bool | None]
-"""Whether a bind is the first of the day from its address, and the first for its application; None: not known."""
-
-
-class SeenAddresses:
-    """The addresses of the binds of each day, for all applications and for each.
+class FirstBinds(NamedTuple):
+    """The ids of the binds that are the first ones from their addresses.
 
     Binds are compared as the source has them, also those that are put into quarantine. So whatever is read in one run
     or in several, the same binds are the first.
     """
 
-    def __init__(self) -> None:
-        self._of_day: set[tuple[int, Any]] = set()
-        self._of_app: set[tuple[int, Any, Any]] = set()
-
-    def add(self, app_id: Any, connect_time: Any, address: Any) -> IsNew:
-        """Add a bind, and return whether its address is new. The time is in seconds since 1970."""
-        if address is None or not isinstance(connect_time, int | float) or not abs(connect_time) < MAX_BIND_SECONDS:
-            return None, None
-        day = int(connect_time // SECONDS_PER_DAY)
-        of_day, of_app = (day, address), (day, app_id, address)
-        new = of_day not in self._of_day, of_app not in self._of_app
-        self._of_day.add(of_day)
-        self._of_app.add(of_app)
-        return new
-
-
-_BIND_COLUMNS: Final = [rule.source for rule in (ORIGIN_RULE, *RULES[CLIENT_VERSIONS.name])]
-_APP_ID: Final = _BIND_COLUMNS.index("app_id")
-_CONNECT_TIME: Final = _BIND_COLUMNS.index("connect_time")
+    of_day: Collection[int] = ()
+    """The first of a day from an address."""
+    of_app: Collection[int] = ()
+    """The first of a day from an address for an application."""
 
 
 def clean_rows(
-    scan: UsageScan, rows: Iterable[tuple[Any, ...]], seen: SeenAddresses | None = None
+    scan: UsageScan, rows: Iterable[tuple[Any, ...]], first_binds: FirstBinds
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield each row as a row of the lake's table and its fault. A row with a fault has no other values.
-
-    `seen` has the addresses of earlier rows.
-    """
-    seen = seen or SeenAddresses()
+    """Yield each row as a row of the lake's table and its fault. A row with a fault has no other values."""
     are_binds = scan.table == CLIENT_VERSIONS.name
     new: tuple[bool | None, ...] = ()
     table, of_row = CLEAN_TABLES[scan.table], (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table])
     when = next(index for index, rule in enumerate(of_row) if rule.column in {"started", "connect_time"})
     for row_id, *row in rows:
         if are_binds:
-            address = row.pop()
-            new = seen.add(row[_APP_ID], row[_CONNECT_TIME], address)
+            new = (None, None) if row.pop() is None else tuple(row_id in ids for ids in first_binds)
         fault: str = DUPLICATE
         if row[0] not in scan.duplicates:
             values = rules.clean_values(of_row, row, scan.limits)
@@ -458,30 +398,23 @@ def clean_rows(
         yield fault_row(table, (row_id,), scan.source, fault, str(row_id), rules.row_digest(row))
 
 
-class UsageTask(NamedTuple):
-    """A task that reads a range of the copied rows; both ends are included."""
+def read_copy(scan: UsageScan, first_id: int, last_id: int) -> Iterator[tuple[Any, ...]]:
+    """Yield a range of the copied rows, cleaned; both ends are included."""
+    with reading(Path(scan.copy), scan.source) as database:
+        are_binds = scan.table == CLIENT_VERSIONS.name
+        first_binds = _first_binds(database, scan.table, first_id, last_id) if are_binds else FirstBinds()
+        select = f"SELECT * FROM {scan.table} WHERE id BETWEEN ? AND ? ORDER BY id"  # noqa: S608
+        yield from clean_rows(scan, database.execute(select, (first_id, last_id)), first_binds)
 
-    scan: UsageScan
-    first_id: int
-    last_id: int
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, cleaned."""
-        scan, ids = self.scan, (self.first_id, self.last_id)
-        with reading(Path(scan.copy), scan.source) as database:
-            rows = database.execute(f"SELECT * FROM {scan.table} WHERE id BETWEEN ? AND ? ORDER BY id", ids)  # noqa: S608
-            seen = self._seen_before(database) if scan.table == CLIENT_VERSIONS.name else None
-            yield from row_batches(CLEAN_TABLES[scan.table], clean_rows(scan, rows, seen))
-
-    def _seen_before(self, database: sqlite3.Connection) -> SeenAddresses:
-        """Return the addresses of earlier rows, of the days on which this task has rows."""
-        seen = SeenAddresses()
-        of_day = f"SELECT DISTINCT app_id, {ADDRESS_ID} FROM {self.scan.table} WHERE {_EARLIER}"  # noqa: S608
-        for day in days_of_binds(database, self.scan.table, self.first_id, self.last_id):
-            begin = day * SECONDS_PER_DAY
-            for app_id, address in database.execute(of_day, (self.first_id, begin, begin + SECONDS_PER_DAY)):
-                seen.add(app_id, begin, address)
-        return seen
+def _first_binds(database: sqlite3.Connection, table: str, first_id: int, last_id: int) -> FirstBinds:
+    """Return the first binds of the days on which a range of ids has binds."""
+    of_app = f"SELECT min(id) AS id, {ADDRESS_ID} FROM {table} WHERE {_EARLIER} GROUP BY {ADDRESS_ID}, app_id"  # noqa: S608
+    select = f"SELECT min(id) OVER (PARTITION BY {ADDRESS_ID}), id FROM ({of_app})"  # noqa: S608
+    firsts: list[tuple[int, int]] = []
+    for day in days_of_binds(database, table, first_id, last_id):
+        firsts += database.execute(select, (last_id + 1, day * SECONDS_PER_DAY, (day + 1) * SECONDS_PER_DAY))
+    return FirstBinds({of_day for of_day, _ in firsts}, {of_app for _, of_app in firsts})
 
 
 def days_of_binds(database: sqlite3.Connection, table: str, first_id: int, last_id: int) -> list[int]:
